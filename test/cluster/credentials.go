@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// Role is an identity that kube-apiserver knows by a token.
+type Role string
+
+// The roles. RoleAdmin is in system:masters and also what the controller manager, kwok and kubelets use;
+// RoleKubeProxy has ClusterRole system:node-proxier, RoleWrapper and RoleCoreDNS have what rbac.go lists,
+// RoleNobody has nothing.
+const (
+	RoleAdmin     Role = "admin"
+	RoleScheduler Role = "system:kube-scheduler"
+	RoleKubeProxy Role = "system:kube-proxy"
+	RoleWrapper   Role = "application-grid-wrapper"
+	RoleCoreDNS   Role = "coredns"
+	RoleNobody    Role = "nobody"
+)
+
+var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleCoreDNS, RoleNobody}
+
+// certificateLifetime is longer than any cluster of this package lives.
+const certificateLifetime = 10 * 365 * 24 * time.Hour
+
+// credentials are the certificate authority, serving certificate, service account key and tokens of one
+// cluster, as files in dir.
+type credentials struct {
+	dir    string
+	ca     *x509.Certificate
+	caKey  *ecdsa.PrivateKey
+	caPEM  []byte
+	tokens map[Role]string
+	// addresses are those that the serving certificate names.
+	addresses []net.IP
+}
+
+func newCredentials(dir string, addresses []net.IP) (*credentials, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("creating the directory for credentials: %w", err)
+	}
+	c := &credentials{dir: dir, tokens: map[Role]string{}, addresses: addresses}
+	if err := c.createCA(); err != nil {
+		return nil, fmt.Errorf("creating the certificate authority: %w", err)
+	}
+	if err := c.issueServingCertificate(); err != nil {
+		return nil, fmt.Errorf("issuing the serving certificate: %w", err)
+	}
+	if err := c.createServiceAccountKey(); err != nil {
+		return nil, fmt.Errorf("creating the service account key: %w", err)
+	}
+	if err := c.createTokens(); err != nil {
+		return nil, fmt.Errorf("creating tokens: %w", err)
+	}
+	return c, nil
+}
+
+func (c *credentials) file(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *credentials) createCA() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "application-grid-test-ca"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(certificateLifetime),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	if c.ca, err = x509.ParseCertificate(der); err != nil {
+		return err
+	}
+	c.caKey = key
+	c.caPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return os.WriteFile(c.file("ca.crt"), c.caPEM, 0o644)
+}
+
+// issueServingCertificate writes a new serving certificate and key over the ones before. kube-apiserver reads
+// them again within a minute.
+func (c *credentials) issueServingCertificate() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "kube-apiserver"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(certificateLifetime),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses:  c.addresses,
+		DNSNames:     []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, c.ca, &key.PublicKey, c.caKey)
+	if err != nil {
+		return err
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(c.file("apiserver.key"), keyPEM); err != nil {
+		return err
+	}
+	return replaceFile(c.file("apiserver.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func (c *credentials) createServiceAccountKey() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.file("service-account.key"), keyPEM, 0o600)
+}
+
+func (c *credentials) createTokens() error {
+	var lines strings.Builder
+	for _, role := range roles {
+		token := make([]byte, 16)
+		if _, err := rand.Read(token); err != nil {
+			return err
+		}
+		c.tokens[role] = hex.EncodeToString(token)
+		groups := ""
+		if role == RoleAdmin {
+			groups = ",system:masters"
+		}
+		fmt.Fprintf(&lines, "%s,%s,%s%s\n", c.tokens[role], role, role, groups)
+	}
+	return os.WriteFile(c.file("tokens.csv"), []byte(lines.String()), 0o600)
+}
+
+// writeKubeconfig writes a kubeconfig for the role and the server's URL, and returns its path.
+func (c *credentials) writeKubeconfig(name string, role Role, server string) (string, error) {
+	const context = "embedded"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[context] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.caPEM}
+	config.AuthInfos[string(role)] = &clientcmdapi.AuthInfo{Token: c.tokens[role]}
+	config.Contexts[context] = &clientcmdapi.Context{Cluster: context, AuthInfo: string(role)}
+	config.CurrentContext = context
+	path := c.file(name)
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		return "", fmt.Errorf("writing kubeconfig %s: %w", path, err)
+	}
+	return path, nil
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+// replaceFile writes aside and renames, so that no reader sees half a file.
+func replaceFile(path string, data []byte) error {
+	aside := path + ".new"
+	if err := os.WriteFile(aside, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(aside, path)
+}

@@ -1,0 +1,104 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+// idPrefix begins the name of every namespace and temporary directory of a cluster.
+const idPrefix = "appgrid"
+
+// started counts the clusters of this process; it keeps their ids apart.
+var started atomic.Int64
+
+// newID returns the cluster's id, appgrid-PID-STARTTIME-N: the pid and start time (in clock ticks since boot,
+// base 36) of the supervisor, so that anyone can tell whether it still lives, also after its pid was given
+// to another process.
+func newID() (string, error) {
+	pid := os.Getpid()
+	start, err := startTime(pid)
+	if err != nil {
+		return "", fmt.Errorf("reading the own start time: %w", err)
+	}
+	return fmt.Sprintf("%s-%d-%s-%d", idPrefix, pid, strconv.FormatUint(start, 36), started.Add(1)), nil
+}
+
+// abandoned tells whether name carries the id of a supervisor that does not run any more. It is false for
+// every name that is not of this form.
+func abandoned(name string) bool {
+	parts := strings.Split(name, "-")
+	if len(parts) < 4 || parts[0] != idPrefix {
+		return false
+	}
+	pid, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return false
+	}
+	then, err := strconv.ParseUint(parts[2], 36, 64)
+	if err != nil {
+		return false
+	}
+	now, err := startTime(pid)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist)
+	}
+	return now != then
+}
+
+// startTime is when a process was started, in clock ticks since boot.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the program's name in parentheses and may contain anything; count from its end.
+	const startTimeAfterName = 19
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) <= startTimeAfterName {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name", pid, len(fields))
+	}
+	return strconv.ParseUint(fields[startTimeAfterName], 10, 64)
+}
+
+// RemoveLeftovers removes the namespaces and temporary directories of clusters whose supervisor is gone (it
+// was killed), and returns their names. Their processes have died with the supervisor.
+func RemoveLeftovers() ([]string, error) {
+	var removed []string
+	var failures []error
+	names, err := netns.List(idPrefix + "-")
+	if err != nil {
+		failures = append(failures, err)
+	}
+	for _, name := range names {
+		if !abandoned(name) {
+			continue
+		}
+		if err := netns.Remove(name); err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		removed = append(removed, name)
+	}
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), idPrefix+"-*"))
+	if err != nil {
+		failures = append(failures, err)
+	}
+	for _, dir := range dirs {
+		if !abandoned(filepath.Base(dir)) {
+			continue
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			failures = append(failures, fmt.Errorf("removing %s: %w", dir, err))
+			continue
+		}
+		removed = append(removed, dir)
+	}
+	return removed, errors.Join(failures...)
+}

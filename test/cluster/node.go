@@ -1,0 +1,409 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"sort"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+const (
+	// wrapperPort is the wrapper's default port.
+	wrapperPort = 51006
+	// proxyHealthPort and proxyMetricsPort are kube-proxy's defaults.
+	proxyHealthPort  = 10256
+	proxyMetricsPort = 10249
+)
+
+// Node is a node with a data plane (with APIViewOnly: with a wrapper only).
+type Node struct {
+	// Spec is how the node was made, with the cluster's defaults filled in.
+	Spec NodeSpec
+	// KubeProxy is nil with APIViewOnly, Wrapper if the node is direct, Kubelet if kwok plays the kubelet.
+	KubeProxy, Wrapper, Kubelet *Component
+	// Address is the node's internal address and PodCIDR the range of its pods' addresses.
+	Address, PodCIDR string
+
+	cluster   *Cluster
+	index     int
+	namespace *netns.Namespace // nil with APIViewOnly
+	// wrapperAddress is host:port in the node's namespace.
+	wrapperAddress string
+}
+
+// AddNode creates a node: its namespace, its Node object, the wrapper and kube-proxy. It returns as soon as
+// all of them are ready. If it fails nothing of the node stays.
+func (c *Cluster) AddNode(ctx context.Context, spec NodeSpec) (*Node, error) {
+	if err := c.options.completeNode(&spec); err != nil {
+		return nil, err
+	}
+	node, err := c.reserveNode(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.startNode(ctx, node); err != nil {
+		return nil, errors.Join(fmt.Errorf("node %s: %w", spec.Name, err), c.stopNode(node))
+	}
+	return node, nil
+}
+
+// reserveNode reserves the node's name and the lowest free index.
+func (c *Cluster) reserveNode(spec NodeSpec) (*Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, exists := c.nodes[spec.Name]; exists {
+		return nil, fmt.Errorf("node %s exists already", spec.Name)
+	}
+	index := 0
+	for c.taken[index] {
+		index++
+	}
+	if index >= maxNodes {
+		return nil, fmt.Errorf("node %s: there are addresses for %d nodes only", spec.Name, maxNodes)
+	}
+	c.taken[index] = true
+	c.nodes[spec.Name] = nil
+	return &Node{Spec: spec, cluster: c, index: index, Address: nodeAddress(index), PodCIDR: podCIDR(index)}, nil
+}
+
+// enterNode makes a reserved node visible to Node and Nodes, and with them to the echo servers.
+func (c *Cluster) enterNode(node *Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[node.Spec.Name] = node
+}
+
+func (c *Cluster) startNode(ctx context.Context, node *Node) error {
+	var err error
+	thread := c.thread
+	node.wrapperAddress = local(wrapperPort)
+	if c.options.APIViewOnly {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		node.wrapperAddress = local(port)
+	} else {
+		if node.namespace, err = c.linkNode(node.Spec.Name, node.index); err != nil {
+			return err
+		}
+		thread = node.namespace.Thread
+	}
+	c.enterNode(node)
+	if node.Spec.Kubelet {
+		err = c.startKubelet(ctx, node)
+	} else {
+		err = c.createNodeObject(ctx, node)
+	}
+	if err != nil {
+		return err
+	}
+	if !node.Spec.Direct {
+		if err := c.startWrapper(ctx, node, thread); err != nil {
+			return err
+		}
+	}
+	if c.options.APIViewOnly {
+		return nil
+	}
+	return c.startKubeProxy(ctx, node)
+}
+
+// apiServerURL is how a node reaches kube-apiserver.
+func (c *Cluster) apiServerURL() string {
+	if c.options.APIViewOnly {
+		return "https://" + local(c.ports.apiserver)
+	}
+	return fmt.Sprintf("https://%s:%d", bridgeAddress, c.ports.apiserver)
+}
+
+func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Thread) error {
+	kubeconfig, err := c.credentials.writeKubeconfig("wrapper-"+node.Spec.Name+".kubeconfig", RoleWrapper, c.apiServerURL())
+	if err != nil {
+		return err
+	}
+	args := append([]string{
+		"--kubeconfig=" + kubeconfig, "--hostname=" + node.Spec.Name, "--bind-address=" + node.wrapperAddress,
+	}, c.options.WrapperArgs...)
+	ready := func(ctx context.Context) error {
+		return expectOK(ctx, newClient(node.dial(), nil), node.WrapperURL()+"/readyz")
+	}
+	node.Wrapper = c.program("application-grid-wrapper@"+node.Spec.Name, c.options.Wrapper, thread, ready, args...)
+	return c.startStep(ctx, node.Wrapper)
+}
+
+func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
+	kubeconfig, err := c.credentials.writeKubeconfig("kube-proxy-"+node.Spec.Name+".kubeconfig", RoleKubeProxy, c.apiServerURL())
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--kubeconfig=" + kubeconfig,
+		"--hostname-override=" + node.Spec.Name,
+		"--proxy-mode=" + string(node.Spec.ProxyMode),
+		"--cluster-cidr=" + podNetwork,
+		"--conntrack-max-per-core=0", // the limit is the machine's, not the namespace's
+		"--healthz-bind-address=" + local(proxyHealthPort),
+		"--metrics-bind-address=" + local(proxyMetricsPort),
+	}
+	if !node.Spec.Direct {
+		args = append(args, "--master="+node.WrapperURL())
+	}
+	if node.Spec.Protocol == ListThenWatch {
+		args = append(args, "--feature-gates=WatchListClient=false")
+	}
+	node.KubeProxy = c.component("kube-proxy@"+node.Spec.Name, node.namespace.Thread, node.rulesProgrammed, args...)
+	return c.startStep(ctx, node.KubeProxy)
+}
+
+// rulesProgrammed asks kube-proxy's healthz when it last wrote rules: its status is 200 also before the first
+// time.
+func (n *Node) rulesProgrammed(ctx context.Context) error {
+	reply, err := n.Get(ctx, "http://"+local(proxyHealthPort)+"/healthz")
+	if err != nil {
+		return err
+	}
+	var health struct {
+		LastUpdated time.Time `json:"lastUpdated"`
+	}
+	if err := json.Unmarshal([]byte(reply.Body), &health); err != nil {
+		return fmt.Errorf("reading kube-proxy's healthz: %w", err)
+	}
+	if reply.Status != http.StatusOK || health.LastUpdated.IsZero() {
+		return fmt.Errorf("no rules programmed yet: status %d: %s", reply.Status, reply.Body)
+	}
+	return nil
+}
+
+func (c *Cluster) startKubelet(ctx context.Context, node *Node) error {
+	kubeconfig, err := c.credentials.writeKubeconfig("kubelet-"+node.Spec.Name+".kubeconfig", RoleAdmin, c.apiServerURL())
+	if err != nil {
+		return err
+	}
+	var labels []string
+	for key, value := range node.Spec.Labels {
+		labels = append(labels, key+"="+value)
+	}
+	sort.Strings(labels)
+	ready := func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) }
+	node.Kubelet = c.program("kubelet@"+node.Spec.Name, c.options.Components, node.namespace.Thread, ready,
+		"kubemark", "--morph=kubelet", "--name="+node.Spec.Name, "--kubeconfig="+kubeconfig,
+		"--node-labels="+strings.Join(labels, ","), "--use-host-image-service=false",
+		"--cert-dir="+c.credentials.dir,
+	)
+	return c.startStep(ctx, node.Kubelet)
+}
+
+// createNodeObject creates the Node as a kubelet would have, and waits until pods can be scheduled to it.
+func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
+	object := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        node.Spec.Name,
+			Labels:      map[string]string{corev1.LabelHostname: node.Spec.Name, corev1.LabelOSStable: "linux"},
+			Annotations: map[string]string{kwokAnnotation: "fake"},
+		},
+		Spec: corev1.NodeSpec{PodCIDR: node.PodCIDR, PodCIDRs: []string{node.PodCIDR}},
+	}
+	for key, value := range node.Spec.Labels {
+		object.Labels[key] = value
+	}
+	created, err := c.client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("creating the Node: %w", err)
+	}
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("64"),
+		corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourcePods:   resource.MustParse("250"),
+	}
+	now := metav1.Now()
+	created.Status = corev1.NodeStatus{
+		Capacity:    resources,
+		Allocatable: resources,
+		Phase:       corev1.NodeRunning, // kwok's heartbeat stage asks for it
+		Conditions: []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+			LastHeartbeatTime: now, LastTransitionTime: now,
+		}},
+		Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: node.Address},
+			{Type: corev1.NodeHostName, Address: node.Spec.Name},
+		},
+	}
+	patch, err := json.Marshal(map[string]any{"status": created.Status})
+	if err != nil {
+		return fmt.Errorf("encoding the Node's status: %w", err)
+	}
+	// A patch, not an update: the node lifecycle controller and kwok write the object as well.
+	if _, err := c.client.CoreV1().Nodes().Patch(ctx, node.Spec.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status"); err != nil {
+		return fmt.Errorf("setting the Node's status: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.ReadyTimeout)
+	defer cancel()
+	return poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
+}
+
+// nodeReady asks whether the node is Ready and takes pods.
+func (c *Cluster) nodeReady(ctx context.Context, name string) error {
+	node, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, taint := range node.Spec.Taints {
+		return fmt.Errorf("node %s has taint %s", name, taint.Key)
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return fmt.Errorf("node %s is not Ready", name)
+}
+
+// RemoveNode deletes the Node object and ends everything on the node.
+func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
+	node, err := c.Node(name)
+	if err != nil {
+		return err
+	}
+	// kube-proxy ends by itself as soon as its Node is gone; here that is asked for.
+	err = c.stopNode(node)
+	deletion := c.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(deletion) {
+		deletion = nil
+	}
+	return errors.Join(err, deletion)
+}
+
+// stopNode ends the node's processes and removes its network. The Node object stays.
+func (c *Cluster) stopNode(node *Node) error {
+	for _, component := range []*Component{node.KubeProxy, node.Wrapper, node.Kubelet} {
+		if component != nil {
+			component.Kill()
+		}
+	}
+	var err error
+	if node.namespace != nil {
+		if c.echo != nil {
+			c.echo.leave(node)
+		}
+		err = errors.Join(c.unlinkNode(node.index), node.namespace.Close())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.nodes, node.Spec.Name)
+	delete(c.taken, node.index)
+	return err
+}
+
+// Node returns a node by its name.
+func (c *Cluster) Node(name string) (*Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	node := c.nodes[name]
+	if node == nil {
+		return nil, fmt.Errorf("there is no node %s with a data plane", name)
+	}
+	return node, nil
+}
+
+// Nodes returns the nodes in the order of their names.
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	nodes := make([]*Node, 0, len(c.nodes))
+	for _, node := range c.nodes {
+		if node != nil {
+			nodes = append(nodes, node)
+		}
+	}
+	sort.Slice(nodes, func(i, j int) bool { return nodes[i].Spec.Name < nodes[j].Spec.Name })
+	return nodes
+}
+
+// RelabelNode sets one label of a Node object, which need not have a data plane; an empty value removes it.
+func (c *Cluster) RelabelNode(ctx context.Context, name, key, value string) error {
+	var label any
+	if value != "" {
+		label = value
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{key: label}}})
+	if err != nil {
+		return fmt.Errorf("relabelling node %s: %w", name, err)
+	}
+	if _, err := c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("relabelling node %s: %w", name, err)
+	}
+	return nil
+}
+
+// Namespace is the name of the node's network namespace, for `ip netns exec`; empty with Options.APIViewOnly.
+func (n *Node) Namespace() string {
+	if n.namespace == nil {
+		return ""
+	}
+	return n.namespace.Name()
+}
+
+// WrapperURL is the wrapper's URL in the node's namespace.
+func (n *Node) WrapperURL() string { return "http://" + n.wrapperAddress }
+
+// WrapperConfig is a client configuration that goes through this node's wrapper as the role.
+func (n *Node) WrapperConfig(role Role) *rest.Config {
+	return &rest.Config{
+		Host:        n.WrapperURL(),
+		BearerToken: n.cluster.Token(role),
+		Dial:        n.dial(),
+		QPS:         -1,
+	}
+}
+
+func (n *Node) dial() dialer {
+	if n.namespace == nil {
+		return new(net.Dialer).DialContext
+	}
+	return n.namespace.DialContext
+}
+
+// Get requests a URL from the node's namespace on a new connection. The host of the URL must be an address.
+func (n *Node) Get(ctx context.Context, url string) (*Reply, error) {
+	return get(ctx, newClient(n.dial(), nil), url)
+}
+
+// Run runs a program in the node's namespace and returns its output, of which the error has a copy.
+func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
+	if n.namespace == nil {
+		return "", fmt.Errorf("node %s has no namespace", n.Spec.Name)
+	}
+	var output strings.Builder
+	cmd := exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := n.namespace.Start(cmd); err != nil {
+		return "", fmt.Errorf("starting %s on node %s: %w", name, n.Spec.Name, err)
+	}
+	// Not exec.CommandContext: Start ran elsewhere, on the namespace's thread.
+	stop := context.AfterFunc(ctx, func() {
+		cmd.Process.Kill() //nolint:errcheck // it fails only if the process has ended already
+	})
+	defer stop()
+	if err := cmd.Wait(); err != nil {
+		return output.String(), fmt.Errorf("%s %s on node %s: %w: %s", name, strings.Join(args, " "), n.Spec.Name, err, output.String())
+	}
+	return output.String(), nil
+}

@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// ProxyMode is a value of kube-proxy's --proxy-mode.
+type ProxyMode string
+
+// The proxy modes that work in a network namespace.
+const (
+	NFTables ProxyMode = "nftables"
+	IPTables ProxyMode = "iptables"
+)
+
+// Protocol is how kube-proxy's informers get their objects.
+type Protocol string
+
+const (
+	// WatchList is one streaming watch that begins with the existing objects, the default since
+	// Kubernetes 1.35.
+	WatchList Protocol = "watchlist"
+	// ListThenWatch is the classic LIST followed by a WATCH.
+	ListThenWatch Protocol = "list-then-watch"
+)
+
+// Options say what Start starts. Only Components is required.
+type Options struct {
+	// Components is the path of the binary built from cmd/components.
+	Components string
+	// Wrapper is the path of application-grid-wrapper. If it is empty every kube-proxy talks to
+	// kube-apiserver directly.
+	Wrapper string
+	// WrapperArgs are given to every wrapper after the arguments that the cluster sets.
+	WrapperArgs []string
+
+	// Nodes are the nodes to begin with; more can be added later. Nodes that only the API knows, created with
+	// Cluster.Client, do not belong here.
+	Nodes []NodeSpec
+	// ProxyMode is the mode of every kube-proxy whose NodeSpec has none. Default NFTables.
+	ProxyMode ProxyMode
+	// Protocol is the protocol of every kube-proxy whose NodeSpec has none. Default WatchList.
+	Protocol Protocol
+
+	// NoKwok leaves out kwok: pods stay Pending.
+	NoKwok bool
+	// NoScheduler leaves out kube-scheduler: pods need spec.nodeName.
+	NoScheduler bool
+	// APIViewOnly runs everything on this machine's loopback, without namespaces, kube-proxy and echo
+	// servers. It needs no root.
+	APIViewOnly bool
+	// AuditLog makes kube-apiserver write every request, at level Metadata, to the file audit.log in the
+	// directory.
+	AuditLog bool
+
+	// Dir is the directory for data, credentials and logs. It is created if it is missing, and stays. If it is
+	// empty a temporary one is made, which Stop removes.
+	Dir string
+	// Progress receives a line for every step. Default: nobody.
+	Progress io.Writer
+	// ReadyTimeout limits the time that one component has to become ready. Default 90 s.
+	ReadyTimeout time.Duration
+}
+
+// NodeSpec describes a node with a data plane.
+type NodeSpec struct {
+	// Name is the name of the Node object.
+	Name string
+	// Labels are its labels, for example its unit.
+	Labels map[string]string
+	// ProxyMode and Protocol, if set, take the place of the cluster's.
+	ProxyMode ProxyMode
+	Protocol  Protocol
+	// Direct lets this node's kube-proxy talk to kube-apiserver directly; the node has no wrapper.
+	Direct bool
+	// Kubelet runs a real kubelet over a fake runtime (kubemark) on this node instead of kwok. All its pods
+	// have the address 192.168.192.168, at which nothing listens.
+	Kubelet bool
+}
+
+func (o *Options) complete() error {
+	if o.ProxyMode == "" {
+		o.ProxyMode = NFTables
+	}
+	if o.Protocol == "" {
+		o.Protocol = WatchList
+	}
+	if o.ReadyTimeout == 0 {
+		o.ReadyTimeout = 90 * time.Second
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.Components == "" {
+		return errors.New("no components binary given: build ./cmd/components and set Options.Components")
+	}
+	if err := executable(o.Components); err != nil {
+		return fmt.Errorf("components binary (built from ./cmd/components): %w", err)
+	}
+	if o.Wrapper != "" {
+		if err := executable(o.Wrapper); err != nil {
+			return fmt.Errorf("application-grid-wrapper binary: %w", err)
+		}
+	}
+	seen := map[string]bool{}
+	for i := range o.Nodes {
+		if err := o.completeNode(&o.Nodes[i]); err != nil {
+			return err
+		}
+		if seen[o.Nodes[i].Name] {
+			return fmt.Errorf("node %s is given twice", o.Nodes[i].Name)
+		}
+		seen[o.Nodes[i].Name] = true
+	}
+	return nil
+}
+
+// completeNode sets what the spec leaves to the cluster, and checks the rest.
+func (o *Options) completeNode(spec *NodeSpec) error {
+	if problems := validation.IsDNS1123Subdomain(spec.Name); len(problems) > 0 {
+		return fmt.Errorf("node name %q: %s", spec.Name, problems[0])
+	}
+	if spec.ProxyMode == "" {
+		spec.ProxyMode = o.ProxyMode
+	}
+	if spec.Protocol == "" {
+		spec.Protocol = o.Protocol
+	}
+	if spec.ProxyMode != NFTables && spec.ProxyMode != IPTables {
+		return fmt.Errorf("node %s: proxy mode %q is not one of %s, %s", spec.Name, spec.ProxyMode, NFTables, IPTables)
+	}
+	if spec.Protocol != WatchList && spec.Protocol != ListThenWatch {
+		return fmt.Errorf("node %s: protocol %q is not one of %s, %s", spec.Name, spec.Protocol, WatchList, ListThenWatch)
+	}
+	if o.Wrapper == "" {
+		spec.Direct = true
+	}
+	if spec.Kubelet && o.APIViewOnly {
+		return fmt.Errorf("node %s: a kubelet needs a namespace of its own, which APIViewOnly rules out", spec.Name)
+	}
+	return nil
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() || info.Mode()&0o111 == 0 {
+		return fmt.Errorf("%s is not an executable file", path)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+)
+
+// relay forwards the connections of a loopback port of the host to an address inside the cluster's namespace.
+// It copies bytes, so TLS is between the client and kube-apiserver.
+type relay struct {
+	listener net.Listener
+	dial     func(ctx context.Context) (net.Conn, error)
+	cancel   context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool                  // guarded by mu
+	conns  map[net.Conn]struct{} // guarded by mu; both ends of every connection
+}
+
+func startRelay(dial func(ctx context.Context) (net.Conn, error)) (*relay, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listening on a loopback port for the relay to kube-apiserver: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &relay{listener: listener, dial: dial, cancel: cancel, conns: map[net.Conn]struct{}{}}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			go r.forward(ctx, conn)
+		}
+	}()
+	return r, nil
+}
+
+// address is where the relay listens, host:port.
+func (r *relay) address() string { return r.listener.Addr().String() }
+
+func (r *relay) forward(ctx context.Context, outside net.Conn) {
+	defer r.drop(outside)
+	if !r.keep(outside) {
+		return
+	}
+	inside, err := r.dial(ctx)
+	if err != nil {
+		return // kube-apiserver is down; the client sees a closed connection
+	}
+	defer r.drop(inside)
+	if !r.keep(inside) {
+		return
+	}
+	done := make(chan struct{}, 2)
+	transfer := func(to, from net.Conn) {
+		io.Copy(to, from) //nolint:errcheck // either end went away, which ends the connection
+		done <- struct{}{}
+	}
+	go transfer(inside, outside)
+	go transfer(outside, inside)
+	<-done
+}
+
+func (r *relay) keep(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.conns[conn] = struct{}{}
+	}
+	return !r.closed
+}
+
+func (r *relay) drop(conn net.Conn) {
+	conn.Close() //nolint:errcheck // nothing is buffered
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+}
+
+func (r *relay) close() {
+	r.listener.Close() //nolint:errcheck // nothing to lose
+	r.cancel()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for conn := range r.conns {
+		conn.Close() //nolint:errcheck // nothing to lose
+	}
+}

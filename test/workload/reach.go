@@ -1,0 +1,62 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// Reached counts who answered, by node name; refused connections count under Refused.
+type Reached map[string]int
+
+// Refused is the key of Reached for requests that nobody answered.
+const Refused = "(refused)"
+
+// Reach requests the Service's cluster IP a number of times from a node's namespace, each time on a new
+// connection, and counts which nodes' pods answered.
+func Reach(ctx context.Context, from *cluster.Node, service *corev1.Service, tries int) Reached {
+	reached := Reached{}
+	url := URL(service)
+	for range tries {
+		reached[Ask(ctx, from, url)]++
+	}
+	return reached
+}
+
+// URL is the URL of an echo Service.
+func URL(service *corev1.Service) string {
+	return fmt.Sprintf("http://%s:%d/", service.Spec.ClusterIP, Port)
+}
+
+// Ask requests the URL once from the node's namespace and returns the node whose pod answered, or Refused.
+func Ask(ctx context.Context, from *cluster.Node, url string) string {
+	reply, err := from.Get(ctx, url)
+	if err != nil {
+		return Refused
+	}
+	node, _, _ := strings.Cut(strings.TrimPrefix(reply.Body, "node="), " ")
+	return node
+}
+
+// Nodes are the nodes that answered, in order.
+func (r Reached) Nodes() []string {
+	nodes := make([]string, 0, len(r))
+	for node := range r {
+		nodes = append(nodes, node)
+	}
+	sort.Strings(nodes)
+	return nodes
+}
+
+// Count is how often the node answered, as text for a table.
+func (r Reached) Count(node string) string {
+	if r[node] == 0 {
+		return "·"
+	}
+	return fmt.Sprint(r[node])
+}

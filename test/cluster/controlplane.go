@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	nodestage "sigs.k8s.io/kwok/kustomize/stage/node/fast"
 	heartbeat "sigs.k8s.io/kwok/kustomize/stage/node/heartbeat-with-lease"
 	podstage "sigs.k8s.io/kwok/kustomize/stage/pod/fast"
 )
@@ -159,7 +158,9 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 	if !c.options.NoKwok {
 		stages := filepath.Join(c.dir, "kwok-stages.yaml")
 		content := strings.Join([]string{
-			nodestage.DefaultNodeInit, heartbeat.DefaultNodeHeartbeatWithLease,
+			// Not kwok's stage that initialises nodes: whoever creates a Node writes its status, and kwok would
+			// sometimes be faster and take the addresses away, for which kube-proxy waits 30 s.
+			heartbeat.DefaultNodeHeartbeatWithLease,
 			podstage.DefaultPodReady, podstage.DefaultPodComplete, podstage.DefaultPodDelete,
 		}, "\n---\n")
 		if err := os.WriteFile(stages, []byte(content), 0o644); err != nil {

@@ -52,7 +52,8 @@ func abandoned(name string) bool {
 	return now != then
 }
 
-// startTime is when a process was started, in clock ticks since boot.
+// startTime is when a process was started, in clock ticks since boot. A process that has ended but was not
+// waited for does not exist any more, for this purpose.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -63,6 +64,9 @@ func startTime(pid int) (uint64, error) {
 	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
 	if len(fields) <= startTimeAfterName {
 		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name", pid, len(fields))
+	}
+	if state := fields[0]; state == "Z" || state == "X" {
+		return 0, fmt.Errorf("process %d has ended: %w", pid, os.ErrNotExist)
 	}
 	return strconv.ParseUint(fields[startTimeAfterName], 10, 64)
 }

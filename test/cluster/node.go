@@ -407,3 +407,6 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 	}
 	return output.String(), nil
 }
+
+// Cluster is the cluster that the node belongs to.
+func (n *Node) Cluster() *Cluster { return n.cluster }

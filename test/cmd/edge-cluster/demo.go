@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	demoNamespace = "default"
+	demoName      = "echo"
+	demoTries     = 20
+	// demoDeadline limits how long the data plane may take to show what it should.
+	demoDeadline = 60 * time.Second
+
+	// lookInterval lets the components have the processor while the demo waits for them.
+	lookInterval = 10 * time.Millisecond
+
+	movedNode = "node1"
+	movedTo   = "nodeunit1"
+)
+
+// errWrong is what a demo ends with that showed something else than a closed loop.
+var errWrong = errors.New("what was seen is not what should be")
+
+func newDemoCommand() *cobra.Command {
+	var o options
+	var once bool
+	command := &cobra.Command{
+		Use:   "demo",
+		Short: "Show whom a Service reaches from every node, before and after a node changes its unit",
+		Long: `demo starts a cluster with node0 in unit nodeunit1 and node1 and node2 in unit nodeunit2, runs an echo pod on
+each of them behind one Service with the annotation topologyKeys, and shows whom the Service's cluster IP
+reaches from every node. Then it moves node1 into nodeunit1 by changing its label, and shows it again, with
+the time until the data plane had followed. Afterwards the cluster stays up until Ctrl-C.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
+	}
+	o.addFlags(command.Flags())
+	command.Flags().BoolVar(&once, "once", false, "end after the walk-through; the exit code is 0 only if what was seen is right")
+	return command
+}
+
+// demo is one walk-through on one cluster.
+type demo struct {
+	cluster *cluster.Cluster
+	// look is how it is found out whom a node's traffic reaches.
+	look func(ctx context.Context, from *cluster.Node) workload.Reached
+	// units is the unit of every node.
+	units map[string]string
+	// subject begins the sentence about what has followed.
+	subject string
+}
+
+func (o *options) demo(ctx context.Context, once bool) (err error) {
+	specs, err := parseNodes(defaultNodes, o.unitLabel)
+	if err != nil {
+		return err
+	}
+	settings, err := o.clusterOptions(specs)
+	if err != nil {
+		return err
+	}
+	if err := o.prepareMachine(ctx, &settings); err != nil {
+		return err
+	}
+	fmt.Printf("1. A cluster: node0 in unit nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", o.unitLabel)
+	c, err := cluster.Start(ctx, settings)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop(c)) }()
+
+	err = o.walkThrough(ctx, c, specs)
+	if once || ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		fmt.Printf("\n%v\n", err)
+	}
+	o.printAccess(c)
+	return waitForEnd(ctx, c)
+}
+
+func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []cluster.NodeSpec) error {
+	fmt.Printf("\n2. An echo pod on every node, and one Service for them, annotated topologyKeys: [%q]\n", o.unitLabel)
+	service, err := createEcho(ctx, c, o.unitLabel)
+	if err != nil {
+		return err
+	}
+	d := demo{cluster: c, units: map[string]string{}, subject: "every node's data plane"}
+	for _, spec := range specs {
+		d.units[spec.Name] = spec.Labels[o.unitLabel]
+	}
+	what := fmt.Sprintf("curl %s, %d times from each node's namespace", workload.URL(service), demoTries)
+	d.look = func(ctx context.Context, from *cluster.Node) workload.Reached {
+		return workload.Reach(ctx, from, service, demoTries)
+	}
+	if c.Namespace() == "" {
+		d.subject = "every node's wrapper"
+		what = "endpoints in the EndpointSlices that each node's wrapper serves"
+		d.look = func(ctx context.Context, from *cluster.Node) workload.Reached {
+			return workload.Served(ctx, from, service)
+		}
+	}
+
+	fmt.Printf("\n3. Whom it reaches: %s\n\n", what)
+	if _, err := d.follow(ctx); err != nil {
+		return err
+	}
+
+	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode, o.unitLabel, movedTo)
+	if err := c.RelabelNode(ctx, movedNode, o.unitLabel, movedTo); err != nil {
+		return err
+	}
+	d.units[movedNode] = movedTo
+	took, err := d.follow(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
+	return nil
+}
+
+func createEcho(ctx context.Context, c *cluster.Cluster, unitLabel string) (*corev1.Service, error) {
+	service, err := workload.CreateService(ctx, c.Client(), demoNamespace, demoName,
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	if err != nil {
+		return nil, err
+	}
+	return service, workload.CreateDaemonSet(ctx, c.Client(), demoNamespace, demoName)
+}
+
+// follow waits until every node reaches exactly its own unit, prints what is reached and returns the time it
+// took. After the deadline it prints what there is instead; the error then wraps errWrong.
+func (d *demo) follow(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	waiting, cancel := context.WithTimeout(ctx, demoDeadline)
+	defer cancel()
+	var mu sync.Mutex
+	var latest time.Duration
+	var group sync.WaitGroup
+	for _, node := range d.cluster.Nodes() {
+		group.Go(func() {
+			for !slices.Equal(d.look(waiting, node).Nodes(), d.expected(node)) {
+				select {
+				case <-waiting.Done():
+					return
+				case <-time.After(lookInterval):
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			latest = max(latest, time.Since(begin))
+		})
+	}
+	group.Wait()
+	if err := ctx.Err(); err != nil {
+		return 0, errors.New("interrupted")
+	}
+	return latest, d.print(ctx)
+}
+
+// expected are the nodes of the node's own unit, in order.
+func (d *demo) expected(from *cluster.Node) []string {
+	var nodes []string
+	for _, node := range d.cluster.Nodes() {
+		if d.units[node.Spec.Name] == d.units[from.Spec.Name] {
+			nodes = append(nodes, node.Spec.Name)
+		}
+	}
+	return nodes
+}
+
+// print looks once more and prints a table; the error tells where it is not as expected.
+func (d *demo) print(ctx context.Context) error {
+	nodes := d.cluster.Nodes()
+	fmt.Printf("   %-22s", "from")
+	for _, node := range nodes {
+		fmt.Printf("%8s", node.Spec.Name)
+	}
+	fmt.Printf("%12s\n", "nobody")
+	var wrong []string
+	for _, from := range nodes {
+		reached := d.look(ctx, from)
+		fmt.Printf("   %-22s", fmt.Sprintf("%s (%s)", from.Spec.Name, d.units[from.Spec.Name]))
+		for _, node := range nodes {
+			fmt.Printf("%8s", reached.Count(node.Spec.Name))
+		}
+		verdict := "ok"
+		if expected := d.expected(from); !slices.Equal(reached.Nodes(), expected) {
+			verdict = "WRONG"
+			wrong = append(wrong, fmt.Sprintf("from %s it should be %s", from.Spec.Name, strings.Join(expected, " and ")))
+		}
+		fmt.Printf("%12s   %s\n", reached.Count(workload.Refused), verdict)
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("%w: %s", errWrong, strings.Join(wrong, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+// tools are the programs that kube-proxy runs, with the Debian packages that have them.
+var tools = []struct{ program, debianPackage string }{
+	{"nft", "nftables"},
+	{"iptables", "iptables"},
+	{"conntrack", "conntrack"},
+}
+
+// checkTools looks for the programs that kube-proxy runs, and installs what is missing if it may.
+func checkTools(ctx context.Context, install bool) error {
+	// A login shell of an ordinary user on Debian lacks these.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin"); err != nil {
+		return fmt.Errorf("extending PATH: %w", err)
+	}
+	missing := missingPackages()
+	if len(missing) == 0 {
+		return nil
+	}
+	packages := strings.Join(missing, " ")
+	command := "apt-get update && apt-get install -y --no-install-recommends " + packages
+	_, err := exec.LookPath("apt-get")
+	switch {
+	case err != nil:
+		return fmt.Errorf("kube-proxy needs programs that this machine lacks: install %s (names of the Debian packages)", packages)
+	case !install:
+		return fmt.Errorf("kube-proxy needs programs that this machine lacks. As root, run\n  %s\nor give --install to have it done", command)
+	}
+	fmt.Printf("Installing what kube-proxy needs: %s\n", command)
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("installing %s: %w\n%s", packages, err, output)
+	}
+	if missing := missingPackages(); len(missing) > 0 {
+		return fmt.Errorf("installed %s, but the programs are still not found in %s", packages, os.Getenv("PATH"))
+	}
+	return nil
+}
+
+func missingPackages() []string {
+	var missing []string
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool.program); err != nil {
+			missing = append(missing, tool.debianPackage)
+		}
+	}
+	return missing
+}
+
+// dataPlaneObstacle tells why nodes with a data plane cannot be had on this machine; nil if they can.
+func dataPlaneObstacle() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("network namespaces need root, and this is user %d", os.Geteuid())
+	}
+	return netns.Supported()
+}

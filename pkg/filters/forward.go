@@ -1,0 +1,88 @@
+package filters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+// Target is where requests are passed on to.
+type Target struct {
+	// URL is the upstream's, with a path if it is served under a prefix.
+	URL *url.URL
+	// Transport carries ordinary requests, over HTTP/2 where the upstream speaks it.
+	Transport http.RoundTripper
+	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which HTTP/2
+	// cannot.
+	UpgradeTransport http.RoundTripper
+}
+
+// Forward passes every request on. Responses are flushed as they come, so that watches and logs stream.
+func Forward(target Target) http.Handler {
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(withoutPath(target.URL))
+			r.Out.URL.Path = joinPath(target.URL.Path, r.In.URL.Path)
+			r.Out.URL.RawPath = joinPath(target.URL.EscapedPath(), r.In.URL.EscapedPath())
+			r.Out.Host = target.URL.Host
+		},
+		Transport:     roundTripper{target},
+		FlushInterval: -1,
+		ErrorHandler:  forwardError,
+	}
+	return proxy
+}
+
+// withoutPath is the URL's scheme and host.
+func withoutPath(u *url.URL) *url.URL { return &url.URL{Scheme: u.Scheme, Host: u.Host} }
+
+// joinPath puts the upstream's prefix before a path and leaves the path itself as it came.
+func joinPath(prefix, requested string) string {
+	return strings.TrimSuffix(path.Clean("/"+prefix), "/") + requested
+}
+
+// roundTripper picks the transport for a request.
+type roundTripper struct{ target Target }
+
+// RoundTrip implements http.RoundTripper.
+func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if isUpgrade(r) {
+		return t.target.UpgradeTransport.RoundTrip(r)
+	}
+	return t.target.Transport.RoundTrip(r)
+}
+
+func isUpgrade(r *http.Request) bool {
+	for _, value := range r.Header.Values("Connection") {
+		for token := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forwardError answers a request that could not be passed on.
+func forwardError(w http.ResponseWriter, r *http.Request, err error) {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		klog.FromContext(r.Context()).V(2).Info("Refusing a request body", "path", r.URL.Path, "limit", tooLarge.Limit)
+		serve.WriteError(w, r, bodyTooLarge())
+		return
+	}
+	if errors.Is(err, context.Canceled) {
+		// The client went away; nobody reads an answer.
+		panic(http.ErrAbortHandler)
+	}
+	klog.FromContext(r.Context()).Error(err, "Cannot reach the upstream", "method", r.Method, "path", r.URL.Path)
+	serve.WriteError(w, r, serve.NotReady(fmt.Sprintf("the upstream cannot be reached: %v", err)))
+}

@@ -1,0 +1,73 @@
+package filters
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// RequestObserver is told of every request that was answered.
+type RequestObserver interface {
+	// RequestDone counts a request. resource is "" for requests that are not for a resource.
+	RequestDone(resource, verb, code string, took time.Duration)
+}
+
+// WithRequestLog counts requests, and logs each at V(4). Of a request's credentials nothing is logged.
+func WithRequestLog(observer RequestObserver) Filter {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			start := time.Now()
+			recorder := recordStatus(w)
+			info := requestInfo(r)
+			verb := info.Verb
+			if verb == "list" && r.URL.Query().Has("watch") && r.URL.Query().Get("watch") != "false" && r.URL.Query().Get("watch") != "0" {
+				verb = "watch"
+			}
+			defer func() {
+				took := time.Since(start)
+				observer.RequestDone(info.Resource, verb, strconv.Itoa(recorder.status()), took)
+				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(), "code", recorder.status(), "took", took, "userAgent", r.UserAgent())
+			}()
+			next.ServeHTTP(recorder, r)
+		})
+	}
+}
+
+// statusRecorder remembers the status code that was written.
+type statusRecorder struct {
+	http.ResponseWriter
+
+	code int
+}
+
+func recordStatus(w http.ResponseWriter) *statusRecorder {
+	return &statusRecorder{ResponseWriter: w}
+}
+
+func (s *statusRecorder) status() int {
+	if s.code == 0 {
+		return http.StatusOK
+	}
+	return s.code
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (s *statusRecorder) WriteHeader(code int) {
+	if s.code == 0 {
+		s.code = code
+	}
+	s.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (s *statusRecorder) Write(p []byte) (int, error) {
+	if s.code == 0 {
+		s.code = http.StatusOK
+	}
+	return s.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController find Flush, Hijack and the deadlines.
+func (s *statusRecorder) Unwrap() http.ResponseWriter { return s.ResponseWriter }

@@ -1,0 +1,44 @@
+package proxy
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+// chain puts the filters in order. A request meets them from the top down; what none of them answers goes
+// upstream with the caller's own credentials.
+func (p *Proxy) chain() http.Handler {
+	return wrap(
+		filters.Forward(p.asCaller),
+
+		filters.WithRequestInfo(),
+		filters.WithRequestLog(p.metrics),
+		filters.WithRecover(),
+		filters.WithLocalEndpoints(filters.LocalEndpoints{
+			Alive:   http.HandlerFunc(alive),
+			Ready:   p.readiness(),
+			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}),
+			Debug:   p.config.Debug,
+		}),
+		filters.WithBodyLimit(),
+		filters.WithServed(&serve.Server{
+			Store:    p.store,
+			Demand:   p.upstream.Demand,
+			Observer: p.metrics,
+			Stopping: p.stopping,
+		}, p.config.NodeName),
+		filters.WithLentIdentity(filters.Forward(p.asWrapper)),
+	)
+}
+
+// wrap puts filters around a handler, the first outermost.
+func wrap(handler http.Handler, chain ...filters.Filter) http.Handler {
+	for i := len(chain) - 1; i >= 0; i-- {
+		handler = chain[i](handler)
+	}
+	return handler
+}

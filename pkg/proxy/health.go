@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"sort"
+	"strings"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/upstream"
+)
+
+// readiness says what keeps the wrapper from doing its work.
+type readiness struct {
+	nodeName string
+	store    *storage.Store
+	upstream *upstream.Upstream
+	stopping <-chan struct{}
+}
+
+// reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
+func (h readiness) reasons() (reasons, details []string) {
+	select {
+	case <-h.stopping:
+		reasons = append(reasons, "the wrapper is stopping")
+	default:
+	}
+	labelsSynced := false
+	for _, s := range h.upstream.States() {
+		switch {
+		case !s.Started:
+			details = append(details, s.Name+": not followed, no client has asked for it")
+		case s.Absent:
+			reasons = append(reasons, s.Name+": the upstream does not serve it")
+		case !s.Synced && s.Err != nil:
+			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
+		case !s.Synced:
+			reasons = append(reasons, s.Name+": not synced with the upstream yet")
+		case s.Err != nil:
+			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format("2006-01-02T15:04:05Z"), s.Err))
+		default:
+			details = append(details, s.Name+": ok")
+		}
+		if s.Name == "nodes" {
+			labelsSynced = s.Synced
+		}
+	}
+	switch {
+	case h.nodeName == "":
+		reasons = append(reasons, "hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have no endpoints here; set it to the node's name")
+	case labelsSynced && !h.store.NodeKnown():
+		reasons = append(reasons, fmt.Sprintf("hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have no endpoints here; check --hostname, or wait for the node to register", h.nodeName))
+	}
+	for service, reason := range h.store.Invalid() {
+		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: annotation topologyKeys: %s", service, reason))
+	}
+	sort.Strings(details)
+	return reasons, details
+}
+
+// ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.
+func (h readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	reasons, details := h.reasons()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	body := &strings.Builder{}
+	if len(reasons) > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		body.WriteString("not ready\n")
+	} else {
+		body.WriteString("ok\n")
+	}
+	for _, reason := range reasons {
+		fmt.Fprintf(body, "[-] %s\n", reason)
+	}
+	for _, detail := range details {
+		fmt.Fprintf(body, "[+] %s\n", detail)
+	}
+	_, _ = w.Write([]byte(body.String()))
+}
+
+// alive answers /healthz and /livez: a process that answers at all is alive. That the upstream is away is
+// nothing that a restart would mend.
+func alive(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write([]byte("ok"))
+}

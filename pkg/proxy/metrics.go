@@ -1,0 +1,167 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/upstream"
+)
+
+const namespace = "application_grid_wrapper"
+
+// metrics are the wrapper's. They implement serve.Observer and filters.RequestObserver, and collect what the
+// Store and the upstream know when they are asked.
+type metrics struct {
+	registry *prometheus.Registry
+
+	requests        *prometheus.CounterVec
+	requestDuration *prometheus.HistogramVec
+	watchers        *prometheus.GaugeVec
+	eventDelay      *prometheus.HistogramVec
+}
+
+func newMetrics(store *storage.Store, up *upstream.Upstream) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "requests_total", Help: "Requests answered, by resource, verb and status code.",
+		}, []string{"resource", "verb", "code"}),
+		requestDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "request_duration_seconds", Help: "Time to answer a request that is not a watch.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}, []string{"resource", "verb"}),
+		watchers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "watchers", Help: "Watches under way, by resource.",
+		}, []string{"resource"}),
+		eventDelay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "event_delay_seconds", Help: "Time from the arrival of an upstream change to the write of its event to a client.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+		}, []string{"resource"}),
+	}
+	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		storeCollector{store}, upstreamCollector{up})
+	return m
+}
+
+// knownVerbs bounds the label's values: a method may be any token.
+var knownVerbs = map[string]bool{"get": true, "list": true, "watch": true, "create": true, "update": true, "patch": true, "delete": true, "deletecollection": true, "post": true, "put": true, "head": true, "options": true}
+
+// RequestDone implements filters.RequestObserver. Resources that are not the wrapper's concern are counted
+// together, so that no client can make the number of series grow.
+func (m *metrics) RequestDone(resource, verb, code string, took time.Duration) {
+	if !knownResources[resource] {
+		resource = "other"
+	}
+	if !knownVerbs[verb] {
+		verb = "other"
+	}
+	m.requests.WithLabelValues(resource, verb, code).Inc()
+	if verb != "watch" {
+		m.requestDuration.WithLabelValues(resource, verb).Observe(took.Seconds())
+	}
+}
+
+var knownResources = func() map[string]bool {
+	known := map[string]bool{"events": true, "servicecidrs": true}
+	for _, r := range storage.Resources() {
+		known[r.Resource] = true
+	}
+	return known
+}()
+
+// WatchStarted implements serve.Observer.
+func (m *metrics) WatchStarted(resource string) func() {
+	gauge := m.watchers.WithLabelValues(resource)
+	gauge.Inc()
+	return gauge.Dec
+}
+
+// EventSent implements serve.Observer.
+func (m *metrics) EventSent(resource string, delay time.Duration) {
+	m.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+var (
+	descObjects   = desc("objects", "Objects shown to clients, by resource.", "resource")
+	descEndpoints = desc("endpoints", "Endpoints in the objects shown, by resource and by whether this node may see them (kept) or not (hidden).", "resource", "view")
+	descLogLength = desc("log_events", "Events in the log that watches resume from, by resource.", "resource")
+	descRevision  = desc("revision", "The wrapper's own newest resourceVersion.")
+	descNodes     = desc("nodes", "Nodes known.")
+	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys does not parse; all its endpoints are hidden.", "namespace", "service")
+
+	descUpstreamUp      = desc("upstream_up", "1 while the last list or watch of the source succeeded.", "source")
+	descUpstreamSynced  = desc("upstream_synced", "1 once the source was listed completely.", "source")
+	descUpstreamContact = desc("upstream_last_contact_seconds", "Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which comes about every minute).", "source")
+	descUpstreamLists   = desc("upstream_lists_total", "Complete lists taken from the upstream.", "source")
+)
+
+// storeCollector reads the Store when it is scraped.
+type storeCollector struct{ store *storage.Store }
+
+// Describe implements prometheus.Collector.
+func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descInvalid} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for _, s := range c.store.Stats() {
+		name := s.Resource.Resource
+		gauge(descObjects, float64(s.Objects), name)
+		gauge(descLogLength, float64(s.LogLength), name)
+		if s.Resource == storage.EndpointSlices || s.Resource == storage.Endpoints {
+			gauge(descEndpoints, float64(s.Endpoints.Kept), name, "kept")
+			gauge(descEndpoints, float64(s.Endpoints.Hidden), name, "hidden")
+		}
+	}
+	gauge(descRevision, float64(c.store.Revision()))
+	gauge(descNodes, float64(c.store.NodeCount()))
+	for service := range c.store.Invalid() {
+		gauge(descInvalid, 1, service.Namespace, service.Name)
+	}
+}
+
+// upstreamCollector reads the sources' states when it is scraped.
+type upstreamCollector struct{ upstream *upstream.Upstream }
+
+// Describe implements prometheus.Collector.
+func (c upstreamCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descUpstreamUp, descUpstreamSynced, descUpstreamContact, descUpstreamLists} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c upstreamCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range c.upstream.States() {
+		if !s.Started {
+			continue
+		}
+		ch <- prometheus.MustNewConstMetric(descUpstreamUp, prometheus.GaugeValue, number(s.Err == nil && !s.LastContact.IsZero()), s.Name)
+		ch <- prometheus.MustNewConstMetric(descUpstreamSynced, prometheus.GaugeValue, number(s.Synced), s.Name)
+		ch <- prometheus.MustNewConstMetric(descUpstreamLists, prometheus.CounterValue, float64(s.Lists), s.Name)
+		if !s.LastContact.IsZero() {
+			ch <- prometheus.MustNewConstMetric(descUpstreamContact, prometheus.GaugeValue, time.Since(s.LastContact).Seconds(), s.Name)
+		}
+	}
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

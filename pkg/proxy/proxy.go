@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/upstream"
+)
+
+// Config is what a Proxy is made from.
+type Config struct {
+	// Upstream leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
+	Upstream *rest.Config
+	// NodeName is this node's name. It may be empty; see storage.Options.
+	NodeName string
+	// BindAddress is host:port. A host that is not loopback needs TLS.
+	BindAddress string
+	// TLS is nil for plain HTTP.
+	TLS *TLSFiles
+	// Debug serves /debug/pprof.
+	Debug bool
+	// RewriteKubernetes lets default/kubernetes be rewritten to the local API server, by its annotations or by
+	// LocalEndpoint.
+	RewriteKubernetes bool
+	LocalEndpoint     *storage.LocalEndpoint
+}
+
+// gracePeriod is how long requests under way may take when the process is told to stop.
+const gracePeriod = 10 * time.Second
+
+// Proxy is the wrapper.
+type Proxy struct {
+	config   Config
+	store    *storage.Store
+	upstream *upstream.Upstream
+	metrics  *metrics
+	tls      *reloadingTLS
+	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
+	asCaller, asWrapper filters.Target
+	// stopping is closed when the process is told to stop.
+	stopping chan struct{}
+}
+
+// New makes a Proxy. Nothing is listened on and nothing is asked of the upstream before Run. The error says
+// what about the configuration is wrong.
+func New(config Config, logger klog.Logger) (*Proxy, error) {
+	p := &Proxy{config: config, stopping: make(chan struct{})}
+	var err error
+	if config.TLS != nil {
+		if p.tls, err = newReloadingTLS(*config.TLS); err != nil {
+			return nil, err
+		}
+	} else if err := mustBeLoopback(config.BindAddress); err != nil {
+		return nil, err
+	}
+	// Without the rewriting, or with one that annotations have no part in, they need not be followed.
+	p.store = storage.New(storage.Options{
+		NodeName:               config.NodeName,
+		LocalEndpoint:          config.LocalEndpoint,
+		KeepKubernetesEndpoint: !config.RewriteKubernetes,
+		Logger:                 logger.WithName("storage"),
+	})
+	p.upstream, err = upstream.New(upstream.Options{
+		Config: config.Upstream, Store: p.store, NodeName: config.NodeName,
+		FollowKubernetesEndpoints: config.RewriteKubernetes && config.LocalEndpoint == nil,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.asWrapper, err = target(config.Upstream); err != nil {
+		return nil, err
+	}
+	if p.asCaller, err = target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
+		return nil, err
+	}
+	p.metrics = newMetrics(p.store, p.upstream)
+	return p, nil
+}
+
+// target is the upstream as requests are passed on to it.
+func target(config *rest.Config) (filters.Target, error) {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return filters.Target{}, fmt.Errorf("the upstream's address: %w", err)
+	}
+	ordinary, err := rest.TransportFor(config)
+	if err != nil {
+		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
+	}
+	http1 := rest.CopyConfig(config)
+	http1.NextProtos = []string{"http/1.1"}
+	upgrade, err := rest.TransportFor(http1)
+	if err != nil {
+		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
+	}
+	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade}, nil
+}
+
+// mustBeLoopback refuses to serve plain HTTP to other hosts: whoever reaches the wrapper reads the cluster's
+// Services, and callers' tokens would cross the network in the clear.
+func mustBeLoopback(bindAddress string) error {
+	host, _, err := net.SplitHostPort(bindAddress)
+	if err != nil {
+		return fmt.Errorf("--bind-address %q is not host:port: %w", bindAddress, err)
+	}
+	if host == "localhost" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("--bind-address %q is not a loopback address: serve TLS there (--insecure=false --cert-file --key-file), or bind to localhost", bindAddress)
+}
+
+func (p *Proxy) readiness() http.Handler {
+	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, stopping: p.stopping}
+}
+
+// Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
+// serve.
+func (p *Proxy) Run(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.config.BindAddress)
+	if err != nil {
+		return fmt.Errorf("--bind-address %s: %w", p.config.BindAddress, err)
+	}
+	if p.config.NodeName == "" {
+		logger.Info("No --hostname: this node belongs to no unit, Services with topologyKeys will have no endpoints here")
+	}
+	background, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { p.upstream.Run(background) })
+	server := &http.Server{
+		Handler: p.chain(),
+		// A client that sends its request byte by byte holds a connection no longer than this.
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       3 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return klog.NewContext(context.WithoutCancel(ctx), logger) },
+	}
+	if p.tls != nil {
+		server.TLSConfig = p.tls.config()
+		wg.Go(func() { p.tls.run(background) })
+	}
+	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName, "upstream", p.asWrapper.URL.Redacted())
+
+	served := make(chan error, 1)
+	go func() {
+		if p.tls != nil {
+			served <- server.ServeTLS(listener, "", "")
+		} else {
+			served <- server.Serve(listener)
+		}
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serving on %s: %w", p.config.BindAddress, err)
+	case <-ctx.Done():
+	}
+	logger.Info("Stopping: watches end, requests under way may finish", "atMost", gracePeriod)
+	close(p.stopping)
+	grace, done := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
+	defer done()
+	if err := server.Shutdown(grace); err != nil {
+		logger.Info("Cutting off requests that did not end in time", "reason", err)
+		err = server.Close()
+		if err != nil && !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("stopping: %w", err)
+		}
+	}
+	return nil
+}

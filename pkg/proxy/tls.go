@@ -1,0 +1,112 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// TLSFiles are the files that the server's TLS is made of.
+type TLSFiles struct {
+	// Cert and Key are the serving certificate and its key, in PEM.
+	Cert, Key string
+	// ClientCA, if set, holds the certificates of which one must have signed a client's.
+	ClientCA string
+}
+
+// reloadInterval is how often the files are looked at. Certificates are renewed hours before they end.
+const reloadInterval = 10 * time.Second
+
+// reloadingTLS serves what the files hold now. A file that cannot be used later leaves the last good state in
+// place and is said; at the start it is an error.
+type reloadingTLS struct {
+	files TLSFiles
+	// current is what connections are made with; contents is what it was read from.
+	current  atomic.Pointer[tls.Config]
+	contents [3][]byte
+}
+
+// newReloadingTLS reads the files. The error names the one that cannot be used, and why.
+func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
+	if files.Cert == "" || files.Key == "" {
+		return nil, errors.New("serving TLS (--insecure=false) needs --cert-file and --key-file")
+	}
+	t := &reloadingTLS{files: files}
+	if _, err := t.load(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// load reads the files, and takes them over if they differ from what is in use and can be used.
+func (t *reloadingTLS) load() (changed bool, err error) {
+	var contents [3][]byte
+	for i, f := range []struct{ flag, name string }{{"--cert-file", t.files.Cert}, {"--key-file", t.files.Key}, {"--ca-file", t.files.ClientCA}} {
+		if f.name == "" {
+			continue
+		}
+		if contents[i], err = os.ReadFile(f.name); err != nil {
+			return false, fmt.Errorf("%s: %w", f.flag, err)
+		}
+	}
+	if t.current.Load() != nil && bytes.Equal(contents[0], t.contents[0]) && bytes.Equal(contents[1], t.contents[1]) && bytes.Equal(contents[2], t.contents[2]) {
+		return false, nil
+	}
+	certificate, err := tls.X509KeyPair(contents[0], contents[1])
+	if err != nil {
+		return false, fmt.Errorf("--cert-file %s and --key-file %s: %w", t.files.Cert, t.files.Key, err)
+	}
+	config := &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{certificate},
+		NextProtos:   []string{"h2", "http/1.1"},
+	}
+	if t.files.ClientCA != "" {
+		config.ClientCAs = x509.NewCertPool()
+		if !config.ClientCAs.AppendCertsFromPEM(contents[2]) {
+			return false, fmt.Errorf("--ca-file %s: no certificate in it", t.files.ClientCA)
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	t.contents = contents
+	t.current.Store(config)
+	return true, nil
+}
+
+// run looks at the files until ctx is done.
+func (t *reloadingTLS) run(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	ticker := time.NewTicker(reloadInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		changed, err := t.load()
+		switch {
+		case err != nil:
+			logger.Error(err, "Cannot take over the TLS files, serving with the last that were good")
+		case changed:
+			logger.Info("Serving with new TLS files")
+		}
+	}
+}
+
+// config is for a listener; every connection asks for the current state.
+func (t *reloadingTLS) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"h2", "http/1.1"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.current.Load(), nil },
+	}
+}

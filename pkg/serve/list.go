@@ -1,0 +1,250 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sort"
+	"strconv"
+	"sync"
+
+	"github.com/klauspost/compress/gzip"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// gzipThreshold is the body size, in bytes, from which compressing is worth its time. It is kube-apiserver's.
+const gzipThreshold = 128 << 10
+
+// page is what one LIST response holds.
+type page struct {
+	objects []*storage.Object
+	meta    wire.ListMeta
+	// size is the memory that the encoded items take at least.
+	size int
+}
+
+func (s *Server) list(w http.ResponseWriter, r *http.Request, resource *storage.Resource, options Options) error {
+	encoding, err := negotiate(r.Header.Get("Accept"), false)
+	if err != nil {
+		return err
+	}
+	page, err := s.page(resource, options)
+	if err != nil {
+		return err
+	}
+	body, err := encodeList(page, resource, encoding)
+	if err != nil {
+		return err
+	}
+	return s.writeBody(w, r, encoding, body)
+}
+
+// page picks the objects of a LIST response.
+func (s *Server) page(resource *storage.Resource, options Options) (page, error) {
+	objects, revision, err := s.state(resource, options)
+	if err != nil {
+		return page{}, err
+	}
+	if token := options.Continue; token != nil {
+		from := sort.Search(len(objects), func(i int) bool {
+			o := objects[i]
+			return o.Namespace() > token.Namespace || (o.Namespace() == token.Namespace && o.Name() > token.Name)
+		})
+		objects = objects[from:]
+	}
+	limit := options.Limit
+	if options.RevisionGiven && options.Revision == 0 && options.Continue == nil {
+		// As kube-apiserver does from its watch cache: "any version" is answered whole.
+		limit = 0
+	}
+	p := page{meta: wire.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}}
+	if limit == 0 {
+		p.objects = make([]*storage.Object, 0, len(objects))
+	}
+	for i, o := range objects {
+		if !options.Selector.Matches(o) {
+			continue
+		}
+		if limit > 0 && len(p.objects) == limit {
+			last := p.objects[limit-1]
+			p.meta.Continue = continueToken{Revision: revision, Namespace: last.Namespace(), Name: last.Name()}.String()
+			if selector := options.Selector; (storage.Selector{Labels: selector.Labels, Fields: selector.Fields}).Everything() {
+				p.meta.RemainingItemCount = new(int64(len(objects) - i))
+			}
+			break
+		}
+		p.objects = append(p.objects, o)
+		p.size += o.ProtobufSize()
+	}
+	return p, nil
+}
+
+// state is the resource as the request wants to see it, and its revision.
+func (s *Server) state(resource *storage.Resource, options Options) ([]*storage.Object, uint64, error) {
+	group := resource.GroupResource()
+	at := options.Revision
+	if options.Continue != nil {
+		at = options.Continue.Revision
+	}
+	if options.Continue == nil && !options.Exact {
+		objects, revision, err := s.Store.List(resource, options.Selector.Namespace)
+		switch {
+		case err != nil:
+			return nil, 0, storageError(err, group)
+		case at > revision:
+			return nil, 0, futureRevision(at, revision)
+		}
+		return objects, revision, nil
+	}
+	if current := s.Store.Revision(); at > current {
+		return nil, 0, futureRevision(at, current)
+	}
+	objects, err := s.Store.ListAt(resource, options.Selector.Namespace, at)
+	if err != nil {
+		return nil, 0, storageError(err, group)
+	}
+	return objects, at, nil
+}
+
+func encodeList(p page, resource *storage.Resource, encoding encoding) ([]byte, error) {
+	if encoding == encodingProtobuf {
+		return encodeListProtobuf(p, resource), nil
+	}
+	body, err := encodeListJSON(p, resource)
+	if err != nil || encoding == encodingJSON {
+		return body, err
+	}
+	return toYAML(body)
+}
+
+func encodeListProtobuf(p page, resource *storage.Resource) []byte {
+	meta := wire.AppendListMeta(nil, p.meta)
+	size := len(meta)
+	for _, o := range p.objects {
+		size += wire.ListItemSize(o.ProtobufSize())
+	}
+	const envelope = 128
+	body := wire.AppendEnvelope(make([]byte, 0, size+envelope), resource.ListType(), size)
+	body = append(body, meta...)
+	for _, o := range p.objects {
+		body = o.AppendProtobuf(wire.AppendListItem(body, o.ProtobufSize()))
+	}
+	return body
+}
+
+// listMetaJSON is ListMeta with the field names of the API.
+type listMetaJSON struct {
+	ResourceVersion    string `json:"resourceVersion"`
+	Continue           string `json:"continue,omitempty"`
+	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
+}
+
+func encodeListJSON(p page, resource *storage.Resource) ([]byte, error) {
+	meta, err := json.Marshal(listMetaJSON(p.meta))
+	if err != nil {
+		return nil, err
+	}
+	t := resource.ListType()
+	body := fmt.Appendf(make([]byte, 0, 2*p.size+256), `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, t.Kind, t.APIVersion, meta)
+	for i, o := range p.objects {
+		item, err := o.JSON()
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, item...)
+	}
+	return append(body, "]}\n"...), nil
+}
+
+func encodeObject(o *storage.Object, resource *storage.Resource, encoding encoding) ([]byte, error) {
+	if encoding == encodingProtobuf {
+		body := wire.AppendEnvelope(nil, resource.Type(), o.ProtobufSize())
+		return o.AppendProtobuf(body), nil
+	}
+	body, err := appendObjectJSON(nil, o, resource.Type())
+	if err != nil {
+		return nil, err
+	}
+	body = append(body, '\n')
+	if encoding == encodingYAML {
+		return toYAML(body)
+	}
+	return body, nil
+}
+
+// appendObjectJSON appends an object with its kind, which items of lists do not have.
+func appendObjectJSON(dst []byte, o *storage.Object, t wire.TypeMeta) ([]byte, error) {
+	encoded, err := o.JSON()
+	if err != nil {
+		return nil, err
+	}
+	dst = fmt.Appendf(dst, `{"kind":%q,"apiVersion":%q,`, t.Kind, t.APIVersion)
+	return append(dst, encoded[1:]...), nil
+}
+
+func toYAML(body []byte) ([]byte, error) {
+	converted, err := yaml.JSONToYAML(body)
+	if err != nil {
+		return nil, apierrors.NewInternalError(fmt.Errorf("encoding as YAML: %w", err))
+	}
+	return converted, nil
+}
+
+// gzipWriters are reused: each holds some hundred kilobytes of window.
+var gzipWriters = sync.Pool{New: func() any {
+	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	return w
+}}
+
+// writeBody answers with a whole body. An error of writing it means that the client is gone, which is nothing
+// to answer.
+func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
+	h := w.Header()
+	h.Set("Content-Type", encoding.contentType(false))
+	h.Set("Cache-Control", "no-cache, private")
+	h.Add("Vary", "Accept")
+	s.allowWrite(w)
+	if len(body) < gzipThreshold || !acceptsGzip(r) {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = w.Write(body)
+		return nil
+	}
+	h.Set("Content-Encoding", "gzip")
+	h.Add("Vary", "Accept-Encoding")
+	zip, ok := gzipWriters.Get().(*gzip.Writer)
+	if !ok {
+		panic("serve: the pool holds something else")
+	}
+	defer gzipWriters.Put(zip)
+	zip.Reset(w)
+	_, _ = zip.Write(body)
+	_ = zip.Close()
+	return nil
+}
+
+// allowWrite sets how long the client may take to accept what is written next.
+func (s *Server) allowWrite(w http.ResponseWriter) {
+	timeout := s.WriteTimeout
+	if timeout == 0 {
+		timeout = DefaultWriteTimeout
+	}
+	// Not every ResponseWriter (of tests, say) has deadlines; then there is none.
+	_ = http.NewResponseController(w).SetWriteDeadline(s.now().Add(timeout))
+}
+
+// encodeTypedJSON encodes a Go value with its kind.
+func encodeTypedJSON(typed storage.Typed, t wire.TypeMeta) ([]byte, error) {
+	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
+	return json.Marshal(typed)
+}

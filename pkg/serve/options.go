@@ -1,0 +1,207 @@
+package serve
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+// Options are the query parameters of a LIST or WATCH.
+type Options struct {
+	Watch    bool
+	Selector storage.Selector
+	// Revision is that of resourceVersion; 0 for "0" and for none.
+	Revision uint64
+	// RevisionGiven tells "0" from none.
+	RevisionGiven bool
+	// Exact asks for the state at exactly Revision.
+	Exact bool
+	// SendInitialEvents starts a watch with the state, and marks where it ends with a bookmark.
+	SendInitialEvents bool
+	// SkipInitialEvents is sendInitialEvents=false: no state, whatever the resourceVersion.
+	SkipInitialEvents bool
+	Bookmarks         bool
+	// Timeout is how long a watch lasts; 0 leaves it to the server.
+	Timeout time.Duration
+	// Limit is the most items of one page; 0 for no limit.
+	Limit int
+	// Continue is where the next page starts; nil on the first.
+	Continue *continueToken
+}
+
+// continueToken is what the continue parameter carries.
+type continueToken struct {
+	// Revision is that of the first page, and so of all.
+	Revision uint64 `json:"rv"`
+	// Namespace and Name are those of the last object that was returned.
+	Namespace string `json:"ns,omitempty"`
+	Name      string `json:"n"`
+}
+
+func (t continueToken) String() string {
+	encoded, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // a struct of strings and an integer
+	}
+	return base64.RawURLEncoding.EncodeToString(encoded)
+}
+
+func parseContinue(token string) (*continueToken, error) {
+	decoded, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return nil, apierrors.NewBadRequest("continue key is not valid: it is not one that this server gave out")
+	}
+	t := &continueToken{}
+	if err := json.Unmarshal(decoded, t); err != nil || t.Name == "" {
+		return nil, apierrors.NewBadRequest("continue key is not valid: it is not one that this server gave out")
+	}
+	return t, nil
+}
+
+// ParseOptions reads the query of a LIST or WATCH of a resource. A value that is not understood is an error
+// (400, or 422 where parameters contradict each other), never a default.
+func ParseOptions(query url.Values, resource *storage.Resource, info RequestInfo) (Options, error) {
+	q := queryParser{query: query}
+	o := Options{
+		Watch:     q.boolean("watch") || info.Verb == "watch",
+		Bookmarks: q.boolean("allowWatchBookmarks"),
+		Timeout:   time.Duration(q.number("timeoutSeconds", maxTimeoutSeconds)) * time.Second, //nolint:gosec // bounded
+		Limit:     int(q.number("limit", maxLimit)),                                           //nolint:gosec // bounded
+	}
+	o.Revision, o.RevisionGiven = q.number("resourceVersion", 1<<63), query.Get("resourceVersion") != ""
+	o.Selector = q.selector(resource, info)
+	if q.err != nil {
+		return Options{}, q.err
+	}
+	match := metav1.ResourceVersionMatch(query.Get("resourceVersionMatch"))
+	given := internalversion.ListOptions{
+		Watch: o.Watch, ResourceVersion: query.Get("resourceVersion"), ResourceVersionMatch: match, Continue: query.Get("continue"),
+	}
+	if query.Has("sendInitialEvents") {
+		given.SendInitialEvents = new(q.boolean("sendInitialEvents"))
+		o.SendInitialEvents, o.SkipInitialEvents = *given.SendInitialEvents, !*given.SendInitialEvents
+	}
+	if q.err != nil {
+		return Options{}, q.err
+	}
+	if problems := validation.ValidateListOptions(&given, true); len(problems) > 0 {
+		return Options{}, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", problems)
+	}
+	o.Exact = match == metav1.ResourceVersionMatchExact
+	if given.Continue != "" && !o.Watch {
+		if o.RevisionGiven && given.ResourceVersion != "0" {
+			return Options{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
+		}
+		token, err := parseContinue(given.Continue)
+		if err != nil {
+			return Options{}, err
+		}
+		o.Continue = token
+	}
+	return o, nil
+}
+
+const (
+	// maxTimeoutSeconds is a day; a longer watch is ended then, and the client starts another.
+	maxTimeoutSeconds = 24 * 60 * 60
+	maxLimit          = 1 << 31
+)
+
+// queryParser reads typed parameters and keeps the first error.
+type queryParser struct {
+	query url.Values
+	err   error
+}
+
+func (q *queryParser) fail(name, value, expected string) {
+	if q.err == nil {
+		q.err = apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter %s=%q: %s", name, value, expected))
+	}
+}
+
+// boolean reads a parameter that is true, too, when it is given without a value.
+func (q *queryParser) boolean(name string) bool {
+	if !q.query.Has(name) {
+		return false
+	}
+	value := q.query.Get(name)
+	if value == "" {
+		return true
+	}
+	b, err := strconv.ParseBool(value)
+	if err != nil {
+		q.fail(name, value, "must be true or false")
+	}
+	return b
+}
+
+// number reads a decimal that is not negative. What is over the most counts as the most.
+func (q *queryParser) number(name string, most uint64) uint64 {
+	value := q.query.Get(name)
+	if value == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(value, 10, 63)
+	if err != nil {
+		q.fail(name, value, "must be a decimal number that is not negative")
+	}
+	return min(n, most)
+}
+
+func (q *queryParser) selector(resource *storage.Resource, info RequestInfo) storage.Selector {
+	selector := storage.Selector{Namespace: info.Namespace}
+	var err error
+	if value := q.query.Get("labelSelector"); value != "" {
+		if selector.Labels, err = labels.Parse(value); err != nil {
+			q.fail("labelSelector", value, err.Error())
+		}
+	}
+	if value := q.query.Get("fieldSelector"); value != "" {
+		if selector.Fields, err = fields.ParseSelector(value); err != nil {
+			q.fail("fieldSelector", value, err.Error())
+			return selector
+		}
+		for _, requirement := range selector.Fields.Requirements() {
+			if !supportsField(resource, requirement.Field) {
+				q.fail("fieldSelector", value, fmt.Sprintf("field label not supported for %s: %s (supported: %s)",
+					resource.Resource, requirement.Field, strings.Join(supportedFields(resource), ", ")))
+			}
+		}
+	}
+	if info.Name != "" {
+		// /watch/ with a name, the deprecated way to watch one object.
+		named := fields.OneTermEqualSelector("metadata.name", info.Name)
+		if selector.Fields == nil {
+			selector.Fields = named
+		} else {
+			selector.Fields = fields.AndSelectors(selector.Fields, named)
+		}
+	}
+	return selector
+}
+
+func supportedFields(resource *storage.Resource) []string {
+	supported := []string{"metadata.name"}
+	if resource.Namespaced {
+		supported = append(supported, "metadata.namespace")
+	}
+	return append(supported, resource.FieldLabels...)
+}
+
+func supportsField(resource *storage.Resource, field string) bool {
+	return slices.Contains(supportedFields(resource), field)
+}

@@ -1,0 +1,87 @@
+package serve
+
+import (
+	"net/http"
+	"strings"
+)
+
+// RequestInfo is what a request's method and path say, by the conventions of the Kubernetes API.
+type RequestInfo struct {
+	// IsResource is false for paths outside /api and /apis and for discovery; then only Verb is set.
+	IsResource bool
+	// Verb is get, list, watch, create, update, patch, delete or deletecollection; for requests that are not
+	// for a resource, the method in lower case.
+	Verb string
+	// Group is "" for the core group.
+	Group, Version string
+	// Namespace is "" for what has none and for requests across all namespaces.
+	Namespace   string
+	Resource    string
+	Subresource string
+	// Name is "" for collections.
+	Name string
+}
+
+// ParseRequest reads a request's method and path. A watch by query parameter is told from a list only later,
+// when the query is parsed; here both are a list. (kube-apiserver's own parser is
+// k8s.io/apiserver/pkg/endpoints/request; the rules are the API's.)
+func ParseRequest(r *http.Request) RequestInfo {
+	info := RequestInfo{Verb: strings.ToLower(r.Method)}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case len(parts) >= 3 && parts[0] == "api":
+		info.Version, parts = parts[1], parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis":
+		info.Group, info.Version, parts = parts[1], parts[2], parts[3:]
+	default:
+		return info
+	}
+	// The deprecated /watch/ prefix, still served by kube-apiserver.
+	watch := false
+	if parts[0] == "watch" {
+		watch, parts = true, parts[1:]
+	}
+	if len(parts) == 0 {
+		return info
+	}
+	info.IsResource = true
+	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
+		info.Namespace, parts = parts[1], parts[2:]
+	}
+	info.Resource = parts[0]
+	if len(parts) > 1 {
+		info.Name = parts[1]
+	}
+	if len(parts) > 2 {
+		info.Subresource = strings.Join(parts[2:], "/")
+	}
+	info.Verb = verb(r.Method, info.Name != "", watch)
+	return info
+}
+
+func verb(method string, named, watch bool) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		switch {
+		case watch:
+			return "watch"
+		case named:
+			return "get"
+		default:
+			return "list"
+		}
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		if named {
+			return "delete"
+		}
+		return "deletecollection"
+	default:
+		return strings.ToLower(method)
+	}
+}

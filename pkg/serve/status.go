@@ -1,0 +1,106 @@
+package serve
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// RetryAfter is what a client is told to wait before it asks again for what is not ready yet.
+const RetryAfter = time.Second
+
+var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
+
+// WriteError answers with the error as a metav1.Status, in protobuf if the client prefers that, else in JSON.
+// Errors that are not API errors become 500.
+func WriteError(w http.ResponseWriter, r *http.Request, err error) {
+	status := statusOf(err)
+	encoding, negotiateErr := negotiate(r.Header.Get("Accept"), false)
+	if negotiateErr != nil || encoding == encodingYAML {
+		encoding = encodingJSON
+	}
+	body, err := encodeStatus(status, encoding)
+	if err != nil {
+		klog.FromContext(r.Context()).Error(err, "Cannot encode a Status")
+		http.Error(w, status.Message, int(status.Code))
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", encoding.contentType(false))
+	h.Set("Cache-Control", "no-cache, private")
+	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
+	}
+	w.WriteHeader(int(status.Code))
+	_, _ = w.Write(body) // a client that is gone needs no error
+}
+
+func statusOf(err error) *metav1.Status {
+	var apiStatus apierrors.APIStatus
+	if !errors.As(err, &apiStatus) {
+		apiStatus = apierrors.NewInternalError(err)
+	}
+	return new(apiStatus.Status())
+}
+
+func encodeStatus(status *metav1.Status, encoding encoding) ([]byte, error) {
+	if encoding == encodingProtobuf {
+		raw, err := status.Marshal()
+		if err != nil {
+			return nil, err
+		}
+		return append(wire.AppendEnvelope(nil, statusType, len(raw)), raw...), nil
+	}
+	status.APIVersion, status.Kind = statusType.APIVersion, statusType.Kind
+	body, err := json.Marshal(status)
+	return append(body, '\n'), err
+}
+
+// storageError is the API error for what the Store says.
+func storageError(err error, resource schema.GroupResource) error {
+	switch {
+	case errors.Is(err, storage.ErrNotReady):
+		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete", resource))
+	case errors.Is(err, storage.ErrAbsent):
+		return NotServed(resource)
+	case errors.Is(err, storage.ErrExpired):
+		return apierrors.NewResourceExpired("too old resource version: it is not in this wrapper's log (any more); list again")
+	default:
+		return apierrors.NewInternalError(err)
+	}
+}
+
+// futureRevision is kube-apiserver's answer to a resourceVersion that it never gave out: 504 with a cause that
+// makes reflectors list again without one.
+func futureRevision(requested, current uint64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
+}
+
+// NotReady is 503 with Retry-After.
+func NotReady(message string) error {
+	err := apierrors.NewServiceUnavailable(message)
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(RetryAfter / time.Second)}
+	return err
+}
+
+// NotServed is 404 as kube-apiserver answers for a resource that it does not know.
+func NotServed(resource schema.GroupResource) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+		Message: fmt.Sprintf("the server could not find the requested resource (%s)", resource),
+		Details: &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource},
+	}}
+}

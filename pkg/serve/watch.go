@@ -1,0 +1,306 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+const (
+	// defaultWatchTimeout is how long a watch lasts at least when the client does not say; up to twice that, so
+	// that clients do not return at one moment. It is kube-apiserver's min-request-timeout.
+	defaultWatchTimeout = 30 * time.Minute
+	// batchSize is how many events are taken from the log at once.
+	batchSize = 128
+	// flushSize is the number of bytes that are gathered before they are written.
+	flushSize = 64 << 10
+)
+
+// watcher is one WATCH response under way.
+type watcher struct {
+	s        *Server
+	w        http.ResponseWriter
+	flusher  *http.ResponseController
+	resource *storage.Resource
+	options  Options
+	encoding encoding
+	cursor   *storage.Cursor
+	// buffer gathers frames until flush. It is reused, so that a quiet watcher holds little.
+	buffer []byte
+	// sent are the times of the events in buffer.
+	sent []time.Time
+}
+
+// watch answers a WATCH. An error is returned only as long as nothing was written.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource *storage.Resource, options Options) error {
+	encoding, err := negotiate(r.Header.Get("Accept"), true)
+	if err != nil {
+		return err
+	}
+	state, cursor, err := s.openWatch(resource, options)
+	if err != nil {
+		return err
+	}
+	timeout := options.Timeout
+	if timeout == 0 {
+		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
+	}
+	if s.Observer != nil {
+		defer s.Observer.WatchStarted(resource.Resource)()
+	}
+	h := w.Header()
+	h.Set("Content-Type", encoding.contentType(true))
+	h.Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	watcher := &watcher{
+		s: s, w: w, flusher: http.NewResponseController(w), resource: resource, options: options, encoding: encoding, cursor: cursor,
+	}
+	if err := watcher.run(r, state, timeout); err != nil {
+		klog.FromContext(r.Context()).V(4).Info("Watch ended", "resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
+	}
+	return nil
+}
+
+// openWatch finds where the watch starts: the objects that it sends first, if any, and a cursor behind them.
+func (s *Server) openWatch(resource *storage.Resource, options Options) ([]*storage.Object, *storage.Cursor, error) {
+	group := resource.GroupResource()
+	fromState := options.SendInitialEvents || (options.Revision == 0 && !options.SkipInitialEvents)
+	if fromState || options.Revision == 0 {
+		state, revision, err := s.Store.List(resource, options.Selector.Namespace)
+		if err != nil {
+			return nil, nil, storageError(err, group)
+		}
+		if options.Revision > revision {
+			return nil, nil, futureRevision(options.Revision, revision)
+		}
+		cursor, err := s.Store.Watch(resource, revision)
+		if err != nil {
+			return nil, nil, storageError(err, group)
+		}
+		if !fromState {
+			state = nil
+		}
+		return state, cursor, nil
+	}
+	cursor, err := s.Store.Watch(resource, options.Revision)
+	if errors.Is(err, storage.ErrFuture) {
+		// A client that resumes from a revision that was never given out (the clock was set back over a
+		// restart, say) must list again; waiting for it in silence would leave it stale.
+		err = storage.ErrExpired
+	}
+	if err != nil {
+		return nil, nil, storageError(err, group)
+	}
+	return nil, cursor, nil
+}
+
+// errClientGone ends a watch whose connection cannot be written to.
+var errClientGone = errors.New("the client is gone or too slow")
+
+func (c *watcher) run(r *http.Request, state []*storage.Object, timeout time.Duration) error {
+	for _, o := range state {
+		if c.options.Selector.Matches(o) {
+			if err := c.add(watch.Added, o); err != nil {
+				return err
+			}
+		}
+	}
+	if c.options.SendInitialEvents {
+		if err := c.bookmark(true); err != nil {
+			return err
+		}
+	}
+	// Headers leave at once, also when there is no event yet: some clients wait for them.
+	if err := c.flush(); err != nil {
+		return err
+	}
+	end := time.NewTimer(timeout)
+	defer end.Stop()
+	interval := c.s.BookmarkInterval
+	if interval == 0 {
+		interval = DefaultBookmarkInterval
+	}
+	bookmarks := time.NewTicker(interval)
+	defer bookmarks.Stop()
+	for {
+		changed, err := c.drain()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+			continue
+		case <-bookmarks.C:
+			err = c.maybeBookmark()
+		case <-end.C:
+			return c.maybeBookmark()
+		case <-c.s.Stopping:
+			return c.maybeBookmark()
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// drain sends all events that there are.
+func (c *watcher) drain() (changed <-chan struct{}, err error) {
+	for {
+		events, changed, err := c.cursor.Next(batchSize)
+		if errors.Is(err, storage.ErrExpired) {
+			return nil, c.expired(err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(events) == 0 {
+			return changed, c.flush()
+		}
+		for _, e := range events {
+			if err := c.send(e); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// send writes an event as the client's selector sees it: an object that begins to match is added to it, one
+// that no longer does is deleted.
+func (c *watcher) send(e storage.Event) error {
+	matches := e.Type != watch.Deleted && c.options.Selector.Matches(e.Object)
+	matched := e.Previous != nil && c.options.Selector.Matches(e.Previous)
+	var err error
+	switch {
+	case matches && matched:
+		err = c.add(watch.Modified, e.Object)
+	case matches:
+		err = c.add(watch.Added, e.Object)
+	case matched && e.Type == watch.Deleted:
+		err = c.add(watch.Deleted, e.Object)
+	case matched:
+		// The last version that the client knew, with the revision of its going.
+		err = c.add(watch.Deleted, e.Gone())
+	default:
+		return nil
+	}
+	c.sent = append(c.sent, e.Received)
+	return err
+}
+
+func (c *watcher) add(eventType watch.EventType, o *storage.Object) error {
+	var err error
+	if c.encoding == encodingProtobuf {
+		c.buffer = wire.AppendWatchFrame(c.buffer, string(eventType), c.resource.Type(), o.ProtobufSize())
+		c.buffer = o.AppendProtobuf(c.buffer)
+	} else {
+		c.buffer = fmt.Appendf(c.buffer, `{"type":%q,"object":`, eventType)
+		if c.buffer, err = appendObjectJSON(c.buffer, o, c.resource.Type()); err != nil {
+			return err
+		}
+		c.buffer = append(c.buffer, "}\n"...)
+	}
+	if len(c.buffer) >= flushSize {
+		return c.flush()
+	}
+	return nil
+}
+
+// maybeBookmark tells a client that wants to know how far it has come.
+func (c *watcher) maybeBookmark() error {
+	if !c.options.Bookmarks {
+		return nil
+	}
+	if err := c.bookmark(false); err != nil {
+		return err
+	}
+	return c.flush()
+}
+
+// bookmark writes a bookmark of the resource's own kind, as reflectors insist on.
+func (c *watcher) bookmark(initialEventsEnd bool) error {
+	typed := c.resource.New()
+	accessor, ok := typed.(metav1.Object)
+	if !ok {
+		return fmt.Errorf("a %T has no metadata", typed)
+	}
+	accessor.SetResourceVersion(strconv.FormatUint(c.cursor.Revision(), 10))
+	if initialEventsEnd {
+		accessor.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	t := c.resource.Type()
+	if c.encoding == encodingProtobuf {
+		raw, err := typed.Marshal()
+		if err != nil {
+			return err
+		}
+		c.buffer = wire.AppendWatchFrame(c.buffer, string(watch.Bookmark), t, len(raw))
+		c.buffer = append(c.buffer, raw...)
+		return nil
+	}
+	encoded, err := encodeTypedJSON(typed, t)
+	if err != nil {
+		return err
+	}
+	c.buffer = fmt.Appendf(c.buffer, "{\"type\":%q,\"object\":%s}\n", watch.Bookmark, encoded)
+	return nil
+}
+
+// expired tells a client that has fallen off the log to list again.
+func (c *watcher) expired(reason error) error {
+	status := statusOf(storageError(reason, c.resource.GroupResource()))
+	if c.encoding == encodingProtobuf {
+		raw, err := status.Marshal()
+		if err != nil {
+			return err
+		}
+		c.buffer = wire.AppendWatchFrame(c.buffer, string(watch.Error), statusType, len(raw))
+		c.buffer = append(c.buffer, raw...)
+	} else {
+		encoded, err := encodeStatus(status, encodingJSON)
+		if err != nil {
+			return err
+		}
+		c.buffer = fmt.Appendf(c.buffer, "{\"type\":%q,\"object\":%s}\n", watch.Error, encoded[:len(encoded)-1])
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	return reason
+}
+
+// flush hands what was gathered to the client.
+func (c *watcher) flush() error {
+	c.s.allowWrite(c.w)
+	if len(c.buffer) > 0 {
+		if _, err := c.w.Write(c.buffer); err != nil {
+			return fmt.Errorf("%w: %w", errClientGone, err)
+		}
+	}
+	if err := c.flusher.Flush(); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	if c.s.Observer != nil && len(c.sent) > 0 {
+		now := c.s.now()
+		for _, received := range c.sent {
+			c.s.Observer.EventSent(c.resource.Resource, now.Sub(received))
+		}
+	}
+	c.sent = c.sent[:0]
+	c.buffer = c.buffer[:0]
+	if cap(c.buffer) > 2*flushSize {
+		c.buffer = nil
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// LocalEndpoint is where pods of this node reach the API server: the local lite-apiserver.
+type LocalEndpoint struct {
+	IP   netip.Addr
+	Port uint16
+}
+
+// localPortName is the name of the port of default/kubernetes.
+const localPortName = "https"
+
+var kubernetesService = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+
+// ParseLocalEndpoint reads an IP address and a TCP port. The error says what is wrong.
+func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
+	address, err := netip.ParseAddr(ip)
+	if err != nil || address.Zone() != "" {
+		return LocalEndpoint{}, fmt.Errorf("%q is not an IP address", ip)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || number == 0 {
+		return LocalEndpoint{}, fmt.Errorf("%q is not a TCP port (1 to 65535)", port)
+	}
+	return LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
+}
+
+// localEndpointState is what rewrites default/kubernetes. Its annotations stand on the Endpoints object; a
+// client may ask for slices only, so that one object has an input of its own.
+type localEndpointState struct {
+	synced      bool
+	annotations map[string]string
+}
+
+// KubernetesEndpoints is the input of the Endpoints object default/kubernetes, for its annotations.
+func (s *Store) KubernetesEndpoints() *Input {
+	set := func(annotations map[string]string) {
+		s.local.annotations = annotations
+		if svc := s.services[kubernetesService]; svc != nil {
+			for c, g := range svc.groups {
+				for _, b := range g.members {
+					s.publish(c, b)
+				}
+			}
+		}
+	}
+	held := false
+	return &Input{
+		s: s,
+		apply: func(o *wire.Object) {
+			if o.Namespace == kubernetesService.Namespace && o.Name == kubernetesService.Name {
+				held = true
+				set(o.Annotations)
+			}
+		},
+		remove: func(types.NamespacedName) {
+			held = false
+			set(nil)
+		},
+		names: func() []types.NamespacedName {
+			if held {
+				return []types.NamespacedName{kubernetesService}
+			}
+			return nil
+		},
+		synced: func() { s.local.synced = true },
+		absent: func(absent bool) { s.local.synced = s.local.synced || absent },
+	}
+}
+
+// localSynced tells whether it is known how default/kubernetes is to be shown.
+func (s *Store) localSynced() bool {
+	return s.options.KeepKubernetesEndpoint || s.options.LocalEndpoint != nil || s.local.synced
+}
+
+// localEndpointFor is what stands in for the endpoints of this object; nil for "leave it as it is".
+//
+// The flag is nearer to the node than an annotation, and the object's own annotation is nearer than that of
+// the Endpoints object of the same Service.
+func (s *Store) localEndpointFor(b *backend) *LocalEndpoint {
+	if s.options.KeepKubernetesEndpoint || b.service == nil || b.service.name != kubernetesService {
+		return nil
+	}
+	if s.options.LocalEndpoint != nil {
+		return s.options.LocalEndpoint
+	}
+	for _, annotations := range []map[string]string{b.upstream.Annotations, s.local.annotations} {
+		local, err := annotatedLocalEndpoint(annotations)
+		if err != nil {
+			s.options.Logger.Error(err, "Ignoring the local endpoint of default/kubernetes", "annotations", []string{superedgev1.AnnotationLocalEndpoint, superedgev1.AnnotationLocalPort})
+			continue
+		}
+		if local != nil {
+			return local
+		}
+	}
+	return nil
+}
+
+func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, error) {
+	ip, hasIP := annotations[superedgev1.AnnotationLocalEndpoint]
+	port, hasPort := annotations[superedgev1.AnnotationLocalPort]
+	switch {
+	case !hasIP && !hasPort:
+		return nil, nil //nolint:nilnil // neither annotation: nothing is wrong, and there is nothing
+	case !hasPort:
+		return nil, fmt.Errorf("annotation %s is missing", superedgev1.AnnotationLocalPort)
+	case !hasIP:
+		return nil, fmt.Errorf("annotation %s is missing", superedgev1.AnnotationLocalEndpoint)
+	}
+	local, err := ParseLocalEndpoint(ip, port)
+	if err != nil {
+		return nil, err
+	}
+	return &local, nil
+}
+
+// errNoBody cannot happen; it keeps a change of the libraries from passing silently.
+var errNoBody = errors.New("the object that was built has no body")
+
+func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
+	family := discoveryv1.AddressTypeIPv4
+	if local.IP.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	return bodyOf(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesService.Name},
+		AddressType: family,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses:  []string{local.IP.String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+		}},
+		Ports: []discoveryv1.EndpointPort{{
+			Name:     ptr.To(localPortName),
+			Protocol: ptr.To(corev1.ProtocolTCP),
+			Port:     ptr.To(int32(local.Port)),
+		}},
+	})
+}
+
+func localEndpoints(local LocalEndpoint) ([]byte, error) {
+	return bodyOf(&corev1.Endpoints{ //nolint:staticcheck // old clients still ask for it
+		ObjectMeta: metav1.ObjectMeta{Name: kubernetesService.Name},
+		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},                                                   //nolint:staticcheck // as above
+			Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}}, //nolint:staticcheck // as above
+		}},
+	})
+}
+
+func bodyOf(typed Typed) ([]byte, error) {
+	message, err := typed.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	object, err := wire.ParseObject(message)
+	if err != nil {
+		return nil, err
+	}
+	if len(object.Body) == 0 {
+		return nil, errNoBody
+	}
+	return object.Body, nil
+}

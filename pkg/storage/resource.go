@@ -1,0 +1,116 @@
+package storage
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Resource describes one served resource. All that the path from request to response needs to know of a
+// resource stands here; there is no code per resource elsewhere.
+type Resource struct {
+	schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+	// FieldLabels are the fields that a field selector may name, beside metadata.name and (if namespaced)
+	// metadata.namespace. The lists are those of kube-apiserver.
+	FieldLabels []string
+
+	// codec is nil for a resource that lists no endpoints and is served as it came.
+	codec *wire.Codec
+	// serviceOf names the Service whose endpoints the object lists, "" for none. Set with codec.
+	serviceOf func(*wire.Object) string
+	// fieldsOf reads the values of FieldLabels. Set with FieldLabels.
+	fieldsOf func(body []byte) (map[string]string, error)
+	// rewrite builds the body that stands in for one of default/kubernetes. Set with codec.
+	rewrite func(LocalEndpoint) ([]byte, error)
+	// newTyped makes an empty object of the kind.
+	newTyped func() Typed
+}
+
+// Typed is a Go type of k8s.io/api with its protobuf methods.
+type Typed interface {
+	runtime.Object
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+// Type is the kind as it stands in an encoded object.
+func (r *Resource) Type() wire.TypeMeta {
+	return wire.TypeMeta{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
+}
+
+// ListType is the kind of a list of the resource.
+func (r *Resource) ListType() wire.TypeMeta {
+	t := r.Type()
+	t.Kind += "List"
+	return t
+}
+
+// New makes an empty object of the kind.
+func (r *Resource) New() Typed { return r.newTyped() }
+
+// The served resources.
+var (
+	Services = &Resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services"),
+		Kind:                 "Service",
+		Namespaced:           true,
+		FieldLabels:          []string{"spec.clusterIP", "spec.type"},
+		fieldsOf:             serviceFields,
+		newTyped:             func() Typed { return &corev1.Service{} },
+	}
+	EndpointSlices = &Resource{
+		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		Kind:                 "EndpointSlice",
+		Namespaced:           true,
+		codec:                &wire.EndpointSlice,
+		serviceOf:            func(o *wire.Object) string { return o.Labels[discoveryv1.LabelServiceName] },
+		rewrite:              localEndpointSlice,
+		newTyped:             func() Typed { return &discoveryv1.EndpointSlice{} },
+	}
+	Endpoints = &Resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("endpoints"),
+		Kind:                 "Endpoints",
+		Namespaced:           true,
+		codec:                &wire.Endpoints,
+		// Endpoints are their Service's by name.
+		serviceOf: func(o *wire.Object) string { return o.Name },
+		rewrite:   localEndpoints,
+		newTyped:  func() Typed { return &corev1.Endpoints{} }, //nolint:staticcheck // old clients still ask for it
+	}
+	// Nodes is served for this node only.
+	Nodes = &Resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes"),
+		Kind:                 "Node",
+		FieldLabels:          []string{"spec.unschedulable"},
+		fieldsOf:             nodeFields,
+		newTyped:             func() Typed { return &corev1.Node{} },
+	}
+)
+
+// Resources are all served resources.
+func Resources() []*Resource { return []*Resource{Services, EndpointSlices, Endpoints, Nodes} }
+
+func serviceFields(body []byte) (map[string]string, error) {
+	var service corev1.Service
+	if err := service.Unmarshal(body); err != nil {
+		return nil, err
+	}
+	return map[string]string{"spec.clusterIP": service.Spec.ClusterIP, "spec.type": string(service.Spec.Type)}, nil
+}
+
+func nodeFields(body []byte) (map[string]string, error) {
+	var node corev1.Node
+	if err := node.Unmarshal(body); err != nil {
+		return nil, err
+	}
+	unschedulable := "false"
+	if node.Spec.Unschedulable {
+		unschedulable = "true"
+	}
+	return map[string]string{"spec.unschedulable": unschedulable}, nil
+}

@@ -1,0 +1,63 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Any is the key that matches every endpoint, also one without a node. It may only stand last.
+const Any = "*"
+
+// MaxKeys is the most keys one Service may list, the limit that Kubernetes' own service topology had.
+const MaxKeys = 16
+
+// Keys are the topology keys of one Service in order of preference. Empty means that the Service is not
+// governed: every endpoint passes untouched.
+type Keys []string
+
+// ParseKeys reads the value of a topologyKeys annotation: a JSON array of label keys. An empty array gives
+// empty Keys. The error says what about the value is wrong; the caller must then treat the Service as
+// governed by keys that nothing matches (Unsatisfiable), never as not governed.
+func ParseKeys(annotation string) (Keys, error) {
+	var keys []string
+	decoder := json.NewDecoder(strings.NewReader(annotation))
+	if err := decoder.Decode(&keys); err != nil {
+		return nil, fmt.Errorf("not a JSON array of label keys, such as [\"kubernetes.io/hostname\"]: %w", err)
+	}
+	if decoder.More() {
+		return nil, fmt.Errorf("more than one JSON value: write one array of label keys")
+	}
+	if keys == nil {
+		return nil, fmt.Errorf("null is not an array of label keys: write [] for a Service that is not governed")
+	}
+	if len(keys) > MaxKeys {
+		return nil, fmt.Errorf("%d keys, at most %d are allowed", len(keys), MaxKeys)
+	}
+	seen := make(map[string]bool, len(keys))
+	for i, key := range keys {
+		if seen[key] {
+			return nil, fmt.Errorf("key %q stands twice", key)
+		}
+		seen[key] = true
+		if key == Any {
+			if i != len(keys)-1 {
+				return nil, fmt.Errorf("%q may only be the last key", Any)
+			}
+			continue
+		}
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			return nil, fmt.Errorf("key %q is not a label key: %s", key, strings.Join(problems, "; "))
+		}
+	}
+	return keys, nil
+}
+
+// Governed tells whether the keys hide anything at all.
+func (k Keys) Governed() bool { return len(k) > 0 }
+
+// Unsatisfiable are Keys that no endpoint matches. They stand in for keys that do not parse and for the
+// keys of a Service that is not known: bad or missing data must hide endpoints, not leak them.
+func Unsatisfiable() Keys { return Keys{""} }

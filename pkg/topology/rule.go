@@ -1,0 +1,66 @@
+package topology
+
+// Labels are the labels of one node. The labels of a node that is not known are nil.
+type Labels = map[string]string
+
+// NoRank is the rank of an endpoint, or of a Service, that matches none of its keys.
+const NoRank = MaxKeys + 1
+
+// Rank is the position of the first key that an endpoint on a node with labels there matches, seen from a
+// node with labels here; NoRank if there is none.
+func (k Keys) Rank(here, there Labels) int {
+	for i, key := range k {
+		if matches(key, here, there) {
+			return i
+		}
+	}
+	return NoRank
+}
+
+// matches tells whether both nodes carry the same value of the key. A node without the key matches nothing.
+func matches(key string, here, there Labels) bool {
+	if key == Any {
+		return true
+	}
+	ours, ok := here[key]
+	if !ok {
+		return false
+	}
+	theirs, ok := there[key]
+	return ok && ours == theirs
+}
+
+// Decision says which endpoints of one Service stay, seen from one node. The zero Decision keeps nothing.
+type Decision struct {
+	key  string
+	none bool
+	here Labels
+}
+
+// Decide picks the key that decides for a Service as a whole. best is the lowest Rank of the Service's
+// ready endpoints, over all its EndpointSlices (NoRank if it has none).
+//
+// A single key decides alone, ready endpoints or not. Of several keys, the first that a ready endpoint
+// matches decides. When none is matched, a last "*" keeps everything, else nothing is kept. (This is the
+// order of preference of Kubernetes' former service topology, KEP-536.)
+func (k Keys) Decide(here Labels, best int) Decision {
+	switch {
+	case len(k) == 1:
+		return Decision{key: k[0], here: here}
+	case best < len(k):
+		return Decision{key: k[best], here: here}
+	case len(k) > 0 && k[len(k)-1] == Any:
+		return Decision{key: Any}
+	default:
+		return Decision{none: true}
+	}
+}
+
+// Keep tells whether an endpoint on a node with these labels stays. An endpoint without a node name, or on
+// a node that is not known, has nil labels.
+func (d Decision) Keep(there Labels) bool {
+	return !d.none && d.key != "" && matches(d.key, d.here, there)
+}
+
+// Key is the key that decided, "" if nothing is kept.
+func (d Decision) Key() string { return d.key }

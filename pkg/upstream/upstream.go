@@ -1,0 +1,154 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+var parameterCodec = runtime.NewParameterCodec(scheme)
+
+// Options say what the wrapper needs of its upstream.
+type Options struct {
+	// Config leads to the upstream, with the wrapper's own credentials.
+	Config *rest.Config
+	// Store is filled.
+	Store *storage.Store
+	// NodeName is this node's; "" if it is not known, then no Node is asked for.
+	NodeName string
+	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
+	FollowKubernetesEndpoints bool
+	// Clock is time.Now if nil.
+	Clock func() time.Time
+}
+
+// Upstream follows the upstream's state.
+type Upstream struct {
+	// sources are started in this order.
+	sources []*source
+	// onDemand are the sources of resources that are followed only once a client asks for them.
+	onDemand map[*storage.Resource]*source
+
+	mu      sync.Mutex
+	running context.Context //nolint:containedctx // that of Run, for sources that start later
+	wg      sync.WaitGroup
+}
+
+// New prepares to follow the upstream. Nothing is asked of it before Run. The error says what about the
+// configuration is wrong.
+func New(options Options) (*Upstream, error) {
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	// One HTTP client, so that all sources share one connection where the upstream speaks HTTP/2.
+	httpClient, err := rest.HTTPClientFor(options.Config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+	}
+	u := &Upstream{onDemand: make(map[*storage.Resource]*source)}
+	add := func(s *source) *source {
+		s.clock = options.Clock
+		s.state.Name = s.name
+		if err == nil {
+			s.client, err = restClient(options.Config, httpClient, s)
+		}
+		u.sources = append(u.sources, s)
+		return s
+	}
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	endpoints := storage.Endpoints.GroupVersionResource
+	add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
+	if options.NodeName != "" {
+		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Store.Node()})
+	}
+	add(&source{name: "services", resource: storage.Services.GroupVersionResource, input: options.Store.Services()})
+	add(&source{name: "endpointslices", resource: storage.EndpointSlices.GroupVersionResource, input: options.Store.EndpointSlices()})
+	if options.FollowKubernetesEndpoints {
+		add(&source{
+			name: "kubernetes-endpoints", resource: endpoints, namespace: "default",
+			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Store.KubernetesEndpoints(),
+		})
+	}
+	u.onDemand[storage.Endpoints] = add(&source{name: "endpoints", resource: endpoints, input: options.Store.Endpoints()})
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+	}
+	return u, nil
+}
+
+func restClient(config *rest.Config, httpClient *http.Client, s *source) (rest.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.GroupVersion = new(s.resource.GroupVersion())
+	config.APIPath = "/apis"
+	if s.resource.Group == "" {
+		config.APIPath = "/api"
+	}
+	config.NegotiatedSerializer = newCodec()
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	// kube-apiserver warns on every call for v1 Endpoints; the wrapper knows.
+	config.WarningHandler = rest.NoWarnings{}
+	return rest.RESTClientForConfigAndClient(config, httpClient)
+}
+
+// Run follows the upstream until ctx is done, and returns when all that it started has ended.
+func (u *Upstream) Run(ctx context.Context) {
+	u.mu.Lock()
+	u.running = ctx
+	u.mu.Unlock()
+	for _, s := range u.sources {
+		if !u.isOnDemand(s) {
+			u.launch(s)
+		}
+	}
+	<-ctx.Done()
+	// Whoever holds the lock may still be launching; from here on nobody will.
+	u.mu.Lock()
+	u.running = nil
+	u.mu.Unlock()
+	u.wg.Wait()
+}
+
+func (u *Upstream) isOnDemand(s *source) bool {
+	for _, d := range u.onDemand {
+		if d == s {
+			return true
+		}
+	}
+	return false
+}
+
+// Demand starts to follow a resource that is not followed unasked. It may be called any number of times.
+func (u *Upstream) Demand(r *storage.Resource) {
+	if s := u.onDemand[r]; s != nil {
+		u.launch(s)
+	}
+}
+
+func (u *Upstream) launch(s *source) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	ctx := u.running
+	if ctx == nil || ctx.Err() != nil {
+		return
+	}
+	s.start.Do(func() { u.wg.Go(func() { s.run(ctx) }) })
+}
+
+// States are those of all sources.
+func (u *Upstream) States() []SourceState {
+	states := make([]SourceState, len(u.sources))
+	for i, s := range u.sources {
+		states[i] = s.snapshot()
+	}
+	return states
+}

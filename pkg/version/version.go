@@ -1,0 +1,27 @@
+// Package version says which build this is.
+package version
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is stamped by the linker (see the Makefile).
+var version = ""
+
+// String is the version, the commit and the Go release of this build.
+func String() string {
+	v, commit := version, ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if v == "" {
+			v = info.Main.Version
+		}
+		for _, setting := range info.Settings {
+			if setting.Key == "vcs.revision" {
+				commit = " " + setting.Value
+			}
+		}
+	}
+	return fmt.Sprintf("%s%s %s %s/%s", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

@@ -1,0 +1,164 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// magic starts every protobuf body of the Kubernetes API
+// (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+var magic = []byte("k8s\x00")
+
+// Fields of runtime.Unknown, runtime.TypeMeta, ListMeta, a List and metav1.WatchEvent.
+const (
+	unknownTypeMeta        = 1
+	unknownRaw             = 2
+	unknownContentEncoding = 3
+	unknownContentType     = 4
+
+	typeMetaAPIVersion = 1
+	typeMetaKind       = 2
+
+	listMetadata = 1
+	listItems    = 2
+
+	listMetaResourceVersion    = 2
+	listMetaContinue           = 3
+	listMetaRemainingItemCount = 4
+
+	watchEventType   = 1
+	watchEventObject = 2
+	rawExtensionRaw  = 1
+)
+
+// TypeMeta names a kind as it stands in an encoded object.
+type TypeMeta struct {
+	// APIVersion is group/version, or version alone for the core group.
+	APIVersion string
+	Kind       string
+}
+
+// Unwrap opens the envelope of a protobuf body: what kind it holds, and its encoded message.
+func Unwrap(body []byte) (TypeMeta, []byte, error) {
+	rest, ok := bytes.CutPrefix(body, magic)
+	if !ok {
+		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", errTruncated)
+	}
+	var typeMeta TypeMeta
+	var raw []byte
+	err := eachField(rest, func(f field) error {
+		switch f.number {
+		case unknownTypeMeta:
+			return eachField(f.value, func(t field) error {
+				switch t.number {
+				case typeMetaAPIVersion:
+					typeMeta.APIVersion = string(t.value)
+				case typeMetaKind:
+					typeMeta.Kind = string(t.value)
+				}
+				return nil
+			})
+		case unknownRaw:
+			raw = f.value
+		}
+		return nil
+	})
+	return typeMeta, raw, err
+}
+
+// ListMeta is the metadata of a List.
+type ListMeta struct {
+	ResourceVersion string
+	Continue        string
+	// RemainingItemCount is nil when it is not known.
+	RemainingItemCount *int64
+}
+
+// ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
+func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) {
+	var meta ListMeta
+	err := eachField(message, func(f field) error {
+		switch f.number {
+		case listMetadata:
+			return eachField(f.value, func(m field) error {
+				switch m.number {
+				case listMetaResourceVersion:
+					meta.ResourceVersion = string(m.value)
+				case listMetaContinue:
+					meta.Continue = string(m.value)
+				case listMetaRemainingItemCount:
+					count := int64(m.varint) //nolint:gosec // an int64 on the wire is its two's complement
+					meta.RemainingItemCount = &count
+				}
+				return nil
+			})
+		case listItems:
+			return visit(f.value)
+		}
+		return nil
+	})
+	return meta, err
+}
+
+// AppendEnvelope appends the start of an envelope whose raw message of rawSize bytes the caller appends
+// next. (The two empty fields that encoders write after the message mean nothing and are written before.)
+func AppendEnvelope(dst []byte, t TypeMeta, rawSize int) []byte {
+	dst = append(dst, magic...)
+	dst = appendTypeMeta(dst, t)
+	dst = appendBytesField(dst, unknownContentEncoding, nil)
+	dst = appendBytesField(dst, unknownContentType, nil)
+	dst = protowire.AppendTag(dst, unknownRaw, protowire.BytesType)
+	return protowire.AppendVarint(dst, uint64(rawSize)) //nolint:gosec // a length
+}
+
+func appendTypeMeta(dst []byte, t TypeMeta) []byte {
+	size := sizeBytesField(len(t.APIVersion)) + sizeBytesField(len(t.Kind))
+	dst = protowire.AppendTag(dst, unknownTypeMeta, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(size)) //nolint:gosec // a length
+	dst = appendBytesField(dst, typeMetaAPIVersion, []byte(t.APIVersion))
+	return appendBytesField(dst, typeMetaKind, []byte(t.Kind))
+}
+
+func envelopeSize(t TypeMeta, rawSize int) int {
+	typeMeta := sizeBytesField(len(t.APIVersion)) + sizeBytesField(len(t.Kind))
+	return len(magic) + sizeBytesField(typeMeta) + 2*sizeBytesField(0) + sizeBytesField(rawSize)
+}
+
+// AppendListMeta appends the metadata field of a List.
+func AppendListMeta(dst []byte, m ListMeta) []byte {
+	var meta []byte
+	meta = appendBytesField(meta, listMetaResourceVersion, []byte(m.ResourceVersion))
+	meta = appendBytesField(meta, listMetaContinue, []byte(m.Continue))
+	if m.RemainingItemCount != nil {
+		meta = protowire.AppendTag(meta, listMetaRemainingItemCount, protowire.VarintType)
+		meta = protowire.AppendVarint(meta, uint64(*m.RemainingItemCount)) //nolint:gosec // as above
+	}
+	return appendBytesField(dst, listMetadata, meta)
+}
+
+// AppendListItem appends the tag and length of an item of size bytes, which the caller appends next.
+func AppendListItem(dst []byte, size int) []byte {
+	dst = protowire.AppendTag(dst, listItems, protowire.BytesType)
+	return protowire.AppendVarint(dst, uint64(size)) //nolint:gosec // a length
+}
+
+// ListItemSize is the length of an item of size bytes with its tag and length.
+func ListItemSize(size int) int { return sizeBytesField(size) }
+
+// AppendWatchFrame appends the start of one frame of a protobuf watch stream (its length in four bytes,
+// big endian, and the WatchEvent) for an object of rawSize bytes, which the caller appends next.
+func AppendWatchFrame(dst []byte, eventType string, t TypeMeta, rawSize int) []byte {
+	envelope := envelopeSize(t, rawSize)
+	extension := sizeBytesField(envelope)
+	frame := sizeBytesField(len(eventType)) + sizeBytesField(extension)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(frame)) //nolint:gosec // far below 4 GiB
+	dst = appendBytesField(dst, watchEventType, []byte(eventType))
+	dst = protowire.AppendTag(dst, watchEventObject, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(extension)) //nolint:gosec // a length
+	dst = protowire.AppendTag(dst, rawExtensionRaw, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(envelope)) //nolint:gosec // a length
+	return AppendEnvelope(dst, t, rawSize)
+}

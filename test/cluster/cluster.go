@@ -92,11 +92,16 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	err := concurrently(c.options.Nodes, func(spec NodeSpec) error {
-		_, err := c.AddNode(ctx, spec)
-		return err
-	})
-	if err != nil {
+	// Reserved in order first, so that the addresses of a cluster's first nodes are always the same.
+	var nodes []*Node
+	for _, spec := range c.options.Nodes {
+		node, err := c.reserveNode(spec)
+		if err != nil {
+			return err
+		}
+		nodes = append(nodes, node)
+	}
+	if err := concurrently(nodes, func(node *Node) error { return c.startNode(ctx, node) }); err != nil {
 		return err
 	}
 	c.progress("cluster is ready (%s)", elapsed(begin))

@@ -71,8 +71,16 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[startTimeAfterName], 10, 64)
 }
 
+// appendUnlessForbidden drops errors about what belongs to another user, who will remove it in turn.
+func appendUnlessForbidden(failures []error, err error) []error {
+	if errors.Is(err, os.ErrPermission) {
+		return failures
+	}
+	return append(failures, err)
+}
+
 // RemoveLeftovers removes the namespaces and temporary directories of clusters whose supervisor is gone (it
-// was killed), and returns their names. Their processes have died with the supervisor.
+// was killed), and returns their names. It leaves alone what belongs to another user. Their processes have died with the supervisor.
 func RemoveLeftovers() ([]string, error) {
 	var removed []string
 	var failures []error
@@ -85,7 +93,7 @@ func RemoveLeftovers() ([]string, error) {
 			continue
 		}
 		if err := netns.Remove(name); err != nil {
-			failures = append(failures, err)
+			failures = appendUnlessForbidden(failures, err)
 			continue
 		}
 		removed = append(removed, name)
@@ -99,7 +107,7 @@ func RemoveLeftovers() ([]string, error) {
 			continue
 		}
 		if err := os.RemoveAll(dir); err != nil {
-			failures = append(failures, fmt.Errorf("removing %s: %w", dir, err))
+			failures = appendUnlessForbidden(failures, fmt.Errorf("removing %s: %w", dir, err))
 			continue
 		}
 		removed = append(removed, dir)

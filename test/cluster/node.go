@@ -57,7 +57,7 @@ func (c *Cluster) AddNode(ctx context.Context, spec NodeSpec) (*Node, error) {
 		return nil, err
 	}
 	if err := c.startNode(ctx, node); err != nil {
-		return nil, errors.Join(fmt.Errorf("node %s: %w", spec.Name, err), c.stopNode(node))
+		return nil, err
 	}
 	return node, nil
 }
@@ -88,7 +88,15 @@ func (c *Cluster) enterNode(node *Node) {
 	c.nodes[node.Spec.Name] = node
 }
 
+// startNode makes a reserved node. If that fails the node is removed and free again.
 func (c *Cluster) startNode(ctx context.Context, node *Node) error {
+	if err := c.populateNode(ctx, node); err != nil {
+		return errors.Join(fmt.Errorf("node %s: %w", node.Spec.Name, err), c.stopNode(node))
+	}
+	return nil
+}
+
+func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 	var err error
 	thread := c.thread
 	node.wrapperAddress = local(wrapperPort)

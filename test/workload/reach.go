@@ -4,12 +4,28 @@ import (
 	"context"
 	"fmt"
 	"sort"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/application-grid/application-grid/test/cluster"
 )
+
+// Answer is who answered a request.
+type Answer struct{ Node, Pod string }
+
+// Ask requests the URL of an echo Service once, from the node's namespace on a new connection. An error means
+// that nobody answered.
+func Ask(ctx context.Context, from *cluster.Node, url string) (Answer, error) {
+	reply, err := from.Get(ctx, url)
+	if err != nil {
+		return Answer{}, err
+	}
+	var answer Answer
+	if _, err := fmt.Sscanf(reply.Body, "node=%s pod=%s", &answer.Node, &answer.Pod); err != nil {
+		return Answer{}, fmt.Errorf("%s was answered by something else than an echo pod: %q", url, reply.Body)
+	}
+	return answer, nil
+}
 
 // Reached counts who answered, by node name; refused connections count under Refused.
 type Reached map[string]int
@@ -23,7 +39,11 @@ func Reach(ctx context.Context, from *cluster.Node, service *corev1.Service, tri
 	reached := Reached{}
 	url := URL(service)
 	for range tries {
-		reached[Ask(ctx, from, url)]++
+		answer, err := Ask(ctx, from, url)
+		if err != nil {
+			answer.Node = Refused
+		}
+		reached[answer.Node]++
 	}
 	return reached
 }
@@ -31,16 +51,6 @@ func Reach(ctx context.Context, from *cluster.Node, service *corev1.Service, tri
 // URL is the URL of an echo Service.
 func URL(service *corev1.Service) string {
 	return fmt.Sprintf("http://%s:%d/", service.Spec.ClusterIP, Port)
-}
-
-// Ask requests the URL once from the node's namespace and returns the node whose pod answered, or Refused.
-func Ask(ctx context.Context, from *cluster.Node, url string) string {
-	reply, err := from.Get(ctx, url)
-	if err != nil {
-		return Refused
-	}
-	node, _, _ := strings.Cut(strings.TrimPrefix(reply.Body, "node="), " ")
-	return node
 }
 
 // Nodes are the nodes that answered, in order.

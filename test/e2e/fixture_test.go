@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	// deadline is how long a change may take to get where it should, on a busy machine.
+	deadline = 60 * time.Second
+	// tries is how many requests make out whom a Service reaches. With four endpoints all of them are seen with
+	// a probability of 99.9 %; if not, the poll asks again.
+	tries = 30
+	// between is the pause between two looks.
+	between = 20 * time.Millisecond
+)
+
+// fixture is a namespace of the shared cluster, with what most tests need.
+type fixture struct {
+	*testing.T
+	ctx       context.Context
+	client    kubernetes.Interface
+	namespace string
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
+	f.must(err)
+	f.namespace = created.Name
+	t.Cleanup(func() {
+		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) //nolint:errcheck // the cluster goes in the end
+		select {
+		case err := <-shared.Failed():
+			t.Errorf("a component failed: %v", err)
+		default:
+		}
+	})
+	f.eventually("the default service account exists", func() error {
+		_, err := f.client.CoreV1().ServiceAccounts(f.namespace).Get(f.ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// eventually asks until there is no error, and returns how long that took.
+func (f *fixture) eventually(what string, ask func() error) time.Duration {
+	f.Helper()
+	begin := time.Now()
+	for {
+		err := ask()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > deadline {
+			f.Fatalf("not within %s: %s: %v", deadline, what, err)
+		}
+		time.Sleep(between)
+	}
+}
+
+// daemonSet creates an echo pod on every node and a Service for them.
+func (f *fixture) daemonSet(name string, keys ...string) *corev1.Service {
+	f.Helper()
+	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
+	return f.service(name, workload.ServiceOptions{TopologyKeys: keys})
+}
+
+func (f *fixture) service(name string, options workload.ServiceOptions) *corev1.Service {
+	f.Helper()
+	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name, options)
+	f.must(err)
+	return service
+}
+
+// podsOn returns the names of the workload's pods on a node.
+func (f *fixture) podsOn(name, node string) []string {
+	f.Helper()
+	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: workload.Labels(name)}),
+		FieldSelector: "spec.nodeName=" + node,
+	})
+	f.must(err)
+	var names []string
+	for _, pod := range pods.Items {
+		names = append(names, pod.Name)
+	}
+	return names
+}
+
+// setReady sets the condition Ready of the workload's pods on a node.
+func (f *fixture) setReady(name, node string, status corev1.ConditionStatus) {
+	f.Helper()
+	pods := f.podsOn(name, node)
+	if len(pods) == 0 {
+		f.Fatalf("there is no pod of %s on %s", name, node)
+	}
+	for _, pod := range pods {
+		f.must(workload.SetPodCondition(f.ctx, f.client, f.namespace, pod, corev1.PodReady, status))
+	}
+}
+
+// relabel moves a node to another unit, or out of all if unit is empty. The cleanup moves it back.
+func (f *fixture) relabel(name, unit string) {
+	f.Helper()
+	node, err := shared.Node(name)
+	f.must(err)
+	f.Cleanup(func() {
+		if err := shared.RelabelNode(context.Background(), name, unitLabel, node.Spec.Labels[unitLabel]); err != nil {
+			f.Errorf("moving %s back: %v", name, err)
+		}
+	})
+	f.must(shared.RelabelNode(f.ctx, name, unitLabel, unit))
+}
+
+// reach is whom the nodes should reach: for every node the nodes that answer it, separated by spaces; empty
+// for nobody.
+type reach map[string]string
+
+var (
+	closedLoop = reach{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1 b2", "b2": "b1 b2"}
+	everywhere = reach{"a1": "a1 a2 b1 b2", "a2": "a1 a2 b1 b2", "b1": "a1 a2 b1 b2", "b2": "a1 a2 b1 b2"}
+	nowhere    = reach{"a1": "", "a2": "", "b1": "", "b2": ""}
+)
+
+// with is a copy with the nodes of other replaced.
+func (r reach) with(other reach) reach {
+	result := maps.Clone(r)
+	maps.Copy(result, other)
+	return result
+}
+
+// expectReach waits until every node reaches exactly the nodes that it should, and logs how long it took.
+func (f *fixture) expectReach(what string, service *corev1.Service, expected reach) {
+	f.Helper()
+	begin := time.Now()
+	var mu sync.Mutex
+	var wrong []string
+	took := map[string]time.Duration{}
+	var group sync.WaitGroup
+	for _, name := range slices.Sorted(maps.Keys(expected)) {
+		node, err := shared.Node(name)
+		f.must(err)
+		want := expected[name]
+		if want == "" {
+			want = workload.Refused
+		}
+		group.Go(func() {
+			var got string
+			for got != want && time.Since(begin) < deadline && f.ctx.Err() == nil {
+				if got != "" {
+					time.Sleep(between)
+				}
+				got = strings.Join(workload.Reach(f.ctx, node, service, tries).Nodes(), " ")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took[name] = time.Since(begin)
+			if got != want {
+				wrong = append(wrong, fmt.Sprintf("from %s (%s, %s): want %s, got %s", name, node.Spec.ProxyMode, node.Spec.Protocol, want, got))
+			}
+		})
+	}
+	group.Wait()
+	if len(wrong) > 0 {
+		f.Fatalf("%s: not within %s: %s", what, deadline, strings.Join(wrong, "; "))
+	}
+	f.Logf("%-52s %s", what, times(took))
+}
+
+func times(took map[string]time.Duration) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(took)) {
+		parts = append(parts, fmt.Sprintf("%s %dms", name, took[name].Milliseconds()))
+	}
+	return strings.Join(parts, "  ")
+}
+
+// eachNode calls act for every node at the same time and fails the test if one fails.
+func (f *fixture) eachNode(act func(*cluster.Node) error) {
+	f.Helper()
+	var group sync.WaitGroup
+	for _, node := range shared.Nodes() {
+		group.Go(func() {
+			if err := act(node); err != nil {
+				f.Errorf("node %s: %v", node.Spec.Name, err)
+			}
+		})
+	}
+	group.Wait()
+	if f.Failed() {
+		f.FailNow()
+	}
+}

@@ -1,0 +1,91 @@
+package e2e
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// While the wrapper is away kube-proxy must keep the rules it has, and catch up afterwards with what happened
+// in between.
+func TestWrapperKilledUnderTraffic(t *testing.T) {
+	f := newFixture(t)
+	service := f.daemonSet("echo", unitLabel)
+	f.expectReach("before", service, closedLoop)
+	stream := f.startTraffic(service, closedLoop)
+	f.atLeast(stream, 50)
+
+	f.eachNode(func(node *cluster.Node) error {
+		node.Wrapper.Kill()
+		return nil
+	})
+	f.setReady("echo", "a1", corev1.ConditionFalse)
+	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel, corev1.LabelHostname))
+	f.atLeast(stream, 200)
+
+	f.eachNode(func(node *cluster.Node) error { return node.Wrapper.Start(f.ctx) })
+	f.expectReach("followed what happened meanwhile", service, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	f.setReady("echo", "a1", corev1.ConditionTrue)
+	f.expectReach("followed a change afterwards", service, closedLoop)
+	f.expectFlawless(stream)
+}
+
+func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
+	f := newFixture(t)
+	service := f.daemonSet("echo", unitLabel)
+	f.expectReach("before", service, closedLoop)
+	stream := f.startTraffic(service, closedLoop)
+	f.atLeast(stream, 50)
+	f.eachNode(func(node *cluster.Node) error {
+		if err := node.Wrapper.Stop(); err != nil {
+			return err
+		}
+		if code := node.Wrapper.ExitCode(); code != 0 {
+			f.Errorf("the wrapper of %s ended with exit code %d after SIGTERM", node.Spec.Name, code)
+		}
+		return node.Wrapper.Start(f.ctx)
+	})
+	f.atLeast(stream, 50)
+	f.setReady("echo", "b2", corev1.ConditionFalse)
+	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b1", "b2": "b1"}))
+	f.expectFlawless(stream)
+}
+
+// A new kube-apiserver process with a new serving certificate; what happened just before and after reaches
+// the nodes, and nothing breaks in between.
+func TestAPIServerRestarted(t *testing.T) {
+	f := newFixture(t)
+	service := f.daemonSet("echo", unitLabel)
+	f.expectReach("before", service, closedLoop)
+	stream := f.startTraffic(service, closedLoop)
+
+	shared.APIServer.Kill()
+	f.must(shared.RotateServingCertificate())
+	f.atLeast(stream, 200)
+	f.must(shared.APIServer.Start(f.ctx))
+	f.setReady("echo", "b1", corev1.ConditionFalse)
+	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"b1": "b2", "b2": "b2"}))
+	f.setReady("echo", "b1", corev1.ConditionTrue)
+	f.expectReach("and another one", service, closedLoop)
+	f.expectFlawless(stream)
+
+	f.relabel("b2", unitA)
+	f.expectReach("and a node that moved", service, reach{"a1": "a1 a2 b2", "a2": "a1 a2 b2", "b1": "b1", "b2": "a1 a2 b2"})
+}
+
+func TestKubeProxyRestarted(t *testing.T) {
+	f := newFixture(t)
+	service := f.daemonSet("echo", unitLabel)
+	f.expectReach("before", service, closedLoop)
+	stream := f.startTraffic(service, closedLoop)
+	f.eachNode(func(node *cluster.Node) error {
+		node.KubeProxy.Kill()
+		return node.KubeProxy.Start(f.ctx)
+	})
+	f.setReady("echo", "a2", corev1.ConditionFalse)
+	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
+	f.expectFlawless(stream)
+}

@@ -1,0 +1,999 @@
+package serve_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+var (
+	oracleSeed   = flag.Uint64("oracle.seed", 0, "seed of the first run; 0 takes the clock")
+	oracleRuns   = flag.Int("oracle.runs", 6, "runs, each with a fresh cluster, fresh clients and its own seed")
+	oracleRounds = flag.Int("oracle.rounds", 40, "times per run that the cluster comes to rest and every client is compared")
+	oracleEvents = flag.Int("oracle.events", 25, "upstream changes between two comparisons")
+)
+
+// TestClientsConvergeToTheView is the heart of the suite: whatever the order of upstream changes is, and
+// however clients list, watch, disconnect, resume and lag, at rest every client holds what a naive rendering
+// of the rule, on Go values, says that this node may see. On the way every stream must be consistent: growing
+// revisions, nothing added twice, nothing modified or deleted that is not there.
+func TestClientsConvergeToTheView(t *testing.T) {
+	seed := *oracleSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	for i := range *oracleRuns {
+		seed := seed + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			runOracle(t, seed)
+		})
+	}
+}
+
+func runOracle(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, seed))
+	options := storage.Options{NodeName: "node-0"}
+	if r.IntN(2) == 0 {
+		// A log this short throws watchers off all the time.
+		options.MaxEvents = 4 + r.IntN(40)
+	}
+	store := storage.New(options)
+	handler := filters.WithRequestInfo()(filters.WithServed(&serve.Server{Store: store, BookmarkInterval: 20 * time.Millisecond}, "node-0")(http.NotFoundHandler()))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+
+	cluster := newFakeCluster(r, store)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var clients []*oracleClient
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range 12 {
+		c := newOracleClient(t, rand.New(rand.NewPCG(seed, uint64(i+1))), server.URL)
+		clients = append(clients, c)
+		wg.Go(func() { c.run(ctx) })
+	}
+	for round := range *oracleRounds {
+		for range *oracleEvents {
+			cluster.change()
+			for range r.IntN(4) {
+				cluster.deliver()
+			}
+		}
+		cluster.rest()
+		revision := store.Revision()
+		for i, c := range clients {
+			want := cluster.expected(c.resource, c.selector)
+			if diff := c.waitFor(want, 20*time.Second); diff != "" {
+				t.Errorf("round %d, revision %d: client %d (%s) differs from the view (-want +got):\n%s", round, revision, i, c, diff)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// ---- the cluster and the rule, on Go values
+
+// fakeCluster makes random changes and delivers them to the Store as reflectors would: in order within a
+// source, in any order between sources, with relists in between.
+type fakeCluster struct {
+	r       *rand.Rand
+	nodes   map[string]*corev1.Node
+	objects map[*storage.Resource]map[types.NamespacedName]storage.Typed
+	version int
+	feeds   []*feed
+}
+
+// feed is one source: what the upstream has sent and the Store has not taken yet.
+type feed struct {
+	input *storage.Input
+	queue []func()
+	all   func() []*wire.Object
+	begun bool
+}
+
+func newFakeCluster(r *rand.Rand, store *storage.Store) *fakeCluster {
+	c := &fakeCluster{r: r, nodes: map[string]*corev1.Node{}, objects: map[*storage.Resource]map[types.NamespacedName]storage.Typed{}}
+	c.feeds = []*feed{{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()}, {input: store.Endpoints()}, {input: store.Node(), all: c.thisNode}, {input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}}
+	for i, resource := range []*storage.Resource{storage.Services, storage.EndpointSlices, storage.Endpoints} {
+		c.objects[resource] = map[types.NamespacedName]storage.Typed{}
+		c.feeds[i+1].all = func() []*wire.Object {
+			var all []*wire.Object
+			for _, o := range c.objects[resource] {
+				all = append(all, encode(o))
+			}
+			return all
+		}
+	}
+	return c
+}
+
+func (c *fakeCluster) allNodes() []*wire.Object {
+	var all []*wire.Object
+	for _, n := range c.nodes {
+		all = append(all, encode(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}))
+	}
+	return all
+}
+
+func (c *fakeCluster) thisNode() []*wire.Object {
+	if n := c.nodes["node-0"]; n != nil {
+		return []*wire.Object{encode(n)}
+	}
+	return nil
+}
+
+func (c *fakeCluster) kubernetesEndpoints() []*wire.Object {
+	if o := c.objects[storage.Endpoints][kubernetesName]; o != nil {
+		return []*wire.Object{encode(o)}
+	}
+	return nil
+}
+
+var kubernetesName = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
+
+func encode(o interface{ Marshal() ([]byte, error) }) *wire.Object {
+	message, err := o.Marshal()
+	if err != nil {
+		panic(err)
+	}
+	w, err := wire.ParseObject(message)
+	if err != nil {
+		panic(err)
+	}
+	return w
+}
+
+// change makes one random change and queues it for the sources that carry it.
+func (c *fakeCluster) change() {
+	switch n := c.r.IntN(20); {
+	case n < 4:
+		c.changeNode()
+	case n < 8:
+		c.changeObject(storage.Services, c.randomService())
+	case n < 9:
+		c.changeObject(storage.Endpoints, c.randomKubernetesEndpoints())
+	case n < 10:
+		c.changeObject(storage.EndpointSlices, c.randomKubernetesSlice())
+	case n < 12:
+		c.changeObject(storage.Endpoints, c.randomEndpoints())
+	default:
+		c.changeObject(storage.EndpointSlices, c.randomSlice())
+	}
+	if c.r.IntN(60) == 0 {
+		f := c.feeds[c.r.IntN(len(c.feeds))]
+		f.relist()
+	}
+}
+
+// relist replaces whatever is under way by the complete state, as after a 410.
+func (f *feed) relist() {
+	all := f.all()
+	f.begun = true
+	f.queue = []func(){func() { f.input.Replace(all) }}
+}
+
+// deliver lets the Store take one change of a random source.
+func (c *fakeCluster) deliver() {
+	f := c.feeds[c.r.IntN(len(c.feeds))]
+	if !f.begun {
+		f.relist()
+	}
+	if len(f.queue) > 0 {
+		f.queue[0]()
+		f.queue = f.queue[1:]
+	}
+}
+
+// rest delivers everything.
+func (c *fakeCluster) rest() {
+	for _, i := range c.r.Perm(len(c.feeds)) {
+		f := c.feeds[i]
+		if !f.begun {
+			f.relist()
+		}
+		for _, take := range f.queue {
+			take()
+		}
+		f.queue = nil
+	}
+}
+
+func (c *fakeCluster) send(feed int, o *wire.Object) {
+	f := c.feeds[feed]
+	f.queue = append(f.queue, func() { f.input.Apply(o) })
+}
+
+func (c *fakeCluster) sendGone(feed int, name types.NamespacedName) {
+	f := c.feeds[feed]
+	f.queue = append(f.queue, func() { f.input.Remove(name.Namespace, name.Name) })
+}
+
+func (c *fakeCluster) nextVersion() string {
+	c.version++
+	return strconv.Itoa(c.version)
+}
+
+func (c *fakeCluster) changeNode() {
+	name := fmt.Sprintf("node-%d", c.r.IntN(6))
+	if c.r.IntN(8) == 0 {
+		if c.nodes[name] != nil {
+			delete(c.nodes, name)
+			c.sendGone(0, types.NamespacedName{Name: name})
+			if name == "node-0" {
+				c.sendGone(4, types.NamespacedName{Name: name})
+			}
+		}
+		return
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: c.nextVersion(), Labels: map[string]string{}}}
+	for _, key := range []string{"zone", "region", "rack"} {
+		if c.r.IntN(5) > 0 {
+			n.Labels[key] = fmt.Sprintf("v%d", c.r.IntN(2))
+		}
+	}
+	n.Labels["kubernetes.io/hostname"] = name
+	n.Spec.Unschedulable = c.r.IntN(2) == 0
+	c.nodes[name] = n
+	c.send(0, encode(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}))
+	if name == "node-0" {
+		c.send(4, encode(n))
+	}
+}
+
+func (c *fakeCluster) changeObject(resource *storage.Resource, o storage.Typed) {
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		panic(err)
+	}
+	index := map[*storage.Resource]int{storage.Services: 1, storage.EndpointSlices: 2, storage.Endpoints: 3}[resource]
+	name := types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
+	before := c.objects[resource][name]
+	deletes := before != nil && c.r.IntN(6) == 0
+	if deletes {
+		delete(c.objects[resource], name)
+		c.sendGone(index, name)
+	} else {
+		accessor.SetResourceVersion(c.nextVersion())
+		accessor.SetUID(types.UID(accessor.GetResourceVersion()))
+		if before != nil {
+			was, err := meta.Accessor(before)
+			if err != nil {
+				panic(err)
+			}
+			accessor.SetUID(was.GetUID())
+		}
+		accessor.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update"}})
+		c.objects[resource][name] = o
+		c.send(index, encode(o))
+	}
+	if resource == storage.Endpoints && name == kubernetesName {
+		if deletes {
+			c.sendGone(5, name)
+		} else {
+			c.send(5, encode(o))
+		}
+	}
+}
+
+func (c *fakeCluster) pick(values ...string) string { return values[c.r.IntN(len(values))] }
+
+func (c *fakeCluster) randomService() *corev1.Service {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(3))}}
+	svc.Spec.ClusterIP = c.pick("None", "10.0.0.1", "10.0.0.2")
+	svc.Spec.Type = corev1.ServiceTypeClusterIP
+	if c.r.IntN(3) == 0 {
+		svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
+	}
+	if c.r.IntN(5) > 0 {
+		svc.Annotations = map[string]string{"topologyKeys": c.pick(
+			`["zone"]`, `["zone"]`, `["zone","region"]`, `["rack","zone"]`, `["rack","zone","*"]`, `["kubernetes.io/hostname","region"]`,
+			`[]`, `["*"]`, `not json`, `["*","zone"]`, `["missing"]`, `null`)}
+	}
+	return svc
+}
+
+func (c *fakeCluster) nodeName() *string {
+	if c.r.IntN(10) == 0 {
+		return nil
+	}
+	return ptr.To(fmt.Sprintf("node-%d", c.r.IntN(7)))
+}
+
+func (c *fakeCluster) randomSlice() *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("slice-%d", c.r.IntN(8))}}
+	s.Labels = map[string]string{}
+	if c.r.IntN(8) > 0 {
+		s.Labels[discoveryv1.LabelServiceName] = fmt.Sprintf("svc-%d", c.r.IntN(4))
+	}
+	if c.r.IntN(3) == 0 {
+		s.Labels["service.kubernetes.io/headless"] = ""
+	}
+	s.AddressType = discoveryv1.AddressType(c.pick("IPv4", "IPv6"))
+	for i := range c.r.IntN(5) {
+		e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: c.nodeName(), Zone: ptr.To("z")}
+		switch c.r.IntN(4) {
+		case 0:
+			e.Conditions.Ready = ptr.To(false)
+			e.Conditions.Terminating = ptr.To(true)
+		case 1:
+		default:
+			e.Conditions.Ready = ptr.To(true)
+		}
+		if c.r.IntN(2) == 0 {
+			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}}
+		}
+		if c.r.IntN(2) == 0 {
+			e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "p"}
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(c.r.IntN(65535)))}}
+	return s
+}
+
+func (c *fakeCluster) randomEndpoints() *corev1.Endpoints {
+	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(4))}}
+	for range c.r.IntN(3) {
+		var subset corev1.EndpointSubset
+		for i := range c.r.IntN(3) {
+			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.1.0.%d", i), NodeName: c.nodeName()})
+		}
+		for i := range c.r.IntN(3) {
+			subset.NotReadyAddresses = append(subset.NotReadyAddresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.2.0.%d", i), NodeName: c.nodeName()})
+		}
+		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {
+			continue
+		}
+		subset.Ports = []corev1.EndpointPort{{Name: "http", Port: int32(c.r.IntN(65535))}}
+		e.Subsets = append(e.Subsets, subset)
+	}
+	return e
+}
+
+func (c *fakeCluster) kubernetesAnnotations() map[string]string {
+	switch c.r.IntN(5) {
+	case 0:
+		return nil
+	case 1:
+		return map[string]string{"superedge.io/local-endpoint": "not an address", "superedge.io/local-port": "51003"}
+	case 2:
+		return map[string]string{"superedge.io/local-endpoint": "fd00::1", "superedge.io/local-port": "51003"}
+	default:
+		return map[string]string{"superedge.io/local-endpoint": "169.254.20.11", "superedge.io/local-port": strconv.Itoa(51000 + c.r.IntN(5))}
+	}
+}
+
+func (c *fakeCluster) randomKubernetesEndpoints() *corev1.Endpoints {
+	return &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: c.kubernetesAnnotations()},
+		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Name: "https", Port: 6443}}}},
+	}
+}
+
+func (c *fakeCluster) randomKubernetesSlice() *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
+	if c.r.IntN(4) == 0 {
+		s.Annotations = c.kubernetesAnnotations()
+	}
+	s.AddressType = discoveryv1.AddressTypeIPv4
+	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}}
+	s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(int32(6443))}}
+	return s
+}
+
+// expected is what a client with this selector must hold, with resourceVersions left out.
+func (c *fakeCluster) expected(resource *storage.Resource, selector oracleSelector) map[types.NamespacedName]runtime.Object {
+	view := map[types.NamespacedName]runtime.Object{}
+	add := func(o runtime.Object, values fields.Set) {
+		o = o.DeepCopyObject()
+		accessor, err := meta.Accessor(o)
+		if err != nil {
+			panic(err)
+		}
+		values["metadata.name"], values["metadata.namespace"] = accessor.GetName(), accessor.GetNamespace()
+		if !selector.labels.Matches(labels.Set(accessor.GetLabels())) || !selector.fields.Matches(values) || (selector.namespace != "" && selector.namespace != accessor.GetNamespace()) {
+			return
+		}
+		accessor.SetResourceVersion("")
+		accessor.SetManagedFields(nil)
+		view[types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}] = o
+	}
+	switch resource {
+	case storage.Nodes:
+		if n := c.nodes["node-0"]; n != nil {
+			add(n, fields.Set{"spec.unschedulable": strconv.FormatBool(n.Spec.Unschedulable)})
+		}
+	case storage.Services:
+		for _, o := range c.objects[resource] {
+			svc := o.(*corev1.Service)
+			add(svc, fields.Set{"spec.clusterIP": svc.Spec.ClusterIP, "spec.type": string(svc.Spec.Type)})
+		}
+	case storage.EndpointSlices:
+		for _, o := range c.objects[resource] {
+			add(c.prunedSlice(o.(*discoveryv1.EndpointSlice).DeepCopy()), fields.Set{})
+		}
+	case storage.Endpoints:
+		for _, o := range c.objects[resource] {
+			add(c.prunedEndpoints(o.(*corev1.Endpoints).DeepCopy()), fields.Set{})
+		}
+	}
+	return view
+}
+
+// naiveEndpoint is an endpoint as the rule sees it.
+type naiveEndpoint struct {
+	node  *string
+	ready bool
+}
+
+// governs is the rule of DESIGN.md, written as it reads. governed is false where everything passes untouched.
+func (c *fakeCluster) governs(service types.NamespacedName, all []naiveEndpoint) (governed bool, keep func(naiveEndpoint) bool) {
+	nothing := func(naiveEndpoint) bool { return false }
+	o := c.objects[storage.Services][service]
+	if o == nil {
+		return true, nothing
+	}
+	annotation, ok := o.(*corev1.Service).Annotations["topologyKeys"]
+	if !ok {
+		return false, nil
+	}
+	var keys []string
+	if err := json.Unmarshal([]byte(annotation), &keys); err != nil || keys == nil {
+		return true, nothing
+	}
+	if i := slices.Index(keys, "*"); i >= 0 && i != len(keys)-1 {
+		return true, nothing
+	}
+	if len(keys) == 0 {
+		return false, nil
+	}
+	matcher := func(key string) func(naiveEndpoint) bool {
+		return func(e naiveEndpoint) bool {
+			if key == "*" {
+				return true
+			}
+			here, there := c.nodes["node-0"], (*corev1.Node)(nil)
+			if e.node != nil {
+				there = c.nodes[*e.node]
+			}
+			if here == nil || there == nil {
+				return false
+			}
+			a, ok1 := here.Labels[key]
+			b, ok2 := there.Labels[key]
+			return ok1 && ok2 && a == b
+		}
+	}
+	if len(keys) == 1 {
+		return true, matcher(keys[0])
+	}
+	for _, key := range keys {
+		for _, e := range all {
+			if e.ready && matcher(key)(e) {
+				return true, matcher(key)
+			}
+		}
+	}
+	if keys[len(keys)-1] == "*" {
+		return true, matcher("*")
+	}
+	return true, nothing
+}
+
+func sliceEndpoint(e discoveryv1.Endpoint) naiveEndpoint {
+	return naiveEndpoint{node: e.NodeName, ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
+}
+
+func (c *fakeCluster) local(own map[string]string) (ip, port string, ok bool) {
+	annotations := []map[string]string{own}
+	if o := c.objects[storage.Endpoints][kubernetesName]; o != nil {
+		annotations = append(annotations, o.(*corev1.Endpoints).Annotations)
+	}
+	for _, a := range annotations {
+		if ip := a["superedge.io/local-endpoint"]; ip != "" && ip != "not an address" {
+			return ip, a["superedge.io/local-port"], true
+		}
+	}
+	return "", "", false
+}
+
+func (c *fakeCluster) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	if service == kubernetesName {
+		if ip, port, ok := c.local(s.Annotations); ok {
+			number, _ := strconv.Atoi(port)
+			s.AddressType = discoveryv1.AddressTypeIPv4
+			if strings.Contains(ip, ":") {
+				s.AddressType = discoveryv1.AddressTypeIPv6
+			}
+			s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}}
+			s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(number))}}
+			return s
+		}
+	}
+	if service.Name == "" {
+		return s
+	}
+	var all []naiveEndpoint
+	for _, o := range c.objects[storage.EndpointSlices] {
+		if other := o.(*discoveryv1.EndpointSlice); other.Namespace == service.Namespace && other.Labels[discoveryv1.LabelServiceName] == service.Name {
+			for _, e := range other.Endpoints {
+				all = append(all, sliceEndpoint(e))
+			}
+		}
+	}
+	governed, keep := c.governs(service, all)
+	if !governed {
+		return s
+	}
+	kept := []discoveryv1.Endpoint(nil)
+	for _, e := range s.Endpoints {
+		if keep(sliceEndpoint(e)) {
+			e.Hints = nil
+			kept = append(kept, e)
+		}
+	}
+	s.Endpoints = kept
+	return s
+}
+
+func (c *fakeCluster) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
+	name := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+	if name == kubernetesName {
+		if ip, port, ok := c.local(e.Annotations); ok {
+			number, _ := strconv.Atoi(port)
+			e.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}, Ports: []corev1.EndpointPort{{Name: "https", Port: int32(number), Protocol: corev1.ProtocolTCP}}}}
+			return e
+		}
+	}
+	var all []naiveEndpoint
+	for _, s := range e.Subsets {
+		for _, a := range s.Addresses {
+			all = append(all, naiveEndpoint{a.NodeName, true})
+		}
+		for _, a := range s.NotReadyAddresses {
+			all = append(all, naiveEndpoint{a.NodeName, false})
+		}
+	}
+	governed, keep := c.governs(name, all)
+	if !governed {
+		return e
+	}
+	var subsets []corev1.EndpointSubset
+	for _, s := range e.Subsets {
+		filter := func(addresses []corev1.EndpointAddress, ready bool) (kept []corev1.EndpointAddress) {
+			for _, a := range addresses {
+				if keep(naiveEndpoint{a.NodeName, ready}) {
+					kept = append(kept, a)
+				}
+			}
+			return kept
+		}
+		s.Addresses, s.NotReadyAddresses = filter(s.Addresses, true), filter(s.NotReadyAddresses, false)
+		if len(s.Addresses)+len(s.NotReadyAddresses) > 0 {
+			subsets = append(subsets, s)
+		}
+	}
+	e.Subsets = subsets
+	return e
+}
+
+// ---- the clients
+
+type oracleSelector struct {
+	namespace string
+	labels    labels.Selector
+	fields    fields.Selector
+}
+
+// oracleClient lists and watches one resource for ever, in the way that its random numbers say, and holds what
+// it was told.
+type oracleClient struct {
+	t        *testing.T
+	r        *rand.Rand
+	url      string
+	resource *storage.Resource
+	selector oracleSelector
+	protobuf bool
+	// watchList starts watches with sendInitialEvents instead of listing.
+	watchList bool
+
+	mu    sync.Mutex
+	held  map[types.NamespacedName]runtime.Object
+	rv    string
+	first bool
+}
+
+func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
+	c := &oracleClient{t: t, r: r, protobuf: r.IntN(2) == 0, watchList: r.IntN(2) == 0}
+	parse := func(l, f string) oracleSelector {
+		parsed, err := labels.Parse(l)
+		if err != nil {
+			panic(err)
+		}
+		return oracleSelector{labels: parsed, fields: fields.ParseSelectorOrDie(f)}
+	}
+	switch r.IntN(8) {
+	case 0:
+		c.resource, c.selector = storage.Nodes, parse("", "metadata.name=node-0")
+	case 1:
+		c.resource, c.selector = storage.Services, parse("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")
+	case 2:
+		c.resource, c.selector = storage.Services, parse("", "")
+	case 3:
+		c.resource, c.selector = storage.Endpoints, parse("", "")
+	case 4:
+		c.resource, c.selector = storage.EndpointSlices, parse("", "")
+		c.selector.namespace = "a"
+	case 5:
+		c.resource, c.selector = storage.EndpointSlices, parse("kubernetes.io/service-name=svc-1", "")
+	default:
+		c.resource, c.selector = storage.EndpointSlices, parse("!service.kubernetes.io/headless", "")
+	}
+	prefix := "/apis/" + c.resource.GroupVersion().String()
+	if c.resource.Group == "" {
+		prefix = "/api/v1"
+	}
+	if c.selector.namespace != "" {
+		prefix += "/namespaces/" + c.selector.namespace
+	}
+	c.url = base + prefix + "/" + c.resource.Resource
+	return c
+}
+
+func (c *oracleClient) String() string {
+	return fmt.Sprintf("%s labels=%q fields=%q namespace=%q protobuf=%v watchList=%v", c.resource.Resource, c.selector.labels, c.selector.fields, c.selector.namespace, c.protobuf, c.watchList)
+}
+
+// errRelist is what a client is told by 410 and 504.
+var errRelist = errors.New("list again")
+
+func (c *oracleClient) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := c.follow(ctx)
+		if errors.Is(err, errRelist) {
+			c.mu.Lock()
+			c.rv = ""
+			c.mu.Unlock()
+		} else if err != nil && ctx.Err() == nil {
+			c.t.Errorf("client %s: %v", c, err)
+			return
+		}
+		if c.r.IntN(4) == 0 {
+			// Away for a while: more happens than the log may hold.
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Duration(c.r.IntN(30)) * time.Millisecond):
+			}
+		}
+	}
+}
+
+// follow lists if it must, then watches until the stream ends or the client feels like ending it.
+func (c *oracleClient) follow(ctx context.Context) error {
+	query := url.Values{"watch": {"true"}, "timeoutSeconds": {"1"}}
+	if c.r.IntN(2) == 0 {
+		query.Set("allowWatchBookmarks", "true")
+	}
+	c.mu.Lock()
+	rv := c.rv
+	c.mu.Unlock()
+	initial := false
+	switch {
+	case rv != "":
+		query.Set("resourceVersion", rv)
+	case c.watchList:
+		query.Set("sendInitialEvents", "true")
+		query.Set("resourceVersionMatch", "NotOlderThan")
+		query.Set("allowWatchBookmarks", "true")
+		initial = true
+	default:
+		listed, err := c.list(ctx)
+		if err != nil {
+			return err
+		}
+		query.Set("resourceVersion", listed)
+	}
+	patience := time.Duration(1+c.r.IntN(200)) * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	response, err := c.get(ctx, query)
+	if err != nil || response == nil {
+		return c.unlessDone(ctx, err)
+	}
+	defer response.Body.Close()
+	return c.unlessDone(ctx, c.read(response.Body, initial))
+}
+
+func (c *oracleClient) unlessDone(ctx context.Context, err error) error {
+	if errors.Is(err, errRelist) || ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// get returns nil for a server that is not ready yet.
+func (c *oracleClient) get(ctx context.Context, query url.Values) (*http.Response, error) {
+	query.Set("labelSelector", c.selector.labels.String())
+	query.Set("fieldSelector", c.selector.fields.String())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"?"+query.Encode(), nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "application/json")
+	if c.protobuf {
+		request.Header.Set("Accept", "application/vnd.kubernetes.protobuf, */*")
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	switch response.StatusCode {
+	case http.StatusOK:
+		return response, nil
+	case http.StatusServiceUnavailable:
+		err = nil
+	case http.StatusGone, http.StatusGatewayTimeout:
+		err = errRelist
+	default:
+		body, _ := io.ReadAll(response.Body)
+		err = fmt.Errorf("%s: %s: %s", request.URL, response.Status, body)
+	}
+	response.Body.Close()
+	return nil, err
+}
+
+// list takes the state, in pages if it feels like it, and returns its revision.
+func (c *oracleClient) list(ctx context.Context) (string, error) {
+	query := url.Values{}
+	if c.r.IntN(2) == 0 {
+		query.Set("resourceVersion", "0")
+	}
+	if c.r.IntN(2) == 0 {
+		query.Set("limit", strconv.Itoa(1+c.r.IntN(4)))
+	}
+	listed := map[types.NamespacedName]runtime.Object{}
+	first := ""
+	for {
+		response, err := c.get(ctx, query)
+		if err != nil {
+			return "", err
+		}
+		if response == nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil {
+			return "", err
+		}
+		decoded := decode(body)
+		page, err := meta.ListAccessor(decoded)
+		if err != nil {
+			return "", err
+		}
+		if first == "" {
+			first = page.GetResourceVersion()
+		} else if first != page.GetResourceVersion() {
+			return "", fmt.Errorf("a page of the list at %s has resourceVersion %s", first, page.GetResourceVersion())
+		}
+		if err := meta.EachListItem(decoded, func(o runtime.Object) error {
+			name, _, stripped := strip(o)
+			if listed[name] != nil {
+				return fmt.Errorf("%s is in the list twice", name)
+			}
+			listed[name] = stripped
+			return nil
+		}); err != nil {
+			return "", err
+		}
+		if page.GetContinue() == "" {
+			break
+		}
+		query.Del("resourceVersion")
+		query.Set("continue", page.GetContinue())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held, c.rv = listed, first
+	return first, nil
+}
+
+// read takes events until the stream ends.
+func (c *oracleClient) read(body io.Reader, initial bool) error {
+	fresh := map[types.NamespacedName]runtime.Object{}
+	last := uint64(0)
+	reader := bufio.NewReader(body)
+	for {
+		var event metav1.WatchEvent
+		if c.protobuf {
+			var length [4]byte
+			if _, err := io.ReadFull(reader, length[:]); err != nil {
+				return ignoreEOF(err)
+			}
+			frame := make([]byte, binary.BigEndian.Uint32(length[:]))
+			if _, err := io.ReadFull(reader, frame); err != nil {
+				return err
+			}
+			if err := event.Unmarshal(frame); err != nil {
+				return err
+			}
+		} else {
+			line, err := reader.ReadBytes('\n')
+			if err != nil {
+				return ignoreEOF(err)
+			}
+			if err := json.Unmarshal(line, &event); err != nil {
+				return err
+			}
+		}
+		decoded := decode(event.Object.Raw)
+		if event.Type == "ERROR" {
+			if status := decoded.(*metav1.Status); status.Code != http.StatusGone {
+				return fmt.Errorf("error event %+v", status)
+			}
+			return errRelist
+		}
+		name, rv, o := strip(decoded)
+		number, err := strconv.ParseUint(rv, 10, 64)
+		if err != nil {
+			return err
+		}
+		if event.Type == "BOOKMARK" {
+			if got, want := fmt.Sprintf("%T", o), fmt.Sprintf("%T", c.resource.New()); got != want {
+				return fmt.Errorf("a bookmark of type %s, want %s", got, want)
+			}
+			accessor, err := meta.Accessor(o)
+			if err != nil {
+				return err
+			}
+			if ends := accessor.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"; ends != initial {
+				return fmt.Errorf("a bookmark that ends the initial events: %v, while they are being sent: %v", ends, initial)
+			}
+		}
+		c.mu.Lock()
+		err = c.take(event.Type, name, o, number, &last, initial, fresh)
+		if event.Type == "BOOKMARK" && initial {
+			c.held, initial = fresh, false
+		}
+		if !initial && err == nil {
+			c.rv = rv
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take checks one event against what came before, and applies it.
+func (c *oracleClient) take(eventType string, name types.NamespacedName, o runtime.Object, rv uint64, last *uint64, initial bool, fresh map[types.NamespacedName]runtime.Object) error {
+	if initial && eventType != "BOOKMARK" {
+		if eventType != "ADDED" || fresh[name] != nil {
+			return fmt.Errorf("%s of %s among the initial events", eventType, name)
+		}
+		fresh[name] = o
+		return nil
+	}
+	if rv < *last || (rv == *last && eventType != "BOOKMARK") {
+		return fmt.Errorf("%s of %s has revision %d after %d", eventType, name, rv, *last)
+	}
+	*last = rv
+	_, there := c.held[name]
+	switch eventType {
+	case "BOOKMARK":
+	case "ADDED":
+		if there {
+			return fmt.Errorf("ADDED %s, which is there (revision %d)", name, rv)
+		}
+		c.held[name] = o
+	case "MODIFIED":
+		if !there {
+			return fmt.Errorf("MODIFIED %s, which is not there (revision %d)", name, rv)
+		}
+		c.held[name] = o
+	case "DELETED":
+		if !there {
+			return fmt.Errorf("DELETED %s, which is not there (revision %d)", name, rv)
+		}
+		delete(c.held, name)
+	default:
+		return fmt.Errorf("event type %q", eventType)
+	}
+	return nil
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// waitFor waits until the client holds what it should, and returns the difference if it never does.
+func (c *oracleClient) waitFor(want map[types.NamespacedName]runtime.Object, patience time.Duration) string {
+	deadline := time.Now().Add(patience)
+	for {
+		c.mu.Lock()
+		got := maps.Clone(c.held)
+		c.mu.Unlock()
+		if got != nil && apiequality.Semantic.DeepEqual(want, got) {
+			return ""
+		}
+		if time.Now().After(deadline) {
+			return cmp.Diff(want, got)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+var oracleDecoder = func() runtime.Decoder {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
+		if err := add(s); err != nil {
+			panic(err)
+		}
+	}
+	return serializer.NewCodecFactory(s).UniversalDeserializer()
+}()
+
+func decode(body []byte) runtime.Object {
+	o, _, err := oracleDecoder.Decode(body, nil, nil)
+	if err != nil {
+		panic(fmt.Sprintf("%v: %q", err, body))
+	}
+	return o
+}
+
+// strip takes off what differs between the wrapper and the upstream.
+func strip(o runtime.Object) (types.NamespacedName, string, runtime.Object) {
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		panic(err)
+	}
+	rv := accessor.GetResourceVersion()
+	accessor.SetResourceVersion("")
+	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}, rv, o
+}

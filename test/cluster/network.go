@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vishnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/application-grid/application-grid/test/netns"
 )
@@ -77,6 +78,19 @@ func configureBridge(namespace *netns.Namespace) error {
 	if err := bringUp(handle, bridgeName); err != nil {
 		return err
 	}
+	// A connection to a Service for which a node has no rules ends here. As an address of its own the router
+	// answers it with a reset: it fails at once, and conntrack forgets it. Were it dropped or unreachable, its
+	// entry would stay for minutes, and a later connection from the same port would bypass the rules.
+	loopback, err := handle.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the loopback interface: %w", err)
+	}
+	if err := handle.RouteAdd(&netlink.Route{
+		Dst: mustCIDR(serviceCIDR), LinkIndex: loopback.Attrs().Index,
+		Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST,
+	}); err != nil {
+		return fmt.Errorf("adding the route to Services: %w", err)
+	}
 	return namespace.Do(func() error {
 		// Redirects would tell the nodes the way around the router, one more thing that could be stale.
 		return setSysctls("net/ipv4/ip_forward=1", "net/ipv4/conf/all/send_redirects=0",
@@ -135,12 +149,18 @@ func (c *Cluster) configureNode(namespace *netns.Namespace, index int) error {
 	if err := inner.RouteAdd(&netlink.Route{Gw: net.ParseIP(bridgeAddress)}); err != nil {
 		return fmt.Errorf("adding the default route: %w", err)
 	}
+	// To the address of a pod that is gone; otherwise it would go back and forth to the router.
+	if err := inner.RouteAdd(&netlink.Route{Dst: mustCIDR(podCIDR(index)), Type: unix.RTN_UNREACHABLE}); err != nil {
+		return fmt.Errorf("adding the route to pods that are gone: %w", err)
+	}
 	// Only now is the gateway of this route reachable for the kernel.
 	if err := outer.RouteAdd(&netlink.Route{Dst: mustCIDR(podCIDR(index)), Gw: net.ParseIP(nodeAddress(index))}); err != nil {
 		return fmt.Errorf("adding the route to its pods: %w", err)
 	}
 	return namespace.Do(func() error {
-		return setSysctls("net/ipv4/ip_forward=1", "net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/"+uplinkName+"/rp_filter=0")
+		// Without a limit on errors every connection to a pod that is gone fails at once.
+		return setSysctls("net/ipv4/ip_forward=1", "net/ipv4/icmp_ratelimit=0",
+			"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/"+uplinkName+"/rp_filter=0")
 	})
 }
 

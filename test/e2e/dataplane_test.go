@@ -50,22 +50,16 @@ func TestScale(t *testing.T) {
 	f.expectPods("and up from none", service, 4)
 }
 
-// expectPods waits until this many pods, all of unit-a, answer the nodes of unit-a, and none those of unit-b.
+// expectPods waits until this many pods answer the nodes of unit-a, and none those of unit-b.
 func (f *fixture) expectPods(what string, service *corev1.Service, pods int) {
 	f.Helper()
 	took := f.eventually(what, func() error {
 		for _, node := range shared.Nodes() {
-			answered := map[string]bool{}
 			expected := pods
 			if node.Spec.Labels[unitLabel] != unitA {
 				expected = 0
 			}
-			for range tries * 2 {
-				if answer, err := workload.Ask(f.ctx, node, workload.URL(service)); err == nil {
-					answered[answer.Pod] = true
-				}
-			}
-			if len(answered) != expected {
+			if answered := workload.ReachPods(f.ctx, node, service, tries*2); len(answered) != expected {
 				return fmt.Errorf("from %s: want %d pods, got %v", node.Spec.Name, expected, answered)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sort"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,6 +31,10 @@ func Ask(ctx context.Context, from *cluster.Node, url string) (Answer, error) {
 // Reached counts who answered, by node name; refused connections count under Refused.
 type Reached map[string]int
 
+// lookTimeout limits one request of a look. It is short because a connection that began before the rules were
+// there never follows them.
+const lookTimeout = time.Second
+
 // Refused is the key of Reached for requests that nobody answered.
 const Refused = "(refused)"
 
@@ -37,15 +42,33 @@ const Refused = "(refused)"
 // connection, and counts which nodes' pods answered.
 func Reach(ctx context.Context, from *cluster.Node, service *corev1.Service, tries int) Reached {
 	reached := Reached{}
-	url := URL(service)
-	for range tries {
-		answer, err := Ask(ctx, from, url)
+	look(ctx, from, service, tries, func(answer Answer, err error) {
 		if err != nil {
 			answer.Node = Refused
 		}
 		reached[answer.Node]++
-	}
+	})
 	return reached
+}
+
+// ReachPods is Reach by pod; requests that nobody answered are not counted.
+func ReachPods(ctx context.Context, from *cluster.Node, service *corev1.Service, tries int) map[string]int {
+	reached := map[string]int{}
+	look(ctx, from, service, tries, func(answer Answer, err error) {
+		if err == nil {
+			reached[answer.Pod]++
+		}
+	})
+	return reached
+}
+
+func look(ctx context.Context, from *cluster.Node, service *corev1.Service, tries int, count func(Answer, error)) {
+	url := URL(service)
+	for range tries {
+		attempt, cancel := context.WithTimeout(ctx, lookTimeout)
+		count(Ask(attempt, from, url))
+		cancel()
+	}
 }
 
 // URL is the URL of an echo Service.

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/diff"
+	"k8s.io/client-go/features"
+	featuretesting "k8s.io/client-go/features/testing"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// requests notes what a client asked for.
+type requests struct {
+	mu         sync.Mutex
+	lists      []string // guarded by mu
+	watchLists []string // guarded by mu
+}
+
+// record makes the configuration's client note its requests.
+func (r *requests) record(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			query := request.URL.Query()
+			r.mu.Lock()
+			switch {
+			case query.Get("sendInitialEvents") != "":
+				r.watchLists = append(r.watchLists, request.URL.Path)
+			case query.Get("watch") == "":
+				r.lists = append(r.lists, request.URL.Path)
+			}
+			r.mu.Unlock()
+			return next.RoundTrip(request)
+		})
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+// informerClient is one client-go informer client behind a node's wrapper.
+type informerClient struct {
+	node     *cluster.Node
+	factory  informers.SharedInformerFactory
+	requests requests
+}
+
+func (f *fixture) startInformers(node *cluster.Node, contentType string) *informerClient {
+	c := &informerClient{node: node}
+	config := node.WrapperConfig(cluster.RoleKubeProxy)
+	config.ContentType = contentType
+	config.AcceptContentTypes = contentType
+	c.requests.record(config)
+	client, err := kubernetes.NewForConfig(config)
+	f.must(err)
+	c.factory = informers.NewSharedInformerFactory(client, 0)
+	c.factory.Core().V1().Services().Informer()
+	c.factory.Discovery().V1().EndpointSlices().Informer()
+	c.factory.Start(f.ctx.Done())
+	f.Cleanup(c.factory.Shutdown) // the test's context ends before
+	return c
+}
+
+// TestInformersConverge drives client-go informers through every node's wrapper and lets the cluster change.
+// In the end every one must hold exactly the view of its node.
+func TestInformersConverge(t *testing.T) {
+	for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
+		t.Run(string(protocol), func(t *testing.T) {
+			featuretesting.SetFeatureDuringTest(t, features.WatchListClient, protocol == cluster.WatchList)
+			f := newFixture(t)
+			f.daemonSet("before", unitLabel)
+
+			var clients []*informerClient
+			for i, node := range shared.Nodes() {
+				contentType := "application/json"
+				if i%2 == 0 {
+					contentType = "application/vnd.kubernetes.protobuf"
+				}
+				clients = append(clients, f.startInformers(node, contentType))
+			}
+			f.expectViews("what existed", clients)
+
+			f.daemonSet("ordered", corev1.LabelHostname, unitLabel)
+			f.daemonSet("open")
+			f.must(workload.CreateDeployment(f.ctx, f.client, f.namespace, "scaled", 5, nil))
+			f.service("scaled", workload.ServiceOptions{TopologyKeys: []string{unitLabel}, Headless: true})
+			f.expectViews("new workloads", clients)
+
+			f.relabel("a2", unitB)
+			f.relabel("b1", "")
+			f.setReady("ordered", "a1", corev1.ConditionFalse)
+			f.must(workload.Scale(f.ctx, f.client, f.namespace, "scaled", 2))
+			f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "open", unitLabel))
+			f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "before"))
+			f.expectViews("relabelled, scaled, unready, annotated", clients)
+
+			f.relabel("b1", unitB)
+			f.relabel("a2", unitA)
+			f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "ordered", metav1.DeleteOptions{}))
+			f.expectViews("moved back, a Service deleted", clients)
+
+			for _, client := range clients {
+				client.requests.mu.Lock()
+				lists, watchLists := len(client.requests.lists), len(client.requests.watchLists)
+				client.requests.mu.Unlock()
+				if protocol == cluster.WatchList && (lists > 0 || watchLists == 0) {
+					t.Errorf("%s: the client should have used watch-lists only: %d lists, %d watch-lists", client.node.Spec.Name, lists, watchLists)
+				}
+				if protocol == cluster.ListThenWatch && watchLists > 0 {
+					t.Errorf("%s: the client should not have used watch-lists", client.node.Spec.Name)
+				}
+			}
+		})
+	}
+}
+
+// expectViews waits until every client holds what kube-apiserver has, as its node should see it.
+func (f *fixture) expectViews(what string, clients []*informerClient) {
+	f.Helper()
+	took := f.eventually(what, func() error {
+		if err := f.settled(); err != nil {
+			return err
+		}
+		nodes, err := f.client.CoreV1().Nodes().List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		services, err := f.client.CoreV1().Services("").List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		slices, err := f.client.DiscoveryV1().EndpointSlices("").List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, client := range clients {
+			view := viewOf(client.node.Spec.Name, nodes.Items, services.Items, slices.Items)
+			if err := client.compare(services.Items, view); err != nil {
+				return fmt.Errorf("at %s: %w", client.node.Spec.Name, err)
+			}
+		}
+		return nil
+	})
+	f.Logf("%-52s %dms", what, took.Milliseconds())
+}
+
+// settled tells whether the controllers have done their work: otherwise "equal" would be true too early, of
+// slices that do not have their endpoints yet.
+func (f *fixture) settled() error {
+	sets, err := f.client.AppsV1().DaemonSets(f.namespace).List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, set := range sets.Items {
+		if set.Status.ObservedGeneration < set.Generation || set.Status.CurrentNumberScheduled < set.Status.DesiredNumberScheduled ||
+			set.Status.DesiredNumberScheduled == 0 {
+			return fmt.Errorf("DaemonSet %s is not rolled out", set.Name)
+		}
+	}
+	deployments, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, deployment := range deployments.Items {
+		if deployment.Status.ObservedGeneration < deployment.Generation || deployment.Status.ReadyReplicas != *deployment.Spec.Replicas {
+			return fmt.Errorf("Deployment %s is not rolled out", deployment.Name)
+		}
+	}
+	return nil
+}
+
+func (c *informerClient) compare(services []corev1.Service, view map[string]*discoveryv1.EndpointSlice) error {
+	gotServices, err := c.factory.Core().V1().Services().Lister().List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	if len(gotServices) != len(services) {
+		return fmt.Errorf("%d Services, want %d", len(gotServices), len(services))
+	}
+	for i := range services {
+		want := services[i].DeepCopy()
+		got, err := c.factory.Core().V1().Services().Lister().Services(want.Namespace).Get(want.Name)
+		if err != nil {
+			return err
+		}
+		got = got.DeepCopy()
+		normalize(want)
+		normalize(got)
+		if !equality.Semantic.DeepEqual(got, want) {
+			return fmt.Errorf("Service %s/%s differs: %s", want.Namespace, want.Name, diff.Diff(want, got))
+		}
+	}
+	gotSlices, err := c.factory.Discovery().V1().EndpointSlices().Lister().List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	if len(gotSlices) != len(view) {
+		return fmt.Errorf("%d EndpointSlices, want %d", len(gotSlices), len(view))
+	}
+	for key, want := range view {
+		namespace, name, _ := strings.Cut(key, "/")
+		got, err := c.factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(namespace).Get(name)
+		if err != nil {
+			return err
+		}
+		got = got.DeepCopy()
+		want = want.DeepCopy()
+		normalize(want)
+		normalize(got)
+		if !equality.Semantic.DeepEqual(got, want) {
+			return fmt.Errorf("EndpointSlice %s differs: %s", key, diff.Diff(want, got))
+		}
+	}
+	return nil
+}
+
+// TestDNSClient is a client as CoreDNS is one: no selectors, headless Services, and namespaces, which the
+// wrapper does not serve itself.
+func TestDNSClient(t *testing.T) {
+	f := newFixture(t)
+	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "headless"))
+	f.service("headless", workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
+
+	for _, node := range shared.Nodes() {
+		client, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleCoreDNS))
+		f.must(err)
+		factory := informers.NewSharedInformerFactory(client, 0)
+		services := factory.Core().V1().Services().Lister()
+		slices := factory.Discovery().V1().EndpointSlices().Lister()
+		namespaces := factory.Core().V1().Namespaces().Lister()
+		factory.Start(f.ctx.Done())
+		f.Cleanup(factory.Shutdown)
+
+		f.eventually("the headless Service and its namespace are there", func() error {
+			if _, err := services.Services(f.namespace).Get("headless"); err != nil {
+				return err
+			}
+			_, err := namespaces.Get(f.namespace)
+			return err
+		})
+		expected := closedLoop[node.Spec.Name]
+		f.eventually("a headless Service has the pods of the own unit", func() error {
+			found, err := slices.EndpointSlices(f.namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: "headless"}))
+			if err != nil {
+				return err
+			}
+			answered := workload.Reached{}
+			for _, slice := range found {
+				for i := range slice.Endpoints {
+					answered[*slice.Endpoints[i].NodeName]++
+				}
+			}
+			if got := strings.Join(answered.Nodes(), " "); got != expected {
+				return fmt.Errorf("at %s: want pods on %s, got %s", node.Spec.Name, expected, got)
+			}
+			return nil
+		})
+		created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-watched-"}}, metav1.CreateOptions{})
+		f.must(err)
+		f.Cleanup(func() {
+			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}) //nolint:errcheck // the cluster goes in the end
+		})
+		f.eventually("a new namespace comes through the forwarded watch", func() error {
+			_, err := namespaces.Get(created.Name)
+			return err
+		})
+	}
+}

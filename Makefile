@@ -1,0 +1,73 @@
+# Everything that is done to this repository, by name. `make help` lists the targets.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+
+MODULE  := github.com/application-grid/application-grid
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
+BIN     := $(CURDIR)/bin
+# Modules of this repository beside the product: the embedded cluster with its tests, and the linters.
+MODULES := . test hack/tools
+
+# The product needs no C; the race detector of the tests does.
+export CGO_ENABLED ?= 1
+
+.PHONY: help
+help: ## Lists the targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Builds the product's binaries into bin/.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+.PHONY: cluster
+cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minutes when cold, seconds later.
+	@hack/progress.sh "building the embedded cluster (about 8 minutes on 2 cores when nothing is built yet)" \
+		env CGO_ENABLED=0 go -C test build -o $(BIN)/ ./cmd/...
+
+.PHONY: test
+test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
+
+.PHONY: test-unit
+test-unit: ## Runs the unit tests, with the race detector. Needs no root.
+	@hack/require.sh gcc:gcc
+	go test -race -timeout 10m ./...
+
+.PHONY: test-e2e
+test-e2e: build cluster ## Runs the end-to-end tests on the embedded cluster. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper \
+		go -C test test -count=1 -timeout 30m -v ./e2e/... $(ARGS)
+
+.PHONY: demo
+demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	@$(BIN)/edge-cluster demo --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper $(ARGS)
+
+.PHONY: bench
+bench: build cluster ## Measures the wrapper beside direct access, and the Go micro-benchmarks.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	go test -run '^$$' -bench . -benchmem ./pkg/...
+	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper $(ARGS)
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.
+	$(BIN)/golangci-lint run ./...
+	cd test && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
+
+$(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
+	@hack/progress.sh "building golangci-lint" \
+		go -C hack/tools build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: verify
+verify: ## Checks that formatting, go.mod files and generated files are as the tools make them.
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+		if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
+	@for m in $(MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
+	go vet ./...
+	go -C test vet ./...
+
+.PHONY: clean
+clean: ## Removes what was built.
+	rm -rf $(BIN)

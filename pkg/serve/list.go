@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -240,7 +241,14 @@ func (s *Server) allowWrite(w http.ResponseWriter) {
 		timeout = DefaultWriteTimeout
 	}
 	// Not every ResponseWriter (of tests, say) has deadlines; then there is none.
-	_ = http.NewResponseController(w).SetWriteDeadline(s.now().Add(timeout))
+	// (The wall's clock, not the Server's: a connection knows no other.)
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
+}
+
+// awaitNothing lifts the limit of allowWrite. A stream that has nothing to write for a while must not run into
+// it: HTTP/2 resets a stream at its deadline, and TLS cannot write any more after one that has passed.
+func awaitNothing(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }
 
 // encodeTypedJSON encodes a Go value with its kind.

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
@@ -26,7 +27,7 @@ type Server struct {
 	Observer Observer
 	// Stopping is closed when watches should end because the process will.
 	Stopping <-chan struct{}
-	// Clock is time.Now if nil.
+	// Clock tells how long events took to be sent; time.Now if nil.
 	Clock func() time.Time
 	// BookmarkInterval is how often a watcher that wants bookmarks gets one; 0 means DefaultBookmarkInterval.
 	BookmarkInterval time.Duration
@@ -120,7 +121,8 @@ func (s *Server) ready(r *http.Request, resource *storage.Resource) error {
 	s.Demand(resource)
 	patience := time.NewTimer(demandPatience)
 	defer patience.Stop()
-	for err != nil {
+	// That the upstream does not serve it is an answer, too; only ErrNotReady is worth waiting.
+	for errors.Is(err, storage.ErrNotReady) {
 		select {
 		case <-changed:
 		case <-patience.C:
@@ -129,6 +131,9 @@ func (s *Server) ready(r *http.Request, resource *storage.Resource) error {
 			return storageError(err, resource.GroupResource())
 		}
 		err, changed = s.Store.Readable(resource)
+	}
+	if err != nil {
+		return storageError(err, resource.GroupResource())
 	}
 	return nil
 }

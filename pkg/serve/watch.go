@@ -291,6 +291,7 @@ func (c *watcher) flush() error {
 	if err := c.flusher.Flush(); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
+	awaitNothing(c.w)
 	if c.s.Observer != nil && len(c.sent) > 0 {
 		now := c.s.now()
 		for _, received := range c.sent {

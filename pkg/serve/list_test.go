@@ -1,0 +1,446 @@
+package serve
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+// TestListCarriesResourceVersionAndWatchResumesFromIt: SuperEdge's wrapper gave lists without one and ignored
+// it in watches, so that what happened between the two was lost.
+func TestListCarriesResourceVersionAndWatchResumesFromIt(t *testing.T) {
+	for _, accept := range []string{asJSON, asProtobuf} {
+		t.Run(accept, func(t *testing.T) {
+			c := newSyncedCluster(t, service("kept"), service("gone"))
+			list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath, "Accept", accept))
+			revision := revisionOf(t, list)
+			for i := range list.Items {
+				if own := revisionOf(t, &list.Items[i]); own > revision {
+					t.Errorf("item %s has revision %d, the list only %d", list.Items[i].Name, own, revision)
+				}
+			}
+			// Between the list and the watch.
+			c.apply(service("new"))
+			c.apply(labelled(service("kept"), map[string]string{"a": "b"}))
+			c.remove(service("gone"))
+			w := c.watch(servicesPath, "resourceVersion="+list.ResourceVersion, accept)
+			last := revision
+			for _, e := range w.expect("ADDED new", "MODIFIED kept", "DELETED gone") {
+				now := revisionOf(t, e.Object)
+				if now <= last {
+					t.Errorf("revision %d after %d", now, last)
+				}
+				last = now
+			}
+		})
+	}
+}
+
+// TestOwnNodeIsListedAndWatched: newer kube-proxies do nothing before they have watched their own Node, which
+// SuperEdge's wrapper answered 404.
+func TestOwnNodeIsListedAndWatched(t *testing.T) {
+	c := newSyncedCluster(t)
+	query := "fieldSelector=" + url.QueryEscape("metadata.name="+thisNode)
+	list := decodeAs[*corev1.NodeList](t, c.get("/api/v1/nodes?"+query, "Accept", asProtobuf))
+	if len(list.Items) != 1 || list.Items[0].Name != thisNode {
+		t.Fatalf("got %v", list.Items)
+	}
+	w := c.watch("/api/v1/nodes", query+"&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true", asProtobuf)
+	w.expect("ADDED "+thisNode, "BOOKMARK")
+	changed := node(thisNode, "a")
+	changed.Spec.PodCIDR = "10.9.0.0/24"
+	c.store.Node().Apply(encodeWire(changed))
+	e := w.expect("MODIFIED " + thisNode)[0]
+	if got := e.Object.(*corev1.Node).Spec.PodCIDR; got != "10.9.0.0/24" { //nolint:forcetypeassert // expect saw its name
+		t.Errorf("got %q", got)
+	}
+	if got := decodeAs[*corev1.Node](t, c.get("/api/v1/nodes/"+thisNode)); got.Spec.PodCIDR != "10.9.0.0/24" {
+		t.Errorf("GET: %v", got)
+	}
+}
+
+// TestWatchFalseIsAList: SuperEdge's wrapper took it for a watch.
+func TestWatchFalseIsAList(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	for _, value := range []string{"false", "0", "False", "f"} {
+		list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?watch="+value))
+		if len(list.Items) != 1 {
+			t.Errorf("watch=%s: got %v", value, list)
+		}
+	}
+}
+
+func TestSelectorsOfLists(t *testing.T) {
+	headless := labelled(service("headless"), map[string]string{"app": "x"})
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	other := service("other")
+	other.Namespace, other.UID = "kube-system", "other"
+	c := newSyncedCluster(t, service("plain"), headless, other)
+	tests := []struct{ path, want string }{
+		{servicesPath, "headless,plain,other"},
+		{"/api/v1/namespaces/default/services", "headless,plain"},
+		{"/api/v1/namespaces/kube-system/services", "other"},
+		{"/api/v1/namespaces/nowhere/services", ""},
+		{servicesPath + "?labelSelector=app%3Dx", "headless"},
+		{servicesPath + "?labelSelector=%21app", "plain,other"},
+		{servicesPath + "?fieldSelector=spec.clusterIP%21%3DNone", "plain,other"},
+		{servicesPath + "?fieldSelector=metadata.name%3Dplain", "plain"},
+		{servicesPath + "?fieldSelector=metadata.namespace%21%3Ddefault", "other"},
+		{servicesPath + "?fieldSelector=spec.type%3DClusterIP,metadata.name%21%3Dplain&labelSelector=app%3Dx", "headless"},
+		{"/api/v1/namespaces/default/services?fieldSelector=metadata.namespace%3Dkube-system", ""},
+	}
+	for _, test := range tests {
+		for _, accept := range []string{asJSON, asProtobuf} {
+			list := decodeAs[*corev1.ServiceList](t, c.get(test.path, "Accept", accept))
+			if got := namesOf(list.Items); got != test.want {
+				t.Errorf("%s as %s: got %q, want %q", test.path, accept, got, test.want)
+			}
+		}
+	}
+}
+
+func namesOf(items []corev1.Service) string {
+	var names []string
+	for i := range items {
+		names = append(names, items[i].Name)
+	}
+	return strings.Join(names, ",")
+}
+
+// TestPagesAreOfOneRevision: the pages of a limited list are those of the revision of the first, whatever
+// changes meanwhile.
+func TestPagesAreOfOneRevision(t *testing.T) {
+	var objects []storage.Typed
+	var want []string
+	for i := range 10 {
+		name := fmt.Sprintf("s%d", i)
+		objects = append(objects, service(name))
+		want = append(want, name)
+	}
+	for _, accept := range []string{asJSON, asProtobuf} {
+		t.Run(accept, func(t *testing.T) {
+			c := newSyncedCluster(t, objects...)
+			var got []string
+			token, revision := "", ""
+			for page := 0; ; page++ {
+				list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?limit=3&continue="+token, "Accept", accept))
+				if revision == "" {
+					revision = list.ResourceVersion
+				}
+				if list.ResourceVersion != revision {
+					t.Errorf("page %d is of revision %s, the first of %s", page, list.ResourceVersion, revision)
+				}
+				for i := range list.Items {
+					got = append(got, list.Items[i].Name)
+					if list.Items[i].Labels != nil {
+						t.Errorf("page %d: %s is of a later revision", page, list.Items[i].Name)
+					}
+				}
+				if remaining := list.RemainingItemCount; list.Continue != "" && (remaining == nil || *remaining != int64(10-len(got))) {
+					t.Errorf("page %d: got remainingItemCount %v after %d items", page, remaining, len(got))
+				}
+				if token = list.Continue; token == "" {
+					break
+				}
+				// On either side of where the pages are.
+				c.apply(service(fmt.Sprintf("s%d-new", page)))
+				c.apply(service("zz" + strconv.Itoa(page)))
+				c.remove(service(fmt.Sprintf("s%d", 9-page)))
+				c.apply(labelled(service("s5"), map[string]string{"page": strconv.Itoa(page)}))
+			}
+			if strings.Join(got, ",") != strings.Join(want, ",") {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			// And a watch from there brings what the pages did not show.
+			c.watch(servicesPath, "resourceVersion="+revision, accept).expect("ADDED s0-new", "ADDED zz0", "DELETED s9", "MODIFIED s5")
+		})
+	}
+}
+
+func TestLimit(t *testing.T) {
+	c := newSyncedCluster(t, service("a"), service("b"), labelled(service("c"), map[string]string{"x": "y"}), service("d"))
+	tests := []struct {
+		query, want string
+		more        bool
+	}{
+		{"limit=0", "a,b,c,d", false},
+		{"limit=4", "a,b,c,d", false},
+		{"limit=3", "a,b,c", true},
+		{"limit=500", "a,b,c,d", false},
+		{"limit=1&labelSelector=x", "c", false},
+		{"limit=2&labelSelector=%21x", "a,b", true},
+		// "Any version will do" is answered whole, as kube-apiserver does from its watch cache.
+		{"limit=1&resourceVersion=0", "a,b,c,d", false},
+	}
+	for _, test := range tests {
+		list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?"+test.query))
+		if got := namesOf(list.Items); got != test.want || (list.Continue != "") != test.more {
+			t.Errorf("%s: got %q, continue %q", test.query, got, list.Continue)
+		}
+		if strings.Contains(test.query, "labelSelector") && list.RemainingItemCount != nil {
+			t.Errorf("%s: remainingItemCount would count what is not selected", test.query)
+		}
+	}
+}
+
+func TestPagesExpireWithTheLog(t *testing.T) {
+	c := newCluster(t, func(o *storage.Options, _ *Server) { o.MaxEvents = 4 })
+	c.sync(service("a"), service("b"))
+	list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?limit=1"))
+	for i := range 10 {
+		c.apply(service("n" + strconv.Itoa(i)))
+	}
+	for _, query := range []string{"limit=1&continue=" + list.Continue, "resourceVersionMatch=Exact&resourceVersion=" + list.ResourceVersion} {
+		r := c.get(servicesPath + "?" + query)
+		if status := r.status(t); r.code != http.StatusGone || status.Reason != metav1.StatusReasonExpired {
+			t.Errorf("%s: got %d %s", query, r.code, r.body)
+		}
+	}
+}
+
+func TestListAtARevision(t *testing.T) {
+	c := newSyncedCluster(t, service("a"))
+	before := decodeAs[*corev1.ServiceList](t, c.get(servicesPath)).ResourceVersion
+	c.apply(service("b"))
+	c.remove(service("a"))
+	tests := []struct{ query, want string }{
+		{"", "b"},
+		{"resourceVersion=0", "b"},
+		{"resourceVersion=" + before, "b"},
+		{"resourceVersionMatch=NotOlderThan&resourceVersion=" + before, "b"},
+		{"resourceVersionMatch=Exact&resourceVersion=" + before, "a"},
+	}
+	for _, test := range tests {
+		list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?"+test.query))
+		if got := namesOf(list.Items); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.query, got, test.want)
+		}
+		if strings.Contains(test.query, "Exact") && list.ResourceVersion != before {
+			t.Errorf("%s: got the revision %s", test.query, list.ResourceVersion)
+		}
+	}
+}
+
+// TestRevisionFromTheFuture: silence would leave the client stale. For a list reflectors look for the cause.
+func TestRevisionFromTheFuture(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	future := strconv.FormatUint(c.store.Revision()+1000, 10)
+	for _, path := range []string{
+		servicesPath + "?resourceVersion=" + future,
+		servicesPath + "?resourceVersionMatch=Exact&resourceVersion=" + future,
+		servicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&resourceVersion=" + future,
+		"/api/v1/namespaces/default/services/s?resourceVersion=" + future,
+	} {
+		for _, accept := range []string{asJSON, asProtobuf} {
+			r := c.get(path, "Accept", accept)
+			status := r.status(t)
+			if r.code != http.StatusGatewayTimeout || !apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: *status}, metav1.CauseTypeResourceVersionTooLarge) {
+				t.Errorf("%s: got %d %+v", path, r.code, status)
+			}
+		}
+	}
+	r := c.get(servicesPath + "?watch=true&resourceVersion=" + future)
+	if status := r.status(t); r.code != http.StatusGone || status.Reason != metav1.StatusReasonExpired {
+		t.Errorf("watch: got %d %+v", r.code, status)
+	}
+}
+
+func TestGetOneObject(t *testing.T) {
+	c := newSyncedCluster(t, service("s"), governed("g"), slice("g", thisNode, "node1", "node2"))
+	for _, accept := range []string{asJSON, asProtobuf, "application/yaml"} {
+		r := c.get("/api/v1/namespaces/default/services/s", "Accept", accept)
+		got := decodeAs[*corev1.Service](t, r)
+		if r.code != http.StatusOK || got.Name != "s" {
+			t.Errorf("%s: got %d %v", accept, r.code, got)
+		}
+		revisionOf(t, got)
+		pruned := decodeAs[*discoveryv1.EndpointSlice](t, c.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/g", "Accept", accept))
+		if nodesOf(pruned) != "node0,node1" {
+			t.Errorf("%s: endpoints on %s", accept, nodesOf(pruned))
+		}
+	}
+	for _, path := range []string{"/api/v1/namespaces/default/services/none", "/api/v1/namespaces/other/services/s"} {
+		r := c.get(path)
+		status := r.status(t)
+		if r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound || status.Details == nil || status.Details.Kind != "services" {
+			t.Errorf("%s: got %d %+v", path, r.code, status)
+		}
+	}
+	if r := c.get("/api/v1/namespaces/default/services/s?resourceVersion=abc"); r.code != http.StatusBadRequest {
+		t.Errorf("resourceVersion=abc: got %d", r.code)
+	}
+}
+
+func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
+	big := service("big")
+	big.Annotations = map[string]string{"filler": strings.Repeat("0123456789abcdef", gzipThreshold/16)}
+	c := newSyncedCluster(t, big)
+	small := newSyncedCluster(t, service("small"))
+	tests := []struct {
+		name           string
+		c              *cluster
+		acceptEncoding string
+		want           string
+	}{
+		{"large", c, "gzip", "gzip"},
+		{"large, refused", c, "gzip;q=0", ""},
+		{"large, not asked", c, "", ""},
+		{"small", small, "gzip", ""},
+	}
+	for _, test := range tests {
+		for _, accept := range []string{asJSON, asProtobuf} {
+			// Twice: the compressors are used again.
+			for range 2 {
+				r := test.c.get(servicesPath, "Accept", accept, "Accept-Encoding", test.acceptEncoding)
+				if got := r.header.Get("Content-Encoding"); got != test.want {
+					t.Fatalf("%s: got Content-Encoding %q, want %q", test.name, got, test.want)
+				}
+				if test.want != "" {
+					zip, err := gzip.NewReader(bytes.NewReader(r.body))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if r.body, err = io.ReadAll(zip); err != nil {
+						t.Fatal(err)
+					}
+				} else if r.header.Get("Content-Length") != strconv.Itoa(len(r.body)) {
+					t.Errorf("%s: Content-Length %s of %d bytes", test.name, r.header.Get("Content-Length"), len(r.body))
+				}
+				if list := decodeAs[*corev1.ServiceList](t, r); len(list.Items) != 1 {
+					t.Errorf("%s: got %d items", test.name, len(list.Items))
+				}
+			}
+		}
+	}
+}
+
+// TestOfflineStartIs503NeverAnEmptyList: kube-proxy deletes every rule of the node when it gets an empty list,
+// and keeps them when it gets an error.
+func TestOfflineStartIs503NeverAnEmptyList(t *testing.T) {
+	c := newCluster(t, nil)
+	check := func(path string) {
+		t.Helper()
+		for _, accept := range []string{asJSON, asProtobuf} {
+			r := c.get(path, "Accept", accept)
+			if r.code != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+				t.Errorf("%s: got %d, Retry-After %q: %q", path, r.code, r.header.Get("Retry-After"), r.body)
+				continue
+			}
+			if status := r.status(t); status.Details == nil || status.Details.RetryAfterSeconds == 0 {
+				t.Errorf("%s: %+v", path, status)
+			}
+		}
+	}
+	paths := []string{
+		servicesPath, servicesPath + "?watch=true", servicesPath + "?watch=true&resourceVersion=5", servicesPath + "?limit=500&resourceVersion=0",
+		"/api/v1/namespaces/default/services/s", slicesPath, slicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan",
+		"/api/v1/nodes/" + thisNode, "/api/v1/endpoints",
+	}
+	for _, path := range paths {
+		check(path)
+	}
+}
+
+// TestFirstListIsNeverPartial: SuperEdge's wrapper served while its cache was still filling. Slices are not
+// shown before all that prunes them is known.
+func TestFirstListIsNeverPartial(t *testing.T) {
+	services := storageInput{"services", func(c *cluster) { c.store.Services().Replace(encodeAll(governed("g"))) }}
+	slices := storageInput{"slices", func(c *cluster) {
+		c.store.EndpointSlices().Replace(encodeAll(slice("g", thisNode, "node2")))
+	}}
+	labels := storageInput{"nodes", func(c *cluster) {
+		c.store.NodeLabels().Replace(encodeAll(node(thisNode, "a"), node("node2", "b")))
+	}}
+	for _, order := range [][]storageInput{
+		{services, slices, labels}, {services, labels, slices}, {slices, services, labels},
+		{slices, labels, services}, {labels, services, slices}, {labels, slices, services},
+	} {
+		c := newCluster(t, nil)
+		// What arrives singly before the first complete list shows nothing.
+		c.apply(service("early"))
+		for i, input := range order {
+			if r := c.get(slicesPath); r.code != http.StatusServiceUnavailable {
+				t.Fatalf("before input %d (%s): got %d %s", i, input.name, r.code, r.body)
+			}
+			input.fill(c)
+		}
+		list := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath))
+		if len(list.Items) != 1 || nodesOf(&list.Items[0]) != thisNode {
+			t.Errorf("got %v", list.Items)
+		}
+		if got := decodeAs[*corev1.ServiceList](t, c.get(servicesPath)); namesOf(got.Items) != "g" {
+			t.Errorf("got services %s", namesOf(got.Items))
+		}
+	}
+}
+
+type storageInput struct {
+	name string
+	fill func(*cluster)
+}
+
+// TestResourceThatTheUpstreamDoesNotServeIs404: an empty 200 would make kube-proxy delete its rules.
+func TestResourceThatTheUpstreamDoesNotServeIs404(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	c.store.EndpointSlices().SetAbsent()
+	for _, path := range []string{slicesPath, slicesPath + "?watch=true", slicesPath + "?watch=true&resourceVersion=1", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s"} {
+		r := c.get(path)
+		if status := r.status(t); r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound {
+			t.Errorf("%s: got %d %+v", path, r.code, status)
+		}
+	}
+	// It comes back, after an upgrade of the upstream.
+	c.store.EndpointSlices().Replace(encodeAll(slice("s", "node2")))
+	if list := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath)); len(list.Items) != 1 {
+		t.Errorf("got %v", list)
+	}
+}
+
+// TestEndpointsAreFollowedOnDemand: the first request for Endpoints starts to follow them and waits for what
+// comes of it.
+func TestEndpointsAreFollowedOnDemand(t *testing.T) {
+	object := endpoints("s", thisNode, "node2")
+	arrivals := map[string]func(c *cluster){
+		"served": func(c *cluster) { c.store.Endpoints().Replace(encodeAll(object)) },
+		"absent": func(c *cluster) { c.store.Endpoints().SetAbsent() },
+	}
+	for name, arrive := range arrivals {
+		t.Run(name, func(t *testing.T) {
+			demands := make(chan *storage.Resource, 10)
+			c := newCluster(t, func(_ *storage.Options, s *Server) { s.Demand = func(r *storage.Resource) { demands <- r } })
+			c.sync(governed("s"))
+			go func() {
+				if <-demands == storage.Endpoints {
+					arrive(c)
+				}
+			}()
+			start := time.Now()
+			r := c.get("/api/v1/endpoints")
+			if name == "absent" {
+				if r.status(t); r.code != http.StatusNotFound {
+					t.Errorf("got %d %s", r.code, r.body)
+				}
+			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 || len(list.Items[0].Subsets[0].Addresses) != 1 { //nolint:staticcheck // old clients still ask for it
+				t.Errorf("got %v", list.Items)
+			}
+			// Both are answers; only their absence is worth the whole wait.
+			if took := time.Since(start); took >= demandPatience {
+				t.Errorf("answered after %s", took)
+			}
+		})
+	}
+}

@@ -1,0 +1,271 @@
+package serve
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+// TestMalformedQueryIsRefused: bad input gets a clear error as a Status, never a default.
+func TestMalformedQueryIsRefused(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	tests := []struct {
+		query string
+		code  int
+		// says is a part of the message: it must name what is wrong.
+		says string
+	}{
+		{"watch=maybe", 400, "watch"},
+		{"allowWatchBookmarks=perhaps", 400, "allowWatchBookmarks"},
+		{"watch=true&sendInitialEvents=si&resourceVersionMatch=NotOlderThan", 400, "sendInitialEvents"},
+		{"timeoutSeconds=-1", 400, "timeoutSeconds"},
+		{"timeoutSeconds=5m", 400, "timeoutSeconds"},
+		{"resourceVersion=abc", 400, "resourceVersion"},
+		{"resourceVersion=-1", 400, "resourceVersion"},
+		{"resourceVersion=99999999999999999999", 400, "resourceVersion"},
+		{"limit=-1", 400, "limit"},
+		{"limit=many", 400, "limit"},
+		{"labelSelector=" + url.QueryEscape("a in (b"), 400, "labelSelector"},
+		{"labelSelector=" + url.QueryEscape("a==b==c"), 400, "labelSelector"},
+		{"fieldSelector=" + url.QueryEscape("metadata.name"), 400, "fieldSelector"},
+		{"fieldSelector=" + url.QueryEscape("spec.externalName=x"), 400, "field label not supported"},
+		{"fieldSelector=" + url.QueryEscape("metadata.name=s,status.phase=x"), 400, "field label not supported"},
+		{"continue=%21", 400, "continue"},
+		{"continue=bm90IGpzb24", 400, "continue"},
+		{"continue=e30", 400, "continue"},
+		{"limit=1&resourceVersion=5&continue=" + continueToken{Revision: 1, Name: "a"}.String(), 400, "continue"},
+		{"watch=true&sendInitialEvents=true", 422, "resourceVersionMatch"},
+		{"watch=true&sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=1", 422, "resourceVersionMatch"},
+		{"watch=true&resourceVersionMatch=NotOlderThan&resourceVersion=1", 422, "resourceVersionMatch"},
+		{"sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=1", 422, "sendInitialEvents"},
+		{"resourceVersionMatch=Exact", 422, "resourceVersionMatch"},
+		{"resourceVersionMatch=Exact&resourceVersion=0", 422, "resourceVersionMatch"},
+		{"resourceVersionMatch=Sometimes&resourceVersion=1", 422, "resourceVersionMatch"},
+	}
+	for _, test := range tests {
+		t.Run(test.query, func(t *testing.T) {
+			for _, accept := range []string{asJSON, asProtobuf} {
+				r := c.get(servicesPath+"?"+test.query, "Accept", accept)
+				if r.code != test.code {
+					t.Fatalf("%s: got code %d, want %d: %q", accept, r.code, test.code, r.body)
+				}
+				status := r.status(t)
+				if !strings.Contains(status.Message, test.says) {
+					t.Errorf("%s: the message %q does not say %q", accept, status.Message, test.says)
+				}
+				want := metav1.StatusReasonBadRequest
+				if test.code == http.StatusUnprocessableEntity {
+					want = metav1.StatusReasonInvalid
+				}
+				if status.Reason != want {
+					t.Errorf("%s: got reason %s, want %s", accept, status.Reason, want)
+				}
+			}
+		})
+	}
+}
+
+func TestParseOptions(t *testing.T) {
+	collection := RequestInfo{Verb: "list", Resource: "services"}
+	tests := []struct {
+		query string
+		info  RequestInfo
+		check func(Options) bool
+	}{
+		{"", collection, func(o Options) bool {
+			return !o.Watch && !o.RevisionGiven && o.Revision == 0 && o.Selector.Everything()
+		}},
+		{"watch=1", collection, func(o Options) bool { return o.Watch }},
+		{"watch", collection, func(o Options) bool { return o.Watch }},
+		{"watch=false", collection, func(o Options) bool { return !o.Watch }},
+		{"watch=0", collection, func(o Options) bool { return !o.Watch }},
+		{"", RequestInfo{Verb: "watch"}, func(o Options) bool { return o.Watch }},
+		{"resourceVersion=0", collection, func(o Options) bool { return o.RevisionGiven && o.Revision == 0 }},
+		{"resourceVersion=12&resourceVersionMatch=Exact", collection, func(o Options) bool { return o.Exact && o.Revision == 12 }},
+		{"resourceVersion=12&resourceVersionMatch=NotOlderThan", collection, func(o Options) bool { return !o.Exact && o.Revision == 12 }},
+		{"timeoutSeconds=406&timeout=6m46s", collection, func(o Options) bool { return o.Timeout == 406*time.Second }},
+		{"timeoutSeconds=9223372036854775807", collection, func(o Options) bool { return o.Timeout == 24*time.Hour }},
+		{"limit=9223372036854775807", collection, func(o Options) bool { return o.Limit > 0 }},
+		{"watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", collection, func(o Options) bool {
+			return o.SendInitialEvents && !o.SkipInitialEvents && o.Bookmarks
+		}},
+		{"watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", collection, func(o Options) bool {
+			return !o.SendInitialEvents && o.SkipInitialEvents
+		}},
+		{"", RequestInfo{Verb: "watch", Namespace: "ns", Name: "x"}, func(o Options) bool {
+			name, ok := o.Selector.Fields.RequiresExactMatch("metadata.name")
+			return ok && name == "x" && o.Selector.Namespace == "ns"
+		}},
+		{"fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name", collection, func(o Options) bool {
+			return !o.Selector.Everything() && !o.Selector.Fields.Empty() && !o.Selector.Labels.Empty()
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.query, func(t *testing.T) {
+			query, err := url.ParseQuery(test.query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := ParseOptions(query, storage.Services, test.info)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !test.check(o) {
+				t.Errorf("got %+v", o)
+			}
+		})
+	}
+}
+
+// TestFieldSelectorsOfEachResource: those of kube-apiserver, and no others.
+func TestFieldSelectorsOfEachResource(t *testing.T) {
+	tests := []struct {
+		resource *storage.Resource
+		field    string
+		ok       bool
+	}{
+		{storage.Services, "metadata.name", true},
+		{storage.Services, "metadata.namespace", true},
+		{storage.Services, "spec.clusterIP", true},
+		{storage.Services, "spec.type", true},
+		{storage.EndpointSlices, "metadata.namespace", true},
+		{storage.EndpointSlices, "addressType", false},
+		{storage.Endpoints, "metadata.name", true},
+		{storage.Endpoints, "spec.clusterIP", false},
+		{storage.Nodes, "metadata.name", true},
+		{storage.Nodes, "metadata.namespace", false},
+		{storage.Nodes, "spec.unschedulable", true},
+	}
+	for _, test := range tests {
+		_, err := ParseOptions(url.Values{"fieldSelector": {test.field + "=x"}}, test.resource, RequestInfo{Verb: "list"})
+		if ok := err == nil; ok != test.ok {
+			t.Errorf("%s of %s: supported %v, want %v (%v)", test.field, test.resource.Resource, ok, test.ok, err)
+		}
+	}
+}
+
+func TestParseRequest(t *testing.T) {
+	tests := []struct {
+		method, path string
+		want         RequestInfo
+	}{
+		{"GET", "/api/v1/services", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
+		{"GET", "/api/v1/services/", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
+		{"HEAD", "/api/v1/services", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
+		{"GET", "/api/v1/namespaces/ns/services/s", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s"}},
+		{"GET", "/api/v1/namespaces/ns/services/s/proxy/a/b", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s", Subresource: "proxy/a/b"}},
+		{"GET", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices", RequestInfo{IsResource: true, Verb: "list", Group: "discovery.k8s.io", Version: "v1", Namespace: "ns", Resource: "endpointslices"}},
+		{"GET", "/api/v1/watch/namespaces/ns/endpoints/e", RequestInfo{IsResource: true, Verb: "watch", Version: "v1", Namespace: "ns", Resource: "endpoints", Name: "e"}},
+		{"GET", "/api/v1/namespaces/ns", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns"}},
+		{"GET", "/api/v1/namespaces/ns/status", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns", Subresource: "status"}},
+		{"POST", "/apis/events.k8s.io/v1/namespaces/ns/events", RequestInfo{IsResource: true, Verb: "create", Group: "events.k8s.io", Version: "v1", Namespace: "ns", Resource: "events"}},
+		{"PATCH", "/api/v1/namespaces/ns/events/e", RequestInfo{IsResource: true, Verb: "patch", Version: "v1", Namespace: "ns", Resource: "events", Name: "e"}},
+		{"PUT", "/api/v1/nodes/n/status", RequestInfo{IsResource: true, Verb: "update", Version: "v1", Resource: "nodes", Name: "n", Subresource: "status"}},
+		{"DELETE", "/api/v1/namespaces/ns/events", RequestInfo{IsResource: true, Verb: "deletecollection", Version: "v1", Namespace: "ns", Resource: "events"}},
+		{"DELETE", "/api/v1/namespaces/ns/events/e", RequestInfo{IsResource: true, Verb: "delete", Version: "v1", Namespace: "ns", Resource: "events", Name: "e"}},
+		{"GET", "/api", RequestInfo{Verb: "get"}},
+		{"GET", "/api/v1", RequestInfo{Verb: "get"}},
+		{"GET", "/apis/discovery.k8s.io/v1", RequestInfo{Verb: "get"}},
+		{"GET", "/version", RequestInfo{Verb: "get"}},
+		{"GET", "/", RequestInfo{Verb: "get"}},
+	}
+	for _, test := range tests {
+		t.Run(test.method+" "+test.path, func(t *testing.T) {
+			got := ParseRequest(&http.Request{Method: test.method, URL: &url.URL{Path: test.path}})
+			if test.want.Verb != got.Verb || (test.want.IsResource && got != test.want) || test.want.IsResource != got.IsResource {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+// isAPIError tells whether the error is one that a bad request may get.
+func isAPIError(err error) bool {
+	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err)
+}
+
+func FuzzParseRequest(f *testing.F) {
+	for _, seed := range []string{
+		"/api/v1/services", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/x", "/api/v1/watch/nodes/n", "/api/v1/watch", "//", "/api//v1//x", "/apis/a/b/namespaces/c/status",
+	} {
+		f.Add("GET", seed)
+	}
+	f.Fuzz(func(t *testing.T, method, path string) {
+		info := ParseRequest(&http.Request{Method: method, URL: &url.URL{Path: path}})
+		if info.IsResource && info.Verb == "" && method != "" {
+			t.Errorf("%q %q: no verb", method, path)
+		}
+		if !info.IsResource && (info.Name != "" || info.Resource != "") {
+			t.Errorf("%q %q: not a resource, but %+v", method, path, info)
+		}
+		if info.Subresource != "" && info.Name == "" && !strings.Contains(path, "//") {
+			t.Errorf("%q %q: a subresource of nothing: %+v", method, path, info)
+		}
+	})
+}
+
+func FuzzParseOptions(f *testing.F) {
+	for _, seed := range []string{
+		"watch=maybe", "limit=1&continue=e30", "resourceVersion=1&resourceVersionMatch=Exact", "labelSelector=a+in+(b,c),!d&fieldSelector=metadata.name!=x",
+		"allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=406&watch=true", "timeoutSeconds=18446744073709551616",
+	} {
+		f.Add(seed, "", false)
+	}
+	f.Fuzz(func(t *testing.T, rawQuery, name string, named bool) {
+		query, _ := url.ParseQuery(rawQuery) //nolint:errcheck // as net/http does
+		info := RequestInfo{Verb: "list"}
+		if named {
+			info = RequestInfo{Verb: "watch", Name: name}
+		}
+		for _, resource := range storage.Resources() {
+			o, err := ParseOptions(query, resource, info)
+			switch {
+			case err != nil && !isAPIError(err):
+				t.Fatalf("%q: not an API error: %v", rawQuery, err)
+			case err != nil:
+				continue
+			}
+			if o.Limit < 0 || o.Timeout < 0 || o.Timeout > 24*time.Hour {
+				t.Fatalf("%q: got limit %d, timeout %s", rawQuery, o.Limit, o.Timeout)
+			}
+			if o.SendInitialEvents && o.SkipInitialEvents {
+				t.Fatalf("%q: got %+v", rawQuery, o)
+			}
+		}
+	})
+}
+
+func FuzzContinueToken(f *testing.F) {
+	f.Add("e30")
+	f.Add(continueToken{Revision: 12, Namespace: "ns", Name: "n"}.String())
+	f.Fuzz(func(t *testing.T, text string) {
+		token, err := parseContinue(text)
+		if err != nil {
+			if !apierrors.IsBadRequest(err) {
+				t.Fatalf("%q: %v", text, err)
+			}
+			return
+		}
+		again, err := parseContinue(token.String())
+		if err != nil || *again != *token {
+			t.Fatalf("%q: %+v became %+v, %v", text, token, again, err)
+		}
+	})
+}
+
+func TestContinueTokenKeepsItsContents(t *testing.T) {
+	for _, token := range []continueToken{{1, "", "n"}, {1 << 62, "ns", "a.b-c"}, {7, strconv.Quote("\x00é"), "\n"}} {
+		got, err := parseContinue(token.String())
+		if err != nil || *got != token {
+			t.Errorf("%+v became %+v, %v", token, got, err)
+		}
+	}
+}

@@ -1,0 +1,530 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+const watchList = "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
+
+var bothEncodings = []string{asJSON, asProtobuf}
+
+// TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind: without it a streaming list hangs for ever, and
+// reflectors reject one of another kind.
+func TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind(t *testing.T) {
+	tests := []struct {
+		path string
+		is   func(any) bool
+		want []string
+	}{
+		{servicesPath, func(o any) bool { _, ok := o.(*corev1.Service); return ok }, []string{"ADDED a", "ADDED b"}},
+		{slicesPath, func(o any) bool { _, ok := o.(*discoveryv1.EndpointSlice); return ok }, []string{"ADDED a"}},
+		{"/api/v1/endpoints", func(o any) bool { _, ok := o.(*corev1.Endpoints); return ok }, nil}, //nolint:staticcheck // old clients still ask for it
+		{"/api/v1/nodes", func(o any) bool { _, ok := o.(*corev1.Node); return ok }, []string{"ADDED " + thisNode}},
+	}
+	for _, test := range tests {
+		for _, accept := range bothEncodings {
+			t.Run(test.path+" "+accept, func(t *testing.T) {
+				c := newSyncedCluster(t, service("b"), service("a"), slice("a", thisNode))
+				c.store.Endpoints().Replace(nil)
+				w := c.watch(test.path, watchList, accept)
+				w.expect(test.want...)
+				e := w.next()
+				if e.Type != watch.Bookmark || !test.is(e.Object) {
+					t.Fatalf("got %s of a %T", e.Type, e.Object)
+				}
+				bookmark := e.Object.(metav1.Object) //nolint:forcetypeassert // one of the above
+				if bookmark.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
+					t.Errorf("got annotations %v", bookmark.GetAnnotations())
+				}
+				if got := revisionOf(t, e.Object); got != c.store.Revision() {
+					t.Errorf("got revision %d, want %d", got, c.store.Revision())
+				}
+				if test.path == servicesPath {
+					c.apply(service("later"))
+					w.expect("ADDED later")
+				}
+			})
+		}
+	}
+}
+
+// TestWatchStarts tells how the parameters decide what a watch begins with.
+func TestWatchStarts(t *testing.T) {
+	const now = "NOW"
+	tests := []struct {
+		query string
+		want  []string
+	}{
+		{"", []string{"ADDED a", "ADDED new"}},
+		{"resourceVersion=0", []string{"ADDED a", "ADDED new"}},
+		{"resourceVersion=" + now, []string{"ADDED new"}},
+		{"resourceVersion=" + now + "&resourceVersionMatch=NotOlderThan&sendInitialEvents=false", []string{"ADDED new"}},
+		{"resourceVersionMatch=NotOlderThan&sendInitialEvents=false", []string{"ADDED new"}},
+		{"resourceVersion=0&resourceVersionMatch=NotOlderThan&sendInitialEvents=false", []string{"ADDED new"}},
+		{"resourceVersion=" + now + "&" + watchList, []string{"ADDED a", "BOOKMARK", "ADDED new"}},
+		{"resourceVersion=0&" + watchList, []string{"ADDED a", "BOOKMARK", "ADDED new"}},
+	}
+	for _, test := range tests {
+		for _, accept := range bothEncodings {
+			t.Run(test.query+" "+accept, func(t *testing.T) {
+				c := newSyncedCluster(t, service("a"))
+				query := strings.ReplaceAll(test.query, now, strconv.FormatUint(c.store.Revision(), 10))
+				// The headers of a watch arrive at once, so what is applied after them is after the start.
+				w := c.watch(servicesPath, query, accept)
+				c.apply(service("new"))
+				w.expect(test.want...)
+			})
+		}
+	}
+}
+
+func TestWatchByPathAndNamespace(t *testing.T) {
+	other := service("s")
+	other.Namespace, other.UID = "other", "other"
+	c := newSyncedCluster(t, service("s"), service("t"), other)
+	for path, want := range map[string][]string{
+		"/api/v1/watch/services":                       {"ADDED s", "ADDED t", "ADDED s"},
+		"/api/v1/watch/namespaces/default/services/t":  {"ADDED t"},
+		"/api/v1/namespaces/other/services":            {"ADDED s"},
+		"/api/v1/namespaces/other/services/?watch=1&x": {"ADDED s"},
+	} {
+		path, _, _ = strings.Cut(path, "?")
+		c.watch(path, "timeoutSeconds=1", asProtobuf).expect(want...)
+	}
+}
+
+// TestSelectorsOfWatches: an object that begins to match is added to the client, one that stops is deleted.
+func TestSelectorsOfWatches(t *testing.T) {
+	for _, accept := range bothEncodings {
+		t.Run(accept, func(t *testing.T) {
+			in := map[string]string{"in": "yes"}
+			c := newSyncedCluster(t, labelled(service("leaves"), in), service("joins"), service("never"), labelled(service("stays"), in))
+			w := c.watch(servicesPath, "labelSelector=in", accept)
+			w.expect("ADDED leaves", "ADDED stays")
+			c.apply(labelled(service("never"), map[string]string{"other": "x"}))
+			c.apply(service("leaves"))
+			gone := w.expect("DELETED leaves")[0]
+			if got := gone.Object.(*corev1.Service); got.Labels["in"] != "yes" || revisionOf(t, got) != c.store.Revision() { //nolint:forcetypeassert // expect saw its name
+				t.Errorf("a deletion carries the last version that the client knew and its own revision; got %v, labels %v", got.ResourceVersion, got.Labels)
+			}
+			c.apply(labelled(service("joins"), in))
+			c.apply(labelled(service("stays"), map[string]string{"in": "too"}))
+			c.remove(service("never"))
+			c.remove(service("leaves"))
+			c.remove(labelled(service("joins"), in))
+			w.expect("ADDED joins", "MODIFIED stays", "DELETED joins")
+		})
+	}
+}
+
+func TestFieldSelectorOfWatchFollowsTheField(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	w := c.watch(servicesPath, "fieldSelector="+url.QueryEscape("spec.clusterIP!=None"), asProtobuf)
+	w.expect("ADDED s")
+	headless := service("s")
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	c.apply(headless)
+	w.expect("DELETED s")
+	c.apply(service("s"))
+	w.expect("ADDED s")
+}
+
+// TestRelabelProducesEvents: with YurtHub a node moved between pools changes what its neighbours may see
+// without an event that says so.
+func TestRelabelProducesEvents(t *testing.T) {
+	c := newSyncedCluster(t, governed("g"), service("plain"), slice("g", thisNode, "node1", "node2"), slice("plain", thisNode, "node2"))
+	w := c.watch(slicesPath, "", asProtobuf)
+	first := w.expect("ADDED g", "ADDED plain")[0]
+	before := revisionOf(t, first.Object)
+	check := func(want string) {
+		t.Helper()
+		e := w.expect("MODIFIED g")[0]
+		s := e.Object.(*discoveryv1.EndpointSlice) //nolint:forcetypeassert // expect saw its name
+		if nodesOf(s) != want {
+			t.Errorf("endpoints on %s, want %s", nodesOf(s), want)
+		}
+		// Shared informers take an update without a new resourceVersion for a resync.
+		if now := revisionOf(t, s); now <= before {
+			t.Errorf("revision %d after %d", now, before)
+		} else {
+			before = now
+		}
+	}
+	c.apply(node("node2", "a"))
+	check("node0,node1,node2")
+	c.apply(node("node1", "b"))
+	check("node0,node2")
+	c.apply(node(thisNode, "b"))
+	check("node0,node1")
+	c.remove(node("node1", "b"))
+	check("node0")
+}
+
+// TestResumeFromBeforeARelabelGetsTheNewsOr410: a client that resumes there and hears nothing stays stale for
+// ever; YurtHub has this hole.
+func TestResumeFromBeforeARelabelGetsTheNewsOr410(t *testing.T) {
+	for _, accept := range bothEncodings {
+		t.Run(accept, func(t *testing.T) {
+			c := newCluster(t, func(o *storage.Options, _ *Server) { o.MaxEvents = 3 })
+			c.sync(governed("g"), slice("g", thisNode, "node2"))
+			revision := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath, "Accept", accept)).ResourceVersion
+			c.apply(node("node2", "a"))
+			e := c.watch(slicesPath, "resourceVersion="+revision, accept).expect("MODIFIED g")[0]
+			if got := nodesOf(e.Object.(*discoveryv1.EndpointSlice)); got != "node0,node2" { //nolint:forcetypeassert // expect saw its name
+				t.Errorf("endpoints on %s", got)
+			}
+			for i := range 5 {
+				c.apply(node("node2", []string{"a", "b"}[(i+1)%2]))
+			}
+			r := c.get(slicesPath+"?watch=true&resourceVersion="+revision, "Accept", accept)
+			if status := r.status(t); r.code != http.StatusGone || status.Reason != metav1.StatusReasonExpired {
+				t.Errorf("got %d %+v", r.code, status)
+			}
+		})
+	}
+}
+
+// TestDeletedWhileDisconnected: SuperEdge's wrapper forgot deletions that came as tombstones, and its clients
+// kept ghosts.
+func TestDeletedWhileDisconnected(t *testing.T) {
+	c := newSyncedCluster(t, service("ghost"), service("s"))
+	w := c.watch(servicesPath, "", asProtobuf)
+	events := w.expect("ADDED ghost", "ADDED s")
+	w.cancel()
+	// The upstream's relist no longer has it: the only sign of the deletion there is.
+	c.store.Services().Replace(encodeAll(service("s")))
+	resumed := c.watch(servicesPath, "resourceVersion="+strconv.FormatUint(revisionOf(t, events[1].Object), 10), asProtobuf)
+	resumed.expect("DELETED ghost")
+	if got := decodeAs[*corev1.ServiceList](t, c.get(servicesPath)); namesOf(got.Items) != "s" {
+		t.Errorf("got %s", namesOf(got.Items))
+	}
+}
+
+// TestAnnotationOnlyChangesAreEvents: SuperEdge's wrapper compared subsets only, so that annotating
+// default/kubernetes had no effect until it restarted.
+func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
+	c := newCluster(t, func(o *storage.Options, _ *Server) { o.KeepKubernetesEndpoint = false })
+	kubernetes := endpoints("kubernetes", "")
+	kubernetes.Subsets[0].Addresses[0].NodeName = nil
+	kubernetesSlice := slice("kubernetes")
+	kubernetesSlice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}}}
+	c.store.KubernetesEndpoints().Replace(encodeAll(kubernetes))
+	c.store.Endpoints().Replace(encodeAll(kubernetes, endpoints("s", thisNode)))
+	c.sync(service("kubernetes"), service("s"), kubernetesSlice)
+	w := c.watch("/api/v1/endpoints", "", asProtobuf)
+	w.expect("ADDED kubernetes", "ADDED s")
+	slices := c.watch(slicesPath, "", asProtobuf)
+	slices.expect("ADDED kubernetes")
+
+	annotated := endpoints("s", thisNode)
+	annotated.Annotations = map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "2024-01-01T00:00:00Z"}
+	c.apply(annotated)
+	w.expect("MODIFIED s")
+
+	local := kubernetes.DeepCopy()
+	local.Annotations = map[string]string{superedgev1.AnnotationLocalEndpoint: "169.254.0.1", superedgev1.AnnotationLocalPort: "51003"}
+	c.apply(local)
+	e := w.expect("MODIFIED kubernetes")[0]
+	got := e.Object.(*corev1.Endpoints) //nolint:forcetypeassert,staticcheck // expect saw its name
+	if len(got.Subsets) != 1 || got.Subsets[0].Addresses[0].IP != "169.254.0.1" || got.Subsets[0].Ports[0].Port != 51003 {
+		t.Errorf("got %+v", got.Subsets)
+	}
+	c.store.KubernetesEndpoints().Apply(encodeWire(local))
+	e = slices.expect("MODIFIED kubernetes")[0]
+	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" || *got.Ports[0].Port != 51003 { //nolint:forcetypeassert // expect saw its name
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestWatchEndsAtItsTimeout(t *testing.T) {
+	for _, accept := range bothEncodings {
+		t.Run(accept, func(t *testing.T) {
+			t.Parallel()
+			c := newSyncedCluster(t, service("s"))
+			start := time.Now()
+			w := c.watch(servicesPath, "timeoutSeconds=1", accept)
+			w.expect("ADDED s")
+			w.expectEnd()
+			if took := time.Since(start); took < time.Second {
+				t.Errorf("ended after %s", took)
+			}
+			// A client that takes bookmarks learns how far it has come.
+			w = c.watch(servicesPath, "timeoutSeconds=1&allowWatchBookmarks=true", accept)
+			w.expect("ADDED s", "BOOKMARK")
+			w.expectEnd()
+		})
+	}
+}
+
+// TestBookmarksMoveWithOtherResources: a client of a quiet resource must be able to resume after the others
+// have filled the revisions between.
+func TestBookmarksMoveWithOtherResources(t *testing.T) {
+	for _, accept := range bothEncodings {
+		t.Run(accept, func(t *testing.T) {
+			c := newCluster(t, func(_ *storage.Options, s *Server) { s.BookmarkInterval = 10 * time.Millisecond })
+			c.sync(service("s"))
+			w := c.watch(slicesPath, "allowWatchBookmarks=true", accept)
+			w.expect("BOOKMARK")
+			silent := c.watch(slicesPath, "timeoutSeconds=1", accept)
+			c.apply(service("t"))
+			want := c.store.Revision()
+			eventually(t, func() string {
+				e := w.next()
+				bookmark, ok := e.Object.(*discoveryv1.EndpointSlice)
+				if e.Type != watch.Bookmark || !ok {
+					t.Fatalf("got %s of a %T", e.Type, e.Object)
+				}
+				if _, marked := bookmark.Annotations[metav1.InitialEventsAnnotationKey]; marked {
+					t.Fatal("an ordinary bookmark that claims to end the initial events")
+				}
+				if got := revisionOf(t, bookmark); got != want {
+					return fmt.Sprintf("bookmark at %d, want %d", got, want)
+				}
+				return ""
+			})
+			c.watch(slicesPath, "timeoutSeconds=1&resourceVersion="+strconv.FormatUint(want, 10), accept).expectEnd()
+			silent.expectEnd()
+		})
+	}
+}
+
+// TestNothingIsDroppedForASlowWatcher: SuperEdge's wrapper had channels of 100 that dropped what did not fit.
+// Here a watcher that does not read for thousands of events gets every one of them, and holds nobody up.
+func TestNothingIsDroppedForASlowWatcher(t *testing.T) {
+	const events = 5000
+	for _, accept := range bothEncodings {
+		t.Run(accept, func(t *testing.T) {
+			c := newSyncedCluster(t, service("s"))
+			slow := c.watch(servicesPath, "", accept)
+			quick := c.watch(servicesPath, "", accept)
+			for i := range events {
+				c.apply(labelled(service("s"), map[string]string{"n": strconv.Itoa(i)}))
+			}
+			for name, w := range map[string]*stream{"quick": quick, "slow": slow} {
+				w.expect("ADDED s")
+				for i := range events {
+					e := w.next()
+					if got := e.Object.(*corev1.Service).Labels["n"]; e.Type != watch.Modified || got != strconv.Itoa(i) { //nolint:forcetypeassert // there is nothing else
+						t.Fatalf("%s: event %d: got %s %s", name, i, e.Type, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestWatcherThatFallsOffTheLogIsToldSo: an ERROR event with 410, on which clients list again.
+func TestWatcherThatFallsOffTheLogIsToldSo(t *testing.T) {
+	for _, accept := range bothEncodings {
+		t.Run(accept, func(t *testing.T) {
+			c := newCluster(t, func(o *storage.Options, _ *Server) { o.MaxEvents = 2 })
+			c.sync()
+			w := c.watch(servicesPath, "", accept)
+			// More than the socket's buffers hold, so that the watcher blocks and then lags.
+			filler := strings.Repeat("x", 200<<10)
+			for i := range 200 {
+				c.apply(labelled(service("big"), map[string]string{"n": strconv.Itoa(i), "filler": filler}))
+			}
+			for {
+				e := w.next()
+				if e.Type != watch.Error {
+					continue
+				}
+				status, ok := e.Object.(*metav1.Status)
+				if !ok || status.Code != http.StatusGone || status.Reason != metav1.StatusReasonExpired {
+					t.Fatalf("got %T %v", e.Object, e.Object)
+				}
+				break
+			}
+			w.expectEnd()
+		})
+	}
+}
+
+// TestClientThatNeverReadsIsCutOff: it must not hold a goroutine and its buffers for ever.
+func TestClientThatNeverReadsIsCutOff(t *testing.T) {
+	ended := make(chan struct{})
+	c := newCluster(t, func(_ *storage.Options, s *Server) {
+		s.WriteTimeout = 100 * time.Millisecond
+		s.Observer = observer{ended: func() { close(ended) }}
+	})
+	c.sync()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := c.request(ctx, servicesPath+"?watch=true")
+	defer r.Body.Close() //nolint:errcheck // a test's client
+	filler := strings.Repeat("x", 1<<20)
+	deadline := time.Now().Add(patience)
+	for i := 0; ; i++ {
+		c.apply(labelled(service("big"), map[string]string{"n": strconv.Itoa(i), "filler": filler}))
+		select {
+		case <-ended:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the watch of a client that does not read goes on")
+		}
+	}
+}
+
+type observer struct {
+	ended func()
+	sent  func(resource string, delay time.Duration)
+}
+
+func (o observer) WatchStarted(string) func() { return o.ended }
+
+func (o observer) EventSent(resource string, delay time.Duration) {
+	if o.sent != nil {
+		o.sent(resource, delay)
+	}
+}
+
+// TestObserverIsToldOfEvents: of every event, once, with its delay.
+func TestObserverIsToldOfEvents(t *testing.T) {
+	now := time.Unix(1700000000, 0)
+	sent := make(chan time.Duration, 10)
+	c := newCluster(t, func(o *storage.Options, s *Server) {
+		o.Clock = func() time.Time { return now }
+		s.Clock = func() time.Time { return now.Add(time.Second) }
+		s.Observer = observer{ended: func() {}, sent: func(_ string, delay time.Duration) { sent <- delay }}
+	})
+	c.sync(service("initial"))
+	w := c.watch(servicesPath, "", asProtobuf)
+	w.expect("ADDED initial")
+	c.apply(service("a"))
+	c.apply(service("b"))
+	w.expect("ADDED a", "ADDED b")
+	for range 2 {
+		select {
+		case delay := <-sent:
+			if delay != time.Second {
+				t.Errorf("got a delay of %s", delay)
+			}
+		case <-time.After(patience):
+			t.Fatal("no more is told")
+		}
+	}
+	select {
+	case <-sent:
+		t.Error("initial events have no delay to tell")
+	default:
+	}
+}
+
+// TestQuietWatchOutlivesTheWriteTimeout: the time that a client has to accept what is written must not run
+// while there is nothing to write. Over HTTP/2 a deadline that passes resets the stream even so.
+func TestQuietWatchOutlivesTheWriteTimeout(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, func(_ *storage.Options, s *Server) { s.WriteTimeout = 50 * time.Millisecond })
+			c.sync()
+			listener := httptest.NewUnstartedServer(c)
+			listener.EnableHTTP2 = protocol == "HTTP/2.0"
+			listener.StartTLS()
+			t.Cleanup(func() {
+				listener.CloseClientConnections()
+				listener.Close()
+			})
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, listener.URL+servicesPath+"?watch=true&timeoutSeconds=1", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client := listener.Client()
+			client.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS12 //nolint:forcetypeassert // httptest's
+			r, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close() //nolint:errcheck // a test's client
+			if r.Proto != protocol {
+				t.Fatalf("speaking %s", r.Proto)
+			}
+			// It lasts twenty times the write timeout and says nothing.
+			if body, err := io.ReadAll(r.Body); err != nil || len(body) > 0 {
+				t.Errorf("got %q, error %v; want a clean end", body, err)
+			}
+		})
+	}
+}
+
+// TestNoGoroutineOutlivesItsWatch: SuperEdge's wrapper leaked a watcher with every reconnect.
+func TestNoGoroutineOutlivesItsWatch(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	// What the first connection starts for good is no leak.
+	c.watch(servicesPath, "", asJSON).cancel()
+	settled := func(most int) func() string {
+		return func() string {
+			if n := runtime.NumGoroutine(); n > most {
+				return fmt.Sprintf("%d goroutines, want at most %d", n, most)
+			}
+			return ""
+		}
+	}
+	before := runtime.NumGoroutine()
+	var streams []*stream
+	for range 50 {
+		for _, accept := range bothEncodings {
+			w := c.watch(servicesPath, watchList, accept)
+			w.expect("ADDED s", "BOOKMARK")
+			streams = append(streams, w)
+		}
+	}
+	for i, w := range streams {
+		w.cancel()
+		// Events go on meanwhile; some watchers learn of their client's end by the write that fails.
+		c.apply(labelled(service("s"), map[string]string{"n": strconv.Itoa(i)}))
+	}
+	eventually(t, settled(before+5))
+}
+
+// TestStopEndsWatchesCleanly: clients see the end of the stream, not a broken connection, and resume elsewhere.
+func TestStopEndsWatchesCleanly(t *testing.T) {
+	stopping := make(chan struct{})
+	c := newCluster(t, func(_ *storage.Options, s *Server) { s.Stopping = stopping })
+	c.sync(service("s"))
+	var streams []*stream
+	for _, accept := range bothEncodings {
+		plain, bookmarks := c.watch(servicesPath, "", accept), c.watch(servicesPath, "allowWatchBookmarks=true", accept)
+		plain.expect("ADDED s")
+		bookmarks.expect("ADDED s")
+		streams = append(streams, plain)
+		defer func() {
+			bookmarks.expect("BOOKMARK")
+			bookmarks.expectEnd()
+		}()
+	}
+	close(stopping)
+	for _, w := range streams {
+		w.expectEnd()
+	}
+}
+
+// TestWatchWithoutEventsAnswersAtOnce: clients wait for the headers.
+func TestWatchWithoutEventsAnswersAtOnce(t *testing.T) {
+	c := newSyncedCluster(t)
+	for _, accept := range bothEncodings {
+		c.watch(servicesPath, "resourceVersion="+strconv.FormatUint(c.store.Revision(), 10), accept).cancel()
+	}
+}

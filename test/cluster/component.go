@@ -32,6 +32,8 @@ type Component struct {
 	path    string
 	env     []string
 	logFile string
+	// privateTmp, if set, is a directory that this component of the components binary sees as /tmp.
+	privateTmp string
 	// ready asks the component whether it is ready; the error says why it is not.
 	ready        func(context.Context) error
 	readyTimeout time.Duration
@@ -120,6 +122,10 @@ func (c *Component) Launch() error {
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Env = c.env
 	cmd.Stdout, cmd.Stderr = log, log
+	if c.privateTmp != "" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		cmd.Env = append(append([]string(nil), c.env...), "COMPONENT_TMP="+c.privateTmp)
+	}
 	if err := c.thread.Start(cmd); err != nil {
 		return fmt.Errorf("%s: starting %s: %w", c.name, c.path, err)
 	}
@@ -285,6 +291,7 @@ func tailOf(path string, size int64) (string, error) {
 func poll(ctx context.Context, ask func(context.Context) error) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
+	var last error
 	for {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := ask(attempt)
@@ -292,9 +299,12 @@ func poll(ctx context.Context, ask func(context.Context) error) error {
 		if err == nil {
 			return nil
 		}
+		if last == nil || ctx.Err() == nil { // not of an attempt that was cut off: it tells nothing
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
 		case <-ticker.C:
 		}
 	}

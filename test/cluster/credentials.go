@@ -164,7 +164,8 @@ func (c *credentials) createTokens() error {
 	return os.WriteFile(c.file("tokens.csv"), []byte(lines.String()), 0o600)
 }
 
-// writeKubeconfig writes a kubeconfig for the role and the server's URL, and returns its path.
+// writeKubeconfig writes a kubeconfig for the role and the server's URL, and returns its path. The name is one
+// in the directory for credentials, or an absolute path.
 func (c *credentials) writeKubeconfig(name string, role Role, server string) (string, error) {
 	const context = "embedded"
 	config := clientcmdapi.NewConfig()
@@ -172,7 +173,10 @@ func (c *credentials) writeKubeconfig(name string, role Role, server string) (st
 	config.AuthInfos[string(role)] = &clientcmdapi.AuthInfo{Token: c.tokens[role]}
 	config.Contexts[context] = &clientcmdapi.Context{Cluster: context, AuthInfo: string(role)}
 	config.CurrentContext = context
-	path := c.file(name)
+	path := name
+	if !filepath.IsAbs(name) {
+		path = c.file(name)
+	}
 	if err := clientcmd.WriteToFile(*config, path); err != nil {
 		return "", fmt.Errorf("writing kubeconfig %s: %w", path, err)
 	}

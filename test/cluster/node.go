@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"sort"
 	"strings"
 	"time"
@@ -198,40 +200,61 @@ func (n *Node) rulesProgrammed(ctx context.Context) error {
 	return nil
 }
 
+// startKubelet starts the real kubelet over its fake runtime and waits until it reports itself Ready, which it
+// does in rounds of 10 s. The Node is registered for it, not Ready: a kubelet that finds none first fails for
+// up to 20 s to annotate it.
 func (c *Cluster) startKubelet(ctx context.Context, node *Node) error {
-	kubeconfig, err := c.credentials.writeKubeconfig("kubelet-"+node.Spec.Name+".kubeconfig", RoleAdmin, c.apiServerURL())
-	if err != nil {
+	if err := c.registerNode(ctx, node, corev1.ConditionFalse); err != nil {
 		return err
 	}
-	var labels []string
-	for key, value := range node.Spec.Labels {
-		labels = append(labels, key+"="+value)
+	tmp := filepath.Join(c.dir, "tmp", "kubelet-"+node.Spec.Name)
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return fmt.Errorf("creating the kubelet's directory: %w", err)
 	}
-	sort.Strings(labels)
+	const kubeconfig = "kubeconfig" // in what the kubelet sees as /tmp
+	if _, err := c.credentials.writeKubeconfig(filepath.Join(tmp, kubeconfig), RoleAdmin, c.apiServerURL()); err != nil {
+		return err
+	}
 	ready := func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) }
 	node.Kubelet = c.program("kubelet@"+node.Spec.Name, c.options.Components, node.namespace.Thread, ready,
-		"kubemark", "--morph=kubelet", "--name="+node.Spec.Name, "--kubeconfig="+kubeconfig,
-		"--node-labels="+strings.Join(labels, ","), "--use-host-image-service=false",
-		"--cert-dir="+c.credentials.dir,
+		"kubemark", "--morph=kubelet", "--name="+node.Spec.Name, "--kubeconfig=/tmp/"+kubeconfig,
+		"--use-host-image-service=false", "--cert-dir=/tmp",
 	)
+	node.Kubelet.privateTmp = tmp
 	return c.startStep(ctx, node.Kubelet)
 }
 
-// createNodeObject creates the Node as a kubelet would have, and waits until pods can be scheduled to it.
-func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
+// object is the Node as it is created, without status.
+func (n *Node) object() *corev1.Node {
 	object := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        node.Spec.Name,
-			Labels:      map[string]string{corev1.LabelHostname: node.Spec.Name, corev1.LabelOSStable: "linux"},
-			Annotations: map[string]string{kwokAnnotation: "fake"},
+			Name:   n.Spec.Name,
+			Labels: map[string]string{corev1.LabelHostname: n.Spec.Name, corev1.LabelOSStable: "linux"},
 		},
-		Spec: corev1.NodeSpec{PodCIDR: node.PodCIDR, PodCIDRs: []string{node.PodCIDR}},
+		Spec: corev1.NodeSpec{PodCIDR: n.PodCIDR, PodCIDRs: []string{n.PodCIDR}},
 	}
-	for key, value := range node.Spec.Labels {
+	for key, value := range n.Spec.Labels {
 		object.Labels[key] = value
 	}
-	created, err := c.client.CoreV1().Nodes().Create(ctx, object, metav1.CreateOptions{})
-	if err != nil {
+	if !n.Spec.Kubelet {
+		object.Annotations = map[string]string{kwokAnnotation: "fake"}
+	}
+	return object
+}
+
+// createNodeObject creates the Node as its kubelet would have, and waits until pods can be scheduled to it.
+func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
+	if err := c.registerNode(ctx, node, corev1.ConditionTrue); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.ReadyTimeout)
+	defer cancel()
+	return poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
+}
+
+// registerNode creates the Node with its addresses, resources and this condition Ready.
+func (c *Cluster) registerNode(ctx context.Context, node *Node, ready corev1.ConditionStatus) error {
+	if _, err := c.client.CoreV1().Nodes().Create(ctx, node.object(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the Node: %w", err)
 	}
 	resources := corev1.ResourceList{
@@ -240,20 +263,19 @@ func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
 		corev1.ResourcePods:   resource.MustParse("250"),
 	}
 	now := metav1.Now()
-	created.Status = corev1.NodeStatus{
+	patch, err := json.Marshal(map[string]any{"status": corev1.NodeStatus{
 		Capacity:    resources,
 		Allocatable: resources,
 		Phase:       corev1.NodeRunning, // kwok's heartbeat stage asks for it
 		Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+			Type: corev1.NodeReady, Status: ready, Reason: "Registered",
 			LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
 		Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: node.Address},
 			{Type: corev1.NodeHostName, Address: node.Spec.Name},
 		},
-	}
-	patch, err := json.Marshal(map[string]any{"status": created.Status})
+	}})
 	if err != nil {
 		return fmt.Errorf("encoding the Node's status: %w", err)
 	}
@@ -262,9 +284,7 @@ func (c *Cluster) createNodeObject(ctx context.Context, node *Node) error {
 		metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("setting the Node's status: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.ReadyTimeout)
-	defer cancel()
-	return poll(ctx, func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) })
+	return nil
 }
 
 // nodeReady asks whether the node is Ready and takes pods.

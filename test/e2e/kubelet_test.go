@@ -24,7 +24,8 @@ const (
 )
 
 // TestKubelet follows readiness from where it comes from, a real kubelet's status manager, to kube-proxy's
-// rules, and prints when it passed each hop.
+// rules, and prints when it passed each hop. kube-proxy writes rules at most once a second: of changes in quick
+// succession the last hop shows this wait.
 func TestKubelet(t *testing.T) {
 	f := newFixture(t)
 	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: "k1", Labels: map[string]string{unitLabel: unitA}, Kubelet: true})

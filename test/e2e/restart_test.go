@@ -2,12 +2,16 @@ package e2e
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
 )
+
+// stopLimit is how long a wrapper may take to end after SIGTERM while it serves nothing but watches.
+const stopLimit = 3 * time.Second
 
 // While the wrapper is away kube-proxy must keep the rules it has, and catch up afterwards with what happened
 // in between.
@@ -40,8 +44,13 @@ func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	stream := f.startTraffic(service, closedLoop)
 	f.atLeast(stream, 50)
 	f.eachNode(func(node *cluster.Node) error {
+		begin := time.Now()
 		if err := node.Wrapper.Stop(); err != nil {
 			return err
+		}
+		// All that time kube-proxy is refused and backs off further and further.
+		if took := time.Since(begin); took > stopLimit {
+			f.Errorf("the wrapper of %s took %s to end after SIGTERM, more than %s", node.Spec.Name, took, stopLimit)
 		}
 		if code := node.Wrapper.ExitCode(); code != 0 {
 			f.Errorf("the wrapper of %s ended with exit code %d after SIGTERM", node.Spec.Name, code)

@@ -2,6 +2,9 @@
 // that its first argument names. One link instead of eight keeps a cold build of the cluster short.
 //
 //	components kube-apiserver --etcd-servers=...
+//
+// If the environment variable COMPONENT_TMP names a directory, it is mounted over /tmp first. The process must
+// have been started in a mount namespace of its own then; it is for components that insist on /tmp.
 package main
 
 import (
@@ -13,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	"golang.org/x/sys/unix"
 	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
@@ -46,6 +50,12 @@ var components = map[string]func() int{
 }
 
 func main() {
+	if dir := os.Getenv("COMPONENT_TMP"); dir != "" {
+		if err := unix.Mount(dir, "/tmp", "", unix.MS_BIND, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "components: mounting %s over /tmp: %v\n", dir, err)
+			os.Exit(1)
+		}
+	}
 	if len(os.Args) > 1 {
 		if run, ok := components[os.Args[1]]; ok {
 			os.Args = os.Args[1:]

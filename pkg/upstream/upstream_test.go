@@ -1,0 +1,661 @@
+package upstream
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
+)
+
+// patience is how long a test waits for what must happen. Reflectors back off for up to some seconds.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	// Reflectors say a lot about upstreams that misbehave, as they do here.
+	klog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+// follower is an Upstream at work, and the Store that it fills.
+type follower struct {
+	t        *testing.T
+	api      *upstreamtest.API
+	store    *storage.Store
+	upstream *Upstream
+}
+
+// follow runs an Upstream against the address until the test ends.
+func follow(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
+	t.Helper()
+	f := &follower{t: t, api: api, store: storage.New(storage.Options{NodeName: "node0"})}
+	var err error
+	f.upstream, err = New(Options{Config: config, Store: f.store, NodeName: "node0", FollowKubernetesEndpoints: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.upstream.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			t.Error("Run does not return when it is told to")
+		}
+	})
+	return f
+}
+
+// followNew has an API of its own, filled with a small cluster.
+func followNew(t *testing.T, b upstreamtest.Behaviour) *follower {
+	t.Helper()
+	api := smallCluster()
+	api.Behave(b)
+	return follow(t, api, &rest.Config{Host: serve(t, api)})
+}
+
+func serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
+// smallCluster has two nodes, three Services and a slice of one of them.
+func smallCluster() *upstreamtest.API {
+	api := upstreamtest.New()
+	api.Put(node("node0", "a"))
+	api.Put(node("node1", "b"))
+	for _, name := range []string{"a", "b", "c"} {
+		api.Put(service(name))
+	}
+	api.Put(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "a-1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node1")}},
+	})
+	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}) //nolint:staticcheck // the wrapper follows it
+	return api
+}
+
+func node(name, zone string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
+		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"large"}}}},
+	}
+}
+
+func service(name string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: name,
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", Operation: metav1.ManagedFieldsOperationApply}},
+	}}
+}
+
+// names are those of what the Store shows of a resource, or why it shows nothing.
+func (f *follower) names(r *storage.Resource) string {
+	objects, _, err := f.store.List(r, "")
+	if err != nil {
+		return err.Error()
+	}
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.Name())
+	}
+	return strings.Join(names, ",")
+}
+
+func (f *follower) expect(r *storage.Resource, want string) {
+	f.t.Helper()
+	eventually(f.t, func() string {
+		if got := f.names(r); got != want {
+			return fmt.Sprintf("%s: got %q, want %q; %+v", r.Resource, got, want, f.upstream.States())
+		}
+		return ""
+	})
+}
+
+func (f *follower) expectSynced() {
+	f.t.Helper()
+	f.expect(storage.Services, "a,b,c")
+	f.expect(storage.EndpointSlices, "a-1")
+	f.expect(storage.Nodes, "node0")
+	eventually(f.t, func() string {
+		if n := f.store.NodeCount(); n != 2 {
+			return fmt.Sprintf("%d nodes are known", n)
+		}
+		return ""
+	})
+}
+
+func (f *follower) state(name string) SourceState {
+	f.t.Helper()
+	for _, s := range f.upstream.States() {
+		if s.Name == name {
+			return s
+		}
+	}
+	f.t.Fatalf("there is no source %s", name)
+	return SourceState{}
+}
+
+// events are what the Store's log holds of a resource after a revision.
+func (f *follower) events(r *storage.Resource, after uint64) string {
+	f.t.Helper()
+	cursor, err := f.store.Watch(r, after)
+	if err != nil {
+		return err.Error()
+	}
+	events, _, err := cursor.Next(1000)
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, e := range events {
+		all = append(all, string(e.Type)+" "+e.Object.Name())
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+func eventually(t *testing.T, condition func() string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		said := condition()
+		if said == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(said)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// TestSyncsThrough lists upstreams that answer otherwise than a kube-apiserver. Through each the wrapper becomes
+// ready and follows changes.
+func TestSyncsThrough(t *testing.T) {
+	tests := map[string]upstreamtest.Behaviour{
+		"one as it should be":                   {},
+		"one that gives lists no revision":      {NoListRevision: true},
+		"one that answers in JSON":              {JSONOnly: true},
+		"one that knows no metadata-only lists": {WholeObjects: true},
+		"one that answers whole nodes in JSON":  {WholeObjects: true, JSONOnly: true},
+		"one that gives lists in pages":         {PageSize: 1},
+		"one that gives pages in JSON":          {PageSize: 2, JSONOnly: true},
+		"one that gives pages without revision": {PageSize: 1, NoListRevision: true},
+	}
+	for name, behaviour := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := followNew(t, behaviour)
+			f.expectSynced()
+			f.api.Put(service("d"))
+			f.expect(storage.Services, "a,b,c,d")
+			f.api.Delete(service("b"))
+			f.expect(storage.Services, "a,c,d")
+			f.api.Put(node("node2", "c"))
+			eventually(t, func() string {
+				if n := f.store.NodeCount(); n != 3 {
+					return fmt.Sprintf("%d nodes are known", n)
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// TestBecomesReadyWithoutStreamingLists: caching edge proxies accept sendInitialEvents and never send the
+// bookmark, as the upstream here does. So it must not be asked for.
+func TestBecomesReadyWithoutStreamingLists(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	for _, r := range f.api.Requests() {
+		if _, ok := r.Query["sendInitialEvents"]; ok {
+			t.Errorf("%s %s asks for initial events: %v", r.Method, r.Path, r.Query)
+		}
+	}
+}
+
+// TestRequests: protobuf is preferred, of other nodes only metadata is asked for, of the own node all, and legacy
+// Endpoints only on demand.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	var all, own, kubernetes bool
+	for _, r := range f.api.Requests() {
+		accept, selector := r.Header.Get("Accept"), strings.Join(r.Query["fieldSelector"], "")
+		if !strings.HasPrefix(accept, runtime.ContentTypeProtobuf) || !strings.Contains(accept, runtime.ContentTypeJSON) {
+			t.Errorf("%s: Accept %q", r.Path, accept)
+		}
+		metadataOnly := strings.Contains(accept, "as=PartialObjectMetadata")
+		switch {
+		case r.Path == "/api/v1/nodes" && selector == "":
+			all = true
+			if !metadataOnly {
+				t.Errorf("all nodes are asked for whole: %q", accept)
+			}
+		case r.Path == "/api/v1/nodes":
+			own = true
+			if metadataOnly || selector != "metadata.name=node0" {
+				t.Errorf("own node: Accept %q, fieldSelector %q", accept, selector)
+			}
+		case r.Path == "/api/v1/namespaces/default/endpoints" && selector == "metadata.name=kubernetes":
+			kubernetes = true
+		case strings.Contains(r.Path, "endpoints") && !strings.Contains(r.Path, "endpointslices"):
+			t.Errorf("Endpoints are asked for without demand: %s", r.Path)
+		}
+	}
+	if !all || !own || !kubernetes {
+		t.Errorf("all nodes asked for: %v, own: %v, the Endpoints kubernetes: %v", all, own, kubernetes)
+	}
+	if s := f.state("endpoints"); s.Started {
+		t.Error("the source of Endpoints says that it is started")
+	}
+	for range 3 {
+		f.upstream.Demand(storage.Endpoints)
+	}
+	f.expect(storage.Endpoints, "kubernetes")
+	f.upstream.Demand(storage.Services)
+}
+
+// TestManagedFieldsAreDroppedAtTheDoor: they are half of an object and no client of the wrapper reads them.
+func TestManagedFieldsAreDroppedAtTheDoor(t *testing.T) {
+	t.Parallel()
+	for _, jsonOnly := range []bool{false, true} {
+		f := followNew(t, upstreamtest.Behaviour{JSONOnly: jsonOnly})
+		f.expectSynced()
+		o, _, err := f.store.Get(storage.Services, "default", "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		typed, err := o.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := typed.(*corev1.Service); s.ManagedFields != nil || s.Name != "a" { //nolint:forcetypeassert // a Service
+			t.Errorf("got %+v", s.ObjectMeta)
+		}
+	}
+}
+
+// TestExpiredWatchRelistsAndOnlyDifferencesAreEvents: clients must not see the relist.
+func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	before := f.store.Revision()
+	lists := f.state("services").Lists
+	// Failing keeps the watches from coming back before the changes are made and the history is gone.
+	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
+	f.api.Forget()
+	f.api.Delete(service("c"))
+	changed := service("b")
+	changed.Spec.ClusterIP = "10.0.0.9"
+	f.api.Put(changed)
+	f.api.Put(service("d"))
+	f.api.Forget()
+	f.api.Behave(upstreamtest.Behaviour{})
+	f.expect(storage.Services, "a,b,d")
+	eventually(t, func() string {
+		if now := f.state("services").Lists; now <= lists {
+			return "no relist"
+		}
+		return ""
+	})
+	if got, want := f.events(storage.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
+		t.Errorf("got events %q, want %q", got, want)
+	}
+	eventually(t, func() string {
+		if s := f.state("endpointslices"); s.Err != nil || s.Lists < 2 {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	if got := f.events(storage.EndpointSlices, before); got != "" {
+		t.Errorf("nothing of the slices changed, got events %q", got)
+	}
+}
+
+// TestRefusedConnectionThenBack: before the first list nothing is served, after it the cache is.
+func TestRefusedConnectionThenBack(t *testing.T) {
+	t.Parallel()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	api := smallCluster()
+	f := follow(t, api, &rest.Config{Host: "http://" + address})
+	eventually(t, func() string {
+		if s := f.state("services"); s.Synced || s.Err == nil || !strings.Contains(s.Err.Error(), "refused") {
+			return fmt.Sprintf("the state does not tell the reason: %+v", s)
+		}
+		return ""
+	})
+	f.expect(storage.Services, storage.ErrNotReady.Error())
+
+	stop := serveAt(t, address, api, nil)
+	f.expectSynced()
+	before := f.store.Revision()
+	stop()
+	eventually(t, func() string {
+		if s := f.state("services"); s.Err == nil || !s.Synced {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	f.expect(storage.Services, "a,b,c")
+	api.Put(service("d"))
+	serveAt(t, address, api, nil)
+	f.expect(storage.Services, "a,b,c,d")
+	if got := f.events(storage.Services, before); got != "ADDED d" {
+		t.Errorf("got events %q", got)
+	}
+	eventually(t, func() string {
+		if s := f.state("services"); s.Err != nil {
+			return fmt.Sprintf("the state still tells an error: %v", s.Err)
+		}
+		return ""
+	})
+}
+
+// serveAt serves on an address, with TLS if there is a certificate, until the test ends or it is stopped.
+func serveAt(t *testing.T, address string, handler http.Handler, certificate *tls.Certificate) (stop func()) {
+	t.Helper()
+	var listener net.Listener
+	eventually(t, func() string {
+		var err error
+		if listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	server := &httptest.Server{Listener: listener, Config: &http.Server{
+		Handler: handler, ReadHeaderTimeout: patience, ErrorLog: log.New(io.Discard, "", 0),
+	}}
+	if certificate != nil {
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}
+		server.EnableHTTP2 = true
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			server.CloseClientConnections()
+			server.Close()
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestAbsentResource: 404 is "not served", and the rest works; the resource is taken up when it comes.
+func TestAbsentResource(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
+	f.expect(storage.Services, "a,b,c")
+	f.expect(storage.EndpointSlices, storage.ErrAbsent.Error())
+	if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
+		t.Errorf("got %+v", s)
+	}
+	f.api.Behave(upstreamtest.Behaviour{})
+	f.expect(storage.EndpointSlices, "a-1")
+	if s := f.state("endpointslices"); s.Absent || !s.Synced {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// TestAbsentEndpointsHoldNothingUp: where the upstream no longer serves legacy Endpoints, the annotations of
+// default/kubernetes cannot be read, and that is all.
+func TestAbsentEndpointsHoldNothingUp(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpoints"}})
+	f.expectSynced()
+}
+
+// TestUpstreamChangesItsCertificate: a restarted upstream has a new serving certificate of the same CA.
+func TestUpstreamChangesItsCertificate(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	api := smallCluster()
+	first := ca.issue(t)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stop := serveAt(t, address, api, &first)
+	f := follow(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}})
+	f.expectSynced()
+	stop()
+	second := ca.issue(t)
+	serveAt(t, address, api, &second)
+	api.Put(service("d"))
+	f.expect(storage.Services, "a,b,c,d")
+
+	// One of another CA is not believed.
+	stranger := newAuthority(t).issue(t)
+	server := httptest.NewUnstartedServer(api)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{stranger}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	g := follow(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}})
+	eventually(t, func() string {
+		if s := g.state("services"); s.Err == nil || !strings.Contains(s.Err.Error(), "certificate") {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	g.expect(storage.Services, storage.ErrNotReady.Error())
+}
+
+// authority is a CA for one test.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	pem         []byte
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{certificate: certificate, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// issue makes a serving certificate for loopback.
+func (a *authority) issue(t *testing.T) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "upstream"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// TestNamelessObjectsDoNotBreakTheStream: bookmarks have no name by nature; an event without one is passed over.
+func TestNamelessObjectsDoNotBreakTheStream(t *testing.T) {
+	t.Parallel()
+	for _, jsonOnly := range []bool{false, true} {
+		bookmark := &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1000"}}
+		f := followNew(t, upstreamtest.Behaviour{JSONOnly: jsonOnly, Wild: []watch.Event{
+			{Type: watch.Added, Object: &corev1.Service{}},
+			{Type: watch.Deleted, Object: &corev1.Service{}},
+			{Type: watch.Bookmark, Object: bookmark},
+		}})
+		f.expectSynced()
+		f.api.Put(service("d"))
+		f.expect(storage.Services, "a,b,c,d")
+		if lists := f.state("services").Lists; lists != 1 {
+			t.Errorf("the stream was broken: %d lists", lists)
+		}
+	}
+}
+
+// TestBookmarksAreContact: they move the state on while nothing happens.
+func TestBookmarksAreContact(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{Wild: []watch.Event{
+		{Type: watch.Bookmark, Object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4711"}}},
+	}})
+	f.expectSynced()
+	eventually(t, func() string {
+		if s := f.state("services"); s.ResourceVersion != "4711" || s.LastContact.IsZero() {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+}
+
+// TestUpstreamUnderAPath: a lite-apiserver or a gateway may serve under a prefix.
+func TestUpstreamUnderAPath(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	host := serve(t, http.StripPrefix("/clusters/one", api))
+	f := follow(t, api, &rest.Config{Host: host + "/clusters/one"})
+	f.expectSynced()
+}
+
+// TestThousandsOfEventsArrive: none is lost and the last state is the right one.
+func TestThousandsOfEventsArrive(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	before := f.store.Revision()
+	const changes = 500
+	for i := range changes {
+		changed := service("a")
+		changed.Labels = map[string]string{"n": strconv.Itoa(i)}
+		f.api.Put(changed)
+	}
+	eventually(t, func() string {
+		if n := strings.Count(f.events(storage.Services, before), "MODIFIED a"); n != changes {
+			return fmt.Sprintf("%d events of %d", n, changes)
+		}
+		return ""
+	})
+}
+
+// TestBadConfiguration is told at the start.
+func TestBadConfiguration(t *testing.T) {
+	for name, config := range map[string]*rest.Config{
+		"CA that is none":        {Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("nonsense")}},
+		"file that is not there": {Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CertFile: "/nonexistent", KeyFile: "/nonexistent"}},
+		"address that is none":   {Host: "http://%zz"},
+	} {
+		if _, err := New(Options{Config: config, Store: storage.New(storage.Options{})}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// TestDemandOutsideOfRun does nothing, and does not use up the start.
+func TestDemandOutsideOfRun(t *testing.T) {
+	api := smallCluster()
+	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Store: storage.New(storage.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Demand(storage.Endpoints)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		u.Run(ctx)
+	}()
+	started := func() bool {
+		return slices.ContainsFunc(u.States(), func(s SourceState) bool { return s.Name == "endpoints" && s.Started })
+	}
+	eventually(t, func() string {
+		u.Demand(storage.Endpoints)
+		if !started() {
+			return "Endpoints are not followed"
+		}
+		return ""
+	})
+	cancel()
+	<-done
+	u.Demand(storage.Endpoints)
+	for _, s := range u.States() {
+		if s.Name == "node" {
+			t.Error("without a node's name no Node is to be asked for")
+		}
+	}
+}

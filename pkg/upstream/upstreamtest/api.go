@@ -1,0 +1,283 @@
+package upstreamtest
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// Behaviour is how an API differs from a kube-apiserver. The zero Behaviour does not.
+type Behaviour struct {
+	// NoListRevision leaves the resourceVersion out of lists.
+	NoListRevision bool
+	// JSONOnly answers in JSON whatever is asked for.
+	JSONOnly bool
+	// WholeObjects ignores requests for metadata only.
+	WholeObjects bool
+	// Absent resources are answered 404.
+	Absent []string
+	// PageSize, if not 0, is the most items of one list.
+	PageSize int
+	// Failing requests are answered with this code, if it is not 0.
+	Failing int
+	// Wild events are written to every watch as it starts.
+	Wild []watch.Event
+}
+
+// Request is one that an API got.
+type Request struct {
+	Method, Path string
+	Query        map[string][]string
+	Header       http.Header
+	Body         string
+}
+
+// API is an API server. It implements http.Handler.
+type API struct {
+	// Other answers what is not for one of the resources in the API; nil answers 200 with an empty object.
+	Other http.Handler
+
+	mu        sync.Mutex
+	behaviour Behaviour
+	requests  []Request
+	revision  uint64
+	// objects are sorted by resource and name.
+	objects []stored
+	log     []event
+	// floor is the oldest revision that a watch may start from.
+	floor uint64
+	// changed is closed, and replaced, after an event.
+	changed chan struct{}
+	// cut is closed, and replaced, to end all watches.
+	cut chan struct{}
+}
+
+type stored struct {
+	resource string
+	object   runtime.Object
+}
+
+type event struct {
+	resource string
+	revision uint64
+	watch.Event
+}
+
+// New makes an API with nothing in it.
+func New() *API {
+	return &API{revision: 100, changed: make(chan struct{}), cut: make(chan struct{})}
+}
+
+// Behave changes the behaviour from the next request on.
+func (a *API) Behave(b Behaviour) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.behaviour = b
+}
+
+// Requests are all so far.
+func (a *API) Requests() []Request {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.requests)
+}
+
+// Put creates or updates an object.
+func (a *API) Put(o runtime.Object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	resource, o := resourceOf(o), o.DeepCopyObject()
+	a.revision++
+	setRevision(o, a.revision)
+	if i := a.find(resource, o); i >= 0 {
+		a.objects[i].object = o
+		a.publish(resource, watch.Modified, o)
+		return
+	}
+	a.objects = append(a.objects, stored{resource, o})
+	slices.SortFunc(a.objects, func(x, y stored) int { return strings.Compare(x.key(), y.key()) })
+	a.publish(resource, watch.Added, o)
+}
+
+// Delete removes an object.
+func (a *API) Delete(o runtime.Object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	resource := resourceOf(o)
+	i := a.find(resource, o)
+	if i < 0 {
+		return
+	}
+	last := a.objects[i].object.DeepCopyObject()
+	a.objects = slices.Delete(a.objects, i, i+1)
+	a.revision++
+	setRevision(last, a.revision)
+	a.publish(resource, watch.Deleted, last)
+}
+
+// Forget drops the history, so that a watch from before it is answered 410, and ends all watches.
+func (a *API) Forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.revision++
+	a.floor, a.log = a.revision, nil
+	close(a.cut)
+	a.cut = make(chan struct{})
+}
+
+func (a *API) publish(resource string, eventType watch.EventType, o runtime.Object) {
+	a.log = append(a.log, event{resource, a.revision, watch.Event{Type: eventType, Object: o}})
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func (a *API) find(resource string, o runtime.Object) int {
+	key := stored{resource, o}.key()
+	return slices.IndexFunc(a.objects, func(s stored) bool { return s.key() == key })
+}
+
+func (s stored) key() string {
+	accessor := accessorOf(s.object)
+	return s.resource + "/" + accessor.GetNamespace() + "/" + accessor.GetName()
+}
+
+func accessorOf(o runtime.Object) metav1.Object {
+	accessor, err := meta.Accessor(o)
+	if err != nil {
+		panic(err)
+	}
+	return accessor
+}
+
+func setRevision(o runtime.Object, revision uint64) {
+	accessorOf(o).SetResourceVersion(strconv.FormatUint(revision, 10))
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body) //nolint:errcheck // what arrived is what there is
+	a.mu.Lock()
+	behaviour := a.behaviour
+	a.requests = append(a.requests, Request{Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(), Header: r.Header.Clone(), Body: string(body)})
+	a.mu.Unlock()
+	if behaviour.Failing != 0 {
+		http.Error(w, "the upstream fails", behaviour.Failing)
+		return
+	}
+	namespace, resource := collectionOf(r.URL.Path)
+	switch {
+	case resource == "" || r.Method != http.MethodGet:
+		if a.Other != nil {
+			a.Other.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}\n"))
+	case slices.Contains(behaviour.Absent, resource):
+		http.NotFound(w, r)
+	default:
+		q := query{resource: resource, namespace: namespace, encoding: negotiate(r.Header.Get("Accept"), behaviour), behaviour: behaviour}
+		selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		q.fields = selector
+		if r.URL.Query().Get("watch") == "true" {
+			a.watch(w, r, q)
+		} else {
+			a.list(w, r, q)
+		}
+	}
+}
+
+// query is what a list or watch asks for.
+type query struct {
+	resource, namespace string
+	fields              fields.Selector
+	encoding            encoding
+	behaviour           Behaviour
+}
+
+func (q query) matches(resource string, o runtime.Object) bool {
+	accessor := accessorOf(o)
+	return resource == q.resource && (q.namespace == "" || q.namespace == accessor.GetNamespace()) &&
+		q.fields.Matches(fields.Set{"metadata.name": accessor.GetName(), "metadata.namespace": accessor.GetNamespace()})
+}
+
+func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var items []runtime.Object
+	for _, s := range a.objects {
+		if q.matches(s.resource, s.object) {
+			items = append(items, s.object)
+		}
+	}
+	list := metav1.ListMeta{ResourceVersion: strconv.FormatUint(a.revision, 10)}
+	if q.behaviour.NoListRevision {
+		list.ResourceVersion = ""
+	}
+	if size := q.behaviour.PageSize; size > 0 {
+		from, _ := strconv.Atoi(r.URL.Query().Get("continue")) //nolint:errcheck // none is the first page
+		items = items[min(from, len(items)):]
+		if len(items) > size {
+			items = items[:size]
+			list.Continue = strconv.Itoa(from + size)
+		}
+	}
+	w.Header().Set("Content-Type", q.encoding.contentType())
+	_, _ = w.Write(q.encoding.list(q.resource, list, items))
+}
+
+// watch streams from the revision that was asked for. It takes sendInitialEvents, and like a caching edge proxy
+// never sends the bookmark that ends them.
+func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
+	from, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64) //nolint:errcheck // none is 0
+	a.mu.Lock()
+	cut := a.cut
+	expired := from < a.floor
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", q.encoding.contentType())
+	w.WriteHeader(http.StatusOK)
+	flusher := http.NewResponseController(w)
+	if expired {
+		_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Error, Object: &metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+		}}))
+		return
+	}
+	for _, e := range q.behaviour.Wild {
+		_, _ = w.Write(q.encoding.event(e))
+	}
+	for {
+		a.mu.Lock()
+		changed := a.changed
+		for _, e := range a.log {
+			if e.revision > from && q.matches(e.resource, e.Object) {
+				_, _ = w.Write(q.encoding.event(e.Event))
+			}
+		}
+		from = max(from, a.revision)
+		a.mu.Unlock()
+		if err := flusher.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

@@ -87,10 +87,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	if !c.options.APIViewOnly {
-		var err error
-		if c.echo, err = startEcho(c); err != nil {
-			return err
-		}
+		c.echo = startEcho(c) //nolint:contextcheck // it lives as long as the cluster, not as the call
 	}
 	// Reserved in order first, so that the addresses of a cluster's first nodes are always the same.
 	var nodes []*Node
@@ -122,14 +119,14 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		return fmt.Errorf("directory %s: %w", c.dir, err)
 	}
 	for _, dir := range []string{c.dir, filepath.Join(c.dir, "logs"), filepath.Join(c.dir, "tmp")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return fmt.Errorf("creating the cluster's directory: %w", err)
 		}
 	}
 	if c.options.APIViewOnly {
 		c.thread = netns.NewThread()
 		c.dial = new(net.Dialer).DialContext
-		if c.ports, err = freePorts(); err != nil {
+		if c.ports, err = freePorts(ctx); err != nil {
 			return err
 		}
 	} else {
@@ -149,7 +146,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 }
 
 // connect writes the kubeconfigs and makes the client of tests, which does not depend on the relay.
-func (c *Cluster) connect(context.Context) error {
+func (c *Cluster) connect(ctx context.Context) error {
 	inside := local(c.ports.apiserver)
 	path, err := c.credentials.writeKubeconfig(controlPlaneKubeconfig, RoleAdmin, "https://"+inside)
 	if err != nil {
@@ -157,7 +154,7 @@ func (c *Cluster) connect(context.Context) error {
 	}
 	outside := inside
 	if c.namespace != nil {
-		c.relay, err = startRelay(func(ctx context.Context) (net.Conn, error) { return c.dial(ctx, "tcp", inside) })
+		c.relay, err = startRelay(ctx, func(ctx context.Context) (net.Conn, error) { return c.dial(ctx, "tcp", inside) })
 		if err != nil {
 			return err
 		}
@@ -285,7 +282,7 @@ func (c *Cluster) step(name string, f func() error) error {
 func (c *Cluster) progress(format string, args ...any) {
 	c.progressMu.Lock()
 	defer c.progressMu.Unlock()
-	fmt.Fprintf(c.options.Progress, format+"\n", args...) //nolint:errcheck // nobody depends on progress
+	fmt.Fprintf(c.options.Progress, format+"\n", args...)
 }
 
 func elapsed(begin time.Time) time.Duration { return time.Since(begin).Round(10 * time.Millisecond) }

@@ -111,15 +111,15 @@ func (c *Component) Launch() error {
 	if c.running() != nil {
 		return fmt.Errorf("%s runs already", c.name)
 	}
-	log, err := os.OpenFile(c.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(c.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("%s: opening its log: %w", c.name, err)
 	}
-	defer log.Close() //nolint:errcheck // the child has its own descriptor
+	defer log.Close() // the child has its own descriptor
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	cmd := exec.Command(c.path, c.args...)
+	cmd := exec.Command(c.path, c.args...) //nolint:gosec,noctx // what the caller of Start says; it outlives every context
 	cmd.Env = c.env
 	cmd.Stdout, cmd.Stderr = log, log
 	if c.privateTmp != "" {
@@ -212,7 +212,7 @@ func (c *Component) Kill() {
 	if p == nil {
 		return
 	}
-	p.cmd.Process.Kill() //nolint:errcheck // it fails only if the process has ended already
+	_ = p.cmd.Process.Kill() // it fails only if the process has ended already
 	<-p.exited
 }
 
@@ -266,11 +266,11 @@ func (c *Component) logExcerpt() string {
 
 // tailOf returns the last whole lines of a file, at most size bytes.
 func tailOf(path string, size int64) (string, error) {
-	file, err := os.Open(path)
+	file, err := os.Open(path) //nolint:gosec // a log of our own
 	if err != nil {
 		return "", err
 	}
-	defer file.Close() //nolint:errcheck // read-only
+	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
 		return "", err

@@ -35,26 +35,26 @@ var namespacePorts = controlPlanePorts{
 }
 
 // freePorts finds free loopback ports. They are only probably still free when the components take them.
-func freePorts() (controlPlanePorts, error) {
+func freePorts(ctx context.Context) (controlPlanePorts, error) {
 	var ports controlPlanePorts
 	for _, port := range []*int{
 		&ports.etcd, &ports.etcdPeer, &ports.apiserver, &ports.controllerManager, &ports.scheduler, &ports.kwok,
 	} {
 		var err error
-		if *port, err = freePort(); err != nil {
+		if *port, err = freePort(ctx); err != nil {
 			return ports, err
 		}
 	}
 	return ports, nil
 }
 
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(ctx context.Context) (int, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("looking for a free loopback port: %w", err)
 	}
-	defer listener.Close() //nolint:errcheck // it served its purpose
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has no other
 }
 
 // local is host:port on the loopback of the control plane.
@@ -118,7 +118,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	}
 	if c.options.AuditLog {
 		policy := filepath.Join(c.dir, "audit-policy.yaml")
-		if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
+		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
 			return fmt.Errorf("writing the audit policy: %w", err)
 		}
 		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLogFile())
@@ -163,7 +163,7 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 			heartbeat.DefaultNodeHeartbeatWithLease,
 			podstage.DefaultPodReady, podstage.DefaultPodComplete, podstage.DefaultPodDelete,
 		}, "\n---\n")
-		if err := os.WriteFile(stages, []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(stages, []byte(content), 0o600); err != nil {
 			return fmt.Errorf("writing kwok's stages: %w", err)
 		}
 		c.Kwok = c.component("kwok", c.thread, c.httpReady("http://"+local(c.ports.kwok)+"/healthz"),

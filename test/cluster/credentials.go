@@ -97,7 +97,7 @@ func (c *credentials) createCA() error {
 	}
 	c.caKey = key
 	c.caPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	return os.WriteFile(c.file("ca.crt"), c.caPEM, 0o644)
+	return os.WriteFile(c.file("ca.crt"), c.caPEM, 0o600)
 }
 
 // issueServingCertificate writes a new serving certificate and key over the ones before. kube-apiserver reads

@@ -40,7 +40,7 @@ type echoPod struct {
 }
 
 // startEcho begins to watch the pods of the whole cluster.
-func startEcho(c *Cluster) (*echo, error) {
+func startEcho(c *Cluster) *echo {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &echo{cluster: c, stop: cancel, stopped: make(chan struct{}), served: map[string]*echoPod{}}
 	pods := cache.NewListWatchFromClient(c.client.CoreV1().RESTClient(), "pods", "", fields.Everything())
@@ -48,8 +48,8 @@ func startEcho(c *Cluster) (*echo, error) {
 		ListerWatcher: pods,
 		ObjectType:    &corev1.Pod{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { e.update(object.(*corev1.Pod)) },
-			UpdateFunc: func(_, object any) { e.update(object.(*corev1.Pod)) },
+			AddFunc:    e.update,
+			UpdateFunc: func(_, object any) { e.update(object) },
 			DeleteFunc: func(object any) {
 				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
 					e.remove(key)
@@ -61,11 +61,15 @@ func startEcho(c *Cluster) (*echo, error) {
 		defer close(e.stopped)
 		controller.RunWithContext(ctx)
 	}()
-	return e, nil
+	return e
 }
 
 // update brings the servers of a pod in line with its object.
-func (e *echo) update(pod *corev1.Pod) {
+func (e *echo) update(object any) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
 	key, err := cache.MetaNamespaceKeyFunc(pod)
 	if err != nil {
 		return
@@ -136,7 +140,7 @@ func (p *echoPod) start(pod *corev1.Pod) error {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, answer) //nolint:errcheck // the client went away
+			fmt.Fprint(w, answer)
 		}),
 	}
 	for _, port := range echoPorts(pod) {
@@ -168,9 +172,9 @@ func echoPorts(pod *corev1.Pod) []int {
 
 func (p *echoPod) close() {
 	for _, listener := range p.listeners {
-		listener.Close() //nolint:errcheck // nothing to lose
+		_ = listener.Close()
 	}
-	p.changeAddress((*netlink.Handle).AddrDel) //nolint:errcheck // the namespace may be gone, and the address with it
+	_ = p.changeAddress((*netlink.Handle).AddrDel) // the namespace may be gone, and the address with it
 }
 
 func (p *echoPod) changeAddress(change func(*netlink.Handle, netlink.Link, *netlink.Addr) error) error {

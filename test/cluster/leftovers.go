@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -61,7 +62,7 @@ func startTime(pid int) (uint64, error) {
 	}
 	// The second field is the program's name in parentheses and may contain anything; count from its end.
 	const startTimeAfterName = 19
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) <= startTimeAfterName {
 		return 0, fmt.Errorf("/proc/%d/stat has %d fields after the name", pid, len(fields))
 	}

@@ -211,7 +211,7 @@ func addAddress(handle *netlink.Handle, name string, address *net.IPNet) error {
 func setSysctls(settings ...string) error {
 	for _, setting := range settings {
 		path, value, _ := strings.Cut(setting, "=")
-		if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0o644); err != nil {
+		if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0o600); err != nil {
 			return fmt.Errorf("setting sysctl %s: %w", path, err)
 		}
 	}

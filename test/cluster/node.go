@@ -103,7 +103,7 @@ func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 	thread := c.thread
 	node.wrapperAddress = local(wrapperPort)
 	if c.options.APIViewOnly {
-		port, err := freePort()
+		port, err := freePort(ctx)
 		if err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func (c *Cluster) startKubelet(ctx context.Context, node *Node) error {
 		return err
 	}
 	tmp := filepath.Join(c.dir, "tmp", "kubelet-"+node.Spec.Name)
-	if err := os.MkdirAll(tmp, 0o755); err != nil {
+	if err := os.MkdirAll(tmp, 0o750); err != nil {
 		return fmt.Errorf("creating the kubelet's directory: %w", err)
 	}
 	const kubeconfig = "kubeconfig" // in what the kubelet sees as /tmp
@@ -420,14 +420,14 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 		return "", fmt.Errorf("node %s has no namespace", n.Spec.Name)
 	}
 	var output strings.Builder
-	cmd := exec.Command(name, args...)
+	cmd := exec.Command(name, args...) //nolint:gosec,noctx // what the caller says; ctx is heeded below
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := n.namespace.Start(cmd); err != nil {
 		return "", fmt.Errorf("starting %s on node %s: %w", name, n.Spec.Name, err)
 	}
 	// Not exec.CommandContext: Start ran elsewhere, on the namespace's thread.
 	stop := context.AfterFunc(ctx, func() {
-		cmd.Process.Kill() //nolint:errcheck // it fails only if the process has ended already
+		_ = cmd.Process.Kill() // it fails only if the process has ended already
 	})
 	defer stop()
 	if err := cmd.Wait(); err != nil {

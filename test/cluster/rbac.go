@@ -12,17 +12,20 @@ import (
 // wrapperRules is all that the wrapper's own identity may do; more would hide that it lends its identity to
 // its callers.
 var wrapperRules = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"nodes", "services", "endpoints"}, Verbs: []string{"list", "watch"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{""}, Resources: []string{"nodes", "services", "endpoints"}, Verbs: read},
+	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
 	{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: []string{"get", "list", "watch"}},
 }
 
 // coreDNSRules is what CoreDNS' manifests give to it.
 var coreDNSRules = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: []string{"list", "watch"}},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: read},
+	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
 }
+
+// read is what an informer needs.
+var read = []string{"list", "watch"}
 
 // grantRoles gives the roles that Kubernetes does not know their permissions.
 func grantRoles(ctx context.Context, client kubernetes.Interface) error {

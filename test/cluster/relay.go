@@ -20,12 +20,13 @@ type relay struct {
 	conns  map[net.Conn]struct{} // guarded by mu; both ends of every connection
 }
 
-func startRelay(dial func(ctx context.Context) (net.Conn, error)) (*relay, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func startRelay(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)) (*relay, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listening on a loopback port for the relay to kube-apiserver: %w", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	// The relay lives as long as the cluster, not as the call that starts it.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &relay{listener: listener, dial: dial, cancel: cancel, conns: map[net.Conn]struct{}{}}
 	go func() {
 		for {
@@ -57,7 +58,7 @@ func (r *relay) forward(ctx context.Context, outside net.Conn) {
 	}
 	done := make(chan struct{}, 2)
 	transfer := func(to, from net.Conn) {
-		io.Copy(to, from) //nolint:errcheck // either end went away, which ends the connection
+		_, _ = io.Copy(to, from) // either end went away, which ends the connection
 		done <- struct{}{}
 	}
 	go transfer(inside, outside)

@@ -51,7 +51,7 @@ func get(ctx context.Context, client *http.Client, url string) (*Reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close() //nolint:errcheck // read to its end below
+	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReply))
 	if err != nil {
 		return nil, fmt.Errorf("GET %s: reading the reply: %w", url, err)

@@ -44,7 +44,7 @@ func newFixture(t *testing.T) *fixture {
 	f.must(err)
 	f.namespace = created.Name
 	t.Cleanup(func() {
-		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) //nolint:errcheck // the cluster goes in the end
+		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // the cluster goes in the end
 		select {
 		case err := <-shared.Failed():
 			t.Errorf("a component failed: %v", err)

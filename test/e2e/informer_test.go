@@ -274,7 +274,7 @@ func TestDNSClient(t *testing.T) {
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-watched-"}}, metav1.CreateOptions{})
 		f.must(err)
 		f.Cleanup(func() {
-			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}) //nolint:errcheck // the cluster goes in the end
+			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}) // the cluster goes in the end
 		})
 		f.eventually("a new namespace comes through the forwarded watch", func() error {
 			_, err := namespaces.Get(created.Name)

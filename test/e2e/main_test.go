@@ -49,7 +49,7 @@ func run(m *testing.M) (code int, err error) {
 		case <-finished:
 		case <-ctx.Done():
 			fmt.Fprintln(os.Stderr, "e2e: interrupted")
-			shared.Stop() //nolint:errcheck // the program ends with an error anyway
+			shared.Stop() // the program ends with an error anyway
 			os.Exit(1)
 		}
 	}()

@@ -34,11 +34,11 @@ func Create(name string) (*Namespace, error) {
 		return nil, err
 	}
 	path := filepath.Join(Dir, name)
-	mountPoint, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	mountPoint, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444) //nolint:gosec // it has no content
 	if err != nil {
 		return nil, fmt.Errorf("creating network namespace %s: %w", name, err)
 	}
-	mountPoint.Close() //nolint:errcheck // an empty file that only serves as a mount point
+	_ = mountPoint.Close() // an empty file that only serves as a mount point
 
 	thread, err := newThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -50,10 +50,10 @@ func Create(name string) (*Namespace, error) {
 		return nil
 	})
 	if err != nil {
-		os.Remove(path) //nolint:errcheck // the error above is the one to report
+		_ = os.Remove(path) // the error above is the one to report
 		return nil, fmt.Errorf("creating network namespace %s: %w", name, err)
 	}
-	file, err := os.Open(path)
+	file, err := os.Open(path) //nolint:gosec // below Dir
 	if err != nil {
 		thread.Close()
 		return nil, errors.Join(fmt.Errorf("opening network namespace %s: %w", name, err), Remove(name))
@@ -64,7 +64,7 @@ func Create(name string) (*Namespace, error) {
 // prepareDir makes Dir a shared mount, as `ip netns add` does. Without it that command would later put a
 // second mount over ours, and the names could not be removed any more.
 func prepareDir() error {
-	if err := os.MkdirAll(Dir, 0o755); err != nil {
+	if err := os.MkdirAll(Dir, 0o755); err != nil { //nolint:gosec // as iproute2 makes it
 		return fmt.Errorf("creating %s: %w", Dir, err)
 	}
 	err := unix.Mount("", Dir, "none", unix.MS_SHARED|unix.MS_REC, "")
@@ -111,7 +111,7 @@ func (n *Namespace) dialOnThisThread(ctx context.Context, network, address strin
 	if err != nil {
 		return nil, fmt.Errorf("opening the own network namespace: %w", err)
 	}
-	defer own.Close() //nolint:errcheck // read-only
+	defer own.Close()
 	if err := unix.Setns(n.Fd(), unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("entering network namespace %s: %w", n.name, err)
 	}
@@ -126,7 +126,7 @@ func (n *Namespace) dialOnThisThread(ctx context.Context, network, address strin
 // The kernel frees the namespace with its last process and socket.
 func (n *Namespace) Close() error {
 	n.Thread.Close()
-	n.file.Close() //nolint:errcheck // read-only
+	_ = n.file.Close() // read-only
 	return Remove(n.name)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sort"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,5 +92,5 @@ func (r Reached) Count(node string) string {
 	if r[node] == 0 {
 		return "·"
 	}
-	return fmt.Sprint(r[node])
+	return strconv.Itoa(r[node])
 }

@@ -77,7 +77,7 @@ func runEtcd() int {
 }
 
 func runKubectl() int {
-	logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) //nolint:errcheck // a bad -v is reported by the flag parsing below
+	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad -v is reported by the flag parsing below
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
 	}

@@ -37,7 +37,7 @@ func checkTools(ctx context.Context, install bool) error {
 		return fmt.Errorf("kube-proxy needs programs that this machine lacks. As root, run\n  %s\nor give --install to have it done", command)
 	}
 	fmt.Printf("Installing what kube-proxy needs: %s\n", command)
-	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd := exec.CommandContext(ctx, "sh", "-c", command) //nolint:gosec // of the names above
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("installing %s: %w\n%s", packages, err, output)

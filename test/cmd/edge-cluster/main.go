@@ -13,6 +13,13 @@ import (
 )
 
 func main() {
+	if err := run(); err != nil {
+		fmt.Fprintf(os.Stderr, "edge-cluster: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{
@@ -26,8 +33,5 @@ All of it ends with this program and leaves nothing behind.`,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newUpCommand(), newDemoCommand())
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "edge-cluster: %v\n", err)
-		os.Exit(1)
-	}
+	return root.ExecuteContext(ctx)
 }

@@ -1,0 +1,105 @@
+// Command edge-bench measures application-grid-wrapper beside direct access to kube-apiserver, in one run on
+// one machine: it starts an embedded cluster with two nodes of one unit, one behind a wrapper and one without,
+// loads a fleet, and prints one table with ratios. It asserts nothing; figures depend on the machine.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// options are the flags.
+type options struct {
+	components, wrapper string
+	fleet               fleet
+	lists               int
+	events, rate        int
+	relabels            int
+}
+
+func main() {
+	var o options
+	flags := pflag.NewFlagSet("edge-bench", pflag.ContinueOnError)
+	flags.StringVar(&o.components, "components", "bin/components", "binary of the cluster's components")
+	flags.StringVar(&o.wrapper, "wrapper", "bin/application-grid-wrapper", "binary of the wrapper")
+	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
+	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
+	flags.IntVar(&o.fleet.services, "services", 2000, "Services with topologyKeys")
+	flags.IntVar(&o.fleet.endpoints, "endpoints", 50, "endpoints of each, on random nodes")
+	flags.IntVar(&o.lists, "lists", 20, "lists per kind of list")
+	flags.IntVar(&o.events, "events", 1000, "changes of slices whose way to a watcher is timed")
+	flags.IntVar(&o.rate, "rate", 100, "changes per second")
+	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
+	switch err := flags.Parse(os.Args[1:]); {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "edge-bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "edge-bench:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop was called
+	}
+}
+
+// run starts the cluster, measures, and prints the table.
+func run(ctx context.Context, o options) (err error) {
+	if o.fleet.nodes < 3 || o.fleet.units < 2 || o.fleet.services < 1 || o.fleet.endpoints < 1 || o.rate < 1 {
+		return errors.New("at least 3 nodes, 2 units, 1 service, 1 endpoint and 1 change per second are needed")
+	}
+	labels := map[string]string{unitLabel: o.fleet.unit(0)}
+	c, err := cluster.Start(ctx, cluster.Options{
+		Components: o.components, Wrapper: o.wrapper, NoKwok: true, NoScheduler: true, Progress: os.Stderr,
+		Nodes: []cluster.NodeSpec{
+			{Name: viewer, Labels: labels},
+			{Name: direct, Labels: labels, Direct: true},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	// Nobody keeps the fleet's nodes alive; without this it would mark them all dead in the midst of it.
+	c.ControllerManager.Kill()
+
+	begin := time.Now()
+	fmt.Fprintf(os.Stderr, "loading %d nodes, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.services, o.fleet.services*o.fleet.endpoints)
+	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "loaded (%s)\n", time.Since(begin).Round(time.Second))
+	return measure(ctx, c, o)
+}
+
+// side is one way to the data: directly, or through the wrapper.
+type side struct {
+	name   string
+	base   string
+	client *http.Client
+}
+
+func newSide(name string, config *rest.Config, compressed bool) (side, error) {
+	config = rest.CopyConfig(config)
+	config.DisableCompression = !compressed
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return side{}, fmt.Errorf("making a client for %s: %w", name, err)
+	}
+	return side{name: name, base: strings.TrimSuffix(config.Host, "/"), client: client}, nil
+}

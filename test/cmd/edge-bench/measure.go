@@ -1,0 +1,365 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const (
+	slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
+	// likeKubeProxy is kube-proxy's selector.
+	likeKubeProxy = "labelSelector=%21service.kubernetes.io%2Fheadless"
+	// quiet is how long nothing must arrive for a burst of events to count as over.
+	quiet = 500 * time.Millisecond
+)
+
+// measure takes all figures, and prints them.
+func measure(ctx context.Context, c *cluster.Cluster, o options) error {
+	node, err := c.Node(viewer)
+	if err != nil {
+		return err
+	}
+	other, err := c.Node(direct)
+	if err != nil {
+		return err
+	}
+	var t table
+	// Restarted, so that what it holds is what a start with this fleet leaves.
+	begin := time.Now()
+	if err := node.Wrapper.Restart(ctx); err != nil {
+		return err
+	}
+	t.add("ready after start", "", milliseconds(time.Since(begin)), "")
+	for _, n := range []*cluster.Node{other, node} {
+		if err := n.KubeProxy.Restart(ctx); err != nil {
+			return err
+		}
+	}
+	syncDirect, err := firstSync(ctx, other)
+	if err != nil {
+		return err
+	}
+	syncWrapper, err := firstSync(ctx, node)
+	if err != nil {
+		return err
+	}
+	t.add("kube-proxy's first nftables sync", milliseconds(syncDirect), milliseconds(syncWrapper), ratio(syncDirect, syncWrapper))
+	afterSync, err := memory(node.Wrapper.PID())
+	if err != nil {
+		return err
+	}
+	t.add("resident memory after sync", "", afterSync, "")
+
+	for _, compressed := range []bool{false, true} {
+		if err := measureLists(ctx, c, node, o, compressed, &t); err != nil {
+			return err
+		}
+	}
+	if err := measureEvents(ctx, c, node, o, &t); err != nil {
+		return err
+	}
+	if err := measureRelabels(ctx, c, node, o, &t); err != nil {
+		return err
+	}
+	afterLoad, err := memory(node.Wrapper.PID())
+	if err != nil {
+		return err
+	}
+	t.add("resident memory after the load", "", afterLoad, "")
+	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	t.print(os.Stdout)
+	return nil
+}
+
+// sides are the two ways to the data.
+func sides(c *cluster.Cluster, node *cluster.Node, compressed bool) (viaDirect, viaWrapper side, err error) {
+	viaDirect, err = newSide("direct", c.RESTConfig(), compressed)
+	if err != nil {
+		return side{}, side{}, err
+	}
+	viaWrapper, err = newSide("wrapper", node.WrapperConfig(cluster.RoleKubeProxy), compressed)
+	return viaDirect, viaWrapper, err
+}
+
+func measureLists(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, compressed bool, t *table) error {
+	viaDirect, viaWrapper, err := sides(c, node, compressed)
+	if err != nil {
+		return err
+	}
+	for _, accept := range []string{"application/vnd.kubernetes.protobuf", "application/json"} {
+		name := "list slices, " + map[string]string{"application/json": "JSON", "application/vnd.kubernetes.protobuf": "protobuf"}[accept]
+		if compressed {
+			name += ", gzip"
+		}
+		var took [2]samples
+		var size [2]int64
+		for i, s := range []side{viaDirect, viaWrapper} {
+			for range o.lists {
+				d, n, err := s.list(ctx, accept)
+				if err != nil {
+					return err
+				}
+				took[i], size[i] = append(took[i], d), n
+			}
+		}
+		t.add(name+", p50", milliseconds(took[0].quantile(.5)), milliseconds(took[1].quantile(.5)), ratio(took[0].quantile(.5), took[1].quantile(.5)))
+		t.add(name+", max", milliseconds(took[0].quantile(1)), milliseconds(took[1].quantile(1)), ratio(took[0].quantile(1), took[1].quantile(1)))
+		if !compressed {
+			t.add(name+", size", megabytes(size[0]), megabytes(size[1]), fmt.Sprintf("%.1f", float64(size[0])/float64(size[1])))
+		}
+	}
+	return nil
+}
+
+func (s side) get(ctx context.Context, query, accept string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+slicesPath+"?"+likeKubeProxy+"&"+query, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", accept)
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.name, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(response.Body)
+		return nil, errors.Join(fmt.Errorf("%s: %s: %s", s.name, response.Status, body), err, response.Body.Close())
+	}
+	return response.Body, nil
+}
+
+func (s side) list(ctx context.Context, accept string) (took time.Duration, size int64, err error) {
+	begin := time.Now()
+	body, err := s.get(ctx, "resourceVersion=0", accept)
+	if err != nil {
+		return 0, 0, err
+	}
+	size, err = io.Copy(io.Discard, body)
+	return time.Since(begin), size, errors.Join(err, body.Close())
+}
+
+// arrivals are the times at which lines of a watch came, by what they are recognised by.
+type arrivals struct {
+	mu   sync.Mutex
+	at   map[string]time.Time
+	last time.Time
+	// sequence are all times since the last reset.
+	sequence []time.Time
+}
+
+func (a *arrivals) note(key string, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if key != "" {
+		if _, ok := a.at[key]; !ok {
+			a.at[key] = now
+		}
+	}
+	a.last = now
+	a.sequence = append(a.sequence, now)
+}
+
+func (a *arrivals) take() []time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := a.sequence
+	a.sequence = nil
+	return taken
+}
+
+// settle waits until nothing has come for a while.
+func (a *arrivals) settle(ctx context.Context) error {
+	begin := time.Now()
+	tick := time.NewTicker(quiet / 10)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case now := <-tick.C:
+			a.mu.Lock()
+			last := a.last
+			a.mu.Unlock()
+			if now.Sub(last) > quiet && now.Sub(begin) > quiet {
+				return nil
+			}
+		}
+	}
+}
+
+// watch notes every line of a JSON watch. (Decoding whole objects would make the measuring client the
+// bottleneck.)
+func watch(ctx context.Context, body io.ReadCloser, key func(line []byte) string, a *arrivals) error {
+	reader := bufio.NewReaderSize(body, 1<<20)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if err != nil {
+			if ctx.Err() != nil {
+				return body.Close()
+			}
+			return errors.Join(fmt.Errorf("a watch ended: %w", err), body.Close())
+		}
+		a.note(key(line), time.Now())
+	}
+}
+
+// field is the string that follows a key in a line of JSON.
+func field(line []byte, key string) string {
+	_, rest, found := bytes.Cut(line, []byte(`"`+key+`":"`))
+	if !found {
+		return ""
+	}
+	value, _, _ := bytes.Cut(rest, []byte(`"`))
+	return string(value)
+}
+
+func stampOf(line []byte) string { return field(line, "bench/stamp") }
+
+// measureEvents changes slices at a fixed rate, and compares when a watcher on each side hears of it.
+func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, t *table) error {
+	viaDirect, viaWrapper, err := sides(c, node, true)
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	group, watching := errgroup.WithContext(watching)
+	seen := [2]*arrivals{}
+	for i, s := range []side{viaDirect, viaWrapper} {
+		seen[i] = &arrivals{at: map[string]time.Time{}}
+		body, err := s.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return watch(watching, body, stampOf, seen[i]) })
+	}
+	for _, a := range seen {
+		if err := a.settle(ctx); err != nil {
+			return err
+		}
+	}
+	tick := time.NewTicker(time.Second / time.Duration(o.rate))
+	defer tick.Stop()
+	begin := time.Now()
+	patches, patching := errgroup.WithContext(ctx)
+	for i := range o.events {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		patches.Go(func() error {
+			_, err := c.Client().DiscoveryV1().EndpointSlices(namespace).Patch(patching, sliceName(i%o.fleet.services),
+				types.StrategicMergePatchType, stampPatch(fmt.Sprint("event-", i), 8000+i%1000), metav1.PatchOptions{})
+			return err
+		})
+	}
+	if err := patches.Wait(); err != nil {
+		return fmt.Errorf("changing a slice: %w", err)
+	}
+	reached := float64(o.events) / time.Since(begin).Seconds()
+	for _, a := range seen {
+		if err := a.settle(ctx); err != nil {
+			return err
+		}
+	}
+	stop()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	var added samples
+	lost := 0
+	for stamp, at := range seen[0].at {
+		if through, ok := seen[1].at[stamp]; ok {
+			added = append(added, through.Sub(at))
+		} else {
+			lost++
+		}
+	}
+	name := fmt.Sprintf("event latency added at %.0f/s", reached)
+	for _, q := range []struct {
+		name string
+		q    float64
+	}{{"p50", .5}, {"p90", .9}, {"p99", .99}, {"max", 1}} {
+		t.add(name+", "+q.name, "0", milliseconds(added.quantile(q.q)), "")
+	}
+	t.add("events lost", fmt.Sprintf("%d of %d", o.events-len(seen[0].at), o.events), fmt.Sprintf("%d of %d", lost, len(seen[0].at)), "")
+	return nil
+}
+
+// measureRelabels moves a neighbour between this node's unit and another, and times the events that follow.
+func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, t *table) error {
+	viaDirect, viaWrapper, err := sides(c, node, true)
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	group, watching := errgroup.WithContext(watching)
+	slices, nodes := &arrivals{at: map[string]time.Time{}}, &arrivals{at: map[string]time.Time{}}
+	body, err := viaWrapper.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { return watch(watching, body, func([]byte) string { return "" }, slices) })
+	request, err := http.NewRequestWithContext(watching, http.MethodGet, viaDirect.base+"/api/v1/nodes?watch=true&timeoutSeconds=3000&fieldSelector=metadata.name%3D"+nodeName(1), nil)
+	if err != nil {
+		return err
+	}
+	response, err := viaDirect.client.Do(request)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { return watch(watching, response.Body, func([]byte) string { return "" }, nodes) })
+	if err := slices.settle(ctx); err != nil {
+		return err
+	}
+	var first, afterNode, last samples
+	events := 0
+	for i := range o.relabels {
+		slices.take()
+		nodes.take()
+		begin := time.Now()
+		if err := c.RelabelNode(ctx, nodeName(1), unitLabel, o.fleet.unit(i%2)); err != nil {
+			return err
+		}
+		if err := slices.settle(ctx); err != nil {
+			return err
+		}
+		at, nodeAt := slices.take(), nodes.take()
+		if len(at) == 0 || len(nodeAt) == 0 {
+			continue // the first move may be to where the node is
+		}
+		events += len(at)
+		first = append(first, at[0].Sub(begin))
+		afterNode = append(afterNode, at[0].Sub(nodeAt[0]))
+		last = append(last, at[len(at)-1].Sub(begin))
+	}
+	stop()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if len(first) == 0 {
+		return errors.New("no relabel made an event")
+	}
+	t.add("relabel: events each", "", fmt.Sprint(events/len(first)), "")
+	t.add("relabel: first event after the request was sent, p50", "", milliseconds(first.quantile(.5)), "")
+	t.add("relabel: first event after the request was sent, max", "", milliseconds(first.quantile(1)), "")
+	t.add("relabel: first event after a direct watch saw the node, p50", "", milliseconds(afterNode.quantile(.5)), "")
+	t.add("relabel: last event after the request was sent, p50", "", milliseconds(last.quantile(.5)), "")
+	return nil
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// table is what is printed: one row a figure.
+type table struct{ rows [][4]string }
+
+func (t *table) add(figure, direct, wrapper, ratio string) {
+	t.rows = append(t.rows, [4]string{figure, direct, wrapper, ratio})
+	fmt.Fprintf(os.Stderr, "  %s: direct %s, wrapper %s\n", figure, direct, wrapper)
+}
+
+func (t *table) print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "figure\tdirect\twrapper\tdirect / wrapper")
+	for _, row := range t.rows {
+		fmt.Fprintln(w, strings.Join(row[:], "\t"))
+	}
+	_ = w.Flush() // standard output
+}
+
+// samples are durations of the same thing.
+type samples []time.Duration
+
+func (s samples) quantile(q float64) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[int(q*float64(len(sorted)-1))]
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/1e6) }
+
+func megabytes(n int64) string { return fmt.Sprintf("%.2f MB", float64(n)/1e6) }
+
+func ratio(direct, wrapper time.Duration) string {
+	if wrapper == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", float64(direct)/float64(wrapper))
+}
+
+// memory is a process's resident memory, and in parentheses the most that it ever was.
+func memory(pid int) (string, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return "", err
+	}
+	values := map[string]float64{}
+	for line := range strings.SplitSeq(string(status), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 3 && fields[2] == "kB" {
+			kilobytes, err := strconv.ParseFloat(fields[1], 64)
+			if err != nil {
+				return "", fmt.Errorf("/proc/%d/status: %w", pid, err)
+			}
+			values[fields[0]] = kilobytes * 1024 / 1e6
+		}
+	}
+	return fmt.Sprintf("%.0f MB (peak %.0f MB)", values["VmRSS:"], values["VmHWM:"]), nil
+}
+
+// firstSync is how long kube-proxy's longest write of its rules took, by its own histogram's sum; it was just
+// started, so that is the first with the whole fleet.
+func firstSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
+	reply, err := node.Get(ctx, "http://127.0.0.1:10249/metrics")
+	if err != nil {
+		return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
+	}
+	scanner := bufio.NewScanner(strings.NewReader(reply.Body))
+	for scanner.Scan() {
+		name, value, found := strings.Cut(scanner.Text(), " ")
+		if found && strings.HasPrefix(name, "kubeproxy_sync_full_proxy_rules_duration_seconds_sum") {
+			seconds, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
+			}
+			return time.Duration(seconds * float64(time.Second)), nil
+		}
+	}
+	return 0, errors.Join(errors.New("kube-proxy's metrics tell no time of a full sync"), scanner.Err())
+}

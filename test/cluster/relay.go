@@ -76,19 +76,19 @@ func (r *relay) keep(conn net.Conn) bool {
 }
 
 func (r *relay) drop(conn net.Conn) {
-	conn.Close() //nolint:errcheck // nothing is buffered
+	_ = conn.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.conns, conn)
 }
 
 func (r *relay) close() {
-	r.listener.Close() //nolint:errcheck // nothing to lose
+	_ = r.listener.Close()
 	r.cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
 	for conn := range r.conns {
-		conn.Close() //nolint:errcheck // nothing to lose
+		_ = conn.Close()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -24,6 +25,8 @@ type Target struct {
 	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which HTTP/2
 	// cannot.
 	UpgradeTransport http.RoundTripper
+	// Stopping is done when the process will end: streams then end too, as if the upstream had ended them.
+	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
 
 // Forward passes every request on. Responses are flushed as they come, so that watches and logs stream.
@@ -35,11 +38,53 @@ func Forward(target Target) http.Handler {
 			r.Out.URL.RawPath = joinPath(target.URL.EscapedPath(), r.In.URL.EscapedPath())
 			r.Out.Host = target.URL.Host
 		},
-		Transport:     roundTripper{target},
-		FlushInterval: -1,
-		ErrorHandler:  forwardError,
+		Transport:      roundTripper{target},
+		FlushInterval:  -1,
+		ErrorHandler:   forwardError,
+		ModifyResponse: target.endWithProcess,
 	}
 	return proxy
+}
+
+// endWithProcess lets a response that has no end of its own, such as a watch, end when the process will.
+func (t Target) endWithProcess(r *http.Response) error {
+	if t.Stopping == nil || r.ContentLength >= 0 || !isStream(r.Request) {
+		return nil
+	}
+	body := &endingBody{ReadCloser: r.Body, stopping: t.Stopping}
+	body.release = context.AfterFunc(t.Stopping, func() { _ = body.ReadCloser.Close() })
+	r.Body = body
+	return nil
+}
+
+// isStream tells whether a request asks for a watch, or to follow a log.
+func isStream(r *http.Request) bool {
+	query := r.URL.Query()
+	return query.Has("watch") || query.Has("follow") || strings.Contains(r.URL.Path, "/watch/")
+}
+
+// endingBody is a response body that was closed under its reader when the process was told to stop; to the
+// reader that is an ordinary end.
+type endingBody struct {
+	io.ReadCloser
+
+	stopping context.Context //nolint:containedctx // as in Target
+	release  func() bool
+}
+
+// Read implements io.Reader.
+func (b *endingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && b.stopping.Err() != nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *endingBody) Close() error {
+	b.release()
+	return b.ReadCloser.Close()
 }
 
 // withoutPath is the URL's scheme and host.

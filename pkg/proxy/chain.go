@@ -29,7 +29,7 @@ func (p *Proxy) chain() http.Handler {
 			Store:    p.store,
 			Demand:   p.upstream.Demand,
 			Observer: p.metrics,
-			Stopping: p.stopping,
+			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
 		filters.WithLentIdentity(filters.Forward(p.asWrapper)),
 	)

@@ -48,14 +48,16 @@ type Proxy struct {
 	tls      *reloadingTLS
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
-	// stopping is closed when the process is told to stop.
-	stopping chan struct{}
+	// stopping is done when the process is told to stop; stop makes it so.
+	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
+	stop     context.CancelFunc
 }
 
 // New makes a Proxy. Nothing is listened on and nothing is asked of the upstream before Run. The error says
 // what about the configuration is wrong.
 func New(config Config, logger klog.Logger) (*Proxy, error) {
-	p := &Proxy{config: config, stopping: make(chan struct{})}
+	p := &Proxy{config: config}
+	p.stopping, p.stop = context.WithCancel(context.Background())
 	var err error
 	if config.TLS != nil {
 		if p.tls, err = newReloadingTLS(*config.TLS); err != nil {
@@ -78,10 +80,10 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.asWrapper, err = target(config.Upstream); err != nil {
+	if p.asWrapper, err = p.target(config.Upstream); err != nil {
 		return nil, err
 	}
-	if p.asCaller, err = target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
+	if p.asCaller, err = p.target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
 		return nil, err
 	}
 	p.metrics = newMetrics(p.store, p.upstream)
@@ -89,7 +91,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 }
 
 // target is the upstream as requests are passed on to it.
-func target(config *rest.Config) (filters.Target, error) {
+func (p *Proxy) target(config *rest.Config) (filters.Target, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return filters.Target{}, fmt.Errorf("the upstream's address: %w", err)
@@ -104,7 +106,7 @@ func target(config *rest.Config) (filters.Target, error) {
 	if err != nil {
 		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
 	}
-	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade}, nil
+	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Stopping: p.stopping}, nil
 }
 
 // mustBeLoopback refuses to serve plain HTTP to other hosts: whoever reaches the wrapper reads the cluster's
@@ -124,7 +126,7 @@ func mustBeLoopback(bindAddress string) error {
 }
 
 func (p *Proxy) readiness() http.Handler {
-	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, stopping: p.stopping}
+	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, stopping: p.stopping.Done()}
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -171,7 +173,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	logger.Info("Stopping: watches end, requests under way may finish", "atMost", gracePeriod)
-	close(p.stopping)
+	p.stop()
 	grace, done := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 	defer done()
 	if err := server.Shutdown(grace); err != nil {

@@ -39,25 +39,22 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	}
 	var t table
 	// Restarted, so that what it holds is what a start with this fleet leaves.
-	begin := time.Now()
-	if err := node.Wrapper.Restart(ctx); err != nil {
+	started, err := restart(ctx, node.Wrapper)
+	if err != nil {
 		return err
 	}
-	t.add("ready after start", "", milliseconds(time.Since(begin)), "")
-	for _, n := range []*cluster.Node{other, node} {
-		if err := n.KubeProxy.Restart(ctx); err != nil {
+	t.add("wrapper: start to ready", "", milliseconds(started), "")
+	var start, sync [2]time.Duration
+	for i, n := range []*cluster.Node{other, node} {
+		if start[i], err = restart(ctx, n.KubeProxy); err != nil {
+			return err
+		}
+		if sync[i], err = firstSync(ctx, n); err != nil {
 			return err
 		}
 	}
-	syncDirect, err := firstSync(ctx, other)
-	if err != nil {
-		return err
-	}
-	syncWrapper, err := firstSync(ctx, node)
-	if err != nil {
-		return err
-	}
-	t.add("kube-proxy's first nftables sync", milliseconds(syncDirect), milliseconds(syncWrapper), ratio(syncDirect, syncWrapper))
+	t.add("kube-proxy: start to rules written", milliseconds(start[0]), milliseconds(start[1]), ratio(start[0], start[1]))
+	t.add("kube-proxy: first nftables sync", milliseconds(sync[0]), milliseconds(sync[1]), ratio(sync[0], sync[1]))
 	afterSync, err := memory(node.Wrapper.PID())
 	if err != nil {
 		return err
@@ -83,6 +80,16 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	t.print(os.Stdout)
 	return nil
+}
+
+// restart ends a component, and times its start until it is ready.
+func restart(ctx context.Context, component *cluster.Component) (time.Duration, error) {
+	if err := component.Stop(); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	err := component.Start(ctx)
+	return time.Since(begin), err
 }
 
 // sides are the two ways to the data.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -75,23 +74,42 @@ func memory(pid int) (string, error) {
 	return fmt.Sprintf("%.0f MB (peak %.0f MB)", values["VmRSS:"], values["VmHWM:"]), nil
 }
 
-// firstSync is how long kube-proxy's longest write of its rules took, by its own histogram's sum; it was just
-// started, so that is the first with the whole fleet.
+// firstSync is how long the first write of its rules took kube-proxy, which was just started, by its own
+// metrics. They come a moment after the rules.
 func firstSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		took, err := fullSync(ctx, node)
+		if err != nil || took > 0 {
+			return took, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, errors.New("kube-proxy's metrics tell no time of a full sync")
+		case <-tick.C:
+		}
+	}
+}
+
+// fullSync is 0 as long as there was none.
+func fullSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
 	reply, err := node.Get(ctx, "http://127.0.0.1:10249/metrics")
 	if err != nil {
 		return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
 	}
-	scanner := bufio.NewScanner(strings.NewReader(reply.Body))
-	for scanner.Scan() {
-		name, value, found := strings.Cut(scanner.Text(), " ")
-		if found && strings.HasPrefix(name, "kubeproxy_sync_full_proxy_rules_duration_seconds_sum") {
-			seconds, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
-			}
-			return time.Duration(seconds * float64(time.Second)), nil
+	for line := range strings.SplitSeq(reply.Body, "\n") {
+		value, found := strings.CutPrefix(line, `kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} `)
+		if !found {
+			continue
 		}
+		seconds, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
+		}
+		return time.Duration(seconds * float64(time.Second)), nil
 	}
-	return 0, errors.Join(errors.New("kube-proxy's metrics tell no time of a full sync"), scanner.Err())
+	return 0, nil
 }

@@ -55,7 +55,8 @@ func (s *statusRecorder) status() int {
 
 // WriteHeader implements http.ResponseWriter.
 func (s *statusRecorder) WriteHeader(code int) {
-	if s.code == 0 {
+	// 100 to 199 announce an answer; only 101 is one.
+	if s.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		s.code = code
 	}
 	s.ResponseWriter.WriteHeader(code)

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -414,23 +415,20 @@ func serveAt(t *testing.T, address string, handler http.Handler, certificate *tl
 		}
 		return ""
 	})
-	server := &httptest.Server{Listener: listener, Config: &http.Server{
-		Handler: handler, ReadHeaderTimeout: patience, ErrorLog: log.New(io.Discard, "", 0),
-	}}
-	if certificate != nil {
-		server.TLS = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}
-		server.EnableHTTP2 = true
-		server.StartTLS()
-	} else {
-		server.Start()
-	}
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			server.CloseClientConnections()
-			server.Close()
+	// Not httptest's: its Close waits for requests that came in after the connections were cut.
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: patience, ErrorLog: log.New(io.Discard, "", 0)}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if certificate == nil {
+			_ = server.Serve(listener)
+			return
 		}
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}
+		_ = server.ServeTLS(listener, "", "")
+	})
+	stop = func() {
+		_ = server.Close()
+		wg.Wait()
 	}
 	t.Cleanup(stop)
 	return stop

@@ -108,6 +108,8 @@ func partialOf(o runtime.Object) *metav1.PartialObjectMetadata {
 }
 
 func (e encoding) object(o runtime.Object) []byte {
+	// Encoders write the kind into what they encode, and it may be shared.
+	o = o.DeepCopyObject()
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), e.contentType())
 	versions := schema.GroupVersions{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, metav1.SchemeGroupVersion}
 	switch o.(type) {

@@ -67,6 +67,7 @@ func TestClientsConvergeToTheView(t *testing.T) {
 }
 
 func runOracle(t *testing.T, seed uint64) {
+	t.Helper()
 	r := rand.New(rand.NewPCG(seed, seed))
 	options := storage.Options{NodeName: "node-0"}
 	if r.IntN(2) == 0 {
@@ -638,13 +639,13 @@ type oracleClient struct {
 	// watchList starts watches with sendInitialEvents instead of listing.
 	watchList bool
 
-	mu    sync.Mutex
-	held  map[types.NamespacedName]runtime.Object
-	rv    string
-	first bool
+	mu   sync.Mutex
+	held map[types.NamespacedName]runtime.Object
+	rv   string
 }
 
 func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
+	t.Helper()
 	c := &oracleClient{t: t, r: r, protobuf: r.IntN(2) == 0, watchList: r.IntN(2) == 0}
 	parse := func(l, f string) oracleSelector {
 		parsed, err := labels.Parse(l)

@@ -111,7 +111,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *storage.R
 // ready tells why a resource cannot be read. A resource that is only followed since this request gets a
 // moment to arrive.
 func (s *Server) ready(r *http.Request, resource *storage.Resource) error {
-	err, changed := s.Store.Readable(resource)
+	changed, err := s.Store.Readable(resource)
 	if err == nil {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (s *Server) ready(r *http.Request, resource *storage.Resource) error {
 		case <-r.Context().Done():
 			return storageError(err, resource.GroupResource())
 		}
-		err, changed = s.Store.Readable(resource)
+		changed, err = s.Store.Readable(resource)
 	}
 	if err != nil {
 		return storageError(err, resource.GroupResource())

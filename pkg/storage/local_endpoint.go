@@ -154,11 +154,11 @@ func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
 }
 
 func localEndpoints(local LocalEndpoint) ([]byte, error) {
-	return bodyOf(&corev1.Endpoints{ //nolint:staticcheck // old clients still ask for it
+	return bodyOf(&corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Name: kubernetesService.Name},
-		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
-			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},                                                   //nolint:staticcheck // as above
-			Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}}, //nolint:staticcheck // as above
+		Subsets: []corev1.EndpointSubset{{
+			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
+			Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
 		}},
 	})
 }

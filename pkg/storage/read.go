@@ -32,11 +32,11 @@ func (t *table) readable() error {
 
 // Readable tells why a resource cannot be read: ErrNotReady or ErrAbsent, else nil. changed is closed when
 // the answer may be another.
-func (s *Store) Readable(r *Resource) (err error, changed <-chan struct{}) { //nolint:revive // the error is the answer
+func (s *Store) Readable(r *Resource) (changed <-chan struct{}, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t := s.tableOf(r)
-	return t.readable(), t.log.changed
+	return t.log.changed, t.readable()
 }
 
 // Revision is that of the newest event of any resource.
@@ -157,7 +157,7 @@ type Stats struct {
 func (s *Store) Stats() []Stats {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var all []Stats
+	all := make([]Stats, 0, len(Resources()))
 	for _, r := range Resources() {
 		t := s.tableOf(r)
 		all = append(all, Stats{Resource: r, Ready: t.readable() == nil, Objects: len(t.objects), Endpoints: t.endpoints, LogLength: len(t.log.events)})

@@ -80,7 +80,7 @@ var (
 		// Endpoints are their Service's by name.
 		serviceOf: func(o *wire.Object) string { return o.Name },
 		rewrite:   localEndpoints,
-		newTyped:  func() Typed { return &corev1.Endpoints{} }, //nolint:staticcheck // old clients still ask for it
+		newTyped:  func() Typed { return &corev1.Endpoints{} },
 	}
 	// Nodes is served for this node only.
 	Nodes = &Resource{

@@ -83,7 +83,7 @@ func New(options Options) *Store {
 	}
 	s := &Store{
 		options:  options,
-		revision: uint64(max(options.Clock().UnixMicro(), 1)), //nolint:gosec // positive
+		revision: uint64(max(options.Clock().UnixMicro(), 1)),
 		nodes:    make(map[string]*node),
 		services: make(map[types.NamespacedName]*service),
 		byKey:    make(map[string]map[*service]struct{}),

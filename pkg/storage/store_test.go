@@ -18,32 +18,35 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-func encoded(t testing.TB, o interface{ Marshal() ([]byte, error) }) *wire.Object {
-	t.Helper()
+func encoded(tb testing.TB, o interface{ Marshal() ([]byte, error) }) *wire.Object {
+	tb.Helper()
 	message, err := o.Marshal()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w, err := wire.ParseObject(message)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return w
 }
 
-func testNode(t testing.TB, name, zone string) *wire.Object {
-	return encoded(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
+func testNode(tb testing.TB, name, zone string) *wire.Object {
+	tb.Helper()
+	return encoded(tb, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
 }
 
-func testService(t testing.TB, name, keys string) *wire.Object {
+func testService(tb testing.TB, name, keys string) *wire.Object {
+	tb.Helper()
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
 	if keys != "" {
 		svc.Annotations = map[string]string{"topologyKeys": keys}
 	}
-	return encoded(t, svc)
+	return encoded(tb, svc)
 }
 
-func testSlice(t testing.TB, name, service string, nodes ...string) *wire.Object {
+func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Object {
+	tb.Helper()
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -55,10 +58,10 @@ func testSlice(t testing.TB, name, service string, nodes ...string) *wire.Object
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", service, i), UID: "00000000-0000-0000-0000-000000000000"},
 		})
 	}
-	return encoded(t, s)
+	return encoded(tb, s)
 }
 
-// addressesOn is which nodes' endpoints a slice shows.
+// nodesShown is which nodes' endpoints a slice shows.
 func nodesShown(t *testing.T, s *Store, name string) string {
 	t.Helper()
 	o, found, err := s.Get(EndpointSlices, "ns", name)
@@ -77,11 +80,12 @@ func nodesShown(t *testing.T, s *Store, name string) string {
 }
 
 // syncedStore has two nodes per zone, of which node-a1 is this one, and no objects.
-func syncedStore(t testing.TB, options Options) *Store {
+func syncedStore(tb testing.TB, options Options) *Store {
+	tb.Helper()
 	options.NodeName = "node-a1"
 	options.KeepKubernetesEndpoint = true
 	s := New(options)
-	s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a"), testNode(t, "node-a2", "a"), testNode(t, "node-b1", "b"), testNode(t, "node-b2", "b")})
+	s.NodeLabels().Replace([]*wire.Object{testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b"), testNode(tb, "node-b2", "b")})
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
 	return s
@@ -101,13 +105,13 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 			func() { s.EndpointSlices().Replace([]*wire.Object{testSlice(t, "svc-1", "svc", "node-a1", "node-b1")}) },
 		}
 		for i, step := range order {
-			if err, _ := s.Readable(EndpointSlices); err != ErrNotReady { //nolint:errorlint // that very value
+			if _, err := s.Readable(EndpointSlices); err != ErrNotReady { //nolint:errorlint // that very value
 				t.Fatalf("readable after %d steps of %v: %v", i, order, err)
 			}
 			if _, _, err := s.List(EndpointSlices, ""); err != ErrNotReady { //nolint:errorlint // that very value
 				t.Fatalf("listed after %d steps of %v: %v", i, order, err)
 			}
-			_, changed := s.Readable(EndpointSlices)
+			changed, _ := s.Readable(EndpointSlices)
 			fill[step]()
 			if i == len(order)-1 {
 				select {
@@ -128,11 +132,11 @@ func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
 	s.NodeLabels().Replace(nil)
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
-	if err, _ := s.Readable(EndpointSlices); err != ErrNotReady { //nolint:errorlint // that very value
+	if _, err := s.Readable(EndpointSlices); err != ErrNotReady { //nolint:errorlint // that very value
 		t.Fatalf("readable before it is known how default/kubernetes is to be shown: %v", err)
 	}
 	s.KubernetesEndpoints().Replace(nil)
-	if err, _ := s.Readable(EndpointSlices); err != nil {
+	if _, err := s.Readable(EndpointSlices); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -28,10 +29,10 @@ func ParseKeys(annotation string) (Keys, error) {
 		return nil, fmt.Errorf("not a JSON array of label keys, such as [\"kubernetes.io/hostname\"]: %w", err)
 	}
 	if decoder.More() {
-		return nil, fmt.Errorf("more than one JSON value: write one array of label keys")
+		return nil, errors.New("more than one JSON value: write one array of label keys")
 	}
 	if keys == nil {
-		return nil, fmt.Errorf("null is not an array of label keys: write [] for a Service that is not governed")
+		return nil, errors.New("null is not an array of label keys: write [] for a Service that is not governed")
 	}
 	if len(keys) > MaxKeys {
 		return nil, fmt.Errorf("%d keys, at most %d are allowed", len(keys), MaxKeys)

@@ -131,7 +131,7 @@ func Size(meta, body []byte, revision uint64) int {
 // AppendObject appends the encoded object with the given resourceVersion.
 func AppendObject(dst, meta, body []byte, revision uint64) []byte {
 	dst = protowire.AppendTag(dst, fieldMetadata, protowire.BytesType)
-	dst = protowire.AppendVarint(dst, uint64(len(meta)+sizeRevision(revision)))
+	dst = protowire.AppendVarint(dst, uint64(len(meta)+sizeRevision(revision))) //nolint:gosec // a length
 	dst = append(dst, meta...)
 	dst = appendRevision(dst, revision)
 	return append(dst, body...)

@@ -20,7 +20,7 @@ func exampleSlice(r *rand.Rand, endpoints int) *discoveryv1.EndpointSlice {
 			Annotations:       map[string]string{"x": "y"},
 			CreationTimestamp: metav1.Unix(1700000000, 0),
 			OwnerReferences:   []metav1.OwnerReference{{Kind: "Service", Name: "svc"}},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kcm", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:x":{}}`)}}},
+			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kcm", FieldsV1: metav1.NewFieldsV1(`{"f:x":{}}`)}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(80)), Protocol: ptr.To(corev1.ProtocolTCP)}},
@@ -45,11 +45,11 @@ func exampleSlice(r *rand.Rand, endpoints int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func mustMarshal(t testing.TB, o interface{ Marshal() ([]byte, error) }) []byte {
-	t.Helper()
+func mustMarshal(tb testing.TB, o interface{ Marshal() ([]byte, error) }) []byte {
+	tb.Helper()
 	message, err := o.Marshal()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return message
 }

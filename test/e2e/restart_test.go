@@ -37,6 +37,8 @@ func TestWrapperKilledUnderTraffic(t *testing.T) {
 	f.expectFlawless(stream)
 }
 
+// It may take kube-proxy 30 s to come back here: its reflectors go on backing off from where the test before
+// left them, and begin anew only after two quiet minutes.
 func TestWrapperRestartedGracefullyUnderTraffic(t *testing.T) {
 	f := newFixture(t)
 	service := f.daemonSet("echo", unitLabel)

@@ -42,8 +42,7 @@ test-e2e: build cluster ## Runs the end-to-end tests on the embedded cluster. Ne
 
 .PHONY: demo
 demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
-	@$(BIN)/edge-cluster demo --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper $(ARGS)
+	@$(BIN)/edge-cluster demo --install --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper $(ARGS)
 
 .PHONY: bench
 bench: build cluster ## Measures the wrapper beside direct access, and the Go micro-benchmarks.

@@ -42,6 +42,8 @@ func Forward(target Target) http.Handler {
 		FlushInterval:  -1,
 		ErrorHandler:   forwardError,
 		ModifyResponse: target.endWithProcess,
+		// A response that breaks off is nothing that anybody could mend here.
+		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
 	return proxy
 }

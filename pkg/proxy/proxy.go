@@ -132,11 +132,16 @@ func (p *Proxy) readiness() http.Handler {
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
 // serve.
 func (p *Proxy) Run(ctx context.Context) error {
-	logger := klog.FromContext(ctx)
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.config.BindAddress)
 	if err != nil {
 		return fmt.Errorf("--bind-address %s: %w", p.config.BindAddress, err)
 	}
+	return p.serve(ctx, listener)
+}
+
+// serve is Run on a listener, which it closes.
+func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
+	logger := klog.FromContext(ctx)
 	if p.config.NodeName == "" {
 		logger.Info("No --hostname: this node belongs to no unit, Services with topologyKeys will have no endpoints here")
 	}
@@ -151,6 +156,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          klog.NewStandardLogger("INFO"),
 		BaseContext:       func(net.Listener) context.Context { return klog.NewContext(context.WithoutCancel(ctx), logger) },
 	}
 	if p.tls != nil {

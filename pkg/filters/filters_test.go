@@ -243,7 +243,7 @@ func TestLocalEndpoints(t *testing.T) {
 func TestBodyLimit(t *testing.T) {
 	var read int
 	handler := WithBodyLimit()(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body) //nolint:errcheck // what arrives counts
+		body, _ := io.ReadAll(r.Body)
 		read = len(body)
 	}))
 	fits, tooLarge := bytes.Repeat([]byte("x"), MaxBody), bytes.Repeat([]byte("x"), MaxBody+1)
@@ -262,7 +262,7 @@ func TestBodyLimit(t *testing.T) {
 // TestForwardedBodyOverTheLimit: one that does not tell its length beforehand.
 func TestForwardedBodyOverTheLimit(t *testing.T) {
 	front := forwardTo(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) //nolint:errcheck // it is cut off
+		_, _ = io.Copy(io.Discard, r.Body)
 	}), "", WithBodyLimit())
 	body := io.MultiReader(bytes.NewReader(make([]byte, MaxBody)), strings.NewReader("x"))
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front+"/api/v1/namespaces", body)
@@ -273,7 +273,7 @@ func TestForwardedBodyOverTheLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // a test's client
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("got %s", response.Status)
 	}
@@ -362,7 +362,7 @@ func TestForwardStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // a test's client
+	defer response.Body.Close()
 	lines := bufio.NewReader(response.Body)
 	for i := range 3 {
 		if line, err := lines.ReadString('\n'); err != nil || line != fmt.Sprintf("%d\n", i) {
@@ -385,21 +385,22 @@ func TestForwardUpgrades(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		defer conn.Close()                   //nolint:errcheck // a test's server
-		line, _ := buffered.ReadString('\n') //nolint:errcheck // the client looks at it
+		defer conn.Close()
+		line, _ := buffered.ReadString('\n')
 		_, _ = io.WriteString(conn, "echo "+line)
 	}), "", WithBodyLimit(), WithRecover(), WithRequestLog(&requestCounter{}), WithRequestInfo())
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(front, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // a test's client
+	defer conn.Close()
 	_, _ = io.WriteString(conn, "POST /api/v1/namespaces/n/pods/p/exec HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n")
 	reader := bufio.NewReader(conn)
-	response, err := http.ReadResponse(reader, nil) //nolint:bodyclose // the connection is taken over
+	response, err := http.ReadResponse(reader, nil)
 	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("got %v, %v", response, err)
 	}
+	defer response.Body.Close()
 	_, _ = io.WriteString(conn, "hello\n")
 	if line, err := reader.ReadString('\n'); err != nil || line != "echo hello\n" {
 		t.Errorf("got %q, %v", line, err)
@@ -491,7 +492,7 @@ func TestRecover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // a test's client
+	defer response.Body.Close()
 	if body, err := io.ReadAll(response.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %q, %v", body, err)
 	}

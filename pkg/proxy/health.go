@@ -30,6 +30,8 @@ func (h readiness) reasons() (reasons, details []string) {
 		switch {
 		case !s.Started:
 			details = append(details, s.Name+": not followed, no client has asked for it")
+		case s.Absent && s.Optional:
+			details = append(details, s.Name+": the upstream does not serve it")
 		case s.Absent:
 			reasons = append(reasons, s.Name+": the upstream does not serve it")
 		case !s.Synced && s.Err != nil:

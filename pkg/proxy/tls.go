@@ -29,6 +29,8 @@ const reloadInterval = 10 * time.Second
 // place and is said; at the start it is an error.
 type reloadingTLS struct {
 	files TLSFiles
+	// interval is how often run looks at the files.
+	interval time.Duration
 	// current is what connections are made with; contents is what it was read from.
 	current  atomic.Pointer[tls.Config]
 	contents [3][]byte
@@ -39,7 +41,7 @@ func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	if files.Cert == "" || files.Key == "" {
 		return nil, errors.New("serving TLS (--insecure=false) needs --cert-file and --key-file")
 	}
-	t := &reloadingTLS{files: files}
+	t := &reloadingTLS{files: files, interval: reloadInterval}
 	if _, err := t.load(); err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func (t *reloadingTLS) load() (changed bool, err error) {
 // run looks at the files until ctx is done.
 func (t *reloadingTLS) run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	ticker := time.NewTicker(reloadInterval)
+	ticker := time.NewTicker(t.interval)
 	defer ticker.Stop()
 	for {
 		select {

@@ -125,8 +125,8 @@ func checkDecoded(t *testing.T, got runtime.Object, want storage.Typed) {
 	for _, o := range []runtime.Object{got, wanted} {
 		o.GetObjectKind().SetGroupVersionKind(wanted.GetObjectKind().GroupVersionKind())
 	}
-	revision := got.(metav1.Object).GetResourceVersion() //nolint:forcetypeassert // an API object
-	wanted.(metav1.Object).SetResourceVersion(revision)  //nolint:forcetypeassert // as above
+	revision := got.(metav1.Object).GetResourceVersion()
+	wanted.(metav1.Object).SetResourceVersion(revision)
 	if diff := cmp.Diff(wanted, got); diff != "" {
 		t.Errorf("(-typed +wrapper)\n%s", diff)
 	}

@@ -118,7 +118,7 @@ func (c *cluster) input(o storage.Typed) *storage.Input {
 		return c.store.Services()
 	case *discoveryv1.EndpointSlice:
 		return c.store.EndpointSlices()
-	case *corev1.Endpoints: //nolint:staticcheck // old clients still ask for it
+	case *corev1.Endpoints:
 		return c.store.Endpoints()
 	case *corev1.Node:
 		return c.store.NodeLabels()
@@ -203,12 +203,12 @@ func slice(name string, nodes ...string) *discoveryv1.EndpointSlice {
 }
 
 // endpoints lists one address on each of the nodes.
-func endpoints(name string, nodes ...string) *corev1.Endpoints { //nolint:staticcheck // old clients still ask for it
-	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Port: 80}}} //nolint:staticcheck // as above
+func endpoints(name string, nodes ...string) *corev1.Endpoints {
+	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Port: 80}}}
 	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: "10.1.0." + strconv.Itoa(i+1), NodeName: ptr.To(node)}) //nolint:staticcheck // as above
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: "10.1.0." + strconv.Itoa(i+1), NodeName: ptr.To(node)})
 	}
-	return &corev1.Endpoints{ObjectMeta: objectMeta("default", name), Subsets: []corev1.EndpointSubset{subset}} //nolint:staticcheck // as above
+	return &corev1.Endpoints{ObjectMeta: objectMeta("default", name), Subsets: []corev1.EndpointSubset{subset}}
 }
 
 func nodesOf(s *discoveryv1.EndpointSlice) string {
@@ -231,7 +231,7 @@ func (c *cluster) get(path string, headers ...string) response {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := c.request(ctx, path, headers...)
-	defer r.Body.Close() //nolint:errcheck // a test's client
+	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		c.t.Fatalf("GET %s: %v", path, err)
@@ -297,7 +297,7 @@ func (c *cluster) watch(path, query, accept string) *stream {
 	if query != "" {
 		query = "&" + query
 	}
-	r := c.request(ctx, path+"?watch=true"+query, "Accept", accept)
+	r := c.request(ctx, path+"?watch=true"+query, "Accept", accept) //nolint:bodyclose // the end of its context closes it
 	if r.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(r.Body)
 		c.t.Fatalf("WATCH %s%s: %d %s", path, query, r.StatusCode, body)
@@ -307,7 +307,7 @@ func (c *cluster) watch(path, query, accept string) *stream {
 	if !ok || info.StreamSerializer == nil {
 		c.t.Fatalf("no client could decode the content type %q", r.Header.Get("Content-Type"))
 	}
-	frames := info.StreamSerializer.Framer.NewFrameReader(r.Body)
+	frames := info.StreamSerializer.NewFrameReader(r.Body)
 	return &stream{
 		t: c.t, cancel: cancel, header: r.Header,
 		decoder: restclientwatch.NewDecoder(streaming.NewDecoder(frames, info.StreamSerializer), scheme.Codecs.UniversalDeserializer()),

@@ -140,7 +140,7 @@ func differs(c *cluster, resource *storage.Resource, informer cache.SharedInform
 		if err != nil {
 			return err.Error()
 		}
-		heldJSON, err := runtime.Encode(scheme.Codecs.LegacyCodec(resource.GroupVersion()), held.(runtime.Object)) //nolint:forcetypeassert // an informer's
+		heldJSON, err := runtime.Encode(scheme.Codecs.LegacyCodec(resource.GroupVersion()), held.(runtime.Object))
 		if err != nil {
 			return err.Error()
 		}

@@ -65,7 +65,7 @@ func TestOwnNodeIsListedAndWatched(t *testing.T) {
 	changed.Spec.PodCIDR = "10.9.0.0/24"
 	c.store.Node().Apply(encodeWire(changed))
 	e := w.expect("MODIFIED " + thisNode)[0]
-	if got := e.Object.(*corev1.Node).Spec.PodCIDR; got != "10.9.0.0/24" { //nolint:forcetypeassert // expect saw its name
+	if got := e.Object.(*corev1.Node).Spec.PodCIDR; got != "10.9.0.0/24" {
 		t.Errorf("got %q", got)
 	}
 	if got := decodeAs[*corev1.Node](t, c.get("/api/v1/nodes/"+thisNode)); got.Spec.PodCIDR != "10.9.0.0/24" {
@@ -434,7 +434,7 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 				if r.status(t); r.code != http.StatusNotFound {
 					t.Errorf("got %d %s", r.code, r.body)
 				}
-			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 || len(list.Items[0].Subsets[0].Addresses) != 1 { //nolint:staticcheck // old clients still ask for it
+			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 || len(list.Items[0].Subsets[0].Addresses) != 1 {
 				t.Errorf("got %v", list.Items)
 			}
 			// Both are answers; only their absence is worth the whole wait.

@@ -220,7 +220,7 @@ func FuzzParseOptions(f *testing.F) {
 		f.Add(seed, "", false)
 	}
 	f.Fuzz(func(t *testing.T, rawQuery, name string, named bool) {
-		query, _ := url.ParseQuery(rawQuery) //nolint:errcheck // as net/http does
+		query, _ := url.ParseQuery(rawQuery)
 		info := RequestInfo{Verb: "list"}
 		if named {
 			info = RequestInfo{Verb: "watch", Name: name}

@@ -37,7 +37,7 @@ func TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind(t *testing.T) {
 	}{
 		{servicesPath, func(o any) bool { _, ok := o.(*corev1.Service); return ok }, []string{"ADDED a", "ADDED b"}},
 		{slicesPath, func(o any) bool { _, ok := o.(*discoveryv1.EndpointSlice); return ok }, []string{"ADDED a"}},
-		{"/api/v1/endpoints", func(o any) bool { _, ok := o.(*corev1.Endpoints); return ok }, nil}, //nolint:staticcheck // old clients still ask for it
+		{"/api/v1/endpoints", func(o any) bool { _, ok := o.(*corev1.Endpoints); return ok }, nil},
 		{"/api/v1/nodes", func(o any) bool { _, ok := o.(*corev1.Node); return ok }, []string{"ADDED " + thisNode}},
 	}
 	for _, test := range tests {
@@ -51,7 +51,7 @@ func TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind(t *testing.T) {
 				if e.Type != watch.Bookmark || !test.is(e.Object) {
 					t.Fatalf("got %s of a %T", e.Type, e.Object)
 				}
-				bookmark := e.Object.(metav1.Object) //nolint:forcetypeassert // one of the above
+				bookmark := e.Object.(metav1.Object)
 				if bookmark.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
 					t.Errorf("got annotations %v", bookmark.GetAnnotations())
 				}
@@ -123,7 +123,7 @@ func TestSelectorsOfWatches(t *testing.T) {
 			c.apply(labelled(service("never"), map[string]string{"other": "x"}))
 			c.apply(service("leaves"))
 			gone := w.expect("DELETED leaves")[0]
-			if got := gone.Object.(*corev1.Service); got.Labels["in"] != "yes" || revisionOf(t, got) != c.store.Revision() { //nolint:forcetypeassert // expect saw its name
+			if got := gone.Object.(*corev1.Service); got.Labels["in"] != "yes" || revisionOf(t, got) != c.store.Revision() {
 				t.Errorf("a deletion carries the last version that the client knew and its own revision; got %v, labels %v", got.ResourceVersion, got.Labels)
 			}
 			c.apply(labelled(service("joins"), in))
@@ -158,7 +158,7 @@ func TestRelabelProducesEvents(t *testing.T) {
 	check := func(want string) {
 		t.Helper()
 		e := w.expect("MODIFIED g")[0]
-		s := e.Object.(*discoveryv1.EndpointSlice) //nolint:forcetypeassert // expect saw its name
+		s := e.Object.(*discoveryv1.EndpointSlice)
 		if nodesOf(s) != want {
 			t.Errorf("endpoints on %s, want %s", nodesOf(s), want)
 		}
@@ -189,7 +189,7 @@ func TestResumeFromBeforeARelabelGetsTheNewsOr410(t *testing.T) {
 			revision := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath, "Accept", accept)).ResourceVersion
 			c.apply(node("node2", "a"))
 			e := c.watch(slicesPath, "resourceVersion="+revision, accept).expect("MODIFIED g")[0]
-			if got := nodesOf(e.Object.(*discoveryv1.EndpointSlice)); got != "node0,node2" { //nolint:forcetypeassert // expect saw its name
+			if got := nodesOf(e.Object.(*discoveryv1.EndpointSlice)); got != "node0,node2" {
 				t.Errorf("endpoints on %s", got)
 			}
 			for i := range 5 {
@@ -244,13 +244,13 @@ func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
 	local.Annotations = map[string]string{superedgev1.AnnotationLocalEndpoint: "169.254.0.1", superedgev1.AnnotationLocalPort: "51003"}
 	c.apply(local)
 	e := w.expect("MODIFIED kubernetes")[0]
-	got := e.Object.(*corev1.Endpoints) //nolint:forcetypeassert,staticcheck // expect saw its name
+	got := e.Object.(*corev1.Endpoints)
 	if len(got.Subsets) != 1 || got.Subsets[0].Addresses[0].IP != "169.254.0.1" || got.Subsets[0].Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got.Subsets)
 	}
 	c.store.KubernetesEndpoints().Apply(encodeWire(local))
 	e = slices.expect("MODIFIED kubernetes")[0]
-	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" || *got.Ports[0].Port != 51003 { //nolint:forcetypeassert // expect saw its name
+	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" || *got.Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -323,7 +323,7 @@ func TestNothingIsDroppedForASlowWatcher(t *testing.T) {
 				w.expect("ADDED s")
 				for i := range events {
 					e := w.next()
-					if got := e.Object.(*corev1.Service).Labels["n"]; e.Type != watch.Modified || got != strconv.Itoa(i) { //nolint:forcetypeassert // there is nothing else
+					if got := e.Object.(*corev1.Service).Labels["n"]; e.Type != watch.Modified || got != strconv.Itoa(i) {
 						t.Fatalf("%s: event %d: got %s %s", name, i, e.Type, got)
 					}
 				}
@@ -371,7 +371,7 @@ func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	r := c.request(ctx, servicesPath+"?watch=true")
-	defer r.Body.Close() //nolint:errcheck // a test's client
+	defer r.Body.Close()
 	filler := strings.Repeat("x", 1<<20)
 	deadline := time.Now().Add(patience)
 	for i := 0; ; i++ {
@@ -452,12 +452,12 @@ func TestQuietWatchOutlivesTheWriteTimeout(t *testing.T) {
 				t.Fatal(err)
 			}
 			client := listener.Client()
-			client.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS12 //nolint:forcetypeassert // httptest's
+			client.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS12
 			r, err := client.Do(request)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.Body.Close() //nolint:errcheck // a test's client
+			defer r.Body.Close()
 			if r.Proto != protocol {
 				t.Fatalf("speaking %s", r.Proto)
 			}

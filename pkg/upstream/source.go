@@ -32,9 +32,11 @@ type source struct {
 	fields    fields.Selector
 	// metadataOnly asks for PartialObjectMetadata.
 	metadataOnly bool
-	client       rest.Interface
-	input        *storage.Input
-	clock        func() time.Time
+	// optional is what SourceState.Optional says.
+	optional bool
+	client   rest.Interface
+	input    *storage.Input
+	clock    func() time.Time
 
 	start sync.Once
 
@@ -45,6 +47,8 @@ type source struct {
 // SourceState is what is known of one source.
 type SourceState struct {
 	Name string
+	// Optional is set for a source that an upstream may lack without harm (legacy Endpoints).
+	Optional bool
 	// Started is false for a source that no client has asked for yet.
 	Started bool
 	// Synced is set with the first complete list.

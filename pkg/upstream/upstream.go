@@ -57,7 +57,7 @@ func New(options Options) (*Upstream, error) {
 	u := &Upstream{onDemand: make(map[*storage.Resource]*source)}
 	add := func(s *source) *source {
 		s.clock = options.Clock
-		s.state.Name = s.name
+		s.state.Name, s.state.Optional = s.name, s.optional
 		if err == nil {
 			s.client, err = restClient(options.Config, httpClient, s)
 		}
@@ -74,11 +74,11 @@ func New(options Options) (*Upstream, error) {
 	add(&source{name: "endpointslices", resource: storage.EndpointSlices.GroupVersionResource, input: options.Store.EndpointSlices()})
 	if options.FollowKubernetesEndpoints {
 		add(&source{
-			name: "kubernetes-endpoints", resource: endpoints, namespace: "default",
+			name: "kubernetes-endpoints", resource: endpoints, namespace: "default", optional: true,
 			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Store.KubernetesEndpoints(),
 		})
 	}
-	u.onDemand[storage.Endpoints] = add(&source{name: "endpoints", resource: endpoints, input: options.Store.Endpoints()})
+	u.onDemand[storage.Endpoints] = add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Store.Endpoints()})
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}

@@ -112,7 +112,7 @@ func smallCluster() *upstreamtest.API {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node1")}},
 	})
-	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}) //nolint:staticcheck // the wrapper follows it
+	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})
 	return api
 }
 
@@ -314,7 +314,7 @@ func TestManagedFieldsAreDroppedAtTheDoor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := typed.(*corev1.Service); s.ManagedFields != nil || s.Name != "a" { //nolint:forcetypeassert // a Service
+		if s := typed.(*corev1.Service); s.ManagedFields != nil || s.Name != "a" {
 			t.Errorf("got %+v", s.ObjectMeta)
 		}
 	}

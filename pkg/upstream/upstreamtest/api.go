@@ -164,7 +164,7 @@ func setRevision(o runtime.Object, revision uint64) {
 
 // ServeHTTP implements http.Handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body) //nolint:errcheck // what arrived is what there is
+	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	behaviour := a.behaviour
 	a.requests = append(a.requests, Request{Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(), Header: r.Header.Clone(), Body: string(body)})
@@ -228,7 +228,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 		list.ResourceVersion = ""
 	}
 	if size := q.behaviour.PageSize; size > 0 {
-		from, _ := strconv.Atoi(r.URL.Query().Get("continue")) //nolint:errcheck // none is the first page
+		from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 		items = items[min(from, len(items)):]
 		if len(items) > size {
 			items = items[:size]
@@ -242,7 +242,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 // watch streams from the revision that was asked for. It takes sendInitialEvents, and like a caching edge proxy
 // never sends the bookmark that ends them.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
-	from, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64) //nolint:errcheck // none is 0
+	from, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64)
 	a.mu.Lock()
 	cut := a.cut
 	expired := from < a.floor

@@ -24,7 +24,7 @@ var resources = map[string]struct {
 }{
 	"nodes":          {corev1.SchemeGroupVersion.WithKind("Node"), func() runtime.Object { return &corev1.NodeList{} }},
 	"services":       {corev1.SchemeGroupVersion.WithKind("Service"), func() runtime.Object { return &corev1.ServiceList{} }},
-	"endpoints":      {corev1.SchemeGroupVersion.WithKind("Endpoints"), func() runtime.Object { return &corev1.EndpointsList{} }}, //nolint:staticcheck // the wrapper follows it
+	"endpoints":      {corev1.SchemeGroupVersion.WithKind("Endpoints"), func() runtime.Object { return &corev1.EndpointsList{} }},
 	"endpointslices": {discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), func() runtime.Object { return &discoveryv1.EndpointSliceList{} }},
 }
 

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// output is what run said.
+type output struct {
+	code           int
+	stdout, stderr string
+}
+
+// call is run with its output caught.
+func call(t *testing.T, args ...string) output {
+	t.Helper()
+	stdout, stderr := os.Stdout, os.Stderr
+	defer func() { os.Stdout, os.Stderr = stdout, stderr }()
+	var o output
+	read := make([]func() string, 2)
+	for i, to := range []**os.File{&os.Stdout, &os.Stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		*to = w
+		text := make(chan string, 1)
+		go func() {
+			all, _ := io.ReadAll(r)
+			text <- string(all)
+		}()
+		read[i] = func() string {
+			_ = w.Close()
+			return <-text
+		}
+	}
+	o.code = run(args)
+	o.stdout, o.stderr = read[0](), read[1]()
+	return o
+}
+
+// kubeconfig writes one that leads to the server.
+func kubeconfig(t *testing.T, server string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "kubeconfig")
+	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server + "}}]\n" +
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for _, flag := range []string{"--help", "-h"} {
+		o := call(t, flag)
+		if o.code != 0 || o.stderr != "" {
+			t.Errorf("%s: got %+v", flag, o)
+		}
+		for _, want := range []string{"Upstream:", "This node:", "Serving:", "Logging:", "--kubeconfig", "--hostname", "localhost:51006", "--notify-channel-size"} {
+			if !strings.Contains(o.stdout, want) {
+				t.Errorf("%s does not say %q:\n%s", flag, want, o.stdout)
+			}
+		}
+	}
+	if o := call(t, "--version"); o.code != 0 || !strings.HasPrefix(o.stdout, "application-grid-wrapper ") {
+		t.Errorf("--version: got %+v", o)
+	}
+}
+
+// TestBadCommandLine: a clear error, a code that is not 0, and nothing is started.
+func TestBadCommandLine(t *testing.T) {
+	good := kubeconfig(t, "http://127.0.0.1:1")
+	absent := filepath.Join(t.TempDir(), "absent")
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	if err := os.WriteFile(garbage, []byte("\t{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	tests := []struct {
+		args []string
+		code int
+		// says are parts of the message.
+		says []string
+	}{
+		{[]string{"--no-such-flag"}, exitUsage, []string{"--no-such-flag", "--help"}},
+		{[]string{"--kube-qps=fast"}, exitUsage, []string{"kube-qps", "fast"}},
+		{[]string{"--debug=maybe"}, exitUsage, []string{"debug", "maybe"}},
+		{[]string{"--kubeconfig"}, exitUsage, []string{"kubeconfig"}},
+		{[]string{"start"}, exitUsage, []string{`"start"`}},
+		{nil, exitFailure, []string{"--kubeconfig"}},
+		{[]string{"--kubeconfig=" + absent}, exitFailure, []string{"--kubeconfig", absent}},
+		{[]string{"--kubeconfig=" + garbage}, exitFailure, []string{"--kubeconfig", garbage}},
+		{[]string{"--kubeconfig=" + t.TempDir()}, exitFailure, []string{"--kubeconfig"}},
+		{[]string{"--kubeconfig=" + kubeconfig(t, "'http://%zz'")}, exitFailure, []string{"%zz"}},
+		{[]string{"--kubeconfig=" + good, "--kube-qps=0"}, exitFailure, []string{"--kube-qps"}},
+		{[]string{"--kubeconfig=" + good, "--kube-burst=-1"}, exitFailure, []string{"--kube-burst"}},
+		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, exitFailure, []string{"--bind-address", "loopback"}},
+		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, exitFailure, []string{"--bind-address", "nonsense"}},
+		{[]string{"--kubeconfig=" + good, "--insecure=false"}, exitFailure, []string{"--cert-file", "--key-file"}},
+		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent}, exitFailure, []string{"--cert-file", absent}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, exitFailure, []string{"--local-endpoint", "nowhere"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, exitFailure, []string{"--local-port"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, exitFailure, []string{"70000"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1", "--wrapper-in-cluster=false"}, exitFailure, []string{"--wrapper-in-cluster"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true"}, exitFailure, []string{"--service-autonomy-enhancement", "not in this version"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, exitFailure, []string{"name=value"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, exitFailure, []string{"perhaps"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, exitFailure, []string{"interval"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, exitFailure, []string{"colour"}},
+	}
+	for _, test := range tests {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			o := call(t, test.args...)
+			if o.code != test.code || o.stdout != "" {
+				t.Errorf("got code %d, stdout %q, want %d", o.code, o.stdout, test.code)
+			}
+			for _, want := range test.says {
+				if !strings.Contains(o.stderr, want) {
+					t.Errorf("the message does not say %q: %s", want, o.stderr)
+				}
+			}
+			if strings.Contains(o.stderr, "goroutine ") {
+				t.Errorf("that is no sentence: %s", o.stderr)
+			}
+		})
+	}
+}
+
+// TestDefaults are those of SuperEdge's wrapper, which existing installations rely on.
+func TestDefaults(t *testing.T) {
+	o := newOptions()
+	if err := o.parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"kubeconfig": "", "hostname": "", "ca-file": "", "cert-file": "", "key-file": "", "bind-address": "localhost:51006",
+		"insecure": "true", "wrapper-in-cluster": "true", "notify-channel-size": "100", "debug": "false", "kube-qps": "1000", "kube-burst": "1000",
+		"support-endpointslice": "false", "service-autonomy-enhancement": defaultAutonomy,
+	} {
+		f := o.all.Lookup(name)
+		if f == nil {
+			t.Errorf("--%s is gone", name)
+			continue
+		}
+		if f.DefValue != want || f.Value.String() != want {
+			t.Errorf("--%s: got %q, want %q", name, f.Value, want)
+		}
+	}
+	if notices := o.ignored(); len(notices) > 0 {
+		t.Errorf("defaults are nothing to speak of: %q", notices)
+	}
+}
+
+// TestIgnoredFlagsAreSaid: they are accepted, and nobody is left to wonder why they have no effect.
+func TestIgnoredFlagsAreSaid(t *testing.T) {
+	tests := []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"--notify-channel-size=5"}, []string{"--notify-channel-size"}},
+		{[]string{"--support-endpointslice"}, []string{"--support-endpointslice"}},
+		{[]string{"--support-endpointslice=false", "--notify-channel-size=100"}, []string{"--notify-channel-size", "--support-endpointslice"}},
+		{[]string{"--cert-file=x", "--key-file=y", "--ca-file=z"}, []string{"--cert-file", "--key-file", "--ca-file"}},
+		{[]string{"--cert-file=x", "--insecure=false"}, nil},
+		{[]string{"--hostname=n", "--debug", "--v=3"}, nil},
+	}
+	for _, test := range tests {
+		o := newOptions()
+		if err := o.parse(test.args); err != nil {
+			t.Fatal(err)
+		}
+		notices := o.ignored()
+		if len(notices) != len(test.want) {
+			t.Errorf("%v: got %q", test.args, notices)
+			continue
+		}
+		for i, want := range test.want {
+			if !strings.Contains(notices[i], want+":") {
+				t.Errorf("%v: %q does not name %s", test.args, notices[i], want)
+			}
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	const upstream = "https://127.0.0.1:1/prefix"
+	o := newOptions()
+	err := o.parse([]string{
+		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug", "--kube-qps=5", "--kube-burst=6",
+		"--local-endpoint=169.254.0.1", "--local-port=51003", "--insecure=false", "--cert-file=c", "--key-file=k", "--ca-file=a",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := o.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.NodeName != "node0" || config.BindAddress != "[::1]:1" || !config.Debug || !config.RewriteKubernetes ||
+		config.LocalEndpoint == nil || config.LocalEndpoint.Port != 51003 || config.LocalEndpoint.IP.String() != "169.254.0.1" {
+		t.Errorf("got %+v", config)
+	}
+	if up := config.Upstream; up.Host != upstream || up.BearerToken != "t" || up.QPS != 5 || up.Burst != 6 || !strings.HasPrefix(up.UserAgent, "application-grid-wrapper/") {
+		t.Errorf("got the upstream %+v", up)
+	}
+	if config.TLS == nil || config.TLS.Cert != "c" || config.TLS.Key != "k" || config.TLS.ClientCA != "a" {
+		t.Errorf("got the TLS files %+v", config.TLS)
+	}
+}
+
+// TestEveryFlagIsInASection: one outside of them would not be parsed.
+func TestEveryFlagIsInASection(t *testing.T) {
+	o := newOptions()
+	if err := o.parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	usage := o.usage()
+	o.all.VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden && !strings.Contains(usage, "--"+f.Name) {
+			t.Errorf("--help does not tell of --%s", f.Name)
+		}
+	})
+}

@@ -1,0 +1,567 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
+)
+
+const patience = 20 * time.Second
+
+// logged is everything that the wrapper logs in these tests, at the highest verbosity. The transports of
+// client-go decide what to log when they are made, so it is set for all.
+var logged = &logBuffer{}
+
+type logBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	klog.Flush()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func TestMain(m *testing.M) {
+	flags := flag.NewFlagSet("klog", flag.PanicOnError)
+	klog.InitFlags(flags)
+	for name, value := range map[string]string{"v": "10", "logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := flags.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	klog.SetOutput(logged)
+	os.Exit(m.Run())
+}
+
+// wrapper is a Proxy at work before an upstream.
+type wrapper struct {
+	t     *testing.T
+	proxy *Proxy
+	// address is host:port.
+	address string
+	stop    context.CancelFunc
+	// result is what Run returned, once done is closed.
+	result error
+	done   chan struct{}
+}
+
+// start runs a Proxy before the handler until the test ends. configure may be nil.
+func start(t *testing.T, upstream http.Handler, configure func(*Config)) *wrapper {
+	t.Helper()
+	server := httptest.NewServer(upstream)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return startBefore(t, server.URL, configure)
+}
+
+func startBefore(t *testing.T, host string, configure func(*Config)) *wrapper {
+	t.Helper()
+	config := Config{
+		Upstream: &rest.Config{Host: host, BearerToken: "token-of-the-wrapper"}, NodeName: "node0", BindAddress: "127.0.0.1:0", RewriteKubernetes: true,
+	}
+	if configure != nil {
+		configure(&config)
+	}
+	p, err := New(config, klog.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.tls != nil {
+		p.tls.interval = 10 * time.Millisecond
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", config.BindAddress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &wrapper{t: t, proxy: p, address: listener.Addr().String(), stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.result = p.serve(ctx, listener)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-w.done
+	})
+	return w
+}
+
+// get sends a request with headers given as name, value, ….
+func (w *wrapper) do(method, path, body string, headers ...string) (int, string) {
+	w.t.Helper()
+	r := w.open(context.Background(), method, path, body, headers...)
+	defer r.Body.Close()
+	answer, err := io.ReadAll(r.Body)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return r.StatusCode, string(answer)
+}
+
+func (w *wrapper) get(path string, headers ...string) (int, string) {
+	w.t.Helper()
+	return w.do(http.MethodGet, path, "", headers...)
+}
+
+func (w *wrapper) open(ctx context.Context, method, path, body string, headers ...string) *http.Response {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+w.address+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return response
+}
+
+func (w *wrapper) expectReady() {
+	w.t.Helper()
+	w.expectReadyz(http.StatusOK)
+}
+
+// expectReadyz waits for an answer of /readyz with this code and all the parts.
+func (w *wrapper) expectReadyz(code int, parts ...string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		got, body := w.get("/readyz")
+		if got != code {
+			return fmt.Sprintf("/readyz: %d %s", got, body)
+		}
+		for _, part := range parts {
+			if !strings.Contains(body, part) {
+				return fmt.Sprintf("/readyz does not say %q: %s", part, body)
+			}
+		}
+		return ""
+	})
+}
+
+func eventually(t *testing.T, condition func() string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		said := condition()
+		if said == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(said)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// smallCluster has two nodes in two zones and a Service governed by the zone, with an endpoint on each.
+func smallCluster() *upstreamtest.API {
+	api := upstreamtest.New()
+	for name, zone := range map[string]string{"node0": "a", "node1": "b"} {
+		api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
+	}
+	api.Put(service("s", `["zone"]`))
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i, node := range []string{"node0", "node1"} {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node)})
+	}
+	api.Put(slice)
+	return api
+}
+
+func service(name, topologyKeys string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{"topologyKeys": topologyKeys}}}
+}
+
+func TestServesThePrunedView(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	w := start(t, api, nil)
+	w.expectReady()
+	code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
+	if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") || strings.Contains(body, "10.0.0.2") {
+		t.Errorf("got %d %s", code, body)
+	}
+	code, body = w.get("/api/v1/endpoints")
+	if code != http.StatusOK || !strings.Contains(body, `"items":[]`) {
+		t.Errorf("Endpoints, on demand: got %d %s", code, body)
+	}
+}
+
+// TestReadyzTellsTheReason, also when the wrapper is ready.
+func TestReadyzTellsTheReason(t *testing.T) {
+	t.Parallel()
+	t.Run("unsynced, with the last error", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
+		w := start(t, api, nil)
+		w.expectReadyz(http.StatusServiceUnavailable, "services: not synced with the upstream yet: the upstream fails", "endpointslices: not synced", "nodes: not synced")
+		if code, body := w.get("/livez"); code != http.StatusOK {
+			t.Errorf("an upstream that fails is no reason to be restarted: %d %s", code, body)
+		}
+		code, body := w.get("/api/v1/services")
+		if code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) {
+			t.Errorf("got %d %s", code, body)
+		}
+		api.Behave(upstreamtest.Behaviour{})
+		w.expectReady()
+	})
+	t.Run("empty hostname", func(t *testing.T) {
+		t.Parallel()
+		w := start(t, smallCluster(), func(c *Config) { c.NodeName = "" })
+		w.expectReadyz(http.StatusServiceUnavailable, "--hostname is empty", "nodes: ok", "services: ok", "endpointslices: ok", "kubernetes-endpoints: ok")
+		// It runs all the same, and governed Services have no endpoints.
+		code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
+		if code != http.StatusOK || !strings.Contains(body, "s-1") || strings.Contains(body, "10.0.0.") {
+			t.Errorf("got %d %s", code, body)
+		}
+	})
+	t.Run("unknown hostname", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		w := start(t, api, func(c *Config) { c.NodeName = "elsewhere" })
+		w.expectReadyz(http.StatusServiceUnavailable, `no node "elsewhere"`)
+		api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere", Labels: map[string]string{"zone": "b"}}})
+		w.expectReady()
+	})
+	t.Run("upstream lost after sync", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		w := start(t, api, nil)
+		w.expectReady()
+		api.Behave(upstreamtest.Behaviour{Failing: http.StatusBadGateway})
+		api.Forget()
+		w.expectReadyz(http.StatusOK, "services: served from the cache, the upstream cannot be followed since 20")
+		if code, _ := w.get("/api/v1/services"); code != http.StatusOK {
+			t.Errorf("the cache is not served: %d", code)
+		}
+	})
+	t.Run("annotation that does not parse", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		api.Put(service("broken", `zone`))
+		w := start(t, api, nil)
+		w.expectReadyz(http.StatusOK, "service default/broken", "topologyKeys")
+		eventually(t, func() string {
+			return missing(w, `application_grid_wrapper_invalid_topology_keys{namespace="default",service="broken"} 1`)
+		})
+		api.Put(service("broken", `["zone"]`))
+		eventually(t, func() string {
+			if _, body := w.get("/readyz"); strings.Contains(body, "broken") {
+				return body
+			}
+			return ""
+		})
+	})
+	t.Run("resource that is not served", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		api.Behave(upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
+		w := start(t, api, nil)
+		w.expectReadyz(http.StatusServiceUnavailable, "endpointslices: the upstream does not serve it")
+		if code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices"); code != http.StatusNotFound {
+			t.Errorf("got %d %s", code, body)
+		}
+	})
+	t.Run("legacy Endpoints that are not served", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		api.Behave(upstreamtest.Behaviour{Absent: []string{"endpoints"}})
+		w := start(t, api, nil)
+		w.expectReadyz(http.StatusOK, "kubernetes-endpoints: the upstream does not serve it")
+		if code, body := w.get("/api/v1/endpoints"); code != http.StatusNotFound {
+			t.Errorf("got %d %s", code, body)
+		}
+		w.expectReadyz(http.StatusOK)
+	})
+}
+
+func missing(w *wrapper, series ...string) string {
+	_, body := w.get("/metrics")
+	for _, s := range series {
+		if !strings.Contains(body, s) {
+			return fmt.Sprintf("/metrics lacks %s:\n%s", s, body)
+		}
+	}
+	return ""
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	w := start(t, api, nil)
+	w.expectReady()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	watch := w.open(ctx, http.MethodGet, "/api/v1/services?watch=true", "")
+	defer watch.Body.Close()
+	w.get("/api/v1/services")
+	w.get("/api/v1/namespaces/default/services/none")
+	w.get("/apis/example.com/v1/anything")
+	w.do("BREW", "/apis/example.com/v1/anything", "")
+	api.Put(service("t", `["zone"]`))
+	const prefix = "application_grid_wrapper_"
+	eventually(t, func() string {
+		return missing(w,
+			prefix+`requests_total{code="200",resource="services",verb="list"} 1`,
+			prefix+`requests_total{code="404",resource="services",verb="get"} 1`,
+			prefix+`requests_total{code="200",resource="other",verb="list"} 1`,
+			prefix+`requests_total{code="200",resource="other",verb="other"} 1`,
+			prefix+`request_duration_seconds_count{resource="services",verb="list"} 1`,
+			prefix+`watchers{resource="services"} 1`,
+			prefix+`event_delay_seconds_count{resource="services"} 1`,
+			prefix+`objects{resource="services"} 2`,
+			prefix+`objects{resource="endpointslices"} 1`,
+			prefix+`endpoints{resource="endpointslices",view="kept"} 1`,
+			prefix+`endpoints{resource="endpointslices",view="hidden"} 1`,
+			prefix+`log_events{resource="services"} 1`,
+			prefix+`revision `,
+			prefix+`nodes 2`,
+			prefix+`upstream_up{source="services"} 1`,
+			prefix+`upstream_synced{source="nodes"} 1`,
+			prefix+`upstream_last_contact_seconds{source="endpointslices"} `,
+			prefix+`upstream_lists_total{source="services"} 1`,
+			"go_goroutines ", "process_resident_memory_bytes ",
+		)
+	})
+	cancel()
+	eventually(t, func() string {
+		return missing(w, prefix+`watchers{resource="services"} 0`, prefix+`requests_total{code="200",resource="services",verb="watch"} 1`)
+	})
+	if _, body := w.get("/metrics"); strings.Contains(body, "example") || strings.Contains(body, "BREW") {
+		t.Error("a client can make series of its own")
+	}
+}
+
+// TestNoBorrowedRights: what is passed on is the caller's business, with the caller's credentials or none. Any
+// local process could do with SuperEdge's wrapper what the wrapper may.
+func TestNoBorrowedRights(t *testing.T) {
+	t.Parallel()
+	const wrappers, callers = "Bearer token-of-the-wrapper", "Bearer secret-of-the-caller"
+	tests := []struct {
+		method, path, authorization, want string
+	}{
+		{"GET", "/api/v1/secrets", "", ""},
+		{"GET", "/api/v1/secrets", callers, callers},
+		{"GET", "/api/v1/nodes", "", ""},
+		{"PATCH", "/api/v1/nodes/node1", callers, callers},
+		{"DELETE", "/api/v1/namespaces/default/services/s", "", ""},
+		{"GET", "/debug/pprof/", "", ""},
+		{"POST", "/api/v1/namespaces/default/events", "", wrappers},
+		{"POST", "/api/v1/namespaces/default/events", callers, callers},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", "", wrappers},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", callers, callers},
+	}
+	// Under a prefix and over plain HTTP, which SuperEdge's wrapper dropped and forced to https.
+	api := smallCluster()
+	server := httptest.NewServer(http.StripPrefix("/clusters/one", api))
+	t.Cleanup(server.Close)
+	w := startBefore(t, server.URL+"/clusters/one", nil)
+	w.expectReady()
+	for _, test := range tests {
+		before := len(api.Requests())
+		headers := []string{"Impersonate-User", "admin", "User-Agent", "tester"}
+		if test.authorization != "" {
+			headers = append(headers, "Authorization", test.authorization)
+		}
+		if code, body := w.do(test.method, test.path, "{}", headers...); code != http.StatusOK {
+			t.Errorf("%s %s: %d %s", test.method, test.path, code, body)
+		}
+		requests := api.Requests()[before:]
+		i := slices.IndexFunc(requests, func(r upstreamtest.Request) bool { return r.Header.Get("User-Agent") == "tester" })
+		if i < 0 {
+			t.Errorf("%s %s did not arrive at the upstream", test.method, test.path)
+			continue
+		}
+		got := requests[i]
+		if got.Header.Get("Authorization") != test.want || got.Path != test.path || got.Method != test.method {
+			t.Errorf("%s %s: arrived as %s %s with %q, want %q", test.method, test.path, got.Method, got.Path, got.Header.Get("Authorization"), test.want)
+		}
+		if test.want == wrappers && got.Header.Get("Impersonate-User") != "" {
+			t.Errorf("%s %s: the wrapper acts for another", test.method, test.path)
+		}
+	}
+	// TestMain logs at v=10, where client-go logs headers.
+	for _, secret := range []string{"token-of-the-wrapper", "secret-of-the-caller"} {
+		if at := strings.Index(logged.String(), secret); at >= 0 {
+			t.Errorf("%q is in the log: …%s", secret, logged.String()[max(0, at-200):at+len(secret)])
+		}
+	}
+	if !strings.Contains(logged.String(), "/api/v1/secrets") {
+		t.Error("requests are not logged at all, so that this test shows nothing")
+	}
+}
+
+func TestPprofIsServedWithDebugOnly(t *testing.T) {
+	t.Parallel()
+	for _, debug := range []bool{false, true} {
+		api := smallCluster()
+		api.Other = http.NotFoundHandler()
+		w := start(t, api, func(c *Config) { c.Debug = debug })
+		for _, profile := range []string{"", "heap", "goroutine", "cmdline", "symbol", "profile?seconds=1", "trace?seconds=1"} {
+			if code, _ := w.get("/debug/pprof/" + profile); (code == http.StatusOK) != debug {
+				t.Errorf("debug %v, %q: got %d", debug, profile, code)
+			}
+		}
+	}
+}
+
+// TestStopEndsWatchesCleanly: those of the wrapper and those that it passes on, at once.
+func TestStopEndsWatchesCleanly(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	api.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	w := start(t, api, nil)
+	w.expectReady()
+	var bodies []io.ReadCloser
+	for _, path := range []string{"/api/v1/services?watch=true", "/apis/discovery.k8s.io/v1/endpointslices?watch=true", "/apis/networking.k8s.io/v1/servicecidrs?watch=true", "/api/v1/pods?watch=true"} {
+		r := w.open(context.Background(), http.MethodGet, path, "")
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s", path, r.Status)
+		}
+		bodies = append(bodies, r.Body)
+	}
+	start := time.Now()
+	w.stop()
+	for i, body := range bodies {
+		if _, err := io.ReadAll(body); err != nil {
+			t.Errorf("watch %d ended with %v", i, err)
+		}
+	}
+	select {
+	case <-w.done:
+	case <-time.After(patience):
+		t.Fatal("Run does not return")
+	}
+	if w.result != nil {
+		t.Errorf("got %v", w.result)
+	}
+	if took := time.Since(start); took >= gracePeriod {
+		t.Errorf("stopping took all of the %s", took)
+	}
+}
+
+func TestOnlyLoopbackWithoutTLS(t *testing.T) {
+	ca := newAuthority(t)
+	certFile, keyFile := ca.issue(t, t.TempDir(), "serving")
+	for address, ok := range map[string]bool{
+		"localhost:51006": true, "127.0.0.1:51006": true, "127.3.2.1:1": true, "[::1]:51006": true,
+		"0.0.0.0:51006": false, ":51006": false, "[::]:51006": false, "192.168.1.1:51006": false, "node0:51006": false, "example.com:80": false,
+	} {
+		config := Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: address}
+		_, err := New(config, klog.Background())
+		if (err == nil) != ok {
+			t.Errorf("%s: got %v", address, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "--bind-address") || !strings.Contains(err.Error(), address)) {
+			t.Errorf("%s: the error does not say what to change: %v", address, err)
+		}
+		config.TLS = &TLSFiles{Cert: certFile, Key: keyFile}
+		if _, err := New(config, klog.Background()); err != nil {
+			t.Errorf("%s with TLS: %v", address, err)
+		}
+	}
+	if _, err := New(Config{Upstream: &rest.Config{}, BindAddress: "localhost"}, klog.Background()); err == nil {
+		t.Error("an address without a port is accepted")
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: listener.Addr().String()}, klog.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Run(t.Context())
+	if opError := (*net.OpError)(nil); !errors.As(err, &opError) || !strings.Contains(err.Error(), "--bind-address") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestBadTLSFilesAreNamed: SuperEdge's wrapper ended with exit code 0 and no word.
+func TestBadTLSFilesAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := newAuthority(t).issue(t, dir, "serving")
+	_, otherKey := newAuthority(t).issue(t, dir, "other")
+	garbage := filepath.Join(dir, "garbage.pem")
+	if err := os.WriteFile(garbage, []byte("not PEM"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	absent := filepath.Join(dir, "absent.pem")
+	tests := []struct {
+		files TLSFiles
+		want  []string
+	}{
+		{TLSFiles{}, []string{"--cert-file", "--key-file"}},
+		{TLSFiles{Cert: certFile}, []string{"--key-file"}},
+		{TLSFiles{Cert: absent, Key: keyFile}, []string{"--cert-file", absent}},
+		{TLSFiles{Cert: certFile, Key: absent}, []string{"--key-file", absent}},
+		{TLSFiles{Cert: garbage, Key: keyFile}, []string{"--cert-file", garbage}},
+		{TLSFiles{Cert: certFile, Key: garbage}, []string{"--key-file", garbage}},
+		{TLSFiles{Cert: certFile, Key: otherKey}, []string{certFile, otherKey}},
+		{TLSFiles{Cert: certFile, Key: keyFile, ClientCA: absent}, []string{"--ca-file", absent}},
+		{TLSFiles{Cert: certFile, Key: keyFile, ClientCA: garbage}, []string{"--ca-file", garbage}},
+		{TLSFiles{Cert: certFile, Key: keyFile, ClientCA: dir}, []string{"--ca-file", dir}},
+	}
+	for _, test := range tests {
+		_, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", TLS: &test.files}, klog.Background())
+		if err == nil {
+			t.Errorf("%+v: no error", test.files)
+			continue
+		}
+		for _, want := range test.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: the error does not say %q: %v", test.files, want, err)
+			}
+		}
+	}
+}

@@ -48,12 +48,8 @@ var EndpointSlice = Codec{Scan: scanSlice, Prune: pruneSlice}
 var Endpoints = Codec{Scan: scanEndpoints, Prune: pruneEndpoints}
 
 func scanSlice(body []byte, visit func(Endpoint)) error {
-	for len(body) > 0 {
-		f, rest, err := nextField(body)
-		if err != nil {
-			return err
-		}
-		body = rest
+	f := fieldsOf(body)
+	for f.next() {
 		if f.number != sliceEndpoints {
 			continue
 		}
@@ -63,137 +59,143 @@ func scanSlice(body []byte, visit func(Endpoint)) error {
 		}
 		visit(endpoint)
 	}
-	return nil
+	return f.err
 }
 
 // parseSliceEndpoint reads one Endpoint message. hints tells whether it carries topology hints.
 func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err error) {
 	// discovery/v1: a nil ready condition is to be read as ready.
 	endpoint.Ready = true
-	for len(message) > 0 {
-		f, rest, err := nextField(message)
-		if err != nil {
-			return Endpoint{}, false, err
-		}
-		message = rest
+	f := fieldsOf(message)
+	for f.next() {
 		switch f.number {
 		case endpointNodeName:
 			endpoint.NodeName = f.value
 		case endpointHints:
 			hints = true
 		case endpointConditions:
-			if err := eachField(f.value, func(c field) error {
+			c := fieldsOf(f.value)
+			for c.next() {
 				if c.number == conditionsReady {
 					endpoint.Ready = c.varint != 0
 				}
-				return nil
-			}); err != nil {
-				return Endpoint{}, false, err
+			}
+			if c.err != nil {
+				return Endpoint{}, false, c.err
 			}
 		}
 	}
-	return endpoint, hints, nil
+	return endpoint, hints, f.err
 }
 
 func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	var out []byte
-	for len(body) > 0 {
-		f, rest, err := nextField(body)
-		if err != nil {
-			return nil, err
-		}
-		body = rest
+	f := fieldsOf(body)
+	for f.next() {
 		if f.number != sliceEndpoints {
 			out = append(out, f.encoded...)
 			continue
 		}
 		endpoint, hints, err := parseSliceEndpoint(f.value)
-		if err != nil {
-			return nil, err
-		}
 		switch {
+		case err != nil:
+			return nil, err
 		case !keep(endpoint):
 		case hints:
-			stripped, err := withoutField(f.value, endpointHints)
-			if err != nil {
-				return nil, err
-			}
-			out = appendBytesField(out, sliceEndpoints, stripped)
+			out = appendBytesField(out, sliceEndpoints, withoutField(f.value, endpointHints))
 		default:
 			out = append(out, f.encoded...)
 		}
 	}
-	return out, nil
+	return out, f.err
 }
 
-func withoutField(message []byte, number protowire.Number) ([]byte, error) {
+// withoutField is a copy of a message that was read without error, without the fields of that number.
+func withoutField(message []byte, number protowire.Number) []byte {
 	out := make([]byte, 0, len(message))
-	err := eachField(message, func(f field) error {
+	f := fieldsOf(message)
+	for f.next() {
 		if f.number != number {
 			out = append(out, f.encoded...)
 		}
-		return nil
-	})
-	return out, err
+	}
+	return out
 }
 
 func scanEndpoints(body []byte, visit func(Endpoint)) error {
-	return eachField(body, func(subset field) error {
-		if subset.number != endpointsSubsets {
-			return nil
+	f := fieldsOf(body)
+	for f.next() {
+		if f.number != endpointsSubsets {
+			continue
 		}
-		return eachField(subset.value, func(address field) error {
-			if address.number != subsetAddresses && address.number != subsetNotReadyAddresses {
-				return nil
+		subset := fieldsOf(f.value)
+		for subset.next() {
+			if !isAddress(subset.number) {
+				continue
 			}
-			endpoint, err := parseAddress(address)
-			if err == nil {
-				visit(endpoint)
+			endpoint, err := parseAddress(subset.number, subset.value)
+			if err != nil {
+				return err
 			}
-			return err
-		})
-	})
+			visit(endpoint)
+		}
+		if subset.err != nil {
+			return subset.err
+		}
+	}
+	return f.err
 }
 
-func parseAddress(address field) (Endpoint, error) {
-	endpoint := Endpoint{Ready: address.number == subsetAddresses}
-	err := eachField(address.value, func(f field) error {
+func isAddress(number protowire.Number) bool {
+	return number == subsetAddresses || number == subsetNotReadyAddresses
+}
+
+func parseAddress(number protowire.Number, message []byte) (Endpoint, error) {
+	endpoint := Endpoint{Ready: number == subsetAddresses}
+	f := fieldsOf(message)
+	for f.next() {
 		if f.number == addressNodeName {
 			endpoint.NodeName = f.value
 		}
-		return nil
-	})
-	return endpoint, err
+	}
+	return endpoint, f.err
 }
 
-// pruneEndpoints drops a subset that keeps no address: a subset without addresses is not valid.
 func pruneEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	var out []byte
-	err := eachField(body, func(subset field) error {
-		if subset.number != endpointsSubsets {
-			out = append(out, subset.encoded...)
-			return nil
+	f := fieldsOf(body)
+	for f.next() {
+		if f.number != endpointsSubsets {
+			out = append(out, f.encoded...)
+			continue
 		}
-		var kept []byte
-		addresses := 0
-		err := eachField(subset.value, func(f field) error {
-			if f.number == subsetAddresses || f.number == subsetNotReadyAddresses {
-				endpoint, err := parseAddress(f)
-				if err != nil {
-					return err
-				}
-				if !keep(endpoint) {
-					return nil
-				}
-				addresses++
-			}
-			kept = append(kept, f.encoded...)
-			return nil
-		})
-		if err == nil && addresses > 0 {
+		kept, addresses, err := pruneSubset(f.value, keep)
+		if err != nil {
+			return nil, err
+		}
+		// A subset without addresses is not valid.
+		if addresses > 0 {
 			out = appendBytesField(out, endpointsSubsets, kept)
 		}
-		return err
-	})
-	return out, err
+	}
+	return out, f.err
+}
+
+// pruneSubset is a copy of a subset with the addresses that keep accepts, and their number.
+func pruneSubset(subset []byte, keep func(Endpoint) bool) (kept []byte, addresses int, err error) {
+	f := fieldsOf(subset)
+	for f.next() {
+		if isAddress(f.number) {
+			endpoint, err := parseAddress(f.number, f.value)
+			if err != nil {
+				return nil, 0, err
+			}
+			if !keep(endpoint) {
+				continue
+			}
+			addresses++
+		}
+		kept = append(kept, f.encoded...)
+	}
+	return kept, addresses, f.err
 }

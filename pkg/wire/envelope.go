@@ -45,28 +45,31 @@ type TypeMeta struct {
 func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	rest, ok := bytes.CutPrefix(body, magic)
 	if !ok {
-		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", errTruncated)
+		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", errMalformed)
 	}
 	var typeMeta TypeMeta
 	var raw []byte
-	err := eachField(rest, func(f field) error {
+	f := fieldsOf(rest)
+	for f.next() {
 		switch f.number {
 		case unknownTypeMeta:
-			return eachField(f.value, func(t field) error {
+			t := fieldsOf(f.value)
+			for t.next() {
 				switch t.number {
 				case typeMetaAPIVersion:
 					typeMeta.APIVersion = string(t.value)
 				case typeMetaKind:
 					typeMeta.Kind = string(t.value)
 				}
-				return nil
-			})
+			}
+			if t.err != nil {
+				return TypeMeta{}, nil, t.err
+			}
 		case unknownRaw:
 			raw = f.value
 		}
-		return nil
-	})
-	return typeMeta, raw, err
+	}
+	return typeMeta, raw, f.err
 }
 
 // ListMeta is the metadata of a List.
@@ -80,27 +83,35 @@ type ListMeta struct {
 // ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
 func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) {
 	var meta ListMeta
-	err := eachField(message, func(f field) error {
+	f := fieldsOf(message)
+	for f.next() {
+		var err error
 		switch f.number {
 		case listMetadata:
-			return eachField(f.value, func(m field) error {
-				switch m.number {
-				case listMetaResourceVersion:
-					meta.ResourceVersion = string(m.value)
-				case listMetaContinue:
-					meta.Continue = string(m.value)
-				case listMetaRemainingItemCount:
-					count := int64(m.varint) //nolint:gosec // an int64 on the wire is its two's complement
-					meta.RemainingItemCount = &count
-				}
-				return nil
-			})
+			err = meta.parse(f.value)
 		case listItems:
-			return visit(f.value)
+			err = visit(f.value)
 		}
-		return nil
-	})
-	return meta, err
+		if err != nil {
+			return ListMeta{}, err
+		}
+	}
+	return meta, f.err
+}
+
+func (meta *ListMeta) parse(message []byte) error {
+	f := fieldsOf(message)
+	for f.next() {
+		switch f.number {
+		case listMetaResourceVersion:
+			meta.ResourceVersion = string(f.value)
+		case listMetaContinue:
+			meta.Continue = string(f.value)
+		case listMetaRemainingItemCount:
+			meta.RemainingItemCount = new(int64(f.varint)) //nolint:gosec // an int64 on the wire is its two's complement
+		}
+	}
+	return f.err
 }
 
 // AppendEnvelope appends the start of an envelope whose raw message of rawSize bytes the caller appends

@@ -7,56 +7,77 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// errTruncated is what every malformed message amounts to for the caller: it cannot be used.
-var errTruncated = errors.New("malformed protobuf")
+// errMalformed is what every malformed message amounts to for the caller: it cannot be used.
+var errMalformed = errors.New("malformed protobuf")
 
-// field is one field of a message.
-type field struct {
+// fields walks the fields of one message:
+//
+//	f := fieldsOf(message)
+//	for f.next() {
+//		… f.number, f.value …
+//	}
+//	return f.err
+type fields struct {
+	rest []byte
+	err  error
+
+	// The field that next found.
 	number protowire.Number
 	// value is the content of a length-delimited field; nil for other wire types.
 	value []byte
-	// number of a varint field, 0 for other wire types.
+	// varint is the value of a varint field; 0 for other wire types.
 	varint uint64
 	// encoded is the whole field, tag included.
 	encoded []byte
 }
 
-// nextField splits the first field off a message.
-func nextField(message []byte) (f field, rest []byte, err error) {
-	number, kind, n := protowire.ConsumeTag(message)
-	if n < 0 {
-		return field{}, nil, fmt.Errorf("%w: %w", errTruncated, protowire.ParseError(n))
+func fieldsOf(message []byte) fields { return fields{rest: message} }
+
+// next finds the next field. It is false at the end of the message, and at what is no field, with err set.
+func (f *fields) next() bool {
+	m := f.rest
+	// Nearly all fields have a number below 16 and a length, or a value, below 128: two bytes of head.
+	if len(m) >= 2 && m[0] < 0x80 && m[0]>>3 != 0 && m[1] < 0x80 {
+		switch protowire.Type(m[0] & 7) {
+		case protowire.BytesType:
+			if n := 2 + int(m[1]); n <= len(m) {
+				f.number, f.value, f.varint = protowire.Number(m[0]>>3), m[2:n:n], 0
+				f.encoded, f.rest = m[:n:n], m[n:]
+				return true
+			}
+		case protowire.VarintType:
+			f.number, f.value, f.varint = protowire.Number(m[0]>>3), nil, uint64(m[1])
+			f.encoded, f.rest = m[:2:2], m[2:]
+			return true
+		default:
+		}
 	}
-	f.number = number
+	return len(m) > 0 && f.nextLong()
+}
+
+// nextLong is next for every field.
+func (f *fields) nextLong() bool {
+	number, kind, n := protowire.ConsumeTag(f.rest)
+	if n < 0 {
+		f.err = fmt.Errorf("%w: %w", errMalformed, protowire.ParseError(n))
+		return false
+	}
+	f.number, f.value, f.varint = number, nil, 0
 	var m int
 	switch kind {
 	case protowire.BytesType:
-		f.value, m = protowire.ConsumeBytes(message[n:])
+		f.value, m = protowire.ConsumeBytes(f.rest[n:])
 	case protowire.VarintType:
-		f.varint, m = protowire.ConsumeVarint(message[n:])
+		f.varint, m = protowire.ConsumeVarint(f.rest[n:])
 	default:
-		m = protowire.ConsumeFieldValue(number, kind, message[n:])
+		m = protowire.ConsumeFieldValue(number, kind, f.rest[n:])
 	}
 	if m < 0 {
-		return field{}, nil, fmt.Errorf("%w: field %d: %w", errTruncated, number, protowire.ParseError(m))
+		f.err = fmt.Errorf("%w: field %d: %w", errMalformed, number, protowire.ParseError(m))
+		return false
 	}
-	f.encoded = message[:n+m]
-	return f, message[n+m:], nil
-}
-
-// eachField calls visit for every field of a message in order, until visit returns an error.
-func eachField(message []byte, visit func(field) error) error {
-	for len(message) > 0 {
-		f, rest, err := nextField(message)
-		if err != nil {
-			return err
-		}
-		if err := visit(f); err != nil {
-			return err
-		}
-		message = rest
-	}
-	return nil
+	f.encoded, f.rest = f.rest[:n+m], f.rest[n+m:]
+	return true
 }
 
 // appendBytesField appends a length-delimited field.

@@ -37,40 +37,48 @@ type Object struct {
 // memory with message. A bookmark is such an object too; its name is empty.
 func ParseObject(message []byte) (*Object, error) {
 	o := &Object{}
-	body := make([]byte, 0, len(message))
-	err := eachField(message, func(f field) error {
-		if f.number != fieldMetadata {
-			body = append(body, f.encoded...)
-			return nil
+	// A message field may come in parts, which are then merged. No encoder of Kubernetes does that; that the
+	// parts' fields follow each other is that merge.
+	var meta, body int
+	f := fieldsOf(message)
+	for f.next() {
+		if f.number == fieldMetadata {
+			n, err := o.parseMeta(f.value)
+			if err != nil {
+				return nil, err
+			}
+			meta += n
+		} else {
+			body += len(f.encoded)
 		}
-		return o.parseMeta(f.value)
-	})
-	if err != nil {
-		return nil, err
 	}
-	// The metadata that was cut out may have been most of the message.
-	if cap(body) > len(body)+len(body)/8 {
-		body = append([]byte(nil), body...)
+	if f.err != nil {
+		return nil, f.err
 	}
-	o.Body = body
+	o.Meta, o.Body = make([]byte, 0, meta), make([]byte, 0, body)
+	for f := fieldsOf(message); f.next(); {
+		if f.number != fieldMetadata {
+			o.Body = append(o.Body, f.encoded...)
+			continue
+		}
+		for m := fieldsOf(f.value); m.next(); {
+			if keepsMeta(m.number) {
+				o.Meta = append(o.Meta, m.encoded...)
+			}
+		}
+	}
 	return o, nil
 }
 
-func (o *Object) parseMeta(message []byte) error {
-	// A message field may be split in parts, which are then merged; no encoder of Kubernetes does that, and
-	// appending the parts is that merge.
-	kept := 0
-	if err := eachField(message, func(f field) error {
-		if f.number != metaResourceVersion && f.number != metaManagedFields {
-			kept += len(f.encoded)
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	meta := make([]byte, 0, len(o.Meta)+kept)
-	meta = append(meta, o.Meta...)
-	err := eachField(message, func(f field) error {
+// keepsMeta tells whether a field of ObjectMeta stays in Object.Meta.
+func keepsMeta(number protowire.Number) bool {
+	return number != metaResourceVersion && number != metaManagedFields
+}
+
+// parseMeta reads what the Store needs to know of an ObjectMeta, and returns the size of what is kept of it.
+func (o *Object) parseMeta(message []byte) (kept int, err error) {
+	f := fieldsOf(message)
+	for f.next() {
 		switch f.number {
 		case metaName:
 			o.Name = string(f.value)
@@ -78,44 +86,40 @@ func (o *Object) parseMeta(message []byte) error {
 			o.Namespace = string(f.value)
 		case metaUID:
 			o.UID = string(f.value)
-		case metaLabels:
-			return addMapEntry(&o.Labels, f.value, &meta, f.encoded)
-		case metaAnnotations:
-			return addMapEntry(&o.Annotations, f.value, &meta, f.encoded)
 		case metaResourceVersion:
 			o.ResourceVersion = string(f.value)
-			return nil
-		case metaManagedFields:
-			return nil
+		case metaLabels:
+			err = addMapEntry(&o.Labels, f.value)
+		case metaAnnotations:
+			err = addMapEntry(&o.Annotations, f.value)
 		}
-		meta = append(meta, f.encoded...)
-		return nil
-	})
-	o.Meta = meta
-	return err
+		if err != nil {
+			return 0, err
+		}
+		if keepsMeta(f.number) {
+			kept += len(f.encoded)
+		}
+	}
+	return kept, f.err
 }
 
-// addMapEntry adds one entry of a map<string,string> field and keeps its encoding in meta.
-func addMapEntry(to *map[string]string, entry []byte, meta *[]byte, encoded []byte) error {
+// addMapEntry adds one entry of a map<string,string> field.
+func addMapEntry(to *map[string]string, entry []byte) error {
 	var key, value string
-	err := eachField(entry, func(f field) error {
+	f := fieldsOf(entry)
+	for f.next() {
 		switch f.number {
 		case 1:
 			key = string(f.value)
 		case 2:
 			value = string(f.value)
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	if *to == nil {
 		*to = make(map[string]string)
 	}
 	(*to)[key] = value
-	*meta = append(*meta, encoded...)
-	return nil
+	return f.err
 }
 
 // Equal tells whether two versions differ in nothing but their resourceVersion and managedFields.

@@ -96,20 +96,25 @@ func firstSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
 
 // fullSync is 0 as long as there was none.
 func fullSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
-	reply, err := node.Get(ctx, "http://127.0.0.1:10249/metrics")
+	seconds, err := scrape(ctx, node, "http://127.0.0.1:10249/metrics", `kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"}`)
+	return time.Duration(seconds * float64(time.Second)), err
+}
+
+// metric is one of the wrapper's.
+func metric(ctx context.Context, node *cluster.Node, name string) (float64, error) {
+	return scrape(ctx, node, node.WrapperURL()+"/metrics", name)
+}
+
+// scrape reads one metric, by its name with its labels; 0 if it is not there.
+func scrape(ctx context.Context, node *cluster.Node, url, name string) (float64, error) {
+	reply, err := node.Get(ctx, url)
 	if err != nil {
-		return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
+		return 0, fmt.Errorf("metrics: %w", err)
 	}
 	for line := range strings.SplitSeq(reply.Body, "\n") {
-		value, found := strings.CutPrefix(line, `kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"} `)
-		if !found {
-			continue
+		if value, found := strings.CutPrefix(line, name+" "); found {
+			return strconv.ParseFloat(value, 64)
 		}
-		seconds, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			return 0, fmt.Errorf("kube-proxy's metrics: %w", err)
-		}
-		return time.Duration(seconds * float64(time.Second)), nil
 	}
 	return 0, nil
 }

@@ -7,8 +7,8 @@ MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
-# Modules of this repository beside the product: the embedded cluster with its tests, and the linters.
-MODULES := . test hack/tools
+# Modules of this repository beside the product: the embedded cluster with its tests, the linters, and the generator.
+MODULES := . test hack/tools hack/generate
 
 # Nothing here needs C but the race detector. One value for all: with another, Go builds everything again.
 export CGO_ENABLED := 0
@@ -59,11 +59,24 @@ $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 	@hack/progress.sh "building golangci-lint" \
 		go -C hack/tools build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
+# What is generated from pkg/apis: the copying of types, and the CRDs.
+GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
+
+.PHONY: generate
+generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis.
+	$(GENERATE)
+
+$(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
+	go -C hack/generate build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
 .PHONY: verify
-verify: ## Checks that formatting, go.mod files and generated files are as the tools make them.
+verify: $(BIN)/controller-gen ## Checks that formatting, go.mod files and generated files are as the tools make them.
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 		if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	@for m in $(MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
+	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \
+		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
+		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
 	go vet ./...
 	go -C test vet ./...
 

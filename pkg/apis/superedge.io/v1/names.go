@@ -17,3 +17,52 @@ const (
 	// LabelGridUniqKey stands on a grid's child: the grid's gridUniqKey.
 	LabelGridUniqKey = "superedge.io/grid-uniq-key"
 )
+
+const (
+	// AnnotationGridUniqKey stands on a grid's child: the grid's gridUniqKey in full, which LabelGridUniqKey
+	// cannot always hold.
+	AnnotationGridUniqKey = "superedge.io/grid-uniq-key"
+
+	// ServiceSuffix ends the name of a ServiceGrid's Service.
+	ServiceSuffix = "-svc"
+)
+
+// Reasons of events, of the grids' conditions and of units' states.
+const (
+	// ReasonReady: every unit is ready.
+	ReasonReady = "Ready"
+	// ReasonAsDesired: nothing is being done, and nothing is wrong.
+	ReasonAsDesired = "AsDesired"
+	// ReasonUnitsNotReady: pods are missing or not ready in some units.
+	ReasonUnitsNotReady = "UnitsNotReady"
+	// ReasonUnitsProgressing: workloads are being created, changed or removed.
+	ReasonUnitsProgressing = "UnitsProgressing"
+	// ReasonUnitsFailed: some units cannot be what the grid says.
+	ReasonUnitsFailed = "UnitsFailed"
+	// ReasonNoUnits: no node has the label gridUniqKey.
+	ReasonNoUnits = "NoUnits"
+	// ReasonInvalidKey: gridUniqKey is not the key of a label.
+	ReasonInvalidKey = "InvalidKey"
+	// ReasonTemplateNotFound: a unit's template is not in templatePool, or spec.template is missing.
+	ReasonTemplateNotFound = "TemplateNotFound"
+	// ReasonInvalidTemplate: a template is no spec that a unit could be written into.
+	ReasonInvalidTemplate = "InvalidTemplate"
+	// ReasonInvalidName: the name that follows from grid and unit cannot be a name.
+	ReasonInvalidName = "InvalidName"
+	// ReasonNameConflict: the name belongs to an object that is not this grid's.
+	ReasonNameConflict = "NameConflict"
+	// ReasonRejected: the API server refused the object for what it says.
+	ReasonRejected = "Rejected"
+	// ReasonSyncFailed: the API server could not be asked, or not now.
+	ReasonSyncFailed = "SyncFailed"
+	// ReasonUnitVanished: no node is in the unit any more.
+	ReasonUnitVanished = "UnitVanished"
+	// ReasonUnitReturned: a node is in a unit again that had vanished.
+	ReasonUnitReturned = "UnitReturned"
+	// ReasonApplied: children were created or changed.
+	ReasonApplied = "Applied"
+	// ReasonRemoved: children of vanished units were deleted.
+	ReasonRemoved = "Removed"
+	// ReasonTemplatesDeleted: unused templates were removed from templatePool.
+	ReasonTemplatesDeleted = "TemplatesDeleted"
+)

@@ -1,0 +1,22 @@
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is superedge.io/v1.
+var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
+
+// AddToScheme makes the grids' kinds known to a scheme.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&DeploymentGrid{}, &DeploymentGridList{},
+		&StatefulSetGrid{}, &StatefulSetGridList{},
+		&DaemonSetGrid{}, &DaemonSetGridList{},
+		&ServiceGrid{}, &ServiceGridList{},
+	)
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}

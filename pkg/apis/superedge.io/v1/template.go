@@ -1,0 +1,40 @@
+package v1
+
+import (
+	"bytes"
+	"errors"
+)
+
+// Template is the spec of a child as the user wrote it. It stays JSON, so that fields that this build does
+// not know reach the child.
+//
+// +kubebuilder:validation:Type=object
+// +kubebuilder:pruning:PreserveUnknownFields
+type Template struct {
+	// Raw is a JSON object; empty if there is no template.
+	Raw []byte `json:"-"`
+}
+
+// MarshalJSON is the JSON that was read. It has a value receiver: encoding/json finds no other in a map.
+func (t Template) MarshalJSON() ([]byte, error) {
+	if t.IsZero() {
+		return []byte("{}"), nil
+	}
+	return t.Raw, nil
+}
+
+// UnmarshalJSON keeps the JSON as it is.
+func (t *Template) UnmarshalJSON(data []byte) error {
+	if t == nil {
+		return errors.New("unmarshalling a template into nil")
+	}
+	if bytes.Equal(data, []byte("null")) {
+		t.Raw = nil
+		return nil
+	}
+	t.Raw = bytes.Clone(data)
+	return nil
+}
+
+// IsZero tells encoding/json's omitzero that there is no template.
+func (t Template) IsZero() bool { return len(t.Raw) == 0 }

@@ -251,6 +251,10 @@ func TestRevisionFromTheFuture(t *testing.T) {
 			if r.code != http.StatusGatewayTimeout || !apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: *status}, metav1.CauseTypeResourceVersionTooLarge) {
 				t.Errorf("%s: got %d %+v", path, r.code, status)
 			}
+			// With one, client-go would ask ten times more before it lists without a revision.
+			if after := r.header.Get("Retry-After"); after != "" {
+				t.Errorf("%s: Retry-After %s", path, after)
+			}
 		}
 	}
 	r := c.get(servicesPath + "?watch=true&resourceVersion=" + future)

@@ -82,9 +82,10 @@ func storageError(err error, resource schema.GroupResource) error {
 }
 
 // futureRevision is kube-apiserver's answer to a resourceVersion that it never gave out: 504 with a cause that
-// makes reflectors list again without one.
+// makes reflectors list again without one. Unlike kube-apiserver's it has no Retry-After: no waiting makes such
+// a revision come, and client-go would repeat the request ten times before its reflector hears of the cause.
 func futureRevision(requested, current uint64) error {
-	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 1)
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 0)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
 }

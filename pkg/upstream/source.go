@@ -203,6 +203,8 @@ func (s *source) Replace(listed []any, resourceVersion string) error {
 	for _, obj := range listed {
 		o, err := wireObject(obj)
 		if err != nil {
+			// The request succeeded; it is what it brought that keeps the source from being synced.
+			s.noteResult(err)
 			return err
 		}
 		objects = append(objects, o)

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -656,4 +657,52 @@ func TestDemandOutsideOfRun(t *testing.T) {
 			t.Error("without a node's name no Node is to be asked for")
 		}
 	}
+}
+
+// TestListWithoutRevisionIsWatchedFromItsNewestItem: a watch from nowhere in particular would bring everything
+// again, or miss what happened since the list.
+func TestListWithoutRevisionIsWatchedFromItsNewestItem(t *testing.T) {
+	t.Parallel()
+	for _, jsonOnly := range []bool{false, true} {
+		f := followNew(t, upstreamtest.Behaviour{NoListRevision: true, JSONOnly: jsonOnly})
+		f.expectSynced()
+		c, _, err := f.store.Get(storage.Services, "default", "c")
+		if err != nil || c == nil {
+			t.Fatal(err)
+		}
+		watches := 0
+		eventually(t, func() string {
+			for _, r := range f.api.Requests() {
+				if r.Path != "/api/v1/services" || r.Query["watch"] == nil {
+					continue
+				}
+				watches++
+				// Two nodes and three Services were put in after revision 100; c is the last.
+				if got := strings.Join(r.Query["resourceVersion"], ","); got != "105" {
+					t.Fatalf("JSON %v: the watch starts at %q, want 105", jsonOnly, got)
+				}
+			}
+			if watches == 0 {
+				return "no watch yet"
+			}
+			return ""
+		})
+	}
+}
+
+// TestNamelessObjectInAList: the list is not taken for complete, and the state tells why.
+func TestNamelessObjectInAList(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
+	f := follow(t, api, &rest.Config{Host: serve(t, api)})
+	eventually(t, func() string {
+		if s := f.state("services"); s.Synced || !errors.Is(s.Err, errNoName) {
+			return fmt.Sprintf("%+v", s)
+		}
+		return ""
+	})
+	f.expect(storage.Services, storage.ErrNotReady.Error())
+	api.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
+	f.expectSynced()
 }

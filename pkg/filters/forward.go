@@ -36,6 +36,7 @@ func Forward(target Target) http.Handler {
 			r.SetURL(withoutPath(target.URL))
 			r.Out.URL.Path = joinPath(target.URL.Path, r.In.URL.Path)
 			r.Out.URL.RawPath = joinPath(target.URL.EscapedPath(), r.In.URL.EscapedPath())
+			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = target.URL.Host
 		},
 		Transport:      roundTripper{target},
@@ -62,7 +63,13 @@ func (t Target) endWithProcess(r *http.Response) error {
 // isStream tells whether a request asks for a watch, or to follow a log.
 func isStream(r *http.Request) bool {
 	query := r.URL.Query()
-	return query.Has("watch") || query.Has("follow") || strings.Contains(r.URL.Path, "/watch/")
+	return isTrue(query, "watch") || isTrue(query, "follow") || strings.Contains(r.URL.Path, "/watch/")
+}
+
+// isTrue tells whether a parameter is given and does not say no, as kube-apiserver reads it.
+func isTrue(query url.Values, name string) bool {
+	value := query.Get(name)
+	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")
 }
 
 // endingBody is a response body that was closed under its reader when the process was told to stop; to the

@@ -22,7 +22,7 @@ func WithRequestLog(observer RequestObserver) Filter {
 			recorder := recordStatus(w)
 			info := requestInfo(r)
 			verb := info.Verb
-			if verb == "list" && r.URL.Query().Has("watch") && r.URL.Query().Get("watch") != "false" && r.URL.Query().Get("watch") != "0" {
+			if verb == "list" && isTrue(r.URL.Query(), "watch") {
 				verb = "watch"
 			}
 			defer func() {

@@ -3,6 +3,7 @@ package filters
 import (
 	"net/http"
 
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -23,7 +24,7 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			info := requestInfo(r)
 			resource := served[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
-			if !info.IsResource || resource == nil || info.Subresource != "" || !reads(info.Verb) {
+			if !info.IsResource || resource == nil || info.Subresource != "" || r.Method != http.MethodGet {
 				next.ServeHTTP(w, r)
 				return
 			}
@@ -43,8 +44,6 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 	}
 }
 
-func reads(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }
-
 // isThisNode tells whether a request for nodes is for this one only: by name, or by a field selector that
 // picks it.
 func isThisNode(r *http.Request, info serve.RequestInfo, nodeName string) bool {
@@ -54,10 +53,11 @@ func isThisNode(r *http.Request, info serve.RequestInfo, nodeName string) bool {
 	if info.Name != "" {
 		return info.Name == nodeName
 	}
-	options, err := serve.ParseOptions(r.URL.Query(), storage.Nodes, info)
-	if err != nil || options.Selector.Fields == nil {
+	// Whatever else is wrong with the query is told by whoever answers it.
+	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+	if err != nil {
 		return false
 	}
-	name, exact := options.Selector.Fields.RequiresExactMatch("metadata.name")
+	name, exact := selector.RequiresExactMatch("metadata.name")
 	return exact && name == nodeName
 }

@@ -12,9 +12,7 @@ import (
 // chain puts the filters in order. A request meets them from the top down; what none of them answers goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
-	return wrap(
-		filters.Forward(p.asCaller),
-
+	chain := []filters.Filter{
 		filters.WithRequestInfo(),
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
@@ -31,8 +29,11 @@ func (p *Proxy) chain() http.Handler {
 			Observer: p.metrics,
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
-		filters.WithLentIdentity(filters.Forward(p.asWrapper)),
-	)
+	}
+	if p.lendsIdentity {
+		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper)))
+	}
+	return wrap(filters.Forward(p.asCaller), chain...)
 }
 
 // wrap puts filters around a handler, the first outermost.

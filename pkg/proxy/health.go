@@ -28,7 +28,7 @@ func (h readiness) reasons() (reasons, details []string) {
 	labelsSynced := false
 	for _, s := range h.upstream.States() {
 		switch {
-		case !s.Started:
+		case !s.Started && s.Optional:
 			details = append(details, s.Name+": not followed, no client has asked for it")
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")

@@ -46,6 +46,9 @@ type Proxy struct {
 	upstream *upstream.Upstream
 	metrics  *metrics
 	tls      *reloadingTLS
+	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
+	// or holders of a certificate.
+	lendsIdentity bool
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
 	// stopping is done when the process is told to stop; stop makes it so.
@@ -58,13 +61,26 @@ type Proxy struct {
 func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config}
 	p.stopping, p.stop = context.WithCancel(context.Background())
-	var err error
 	if config.TLS != nil {
+		var err error
 		if p.tls, err = newReloadingTLS(*config.TLS); err != nil {
 			return nil, err
 		}
-	} else if err := mustBeLoopback(config.BindAddress); err != nil {
+	}
+	loopback, err := isLoopback(config.BindAddress)
+	switch {
+	case err != nil:
 		return nil, err
+	case loopback:
+		p.lendsIdentity = true
+	case config.TLS == nil:
+		// Whoever reaches the wrapper would read the cluster's Services, and tokens would cross the network in
+		// the clear.
+		return nil, fmt.Errorf("--bind-address %q is not a loopback address: serve TLS there (--insecure=false --cert-file --key-file), or bind to localhost", config.BindAddress)
+	case config.TLS.ClientCA == "":
+		logger.Info("Whoever reaches this address may read the cluster's Services and their endpoints; --ca-file restricts that to clients with a certificate", "address", config.BindAddress)
+	default:
+		p.lendsIdentity = true
 	}
 	// Without the rewriting, or with one that annotations have no part in, they need not be followed.
 	p.store = storage.New(storage.Options{
@@ -109,20 +125,14 @@ func (p *Proxy) target(config *rest.Config) (filters.Target, error) {
 	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Stopping: p.stopping}, nil
 }
 
-// mustBeLoopback refuses to serve plain HTTP to other hosts: whoever reaches the wrapper reads the cluster's
-// Services, and callers' tokens would cross the network in the clear.
-func mustBeLoopback(bindAddress string) error {
+// isLoopback tells whether only processes of this host reach the address.
+func isLoopback(bindAddress string) (bool, error) {
 	host, _, err := net.SplitHostPort(bindAddress)
 	if err != nil {
-		return fmt.Errorf("--bind-address %q is not host:port: %w", bindAddress, err)
+		return false, fmt.Errorf("--bind-address %q is not host:port: %w", bindAddress, err)
 	}
-	if host == "localhost" {
-		return nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("--bind-address %q is not a loopback address: serve TLS there (--insecure=false --cert-file --key-file), or bind to localhost", bindAddress)
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || (err == nil && ip.IsLoopback()), nil
 }
 
 func (p *Proxy) readiness() http.Handler {

@@ -565,3 +565,47 @@ func TestBadTLSFilesAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestStrangersAreLentNothing: the wrapper's identity is for processes of this node, and for holders of a
+// certificate; not for whoever reaches an address of the network.
+func TestStrangersAreLentNothing(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	certFile, keyFile := ca.issue(t, dir, "serving")
+	for _, test := range []struct {
+		address string
+		tls     *TLSFiles
+		lends   bool
+	}{
+		{"127.0.0.1:0", nil, true},
+		{"127.0.0.1:0", &TLSFiles{Cert: certFile, Key: keyFile}, true},
+		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile}, false},
+		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile, ClientCA: ca.file(t, dir)}, true},
+	} {
+		lentTo := make(chan string, 1)
+		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { lentTo <- r.Header.Get("Authorization") }))
+		p, err := New(Config{Upstream: &rest.Config{Host: upstream.URL, BearerToken: "the-wrappers"}, BindAddress: test.address, TLS: test.tls}, klog.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/apis/networking.k8s.io/v1/servicecidrs", nil)
+		p.chain().ServeHTTP(httptest.NewRecorder(), r)
+		if got := <-lentTo == "Bearer the-wrappers"; got != test.lends {
+			t.Errorf("%s, TLS %+v: lent %v, want %v", test.address, test.tls, got, test.lends)
+		}
+		upstream.Close()
+	}
+}
+
+// TestNotReadyBeforeTheStart: a source that was not started yet is no source that nobody needs.
+func TestNotReadyBeforeTheStart(t *testing.T) {
+	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", NodeName: "n"}, klog.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	p.readiness().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "services: not synced") {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}

@@ -159,7 +159,7 @@ func TestParseRequest(t *testing.T) {
 	}{
 		{"GET", "/api/v1/services", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
 		{"GET", "/api/v1/services/", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
-		{"HEAD", "/api/v1/services", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
+		{"HEAD", "/api/v1/services", RequestInfo{IsResource: true, Verb: "head", Version: "v1", Resource: "services"}},
 		{"GET", "/api/v1/namespaces/ns/services/s", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s"}},
 		{"GET", "/api/v1/namespaces/ns/services/s/proxy/a/b", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s", Subresource: "proxy/a/b"}},
 		{"GET", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices", RequestInfo{IsResource: true, Verb: "list", Group: "discovery.k8s.io", Version: "v1", Namespace: "ns", Resource: "endpointslices"}},

@@ -61,7 +61,7 @@ func ParseRequest(r *http.Request) RequestInfo {
 
 func verb(method string, named, watch bool) string {
 	switch method {
-	case http.MethodGet, http.MethodHead:
+	case http.MethodGet:
 		switch {
 		case watch:
 			return "watch"

@@ -133,13 +133,12 @@ func (c *watcher) run(r *http.Request, state []*storage.Object, timeout time.Dur
 	bookmarks := time.NewTicker(interval)
 	defer bookmarks.Stop()
 	for {
-		changed, err := c.drain()
+		changed, err := c.sendBatch()
 		if err != nil {
 			return err
 		}
 		select {
 		case <-changed:
-			continue
 		case <-bookmarks.C:
 			err = c.maybeBookmark()
 		case <-end.C:
@@ -155,25 +154,31 @@ func (c *watcher) run(r *http.Request, state []*storage.Object, timeout time.Dur
 	}
 }
 
-// drain sends all events that there are.
-func (c *watcher) drain() (changed <-chan struct{}, err error) {
-	for {
-		events, changed, err := c.cursor.Next(batchSize)
-		if errors.Is(err, storage.ErrExpired) {
-			return nil, c.expired(err)
-		}
-		if err != nil {
+// more is what changed is while there are events to send.
+var more = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// sendBatch sends the next events. When there are none, all before them are handed to the client; changed is
+// closed when there may be more.
+func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
+	events, changed, err := c.cursor.Next(batchSize)
+	switch {
+	case errors.Is(err, storage.ErrExpired):
+		return nil, c.expired(err)
+	case err != nil:
+		return nil, err
+	case len(events) == 0:
+		return changed, c.flush()
+	}
+	for _, e := range events {
+		if err := c.send(e); err != nil {
 			return nil, err
 		}
-		if len(events) == 0 {
-			return changed, c.flush()
-		}
-		for _, e := range events {
-			if err := c.send(e); err != nil {
-				return nil, err
-			}
-		}
 	}
+	return more, nil
 }
 
 // send writes an event as the client's selector sees it: an object that begins to match is added to it, one
@@ -187,10 +192,7 @@ func (c *watcher) send(e storage.Event) error {
 		err = c.add(watch.Modified, e.Object)
 	case matches:
 		err = c.add(watch.Added, e.Object)
-	case matched && e.Type == watch.Deleted:
-		err = c.add(watch.Deleted, e.Object)
 	case matched:
-		// The last version that the client knew, with the revision of its going.
 		err = c.add(watch.Deleted, e.Gone())
 	default:
 		return nil

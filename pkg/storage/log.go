@@ -19,9 +19,14 @@ type Event struct {
 	Received time.Time
 }
 
-// Gone is the previous version with the revision of the event: what a watcher is told to delete whose
-// selector matched the previous version and does not match the new one.
-func (e Event) Gone() *Object { return e.Previous.at(e.Object.Revision) }
+// Gone is the last version that a watcher knew to whom the event means that the object is gone: because it
+// was deleted, or because the watcher's selector does not match the new version. It has the event's revision.
+func (e Event) Gone() *Object {
+	if e.Type == watch.Deleted {
+		return e.Object
+	}
+	return e.Previous.at(e.Object.Revision)
+}
 
 // eventLog is the bounded history of one table, oldest event first. Guarded by the Store's lock.
 type eventLog struct {

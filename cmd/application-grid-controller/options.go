@@ -1,0 +1,154 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/gridcontroller"
+	"github.com/application-grid/application-grid/pkg/version"
+)
+
+const program = "application-grid-controller"
+
+// options are the flags. Names and defaults are those of SuperEdge's controller, except that the leader
+// election is on.
+type options struct {
+	master     string
+	kubeconfig string
+	kubeQPS    float32
+	kubeBurst  int
+
+	worker           int
+	unitRemovalGrace time.Duration
+	manageCRDs       bool
+
+	leaderElect bool
+	election    gridcontroller.LeaderElection
+
+	healthAddress  string
+	metricsAddress string
+
+	featureGates string
+	syncPeriod   int
+	resourceLock string
+
+	version bool
+
+	flags *flags.Set
+}
+
+func newOptions() *options {
+	o := &options{flags: flags.New(program)}
+
+	f := o.flags.Section("API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's credentials. Empty: the service account of the pod.")
+	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
+
+	f = o.flags.Section("Grids")
+	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Grids of a kind that are worked on at once.")
+	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute, "How long a unit's workload outlives the last node of the unit: a node may come back, or register again without its labels.")
+	f.BoolVar(&o.manageCRDs, "manage-crds", true, "Install the CRDs of the grids at the start, or update them. --manage-crds=false waits until someone else has.")
+
+	f = o.flags.Section("Leader election")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let one of several replicas work, the holder of a Lease, and the others wait for its end.")
+	f.DurationVar(&o.election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long the others wait after the leader was last heard of.")
+	f.DurationVar(&o.election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long the leader tries to renew its Lease before it ends.")
+	f.DurationVar(&o.election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "Pause between attempts to acquire or renew the Lease.")
+	f.StringVar(&o.election.Name, "leader-elect-resource-name", program, "Name of the Lease.")
+	f.StringVar(&o.election.Namespace, "leader-elect-resource-namespace", "kube-system", "Namespace of the Lease.")
+
+	f = o.flags.Section("Serving")
+	f.StringVar(&o.healthAddress, "health-bind-address", ":8081", "host:port of /healthz and /readyz; 0 for none.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "host:port of /metrics, plain HTTP for anyone; 0 for none.")
+
+	o.flags.Logging()
+
+	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
+	f.StringVar(&o.featureGates, "feature-gates", "", "Ignored: there are no feature gates.")
+	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")
+	f.StringVar(&o.resourceLock, "leader-elect-resource-lock", "leases", "Ignored: the lock is always a Lease.")
+
+	f = o.flags.Section("Other")
+	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	return o
+}
+
+func (o *options) usage() string {
+	return o.flags.Usage("application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, one workload\n" +
+		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that reaches,\n" +
+		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any more.")
+}
+
+func (o *options) ignored() []string {
+	return o.flags.Ignored("feature-gates", "sync-period", "leader-elect-resource-lock")
+}
+
+// config turns the flags into the configuration of the controller. The error says what to change.
+func (o *options) config() (gridcontroller.Config, error) {
+	var none gridcontroller.Config
+	switch {
+	case o.kubeQPS <= 0 || o.kubeBurst <= 0:
+		return none, errors.New("--kube-qps and --kube-burst must be greater than 0")
+	case o.worker <= 0:
+		return none, errors.New("--worker must be greater than 0")
+	case o.unitRemovalGrace < 0:
+		return none, errors.New("--unit-removal-grace must not be less than 0")
+	}
+	config := gridcontroller.Config{
+		Workers:          o.worker,
+		UnitRemovalGrace: o.unitRemovalGrace,
+		ManageCRDs:       o.manageCRDs,
+		HealthAddress:    o.healthAddress,
+		MetricsAddress:   o.metricsAddress,
+	}
+	for name, address := range map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress} {
+		if address == "0" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return none, fmt.Errorf("--%s: %q is not host:port, nor 0: %w", name, address, err)
+		}
+	}
+	if o.leaderElect {
+		switch e := o.election; {
+		case e.Name == "" || e.Namespace == "":
+			return none, errors.New("--leader-elect-resource-name and --leader-elect-resource-namespace must not be empty; --leader-elect=false works without a Lease")
+		case e.RetryPeriod <= 0 || e.RenewDeadline <= e.RetryPeriod || e.LeaseDuration <= e.RenewDeadline:
+			return none, errors.New("--leader-elect-lease-duration must be greater than --leader-elect-renew-deadline, and that greater than --leader-elect-retry-period")
+		}
+		config.LeaderElection = &o.election
+	}
+	api, err := o.api()
+	if err != nil {
+		return none, err
+	}
+	api.QPS, api.Burst = o.kubeQPS, o.kubeBurst
+	api.UserAgent = program + "/" + strings.Fields(version.String())[0]
+	config.API = api
+	return config, nil
+}
+
+func (o *options) api() (*rest.Config, error) {
+	if o.kubeconfig == "" && o.master == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--master %q, --kubeconfig %q: %w", o.master, o.kubeconfig, err)
+	}
+	return config, nil
+}

@@ -1,0 +1,95 @@
+// Package flags is what the command lines of all programs here have in common: flags in sections with
+// headings, klog's among them, a --help that wraps, and arguments that are not flags refused.
+package flags
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+)
+
+// columns is the width of --help.
+const columns = 110
+
+// Set is a program's flags.
+type Set struct {
+	all      *pflag.FlagSet
+	sections []section
+}
+
+// section is a group of flags under one heading of --help.
+type section struct {
+	title string
+	flags *pflag.FlagSet
+}
+
+// New makes the flags of a program, none yet.
+func New(program string) *Set {
+	s := &Set{all: pflag.NewFlagSet(program, pflag.ContinueOnError)}
+	s.all.SortFlags = false
+	s.all.Usage = func() {}
+	return s
+}
+
+// Section begins a section and returns its flags, to be added to.
+func (s *Set) Section(title string) *pflag.FlagSet {
+	f := pflag.NewFlagSet(title, pflag.ContinueOnError)
+	f.SortFlags = false
+	s.sections = append(s.sections, section{title, f})
+	return f
+}
+
+// Logging adds the section of klog's flags. All of them work; --help tells of those that are of use.
+func (s *Set) Logging() {
+	f := s.Section("Logging")
+	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(klogFlags)
+	klogFlags.VisitAll(func(g *flag.Flag) {
+		f.AddGoFlag(g)
+		if g.Name != "v" && g.Name != "vmodule" {
+			f.Lookup(g.Name).Hidden = true
+		}
+	})
+}
+
+// Parse reads the command line. pflag.ErrHelp is --help.
+func (s *Set) Parse(args []string) error {
+	for _, section := range s.sections {
+		s.all.AddFlagSet(section.flags)
+	}
+	if err := s.all.Parse(args); err != nil {
+		return err
+	}
+	if rest := s.all.Args(); len(rest) > 0 {
+		return fmt.Errorf("unexpected argument %q: only flags are taken", rest[0])
+	}
+	return nil
+}
+
+// Lookup finds a flag after Parse; nil if there is none.
+func (s *Set) Lookup(name string) *pflag.Flag { return s.all.Lookup(name) }
+
+// Usage is the text of --help.
+func (s *Set) Usage(introduction string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s [flags]\n", introduction, s.all.Name())
+	for _, section := range s.sections {
+		fmt.Fprintf(&b, "\n%s:\n%s", section.title, section.flags.FlagUsagesWrapped(columns))
+	}
+	return b.String()
+}
+
+// Ignored says which of the named flags were given although they have no meaning any more. Their usage
+// begins with "Ignored: ".
+func (s *Set) Ignored(names ...string) []string {
+	var notices []string
+	for _, name := range names {
+		if f := s.all.Lookup(name); f != nil && f.Changed {
+			notices = append(notices, fmt.Sprintf("Ignoring --%s: %s", name, strings.TrimPrefix(f.Usage, "Ignored: ")))
+		}
+	}
+	return notices
+}

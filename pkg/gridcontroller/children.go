@@ -1,0 +1,333 @@
+package gridcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const (
+	// firstRetry and lastRetry bound the pause after a failure, which doubles from one to the next.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+	// cacheLag is how long a child that was just applied may be missing in the cache before the API server is
+	// asked whether it is there.
+	cacheLag = 2 * time.Second
+	// longestMessage limits what is told of a failure.
+	longestMessage = 400
+)
+
+// cluster is the way to the API server.
+type cluster struct {
+	// cache has children, condensed; live asks the API server.
+	cache, live client.Reader
+	writer      client.Client
+	clock       clock.PassiveClock
+}
+
+// childMemory is what is remembered of one child between reconciliations. Losing it costs a comparison, or an apply
+// that changes nothing, per child. One reconciliation at a time uses it.
+type childMemory struct {
+	// same is the pair of what was desired and what was owned that were last found to be the same.
+	same struct{ desired, owned string }
+	// applied is the last apply.
+	applied struct {
+		digest, resourceVersion string
+		at                      time.Time
+	}
+	// failure is the last problem of an attempt to sync, with what was desired; nil after a success.
+	failure *problem
+	failed  string
+	retries int
+	retryAt time.Time
+}
+
+// result is what came of the sync of one child.
+type result struct {
+	// child is the live child as far as it is known; nil if there is none, or it is not the grid's.
+	child *child
+	// problem is why it is not as desired.
+	problem *problem
+	// applied: something was written.
+	applied bool
+	// again is when to look again, if no event will tell; zero if one will.
+	again time.Time
+}
+
+// sync makes the live child what is desired, if it is not. The caller has asked settled.
+func (c *cluster) sync(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) result {
+	r := c.attempt(ctx, k, o, d, m)
+	now := c.clock.Now()
+	if r.problem == nil {
+		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
+		return r
+	}
+	if m.failed != d.digest {
+		m.retries = 0
+	}
+	m.failure, m.failed = r.problem, d.digest
+	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
+	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
+	m.retries++
+	m.retryAt = now.Add(pause)
+	r.again = m.retryAt
+	return r
+}
+
+// settled answers from the cache and the memory. It returns false if the API server has to be asked, with sync.
+func (c *cluster) settled(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) (result, bool) {
+	live, err := c.get(ctx, c.cache, k, d.object.GetNamespace(), d.object.GetName())
+	if err != nil {
+		return result{problem: problemf(v1.ReasonSyncFailed, "%v", err)}, false
+	}
+	mine := live
+	if live != nil && !live.ownedBy(o) {
+		mine = nil
+	}
+	now := c.clock.Now()
+	if mine != nil && !mine.deleting && m.sameAs(mine, d) {
+		m.failure, m.retries = nil, 0
+		return result{child: mine}, true
+	}
+	if m.failure != nil && m.failed == d.digest && now.Before(m.retryAt) {
+		return result{child: mine, problem: m.failure, again: m.retryAt}, true
+	}
+	if mine != nil && mine.deleting {
+		// Its end is an event.
+		return result{child: mine}, true
+	}
+	if m.applied.digest == d.digest && now.Before(m.applied.at.Add(cacheLag)) {
+		if live == nil || older(live.resourceVersion, m.applied.resourceVersion) {
+			return result{child: mine, again: m.applied.at.Add(cacheLag)}, true
+		}
+	}
+	return result{}, false
+}
+
+// attempt asks the API server, and applies if that is due.
+func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) result {
+	namespace, name := d.object.GetNamespace(), d.object.GetName()
+	live, err := c.get(ctx, c.cache, k, namespace, name)
+	if err == nil && (live == nil || !live.ownedBy(o)) {
+		// The cache has grids' children only, and may lag behind; whose name it is, the API server decides.
+		live, err = c.get(ctx, c.live, k, namespace, name)
+	}
+	if err != nil {
+		return result{problem: c.explain(k, name, err)}
+	}
+	if live != nil {
+		if p := c.mayTake(ctx, k, o, live); p != nil {
+			return result{problem: p}
+		}
+		if live.deleting {
+			return result{child: live, again: c.clock.Now().Add(cacheLag)}
+		}
+		if m.sameAs(live, d) {
+			return result{child: live}
+		}
+		if live.legacy {
+			if err := c.takeOver(ctx, k, namespace, name); err != nil {
+				return result{child: live, problem: c.explain(k, name, err)}
+			}
+		}
+	}
+	applied, err := c.apply(ctx, k, d, live)
+	if err != nil {
+		if live != nil && !live.ownedBy(o) {
+			live = nil
+		}
+		return result{child: live, problem: c.explain(k, name, err)}
+	}
+	// Whatever is still different is the API server's way of writing what is desired.
+	m.same.desired, m.same.owned = d.digest, applied.owned
+	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
+	changed := live == nil || live.resourceVersion != applied.resourceVersion
+	if changed {
+		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.child.Kind, "created", live == nil)
+	}
+	return result{child: applied, applied: changed}
+}
+
+// get returns nil if there is no such child.
+func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace, name string) (*child, error) {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(k.child)
+	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", k.child.Kind, name, err)
+	}
+	return k.childOf(u)
+}
+
+// mayTake says why a live object must not be made the grid's child; nil if it is, or may be adopted.
+func (c *cluster) mayTake(ctx context.Context, k kind, o *owner, live *child) *problem {
+	if live.ownedBy(o) {
+		return nil
+	}
+	if by := live.controller; by != nil {
+		if by.Kind == o.kind && by.Name == o.name {
+			return problemf(v1.ReasonNameConflict, "%s %s is left over from a %s of this name that was deleted, and has not been removed yet; it is waited for", k.child.Kind, live.name, o.kind)
+		}
+		return problemf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s; give one of the two grids another name", k.child.Kind, live.name, by.Kind, by.Name)
+	}
+	if live.grid != o.name {
+		return problemf(v1.ReasonNameConflict, "%s %s exists already and was not made by this grid; delete or rename it, or label it %s=%s to have it adopted",
+			k.child.Kind, live.name, v1.LabelGridSelector, o.name)
+	}
+	// The cache may not know yet that the grid is being deleted with its children left alone.
+	grid := &metav1.PartialObjectMetadata{}
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(o.kind))
+	if err := c.live.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: o.name}, grid); err != nil {
+		return problemf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.child.Kind, live.name, err)
+	}
+	if string(grid.UID) != o.uid || grid.DeletionTimestamp != nil {
+		return problemf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.child.Kind, live.name)
+	}
+	return nil
+}
+
+// apply writes the child. If there was none, it fails where it would take a field from someone who has made
+// one meanwhile.
+func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*child, error) {
+	u := d.object.DeepCopy()
+	options := []client.ApplyOption{client.FieldOwner(FieldManager)}
+	if live != nil {
+		u.SetUID(types.UID(live.uid)) // this object, not another one of its name
+		options = append(options, client.ForceOwnership)
+	}
+	if err := c.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+		return nil, err
+	}
+	return k.childOf(u)
+}
+
+// takeOver turns the fields that a controller of our name owns by updates into applied ones. Otherwise it would
+// go on owning them beside us, and what leaves the template would stay in the child.
+func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string) error {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(k.child)
+	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u); err != nil {
+		return fmt.Errorf("taking over: %w", err)
+	}
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(u, sets.New(FieldManager), FieldManager)
+	if err != nil {
+		return fmt.Errorf("taking over: %w", err)
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	if err := c.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+		return fmt.Errorf("taking over: %w", err)
+	}
+	return nil
+}
+
+// remove deletes a child that is the grid's.
+func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *child) error {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(k.child)
+	u.SetNamespace(namespace)
+	u.SetName(live.name)
+	uid := types.UID(live.uid)
+	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	return client.IgnoreNotFound(err)
+}
+
+// of returns a grid's children from the cache, by name.
+func (c *cluster) of(ctx context.Context, k kind, o *owner) (map[string]*child, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(k.child.GroupVersion().WithKind(k.child.Kind + "List"))
+	err := c.cache.List(ctx, list, client.InNamespace(o.namespace), client.MatchingLabels{v1.LabelGridSelector: o.name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing the children: %w", err)
+	}
+	children := make(map[string]*child, len(list.Items))
+	for i := range list.Items {
+		live, err := k.childOf(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		if live.ownedBy(o) {
+			children[live.name] = live
+		}
+	}
+	return children, nil
+}
+
+// ownedBy tells whether the grid is the child's controller.
+func (c *child) ownedBy(o *owner) bool {
+	return c.controller != nil && string(c.controller.UID) == o.uid
+}
+
+// sameAs tells whether the child is as desired, and remembers that it is.
+func (m *childMemory) sameAs(live *child, d *desired) bool {
+	if m.same.desired == d.digest && m.same.owned == live.owned && !live.legacy {
+		return true
+	}
+	if !live.is(d) {
+		return false
+	}
+	m.same.desired, m.same.owned = d.digest, live.owned
+	return true
+}
+
+// older tells whether a resourceVersion comes before another one.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
+
+// explain turns the error of a request into words for the user.
+func (c *cluster) explain(k kind, name string, err error) *problem {
+	reason := v1.ReasonSyncFailed
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err), isDecodingFailure(err):
+		reason = v1.ReasonRejected
+	case apierrors.IsConflict(err):
+		return problemf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.child.Kind, name, shorten(err.Error()))
+	}
+	return &problem{reason, shorten(err.Error())}
+}
+
+var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
+
+// isDecodingFailure recognises what the API server says of a template that does not fit its types: an
+// internal error, of which only the words tell.
+func isDecodingFailure(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	s := status.Status()
+	return s.Code == 500 && s.Details != nil && s.Details.RetryAfterSeconds == 0 && typingError.MatchString(s.Message)
+}
+
+func shorten(text string) string {
+	if len(text) <= longestMessage {
+		return text
+	}
+	cut := longestMessage
+	for cut > 0 && text[cut]&0xC0 == 0x80 { // not within a character
+		cut--
+	}
+	return text[:cut] + "…"
+}

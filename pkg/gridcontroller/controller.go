@@ -1,0 +1,237 @@
+package gridcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// Config says how the controller runs.
+type Config struct {
+	// API leads to the API server.
+	API *rest.Config
+	// Workers is how many grids of a kind are reconciled at once.
+	Workers int
+	// UnitRemovalGrace is how long a workload outlives the last node of its unit.
+	UnitRemovalGrace time.Duration
+	// ManageCRDs installs and updates the grids' CRDs at the start.
+	ManageCRDs bool
+	// HealthAddress and MetricsAddress are host:port of /healthz with /readyz, and /metrics; "0" for none.
+	HealthAddress, MetricsAddress string
+	// LeaderElection lets one of several replicas work; nil lets every one.
+	LeaderElection *LeaderElection
+}
+
+// LeaderElection is about the Lease by which replicas agree on a leader.
+type LeaderElection struct {
+	Name, Namespace                           string
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}
+
+// nodeKeyIndex is the index of grids by their gridUniqKey.
+const nodeKeyIndex = "spec.gridUniqKey"
+
+// stopLimit is how long reconciliations in flight have to end. The Lease is given up after them.
+const stopLimit = 10 * time.Second
+
+// Run runs the controller until ctx ends. An error says why it could not start, or had to end: that the
+// leadership was lost, for example.
+func Run(ctx context.Context, c Config) error {
+	logger := klog.FromContext(ctx)
+	ctrllog.SetLogger(logger)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("building the scheme: %w", err)
+		}
+	}
+	m, err := newManager(c, scheme)
+	if err != nil {
+		return err
+	}
+	// The caches need the grids to be served.
+	api, err := client.New(c.API, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	if err := ensureCRDs(ctx, api, c.ManageCRDs); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the end that was asked for
+		}
+		return err
+	}
+	if err := addReconcilers(ctx, m, c); err != nil {
+		return err
+	}
+	if err := m.Start(ctx); err != nil {
+		return fmt.Errorf("running: %w", err)
+	}
+	return nil
+}
+
+func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
+	children := []kind{services}
+	for _, w := range workloads {
+		children = append(children, w.kind)
+	}
+	labelled, err := labels.NewRequirement(v1.LabelGridSelector, selection.Exists, nil)
+	if err != nil {
+		return nil, fmt.Errorf("building the selector of children: %w", err)
+	}
+	byObject := map[client.Object]cache.ByObject{
+		nodeObject(): {Transform: onlyLabels},
+	}
+	for _, k := range children {
+		byObject[childObject(k)] = cache.ByObject{
+			Label: labels.NewSelector().Add(*labelled), Transform: k.transform, UnsafeDisableDeepCopy: ptr.To(true),
+		}
+	}
+	options := ctrl.Options{
+		Scheme:                  scheme,
+		Logger:                  klog.Background(),
+		Cache:                   cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()},
+		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
+		HealthProbeBindAddress:  c.HealthAddress,
+		GracefulShutdownTimeout: ptr.To(stopLimit),
+		Controller:              config.Controller{MaxConcurrentReconciles: c.Workers, SkipNameValidation: ptr.To(true), EnableWarmup: ptr.To(true)},
+	}
+	if e := c.LeaderElection; e != nil {
+		options.LeaderElection = true
+		options.LeaderElectionReleaseOnCancel = true
+		options.LeaderElectionID, options.LeaderElectionNamespace = e.Name, e.Namespace
+		options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.LeaseDuration, &e.RenewDeadline, &e.RetryPeriod
+	}
+	m, err := ctrl.NewManager(c.API, options)
+	if err != nil {
+		return nil, fmt.Errorf("setting up: %w", err)
+	}
+	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("setting up /healthz: %w", err)
+	}
+	// Ready is who could lead at once: the caches are filled also while another replica leads.
+	if err := m.AddReadyzCheck("caches", func(request *http.Request) error {
+		ctx, cancel := context.WithTimeout(request.Context(), time.Second)
+		defer cancel()
+		if !m.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the caches are not filled yet")
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("setting up /readyz: %w", err)
+	}
+	return m, nil
+}
+
+func nodeObject() *metav1.PartialObjectMetadata {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	return node
+}
+
+func childObject(k kind) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(k.child)
+	return u
+}
+
+// onlyLabels keeps of a node its name and labels.
+func onlyLabels(object any) (any, error) {
+	node, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	node.ObjectMeta = metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}
+	return node, nil
+}
+
+// addReconcilers adds one controller per kind of grid.
+func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
+	gauges := newGauges()
+	if err := metrics.Registry.Register(gauges); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	common := shared{
+		cluster:  cluster{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{}},
+		recorder: m.GetEventRecorder("application-grid-controller"),
+		gauges:   gauges,
+		grace:    c.UnitRemovalGrace,
+	}
+	for _, w := range workloads {
+		r := &workloadReconciler{shared: common, workload: w, units: newUnits()}
+		key := func(o client.Object) string { return w.spec(o).GridUniqKey }
+		if err := addReconciler(ctx, m, r, w.kind, w.object(), w.list, r.units, key); err != nil {
+			return err
+		}
+	}
+	r := &serviceReconciler{shared: common, units: newUnits()}
+	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey } //nolint:forcetypeassert // this kind's
+	list := func() client.ObjectList { return &v1.ServiceGridList{} }
+	return addReconciler(ctx, m, r, services, &v1.ServiceGrid{}, list, r.units, key)
+}
+
+func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, grid client.Object, list func() client.ObjectList, units *units, key func(client.Object) string) error {
+	index := func(o client.Object) []string { return []string{key(o)} }
+	if err := m.GetFieldIndexer().IndexField(ctx, grid, nodeKeyIndex, index); err != nil {
+		return fmt.Errorf("indexing %ss: %w", k.grid, err)
+	}
+	gridsWith := func(ctx context.Context, key string) ([]types.NamespacedName, error) {
+		grids := list()
+		if err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, err
+		}
+		var names []types.NamespacedName
+		err := meta.EachListItem(grids, func(o runtime.Object) error {
+			accessor, err := meta.Accessor(o)
+			if err == nil {
+				names = append(names, types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()})
+			}
+			return err
+		})
+		return names, err
+	}
+	err := ctrl.NewControllerManagedBy(m).
+		Named(k.grid).
+		For(grid, builder.WithPredicates(gridChanged())).
+		Watches(childObject(k), ofChild(k.grid)).
+		WatchesMetadata(&corev1.Node{}, ofNode(units, gridsWith)).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("setting up the controller of %ss: %w", k.grid, err)
+	}
+	return nil
+}
+
+// isFinal tells whether asking again would get the same answer.
+func isFinal(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err)
+}

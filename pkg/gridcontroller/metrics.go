@@ -1,0 +1,76 @@
+package gridcontroller
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// figures are what the metrics tell of one grid.
+type figures struct{ units, ready, failed, conflicts int }
+
+// gauges sum up the grids. It is a prometheus.Collector.
+type gauges struct {
+	mu sync.Mutex // guards grids
+	// grids are the figures of every grid, by its kind and name.
+	grids map[string]map[types.NamespacedName]figures
+
+	grid, unit, unitReady, unitFailed, conflict *prometheus.Desc
+}
+
+func newGauges() *gauges {
+	describe := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("application_grid_controller_"+name, help, []string{"kind"}, nil)
+	}
+	return &gauges{
+		grids:      map[string]map[types.NamespacedName]figures{},
+		grid:       describe("grids", "Grids, by kind."),
+		unit:       describe("units", "Units of all grids of the kind."),
+		unitReady:  describe("units_ready", "Units whose workload is as the grid says, with all pods available."),
+		unitFailed: describe("units_failed", "Units whose workload cannot be made as the grid says."),
+		conflict:   describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
+	}
+}
+
+func (g *gauges) set(kind string, name types.NamespacedName, f figures) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.grids[kind] == nil {
+		g.grids[kind] = map[types.NamespacedName]figures{}
+	}
+	g.grids[kind][name] = f
+}
+
+func (g *gauges) forget(kind string, name types.NamespacedName) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.grids[kind], name)
+}
+
+// Describe is part of prometheus.Collector.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.conflict} {
+		out <- desc
+	}
+}
+
+// Collect is part of prometheus.Collector.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for kind, grids := range g.grids {
+		var sum figures
+		for _, f := range grids {
+			sum.units += f.units
+			sum.ready += f.ready
+			sum.failed += f.failed
+			sum.conflicts += f.conflicts
+		}
+		for desc, value := range map[*prometheus.Desc]int{
+			g.grid: len(grids), g.unit: sum.units, g.unitReady: sum.ready, g.unitFailed: sum.failed, g.conflict: sum.conflicts,
+		} {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), kind)
+		}
+	}
+}

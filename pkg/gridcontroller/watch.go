@@ -1,0 +1,92 @@
+package gridcontroller
+
+import (
+	"context"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// burst is how long a child's or a node's event waits for others, to be answered by one reconciliation.
+const burst = 100 * time.Millisecond
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// gridChanged lets pass what a grid's children depend on, not its status.
+func gridChanged() predicate.Predicate {
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+}
+
+// ofChild asks for the grid of a child: the one that owns it, or without an owner the one that it is labelled
+// for.
+func ofChild(gridKind string) handler.EventHandler {
+	enqueue := func(object client.Object, q queue) {
+		name := ""
+		if by := metav1.GetControllerOf(object); by != nil {
+			if by.Kind == gridKind && by.APIVersion == v1.GroupVersion.String() {
+				name = by.Name
+			}
+		} else {
+			name = object.GetLabels()[v1.LabelGridSelector]
+		}
+		if name != "" {
+			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}, burst)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			if !sameOwner(e.ObjectOld, e.ObjectNew) {
+				enqueue(e.ObjectOld, q)
+			}
+			enqueue(e.ObjectNew, q)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(e.Object, q) },
+	}
+}
+
+func sameOwner(a, b client.Object) bool {
+	x, y := metav1.GetControllerOf(a), metav1.GetControllerOf(b)
+	return x != nil && y != nil && x.UID == y.UID
+}
+
+// ofNode keeps the units, and asks for the grids with a key of which a unit came or went.
+func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error)) handler.EventHandler {
+	set := func(ctx context.Context, name string, labels map[string]string, q queue) {
+		for _, key := range units.set(name, labels) {
+			grids, err := gridsWith(ctx, key)
+			if err != nil {
+				klog.FromContext(ctx).Error(err, "Looking for the grids with a key", "key", key)
+				continue
+			}
+			for _, grid := range grids {
+				q.AddAfter(reconcile.Request{NamespacedName: grid}, burst)
+			}
+		}
+	}
+	labelsOf := func(object client.Object) map[string]string {
+		if labels := object.GetLabels(); labels != nil {
+			return labels
+		}
+		return map[string]string{}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			set(ctx, e.Object.GetName(), labelsOf(e.Object), q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			set(ctx, e.ObjectNew.GetName(), labelsOf(e.ObjectNew), q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { set(ctx, e.Object.GetName(), nil, q) },
+	}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDefaults are those of SuperEdge's controller, which existing installations rely on, with the leader
+// election on.
+func TestDefaults(t *testing.T) {
+	o := newOptions()
+	if err := o.flags.Parse(nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "", "sync-period": "30",
+		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s", "leader-elect-retry-period": "2s",
+		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
+		"unit-removal-grace": "5m0s", "manage-crds": "true",
+	} {
+		f := o.flags.Lookup(name)
+		if f == nil {
+			t.Errorf("--%s is gone", name)
+			continue
+		}
+		if f.DefValue != want {
+			t.Errorf("--%s: got %q, want %q", name, f.DefValue, want)
+		}
+	}
+	if notices := o.ignored(); len(notices) > 0 {
+		t.Errorf("defaults are nothing to speak of: %q", notices)
+	}
+}
+
+func TestIgnoredFlagsAreSaid(t *testing.T) {
+	o := newOptions()
+	if err := o.flags.Parse([]string{"--sync-period=5", "--feature-gates=ServiceTopology=true,EndpointSlice=true", "--leader-elect-resource-lock=endpoints"}); err != nil {
+		t.Fatal(err)
+	}
+	if notices := o.ignored(); len(notices) != 3 || !strings.HasPrefix(notices[1], "Ignoring --sync-period: changes") {
+		t.Errorf("got %q", notices)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	usage := newOptions().usage()
+	for _, want := range []string{"API server:", "Leader election:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
+		if !strings.Contains(usage, want) {
+			t.Errorf("--help does not say %q", want)
+		}
+	}
+}
+
+// TestBadCommandLine: a sentence that names the flag, a code that is not 0, and nothing is started.
+func TestBadCommandLine(t *testing.T) {
+	good := filepath.Join(t.TempDir(), "kubeconfig")
+	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+	if err := os.WriteFile(good, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for args, says := range map[string]string{
+		"":                               "--kubeconfig",
+		"--kubeconfig=/absent":           "/absent",
+		"--kubeconfig=GOOD --kube-qps=0": "--kube-qps",
+		"--kubeconfig=GOOD --worker=0":   "--worker",
+		"--kubeconfig=GOOD --unit-removal-grace=-1s":         "--unit-removal-grace",
+		"--kubeconfig=GOOD --metrics-bind-address=nonsense":  "--metrics-bind-address",
+		"--kubeconfig=GOOD --leader-elect-lease-duration=1s": "--leader-elect-lease-duration",
+		"--kubeconfig=GOOD --leader-elect-resource-name=":    "--leader-elect-resource-name",
+	} {
+		o := newOptions()
+		if err := o.flags.Parse(strings.Fields(strings.ReplaceAll(args, "GOOD", good))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.config(); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v", args, err)
+		}
+	}
+	if code := run([]string{"--no-such-flag"}); code != exitUsage {
+		t.Errorf("got code %d", code)
+	}
+	if code := run([]string{"start"}); code != exitUsage {
+		t.Errorf("got code %d", code)
+	}
+}

@@ -1,0 +1,291 @@
+package gridcontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const namespace = "shop"
+
+// fixture is an API server of sorts with one reconciler per kind of grid. The end-to-end tests have a real one;
+// here are the cases that take a certain time, or a certain error.
+type fixture struct {
+	*testing.T
+	client    client.Client
+	clock     *clocktesting.FakePassiveClock
+	events    *events.FakeRecorder
+	workloads map[string]*workloadReconciler
+	services  *serviceReconciler
+
+	mu sync.Mutex // guards all below
+	// calls are the writes that reached the API server: "apply demo-east".
+	calls []string
+	// fail, if set, makes a call fail.
+	fail func(call string) error
+}
+
+func newFixture(t *testing.T, objects ...client.Object) *fixture {
+	t.Helper()
+	all := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
+		if err := add(all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &fixture{T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), workloads: map[string]*workloadReconciler{}}
+	f.client = fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
+		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+				name := "?"
+				if u, ok := o.(interface{ GetName() string }); ok {
+					name = u.GetName()
+				}
+				if err := f.call("apply " + name); err != nil {
+					return err
+				}
+				return c.Apply(ctx, o, options...)
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+				if err := f.call("patch " + o.GetName()); err != nil {
+					return err
+				}
+				return c.Patch(ctx, o, patch, options...)
+			},
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+				if err := f.call("delete " + o.GetName()); err != nil {
+					return err
+				}
+				return c.Delete(ctx, o, options...)
+			},
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+				if err := f.call(sub + " " + o.GetName()); err != nil {
+					return err
+				}
+				return c.SubResource(sub).Patch(ctx, o, patch, options...)
+			},
+		}).Build()
+	f.restart()
+	return f
+}
+
+// restart is a new controller, which remembers nothing.
+func (f *fixture) restart() {
+	f.events = events.NewFakeRecorder(1000)
+	common := shared{
+		cluster:  cluster{cache: f.client, live: f.client, writer: f.client, clock: f.clock},
+		recorder: f.events, gauges: newGauges(), grace: 5 * time.Minute,
+	}
+	before := f.workloads["DeploymentGrid"]
+	for _, w := range workloads {
+		r := &workloadReconciler{shared: common, workload: w, units: newUnits()}
+		if before != nil {
+			r.units = f.workloads[w.grid].units
+		}
+		f.workloads[w.grid] = r
+	}
+	f.services = &serviceReconciler{shared: common, units: newUnits()}
+}
+
+func (f *fixture) call(call string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call)
+	if f.fail != nil {
+		return f.fail(call)
+	}
+	return nil
+}
+
+// took returns the writes since it was last asked, without those of statuses, in order of their text.
+func (f *fixture) took() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	calls := slices.DeleteFunc(f.calls, func(call string) bool { return strings.HasPrefix(call, "status ") })
+	f.calls = nil
+	slices.Sort(calls)
+	return calls
+}
+
+func (f *fixture) failing(fail func(call string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = fail
+}
+
+// node sets a node's unit for all reconcilers; empty takes it out of all.
+func (f *fixture) node(name, unit string) {
+	labels := map[string]string{}
+	if unit != "" {
+		labels["zone1"] = unit
+	}
+	for _, r := range f.workloads {
+		r.units.set(name, labels)
+	}
+	f.services.units.set(name, labels)
+}
+
+// reconcile reconciles a grid and returns when it asks to be called again, 0 for never.
+func (f *fixture) reconcile(grid client.Object) time.Duration {
+	f.Helper()
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: grid.GetName()}}
+	var r reconcile.Reconciler = f.services
+	if _, ok := grid.(*v1.ServiceGrid); !ok {
+		r = f.workloads[f.kind(grid)]
+	}
+	result, err := r.Reconcile(f.Context(), request)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return result.RequeueAfter
+}
+
+func (f *fixture) kind(object client.Object) string {
+	gvks, _, err := f.client.Scheme().ObjectKinds(object)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return gvks[0].Kind
+}
+
+// pass is a step of a second and a reconciliation, with the grid read again afterwards.
+func (f *fixture) pass(grid client.Object) {
+	f.Helper()
+	f.step(time.Second)
+	f.reconcile(grid)
+	f.get(grid)
+}
+
+func (f *fixture) step(d time.Duration) { f.clock.SetTime(f.clock.Now().Add(d)) }
+
+func (f *fixture) get(object client.Object) {
+	f.Helper()
+	if err := f.client.Get(f.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) update(object client.Object, change func()) {
+	f.Helper()
+	f.get(object)
+	change()
+	object.SetGeneration(object.GetGeneration() + 1)
+	if err := f.client.Update(f.Context(), object); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) deployment(name string) *appsv1.Deployment {
+	f.Helper()
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	f.get(d)
+	return d
+}
+
+// names are those of all Deployments.
+func (f *fixture) names() string {
+	f.Helper()
+	list := &appsv1.DeploymentList{}
+	if err := f.client.List(f.Context(), list); err != nil {
+		f.Fatal(err)
+	}
+	var names []string
+	for _, d := range list.Items {
+		names = append(names, d.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// expectCondition checks status and reason, and that the message contains all of says.
+func (f *fixture) expectCondition(conditions []metav1.Condition, kind string, status metav1.ConditionStatus, reason string, says ...string) {
+	f.Helper()
+	c := meta.FindStatusCondition(conditions, kind)
+	if c == nil || c.Status != status || c.Reason != reason {
+		f.Errorf("condition %s: want %s, %s, got %+v", kind, status, reason, c)
+		return
+	}
+	for _, want := range says {
+		if !strings.Contains(c.Message, want) {
+			f.Errorf("condition %s does not say %q: %s", kind, want, c.Message)
+		}
+	}
+}
+
+// told returns the events since it was last asked.
+func (f *fixture) told() []string {
+	var told []string
+	for {
+		select {
+		case event := <-f.events.Events:
+			told = append(told, event)
+		default:
+			return told
+		}
+	}
+}
+
+func (f *fixture) expectEvent(told []string, parts ...string) {
+	f.Helper()
+	for _, event := range told {
+		all := true
+		for _, part := range parts {
+			all = all && strings.Contains(event, part)
+		}
+		if all {
+			return
+		}
+	}
+	f.Errorf("no event says %q: %q", parts, told)
+}
+
+func (f *fixture) expectTook(want ...string) {
+	f.Helper()
+	if got := f.took(); !slices.Equal(got, want) {
+		f.Errorf("got the writes %q, want %q", got, want)
+	}
+}
+
+func deploymentGrid(name, template string) *v1.DeploymentGrid {
+	return &v1.DeploymentGrid{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1},
+		Spec:       v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+	}
+}
+
+func serviceGrid(name, template string) *v1.ServiceGrid {
+	return &v1.ServiceGrid{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1},
+		Spec:       v1.ServiceGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+	}
+}
+
+var errBroken = errors.New("the API server is broken")
+
+func invalid(name string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid,
+		Message: fmt.Sprintf("%s: field is immutable", name),
+	}}
+}

@@ -39,6 +39,7 @@ import (
 // components maps a component's name to the function that runs it and returns its exit code. Every
 // function finds its own name in os.Args[0] and its flags after it, as if it were a program of its own.
 var components = map[string]func() int{
+	"coredns":                 runCoreDNS,
 	"etcd":                    runEtcd,
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
 	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },

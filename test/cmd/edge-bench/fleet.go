@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -127,6 +128,6 @@ func (f fleet) slice(i int) *discoveryv1.EndpointSlice {
 
 // stampPatch changes a slice so that a watcher can recognise the change: an annotation, and a port.
 func stampPatch(stamp string, port int) []byte {
-	return []byte(strings.NewReplacer("STAMP", stamp, "PORT", fmt.Sprint(port)).Replace(
+	return []byte(strings.NewReplacer("STAMP", stamp, "PORT", strconv.Itoa(port)).Replace(
 		`{"metadata":{"annotations":{"bench/stamp":"STAMP"}},"ports":[{"name":"http","port":PORT,"protocol":"TCP"}]}`))
 }

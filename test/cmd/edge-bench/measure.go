@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -375,7 +376,7 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 	if len(first) == 0 {
 		return errors.New("no relabel made an event")
 	}
-	t.add("relabel: events each", "", fmt.Sprint(events/len(first)), "")
+	t.add("relabel: events each", "", strconv.Itoa(events/len(first)), "")
 	t.add("relabel: first event after the request was sent, p50", "", milliseconds(first.quantile(.5)), "")
 	t.add("relabel: first event after the request was sent, max", "", milliseconds(first.quantile(1)), "")
 	t.add("relabel: first event after a direct watch saw the node, p50", "", milliseconds(afterNode.quantile(.5)), "")

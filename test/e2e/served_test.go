@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// through is a client of a node's wrapper, in the name of a role; "" for none.
+func (f *fixture) through(node string, role cluster.Role) kubernetes.Interface {
+	f.Helper()
+	n, err := shared.Node(node)
+	f.must(err)
+	config := n.WrapperConfig(role)
+	if role == "" {
+		config.BearerToken = ""
+	}
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := kubernetes.NewForConfig(config)
+	f.must(err)
+	return client
+}
+
+// TestKubernetesIsTheLocalAPIServer: annotated, default/kubernetes leads to this node's API server, for which an
+// echo pod stands in, in the rules as in both kinds of endpoints.
+func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
+	f := newFixture(t)
+	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, "local"))
+	var local *corev1.Pod
+	f.eventually("an echo pod has an address", func() error {
+		for _, name := range f.podsOn("local", "a1") {
+			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
+			if err == nil && pod.Status.PodIP != "" {
+				local = pod
+				return nil
+			}
+		}
+		return fmt.Errorf("none yet")
+	})
+	annotate := func(annotations string) {
+		t.Helper()
+		patch := fmt.Sprintf(`{"metadata":{"annotations":%s}}`, annotations)
+		_, err := f.client.CoreV1().Endpoints("default").Patch(context.Background(), "kubernetes", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		f.must(err)
+	}
+	const remove = `{"superedge.io/local-endpoint":null,"superedge.io/local-port":null}`
+	t.Cleanup(func() { annotate(remove) })
+	service, err := f.client.CoreV1().Services("default").Get(f.ctx, "kubernetes", metav1.GetOptions{})
+	f.must(err)
+	url := "http://" + net.JoinHostPort(service.Spec.ClusterIP, "443") + "/"
+
+	valid := fmt.Sprintf(`{"superedge.io/local-endpoint":%q,"superedge.io/local-port":"8080"}`, local.Status.PodIP)
+	// answered waits until the Service is answered by the echo pod from every node, or by none.
+	answered := func(what, pod string) {
+		t.Helper()
+		f.eachNode(func(node *cluster.Node) error {
+			f.eventually(what, func() error {
+				// kube-apiserver answers plain HTTP too, but is no echo.
+				if answer, _ := workload.Ask(f.ctx, node, url); answer.Pod != pod { //nolint:errcheck // as above
+					return fmt.Errorf("answered by %+v", answer)
+				}
+				return nil
+			})
+			return nil
+		})
+	}
+
+	annotate(valid)
+	answered("default/kubernetes leads to the local API server", local.Name)
+	f.eachNode(func(node *cluster.Node) error {
+		client := f.through(node.Spec.Name, cluster.RoleKubeProxy)
+		found, err := client.DiscoveryV1().EndpointSlices("default").List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+		if err != nil {
+			return err
+		}
+		for _, s := range found.Items {
+			if len(s.Endpoints) != 1 || s.Endpoints[0].Addresses[0] != local.Status.PodIP || len(s.Ports) != 1 || *s.Ports[0].Port != 8080 || *s.Ports[0].Name != "https" {
+				return fmt.Errorf("the slice is %v %v", s.Endpoints, s.Ports)
+			}
+		}
+		endpoints, err := client.CoreV1().Endpoints("default").Get(f.ctx, "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(endpoints.Subsets) != 1 || endpoints.Subsets[0].Addresses[0].IP != local.Status.PodIP || endpoints.Subsets[0].Ports[0].Port != 8080 {
+			return fmt.Errorf("the Endpoints are %v", endpoints.Subsets)
+		}
+		return nil
+	})
+	annotate(`{"superedge.io/local-endpoint":"not-an-address"}`)
+	answered("with an invalid annotation it is as the API server says", "")
+	annotate(valid)
+	answered("with a valid one it is local again", local.Name)
+	annotate(remove)
+	answered("without annotations it is as the API server says", "")
+}
+
+// TestEndpointsForOldClients: the legacy Endpoints that the real controllers make are pruned like slices.
+func TestEndpointsForOldClients(t *testing.T) {
+	f := newFixture(t)
+	f.daemonSet("echo", unitLabel)
+	for node, want := range map[string]string{"a1": "a1 a2", "b2": "b1 b2"} {
+		client := f.through(node, cluster.RoleKubeProxy)
+		f.eventually("Endpoints seen from "+node, func() error {
+			endpoints, err := client.CoreV1().Endpoints(f.namespace).Get(f.ctx, "echo", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			var nodes []string
+			for _, subset := range endpoints.Subsets {
+				for _, address := range subset.Addresses {
+					nodes = append(nodes, *address.NodeName)
+				}
+			}
+			if got := sorted(nodes); got != want {
+				return fmt.Errorf("want %s, got %s", want, got)
+			}
+			return nil
+		})
+	}
+}
+
+// TestIPv6AndHintsInSeveralSlices: slices of both families are pruned alike, their hints are taken away, and a
+// Service that is not governed keeps them.
+func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
+	f := newFixture(t)
+	f.service("governed", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	f.service("open", workload.ServiceOptions{})
+	for _, service := range []string{"governed", "open"} {
+		for family, address := range map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "10.9.9.%d", discoveryv1.AddressTypeIPv6: "fd00::%d"} {
+			slice := &discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Name: service + "-by-hand-" + strings.ToLower(string(family)), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+				AddressType: family,
+			}
+			for i, node := range []string{"a1", "a2", "b1", "b2"} {
+				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{fmt.Sprintf(address, i+1)}, NodeName: ptr.To(node),
+					Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "somewhere"}}},
+				})
+			}
+			_, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, slice, metav1.CreateOptions{})
+			f.must(err)
+		}
+	}
+	client := f.through("a1", cluster.RoleKubeProxy)
+	f.eventually("seen from a1", func() error {
+		found, err := client.DiscoveryV1().EndpointSlices(f.namespace).List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		seen := 0
+		for _, s := range found.Items {
+			if !strings.Contains(s.Name, "-by-hand-") {
+				continue
+			}
+			seen++
+			want, hints := "a1 a2", false
+			if strings.HasPrefix(s.Name, "open") {
+				want, hints = "a1 a2 b1 b2", true
+			}
+			var nodes []string
+			for _, e := range s.Endpoints {
+				nodes = append(nodes, *e.NodeName)
+				if (e.Hints != nil) != hints {
+					return fmt.Errorf("%s: hints %v", s.Name, e.Hints)
+				}
+			}
+			if got := sorted(nodes); got != want {
+				return fmt.Errorf("%s: want %s, got %s", s.Name, want, got)
+			}
+		}
+		if seen != 4 {
+			return fmt.Errorf("%d of 4 slices", seen)
+		}
+		return nil
+	})
+}
+
+// TestEventsAndServiceCIDRsAreLent: what kube-proxy needs works without credentials, in the wrapper's name, and
+// nothing else does.
+func TestEventsAndServiceCIDRsAreLent(t *testing.T) {
+	f := newFixture(t)
+	client := f.through("a1", "")
+	core, err := client.CoreV1().Events("default").Create(f.ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "a1"}, Reason: "Test",
+	}, metav1.CreateOptions{})
+	f.must(err)
+	_, err = client.CoreV1().Events("default").Patch(f.ctx, core.Name, types.MergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
+	f.must(err)
+	event, err := client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, Regarding: corev1.ObjectReference{Kind: "Node", Name: "a1"}, Reason: "Test", Type: "Normal",
+		Action: "Test", EventTime: metav1.NowMicro(), ReportingController: "e2e", ReportingInstance: "a1",
+	}, metav1.CreateOptions{})
+	f.must(err)
+	_, err = client.EventsV1().Events("default").Patch(f.ctx, event.Name, types.MergePatchType, []byte(`{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
+	f.must(err)
+	if _, err := client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("listing ServiceCIDRs: %v", err)
+	}
+	if err := client.CoreV1().Events("default").Delete(f.ctx, core.Name, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("deleting an event: want Forbidden, got %v", err)
+	}
+}
+
+func sorted(names []string) string {
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/pkg/dnshosts"
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/version"
+)
+
+const program = "statefulset-grid-daemon"
+
+// options are the flags. Names and defaults are those of SuperEdge's daemon.
+type options struct {
+	master     string
+	kubeconfig string
+	kubeQPS    float32
+	kubeBurst  int
+
+	hostname      string
+	hostPath      string
+	clusterDomain string
+	wholeSync     seconds
+
+	bindAddress string
+
+	worker       int
+	syncPeriod   int
+	featureGates string
+	election     struct {
+		enabled                                   bool
+		leaseDuration, renewDeadline, retryPeriod time.Duration
+		lock, name, namespace                     string
+	}
+
+	version bool
+
+	flags *flags.Set
+}
+
+// seconds is a time that is given as a number of seconds, or as a duration with its unit.
+type seconds time.Duration
+
+var _ pflag.Value = new(seconds)
+
+// String implements pflag.Value.
+func (s *seconds) String() string {
+	return strconv.FormatFloat(time.Duration(*s).Seconds(), 'f', -1, 64)
+}
+
+// Type implements pflag.Value.
+func (s *seconds) Type() string { return "seconds" }
+
+// Set implements pflag.Value.
+func (s *seconds) Set(text string) error {
+	if n, err := strconv.Atoi(text); err == nil {
+		*s = seconds(time.Duration(n) * time.Second)
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is neither a number of seconds nor a duration like 30s", text)
+	}
+	*s = seconds(d)
+	return nil
+}
+
+// ignoredFlags have no meaning any more.
+var ignoredFlags = []string{
+	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline",
+	"leader-elect-retry-period", "leader-elect-resource-lock", "leader-elect-resource-name", "leader-elect-resource-namespace",
+}
+
+func newOptions() *options {
+	o := &options{flags: flags.New(program), wholeSync: seconds(30 * time.Second)}
+
+	f := o.flags.Section("API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the daemon's own credentials. Empty: the service account of the pod.")
+	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
+
+	f = o.flags.Section("This node")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which pods the names stand for.")
+	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist; mount the directory, never the file alone, which could not be replaced as a whole. Lines outside of the marked block are kept.")
+	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "The cluster's DNS domain, as the kubelet's clusterDomain has it.")
+	f.Var(&o.wholeSync, "sync-period-as-whole", "How often everything is compared with the file, in seconds, in case that a change was missed. Changes are followed as they happen.")
+
+	f = o.flags.Section("Serving")
+	f.StringVar(&o.bindAddress, "bind-address", "localhost:51007", "host:port of /healthz, /readyz and /metrics, plain HTTP for anyone; 0 for none.")
+
+	o.flags.Logging()
+
+	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
+	const noLeader = "Ignored: every node's daemon works, there is no leader."
+	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Ignored: one goroutine writes the file.")
+	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")
+	f.StringVar(&o.featureGates, "feature-gates", "", "Ignored: there are no feature gates.")
+	f.BoolVar(&o.election.enabled, "leader-elect", false, noLeader)
+	f.DurationVar(&o.election.leaseDuration, "leader-elect-lease-duration", 15*time.Second, noLeader)
+	f.DurationVar(&o.election.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, noLeader)
+	f.DurationVar(&o.election.retryPeriod, "leader-elect-retry-period", 2*time.Second, noLeader)
+	f.StringVar(&o.election.lock, "leader-elect-resource-lock", "leases", noLeader)
+	f.StringVar(&o.election.name, "leader-elect-resource-name", program, noLeader)
+	f.StringVar(&o.election.namespace, "leader-elect-resource-namespace", "kube-system", noLeader)
+
+	f = o.flags.Section("Other")
+	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	return o
+}
+
+func (o *options) usage() string {
+	return o.flags.Usage("statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's CoreDNS answers\n" +
+		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
+		"StatefulSetGrid. docs/coredns.md says how CoreDNS is told of the file.")
+}
+
+func (o *options) ignored() []string { return o.flags.Ignored(ignoredFlags...) }
+
+// config turns the flags into the configuration of a daemon. The error says what to change.
+func (o *options) config() (dnshosts.Config, error) {
+	var none dnshosts.Config
+	if o.hostname == "" {
+		return none, errors.New("--hostname is missing: this node's name in the cluster, whose labels say which unit it is in")
+	}
+	if !filepath.IsAbs(o.hostPath) {
+		return none, fmt.Errorf("--hostpath %q is not an absolute path", o.hostPath)
+	}
+	domain := strings.ToLower(strings.Trim(o.clusterDomain, "."))
+	if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
+		return none, fmt.Errorf("--cluster-domain %q is not a domain name: %s", o.clusterDomain, problems[0])
+	}
+	if o.wholeSync <= 0 {
+		return none, errors.New("--sync-period-as-whole must be greater than 0")
+	}
+	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
+		return none, errors.New("--kube-qps and --kube-burst must be greater than 0")
+	}
+	config := dnshosts.Config{
+		NodeName:    o.hostname,
+		Path:        filepath.Clean(o.hostPath),
+		Domain:      domain,
+		WholeSync:   time.Duration(o.wholeSync),
+		BindAddress: o.bindAddress,
+	}
+	if o.bindAddress == "0" {
+		config.BindAddress = ""
+	} else if _, _, err := net.SplitHostPort(o.bindAddress); err != nil {
+		return none, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", o.bindAddress, err)
+	}
+	api, err := o.api()
+	if err != nil {
+		return none, err
+	}
+	api.QPS, api.Burst = o.kubeQPS, o.kubeBurst
+	api.UserAgent = program + "/" + strings.Fields(version.String())[0]
+	config.Upstream = api
+	return config, nil
+}
+
+func (o *options) api() (*rest.Config, error) {
+	if o.kubeconfig == "" && o.master == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--master %q, --kubeconfig %q: %w", o.master, o.kubeconfig, err)
+	}
+	return config, nil
+}

@@ -1,0 +1,158 @@
+package dnshosts
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const testDomain = "cluster.local"
+
+func TestParse(t *testing.T) {
+	const (
+		begin  = beginMark + "\n"
+		end    = endMark + "\n"
+		ours   = "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local\n"
+		ours6  = "fd00::1 demo-0.demo-svc.default.svc.cluster.local\n"
+		theirs = "127.0.0.1\tlocalhost  # mine\n"
+	)
+	for name, test := range map[string]struct {
+		file          string
+		before, after string
+		block         string
+		unmarked      bool
+	}{
+		"empty":                              {unmarked: true},
+		"foreign only":                       {file: theirs, after: theirs, unmarked: true},
+		"foreign without a newline":          {file: "::1 localhost", after: "::1 localhost", unmarked: true},
+		"foreign around the block":           {file: theirs + begin + ours + end + theirs, before: theirs, after: theirs, block: ours},
+		"empty block":                        {file: begin + end},
+		"another remark in the mark":         {file: beginPrefix + " v0\n" + ours + end, block: ours},
+		"a mark that is not one":             {file: beginPrefix + "s\n" + theirs, after: beginPrefix + "s\n" + theirs, unmarked: true},
+		"foreign line in the block is ours":  {file: begin + theirs + ours + end, block: theirs + ours},
+		"block without an end":               {file: begin + ours + ours6 + theirs + ours, after: theirs + ours, block: ours + ours6},
+		"block cut off":                      {file: begin + ours + "10.0.0.", after: "10.0.0.", block: ours},
+		"begin twice, end once":              {file: begin + ours + begin + ours6 + end + theirs, after: theirs, block: ours + ours6},
+		"two blocks":                         {file: begin + ours + end + theirs + begin + ours6 + end, after: theirs, block: ours + ours6},
+		"end alone":                          {file: end + theirs, after: end + theirs, unmarked: true},
+		"carriage returns are foreign":       {file: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n", unmarked: true},
+		"SuperEdge's lines":                  {file: theirs + ours + theirs, after: theirs + theirs, block: ours, unmarked: true},
+		"like SuperEdge's, another domain":   {file: "10.0.0.1 a-0.b.c.svc.example.org\n", after: "10.0.0.1 a-0.b.c.svc.example.org\n", unmarked: true},
+		"like SuperEdge's, two names":        {file: "10.0.0.1 a-0.b.c.svc.cluster.local a\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local a\n", unmarked: true},
+		"like SuperEdge's, no ordinal":       {file: "10.0.0.1 a.b.c.svc.cluster.local\n", after: "10.0.0.1 a.b.c.svc.cluster.local\n", unmarked: true},
+		"like SuperEdge's, beside the block": {file: ours + begin + end, before: ours},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Parse([]byte(test.file), testDomain)
+			if string(c.Before) != test.before || string(c.After) != test.after || c.Marked == test.unmarked {
+				t.Errorf("before %q, after %q, marked %v", c.Before, c.After, c.Marked)
+			}
+			if want := strings.FieldsFunc(test.block, func(r rune) bool { return r == '\n' }); !slices.Equal(c.Block, want) {
+				t.Errorf("block %q, want %q", c.Block, want)
+			}
+			checkRoundTrip(t, []byte(test.file), nil)
+		})
+	}
+}
+
+// checkRoundTrip renders a parsed file with a new block and parses that again: the foreign bytes must be there,
+// in order and with nothing added, and rendering must have become stable.
+func checkRoundTrip(t *testing.T, data []byte, lines []string) {
+	t.Helper()
+	first := Parse(data, testDomain)
+	rendered := first.Render(lines)
+	second := Parse(rendered, testDomain)
+	if !bytes.Equal(first.Before, second.Before) || !bytes.Equal(first.After, second.After) {
+		t.Errorf("foreign bytes changed:\nbefore %q\nafter  %q\nnow    %q\nand    %q", first.Before, first.After, second.Before, second.After)
+	}
+	if !slices.Equal(second.Block, lines) {
+		t.Errorf("the block is %q, written were %q", second.Block, lines)
+	}
+	if again := second.Render(lines); !bytes.Equal(again, rendered) {
+		t.Errorf("rendering is not stable:\n%q\n%q", rendered, again)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	block := beginMark + "\n10.0.0.1 demo-0.demo-svc.default.svc.cluster.local\n" + endMark + "\n"
+	for _, seed := range []string{
+		"", "127.0.0.1 localhost", "127.0.0.1 localhost\n", block, "a\n" + block + "b", block + block,
+		beginMark + "\n::1 a-1.b.c.svc.d\nx", endMark, beginMark, "\x00\xff\r\n" + block + "\r", strings.TrimSuffix(block, "\n"),
+	} {
+		f.Add([]byte(seed), uint8(2))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, count uint8) {
+		var lines []string
+		for i := range int(count % 4) {
+			lines = append(lines, Record{Name: "demo-" + string(rune('0'+i)) + ".demo-svc.default.svc.cluster.local", Address: addr("10.0.0.1")}.Line())
+		}
+		checkRoundTrip(t, data, lines)
+		// Nothing is lost or made up: what is neither a mark nor in the block is foreign, byte by byte.
+		c := Parse(data, testDomain)
+		var foreign []byte
+		block := c.Block
+		for rest := data; len(rest) > 0; {
+			line, width := cutLine(rest)
+			switch {
+			case isBegin(line):
+			case len(block) > 0 && line == block[0] && (c.Marked && insideBlock(data, len(data)-len(rest)) || !c.Marked):
+				block = block[1:]
+			case line == endMark && endsBlock(data, len(data)-len(rest)):
+			default:
+				foreign = append(foreign, rest[:width]...)
+			}
+			rest = rest[width:]
+		}
+		if got := append(slices.Clone(c.Before), c.After...); !bytes.Equal(got, foreign) {
+			t.Errorf("of %q\nforeign is %q\nbut kept   %q", data, foreign, got)
+		}
+	})
+}
+
+// insideBlock tells by another way than Parse whether the line at the offset is in a block.
+func insideBlock(data []byte, offset int) bool {
+	lines := strings.SplitAfter(string(data[:offset]), "\n")
+	begin := -1
+	for i, line := range lines {
+		if isBegin(strings.TrimSuffix(line, "\n")) {
+			begin = i
+		}
+	}
+	if begin < 0 {
+		return false
+	}
+	for _, line := range lines[begin+1:] {
+		line = strings.TrimSuffix(line, "\n")
+		if line == endMark {
+			return false
+		}
+	}
+	if hasEnd(data[offset:]) {
+		return true
+	}
+	for _, line := range lines[begin+1:] {
+		if line != "" && !isOurs(strings.TrimSuffix(line, "\n"), "") {
+			return false
+		}
+	}
+	return true
+}
+
+// endsBlock tells whether the endMark at the offset ends a block.
+func endsBlock(data []byte, offset int) bool {
+	before := string(data[:offset])
+	begin := -1
+	at := 0
+	for line := range strings.SplitAfterSeq(before, "\n") {
+		trimmed := strings.TrimSuffix(line, "\n")
+		switch {
+		case isBegin(trimmed):
+			begin = at
+		case trimmed == endMark:
+			begin = -1
+		}
+		at += len(line)
+	}
+	return begin >= 0
+}

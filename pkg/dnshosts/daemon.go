@@ -1,0 +1,473 @@
+package dnshosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// Config is what a Daemon is made from.
+type Config struct {
+	// Upstream leads to the API server.
+	Upstream *rest.Config
+	// NodeName is this node's name.
+	NodeName string
+	// Path is where the hosts file stands.
+	Path string
+	// Domain is the cluster's DNS domain, without a dot at its end.
+	Domain string
+	// WholeSync is the time between two comparisons of everything with the file, changes or none.
+	WholeSync time.Duration
+	// BindAddress is host:port of health, readiness and metrics; "" for none.
+	BindAddress string
+}
+
+const (
+	// batch is how long the changes that follow a first one are waited for. A file is written once for them all.
+	batch = 20 * time.Millisecond
+	// fileCheck is the time between two looks at whether someone else changed the file. A look is a stat.
+	fileCheck = time.Second
+	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
+	firstRetry = 250 * time.Millisecond
+	lastRetry  = 10 * time.Second
+	// podsPerSource is how many of a set's ordinals one source of pods asks for. It stays the same when the set
+	// is scaled, so that most scaling needs no new source; and its names fit into a URL.
+	podsPerSource = 32
+)
+
+// Daemon keeps the hosts file as the cluster and this node's labels want it.
+type Daemon struct {
+	config  Config
+	file    *File
+	clients *clients
+	metrics *metrics
+	logger  klog.Logger
+
+	node     *table[Node]
+	grids    *table[Grid]
+	services *table[Service]
+	sets     *table[*Set]
+	sources  []*source // of the four tables
+
+	// wake has room for one: it says that something has changed since the last sync began.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// gone are the UIDs of grids that were there and are not any more, as long as there are sets of theirs.
+	gone map[types.UID]bool
+	// woken is when the first change came that is not in the file yet; zero if there is none.
+	woken time.Time
+	// status is what the last sync came to.
+	status status
+	pods   map[chunk]*podSource // written by the loop only; guarded for readers
+
+	// What follows is the loop's alone.
+
+	labels  map[string]string // this node's, as last heard of; nil if never
+	trimmed bool              // the memory that the first lists took was given back
+	running sync.WaitGroup
+}
+
+// status is what is told of the last sync.
+type status struct {
+	// blocked says why nothing can be said of what should be in the file; "" if it can.
+	blocked string
+	// err is why the file could not be written.
+	err error
+	// retryAt is when that is tried again, after retryIn.
+	retryAt time.Time
+	retryIn time.Duration
+	// records and sets are what the file should hold, pending how many sets' pods are not known yet.
+	records, sets, pending int
+	// synced is set once the file was what it should be.
+	synced bool
+}
+
+// chunk is some ordinals of a set: podsPerSource of them from index*podsPerSource on.
+type chunk struct {
+	namespace, set string
+	index          int32
+}
+
+// podSource is a source of the pods of a chunk.
+type podSource struct {
+	source *source
+	table  *table[*Pod]
+	stop   context.CancelFunc
+}
+
+// New makes a Daemon. Nothing is asked, listened on or written before Run.
+func New(config Config, logger klog.Logger) (*Daemon, error) {
+	c, err := newClients(config.Upstream)
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{
+		config:  config,
+		file:    &File{Path: config.Path, Domain: config.Domain},
+		clients: c,
+		logger:  logger,
+		wake:    make(chan struct{}, 1),
+		gone:    map[types.UID]bool{},
+		pods:    map[chunk]*podSource{},
+	}
+	d.node = newTable(func(o metav1.Object) (Node, bool) { return Node{Labels: o.GetLabels()}, true },
+		func(a, b Node) bool { return maps.Equal(a.Labels, b.Labels) }, d.changed)
+	d.grids = newTable(func(o metav1.Object) (Grid, bool) {
+		return Grid{UID: o.GetUID(), Terminating: o.GetDeletionTimestamp() != nil}, true
+	}, func(a, b Grid) bool { return a == b }, d.changed)
+	d.grids.removed = d.gridRemoved
+	d.services = newTable(func(o metav1.Object) (Service, bool) {
+		return Service{KeyLabel: o.GetLabels()[v1.LabelGridUniqKey], Terminating: o.GetDeletionTimestamp() != nil}, true
+	}, func(a, b Service) bool { return a == b }, d.changed)
+	d.sets = newTable(func(o metav1.Object) (*Set, bool) {
+		set, ok := o.(*appsv1.StatefulSet)
+		if !ok {
+			return nil, false
+		}
+		return setOf(set), true
+	}, (*Set).equal, d.changed)
+	d.sources = []*source{
+		c.ownNode(config.NodeName, d.node, d.onceSynced()), c.grids(d.grids, d.onceSynced()),
+		c.services(d.services, d.onceSynced()), c.sets(d.sets, d.onceSynced()),
+	}
+	d.metrics = newMetrics(d)
+	return d, nil
+}
+
+// changed makes the loop sync. It may be called from any goroutine.
+func (d *Daemon) changed() {
+	d.mu.Lock()
+	if d.woken.IsZero() {
+		d.woken = time.Now()
+	}
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default: // it will sync anyway
+	}
+}
+
+// onceSynced makes the loop sync when a source is synced for the first time: its table tells of its contents
+// just before.
+func (d *Daemon) onceSynced() func(*SourceState) {
+	synced := false
+	return func(state *SourceState) {
+		if state.Synced && !synced {
+			synced = true
+			d.changed()
+		}
+	}
+}
+
+func (d *Daemon) gridRemoved(grid Grid) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.gone[grid.UID] = true
+}
+
+// Run keeps the file until ctx is done. It returns an error only if it cannot listen.
+func (d *Daemon) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer d.running.Wait()
+	defer cancel()
+	if d.config.BindAddress != "" {
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.config.BindAddress)
+		if err != nil {
+			return fmt.Errorf("--bind-address %s: %w", d.config.BindAddress, err)
+		}
+		server := &http.Server{
+			Handler: d.handler(), ReadHeaderTimeout: 30 * time.Second, ErrorLog: klog.NewStandardLogger("INFO"),
+		}
+		d.running.Go(func() {
+			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				d.logger.Error(err, "Health and metrics are not served any more", "address", d.config.BindAddress)
+			}
+		})
+		defer server.Close() //nolint:errcheck // it ends anyway
+	}
+	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
+		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)
+	d.prepare()
+	for _, s := range d.sources {
+		d.running.Go(func() { s.run(ctx) })
+	}
+	d.loop(ctx)
+	return nil
+}
+
+// prepare looks at the file before anything is known of the cluster. What is wrong is told; the first write will
+// fail of it too, and be repeated.
+func (d *Daemon) prepare() {
+	if err := d.file.Prepare(); err != nil {
+		d.fail(err)
+	}
+	block, err := d.file.Load()
+	if err != nil {
+		d.fail(err)
+		return
+	}
+	if len(block) > 0 && !d.file.content.Marked {
+		d.logger.Info("Taking over lines that another daemon of this kind wrote, without a marked block", "lines", len(block))
+	}
+}
+
+// loop syncs when something has changed, when the file is not what was written, and when it is time.
+func (d *Daemon) loop(ctx context.Context) {
+	whole := time.NewTicker(d.config.WholeSync)
+	defer whole.Stop()
+	look := time.NewTicker(min(fileCheck, d.config.WholeSync))
+	defer look.Stop()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(batch):
+			}
+			select { // what came meanwhile is in this sync
+			case <-d.wake:
+			default:
+			}
+		case <-look.C:
+			if !d.file.Changed() {
+				continue
+			}
+		case <-whole.C:
+		case <-retry.C:
+		}
+		if wait := d.sync(ctx); wait > 0 {
+			retry.Reset(wait)
+		}
+	}
+}
+
+// sync brings the file in line with what is known, and returns after what time to try again; 0 if it need not be.
+func (d *Daemon) sync(ctx context.Context) time.Duration {
+	d.mu.Lock()
+	now, retryAt := time.Now(), d.status.retryAt
+	d.mu.Unlock()
+	if now.Before(retryAt) {
+		return retryAt.Sub(now)
+	}
+	if blocked := d.blocked(); blocked != "" {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.status.blocked = blocked
+		return 0
+	}
+	d.mu.Lock()
+	woken := d.woken
+	d.woken = time.Time{}
+	d.mu.Unlock()
+
+	view := d.view()
+	own := view.ownSets()
+	d.followPods(ctx, own)
+	present, err := d.file.Load()
+	if err != nil {
+		return d.fail(err)
+	}
+	lines, pending := view.Records(d.config.Domain, present)
+	replaced, err := d.file.Write(lines)
+	if err != nil {
+		return d.fail(err)
+	}
+	d.succeed(replaced, woken, status{records: len(lines), sets: len(own), pending: pending, synced: true})
+	return 0
+}
+
+// blocked says why nothing can be said yet of what should be in the file. While it cannot, the file stays: what
+// a process before this one wrote is better than nothing.
+func (d *Daemon) blocked() string {
+	for _, s := range d.sources {
+		// A missing grid is tolerated, and so is a missing list of them.
+		if state := s.State(); !state.Synced && state.Name != "statefulsetgrids" {
+			return state.problem()
+		}
+	}
+	if node, ok := d.node.get(key{name: d.config.NodeName}); ok {
+		d.labels = node.Labels
+		if d.labels == nil {
+			d.labels = map[string]string{}
+		}
+	}
+	// A Node that was deleted says nothing of its unit. It may be on its way back; its last labels hold.
+	if d.labels == nil {
+		return fmt.Sprintf("there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register", d.config.NodeName)
+	}
+	return ""
+}
+
+// problem says what keeps the source from being synced.
+func (s *SourceState) problem() string {
+	switch {
+	case s.Err != nil:
+		return fmt.Sprintf("%s: not listed yet: %v", s.Name, s.Err)
+	default:
+		return s.Name + ": not listed yet: waiting for the API server"
+	}
+}
+
+// view is what is known now.
+func (d *Daemon) view() *View {
+	sets := d.sets.all()
+	d.mu.Lock()
+	gone := maps.Clone(d.gone)
+	for uid := range gone {
+		if !slices.ContainsFunc(sets, func(s *Set) bool { return s.OwnerUID == uid }) {
+			delete(d.gone, uid)
+		}
+	}
+	d.mu.Unlock()
+	return &View{
+		NodeLabels: d.labels,
+		Sets:       sets,
+		Service: func(namespace, name string) *Service {
+			if service, ok := d.services.get(key{namespace, name}); ok {
+				return &service
+			}
+			return nil
+		},
+		Grid: func(namespace, name string) *Grid {
+			if grid, ok := d.grids.get(key{namespace, name}); ok {
+				return &grid
+			}
+			return nil
+		},
+		GridGone: func(uid types.UID) bool { return gone[uid] },
+		Pods:     d.podsOf,
+	}
+}
+
+// chunks are those that cover the ordinals that a set asks for.
+func (s *Set) chunks() []chunk {
+	var chunks []chunk
+	if s.Replicas <= 0 {
+		return nil
+	}
+	for index := s.Start / podsPerSource; index <= (s.Start+s.Replicas-1)/podsPerSource; index++ {
+		chunks = append(chunks, chunk{s.Namespace, s.Name, index})
+	}
+	return chunks
+}
+
+// podNames are the names of the pods that a chunk asks for.
+func (c chunk) podNames() []string {
+	names := make([]string, podsPerSource)
+	for i := range names {
+		names[i] = c.set + "-" + strconv.Itoa(int(c.index)*podsPerSource+i)
+	}
+	return names
+}
+
+// followPods starts the sources of the own sets' pods, and stops those that are not needed any more.
+func (d *Daemon) followPods(ctx context.Context, own []ownSet) {
+	wanted := map[chunk]bool{}
+	for _, o := range own {
+		for _, c := range o.set.chunks() {
+			wanted[c] = true
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c, p := range d.pods {
+		if !wanted[c] {
+			p.stop()
+			delete(d.pods, c)
+		}
+	}
+	for c := range wanted {
+		if d.pods[c] != nil {
+			continue
+		}
+		running, stop := context.WithCancel(ctx)
+		p := &podSource{stop: stop}
+		p.table = newTable(func(o metav1.Object) (*Pod, bool) {
+			pod, ok := o.(*corev1.Pod)
+			if !ok {
+				return nil, false
+			}
+			return podOf(pod), true
+		}, (*Pod).equal, d.changed)
+		p.source = d.clients.pods(c.namespace, c.podNames(), p.table, d.onceSynced())
+		d.pods[c] = p
+		d.running.Go(func() { p.source.run(running) })
+	}
+}
+
+// podsOf are a set's pods; false while some are not known yet.
+func (d *Daemon) podsOf(set *Set) ([]*Pod, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var pods []*Pod
+	for _, c := range set.chunks() {
+		p := d.pods[c]
+		if p == nil || !p.source.State().Synced {
+			return nil, false
+		}
+		pods = append(pods, p.table.all()...)
+	}
+	return pods, true
+}
+
+// fail notes that the file is not what it should be, and returns after what time to try again.
+func (d *Daemon) fail(err error) time.Duration {
+	d.metrics.failures.Inc()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.status.err == nil || d.status.err.Error() != err.Error() {
+		d.logger.Error(err, "The hosts file stays as it is; trying again", "path", d.config.Path)
+	}
+	d.status.blocked, d.status.err = "", err
+	d.status.retryIn = min(max(2*d.status.retryIn, firstRetry), lastRetry)
+	d.status.retryAt = time.Now().Add(d.status.retryIn)
+	if d.woken.IsZero() {
+		d.woken = time.Now()
+	}
+	return d.status.retryIn
+}
+
+func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
+	d.mu.Lock()
+	before := d.status
+	d.status = now
+	d.mu.Unlock()
+	if before.err != nil {
+		d.logger.Info("The hosts file is as it should be again", "path", d.config.Path)
+	}
+	if replaced {
+		d.metrics.writes.Inc()
+		if !woken.IsZero() {
+			d.metrics.delay.Observe(time.Since(woken).Seconds())
+		}
+		d.logger.V(2).Info("Wrote the hosts file", "records", now.records, "sets", now.sets)
+	}
+	if now.pending == 0 && !d.trimmed {
+		// The first lists are the biggest things that ever pass through here.
+		d.trimmed = true
+		debug.FreeOSMemory()
+	}
+}

@@ -1,0 +1,369 @@
+package dnshosts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxFileSize limits what is read of a hosts file. Nobody's hosts file is that big; a path given by mistake may
+// lead to one that is.
+const maxFileSize = 64 << 20
+
+// tempPrefix begins the names of the files that are written aside. They stand in the hosts file's directory,
+// because a file can be renamed within one file system only.
+const tempPrefix = ".statefulset-grid-daemon-"
+
+// MountedAloneError says that the hosts file itself is a mount point: what is mounted there cannot be
+// replaced, only written over, and a reader would see halves.
+type MountedAloneError struct{ Path string }
+
+func (e *MountedAloneError) Error() string {
+	return fmt.Sprintf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s instead, here and in CoreDNS",
+		e.Path, filepath.Dir(e.Path))
+}
+
+// File is a hosts file on disk. Its methods are for one goroutine at a time.
+type File struct {
+	// Path is where it stands. If it is a symbolic link, the link stays and what it leads to is replaced.
+	Path string
+	// Domain is the cluster's domain, for Parse.
+	Domain string
+
+	// seen is the file as it was last read or written; nil if it is to be read again.
+	seen    fs.FileInfo
+	content Content
+	data    []byte
+	// mountinfo and step are for tests.
+	mountinfo string
+	step      func(step)
+	clock     func() time.Time
+}
+
+// step is a point in the writing of a file, for tests to fail or die at.
+type step int
+
+const (
+	stepCreated step = iota
+	stepHalfWritten // twice
+	stepWritten
+	stepSynced
+	stepRenamed
+	stepDone
+)
+
+func (f *File) at(s step) {
+	if f.step != nil {
+		f.step(s)
+	}
+}
+
+// target is the path with symbolic links followed.
+func (f *File) target() (string, error) {
+	path, err := filepath.EvalSymlinks(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		link, linkErr := os.Readlink(f.Path)
+		if linkErr != nil { // no link: the file is not there yet
+			return f.Path, nil
+		}
+		if !filepath.IsAbs(link) {
+			link = filepath.Join(filepath.Dir(f.Path), link)
+		}
+		return link, nil
+	}
+	return path, err
+}
+
+// Load reads the file, if it is another one than was last read or written, and returns the lines of its block.
+// A file that is not there has none.
+func (f *File) Load() (block []string, err error) {
+	path, err := f.target()
+	if err != nil {
+		return nil, fmt.Errorf("reading the hosts file: %w", err)
+	}
+	file, err := os.Open(path) //nolint:gosec // the path is what the user configured
+	if errors.Is(err, fs.ErrNotExist) {
+		f.seen, f.content, f.data = nil, Parse(nil, f.Domain), nil
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the hosts file: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("reading the hosts file: %w", err)
+	}
+	if f.seen != nil && sameVersion(info, f.seen) {
+		return f.content.Block, nil
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("the hosts file %s is not a regular file but %s", path, info.Mode().Type())
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the hosts file: %w", err)
+	}
+	if len(data) > maxFileSize {
+		return nil, fmt.Errorf("the hosts file %s is bigger than %d MiB: is --hostpath right?", path, maxFileSize>>20)
+	}
+	f.seen, f.content, f.data = info, Parse(data, f.Domain), data
+	return f.content.Block, nil
+}
+
+// sameVersion tells whether a file has not been written or replaced in between, as far as its inode says.
+func sameVersion(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changeTime(a) == changeTime(b)
+}
+
+func changeTime(info fs.FileInfo) syscall.Timespec {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Ctim
+	}
+	return syscall.Timespec{}
+}
+
+// errChanged is told when someone else writes the file at the same time.
+var errChanged = errors.New("the hosts file changed while it was about to be replaced")
+
+// Write makes these lines the file's block, and tells whether the file had to be replaced for it. Whatever
+// fails, the file is the old one or the new one, and never a part of one.
+func (f *File) Write(lines []string) (replaced bool, err error) {
+	const tries = 5
+	for range tries {
+		if _, err = f.Load(); err != nil {
+			return false, err
+		}
+		data := f.content.Render(lines)
+		if f.seen != nil && bytes.Equal(data, f.data) {
+			return false, nil
+		}
+		if err = f.replace(data); !errors.Is(err, errChanged) {
+			break
+		}
+	}
+	if err != nil {
+		f.seen = nil
+		return false, fmt.Errorf("writing the hosts file: %w", err)
+	}
+	return true, nil
+}
+
+// replace puts data in the file's place: written aside, synced, renamed.
+func (f *File) replace(data []byte) (err error) {
+	path, err := f.target()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	aside, err := os.CreateTemp(dir, tempPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = aside.Close()           // the first error is the one to tell
+			_ = os.Remove(aside.Name()) // what stays is removed by the next start
+		}
+	}()
+	f.at(stepCreated)
+	half := len(data) / 2
+	for _, part := range [][]byte{data[:half], data[half:]} {
+		if _, err := aside.Write(part); err != nil {
+			return err
+		}
+		f.at(stepHalfWritten)
+	}
+	f.at(stepWritten)
+	if err := f.dress(aside); err != nil {
+		return err
+	}
+	// Without it a machine that loses its power may keep the new name and none of the content.
+	if err := aside.Sync(); err != nil {
+		return err
+	}
+	f.at(stepSynced)
+	info, err := aside.Stat()
+	if err != nil {
+		return err
+	}
+	if err := f.unchanged(path); err != nil {
+		return err
+	}
+	if err := os.Rename(aside.Name(), path); err != nil {
+		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
+			return errors.Join(&MountedAloneError{Path: path}, err)
+		}
+		return err
+	}
+	f.at(stepRenamed)
+	if err := aside.Close(); err != nil {
+		return err
+	}
+	f.seen = nil
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	f.at(stepDone)
+	// Renaming changes the inode's ctime: what is known is what stands there now, if that is still this file.
+	now, err := os.Stat(path)
+	if err == nil && os.SameFile(now, info) && now.Size() == info.Size() && now.ModTime().Equal(info.ModTime()) {
+		f.seen, f.data, f.content = now, data, Parse(data, f.Domain)
+	}
+	return nil
+}
+
+// dress gives the new file the mode and the owner of the old one, and a later modification time.
+//
+// CoreDNS' hosts plugin reads a file again when its size or its modification time is another one. Two versions of
+// one size within a tick of the file system's clock, or a clock that was set back, would leave it with the old
+// one for ever.
+func (f *File) dress(aside *os.File) error {
+	mode := fs.FileMode(0o644) // CoreDNS runs as another user
+	if f.seen != nil {
+		mode = f.seen.Mode().Perm()
+		if stat, ok := f.seen.Sys().(*syscall.Stat_t); ok {
+			_ = aside.Chown(int(stat.Uid), int(stat.Gid)) // it takes privileges, which a reader of the file does not need
+		}
+	}
+	if err := aside.Chmod(mode); err != nil {
+		return err
+	}
+	if f.seen == nil {
+		return nil
+	}
+	old := f.seen.ModTime()
+	now := time.Now
+	if f.clock != nil {
+		now = f.clock
+	}
+	wanted := now()
+	// Some file systems keep whole seconds, or every other one.
+	for _, later := range []time.Duration{time.Microsecond, 10 * time.Millisecond, time.Second, 2 * time.Second} {
+		if !wanted.After(old) {
+			wanted = old.Add(later)
+		}
+		if err := os.Chtimes(aside.Name(), time.Time{}, wanted); err != nil {
+			return err
+		}
+		info, err := aside.Stat()
+		if err != nil {
+			return err
+		}
+		if info.ModTime().After(old) {
+			return nil
+		}
+		wanted = old
+	}
+	return fmt.Errorf("the file system at %s does not keep modification times, by which CoreDNS notices changes", filepath.Dir(f.Path))
+}
+
+// unchanged checks that the file is still the one that the new content was made from.
+func (f *File) unchanged(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if f.seen != nil {
+			return errChanged
+		}
+		return nil
+	case err != nil:
+		return err
+	case f.seen == nil || !sameVersion(info, f.seen):
+		return errChanged
+	}
+	return nil
+}
+
+// syncDir makes a renaming last.
+func syncDir(dir string) error {
+	d, err := os.Open(dir) //nolint:gosec // the hosts file's directory
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems know no sync of directories
+		return err
+	}
+	return nil
+}
+
+// Changed tells whether the file is another one than was last read or written. It costs one stat.
+func (f *File) Changed() bool {
+	info, err := os.Stat(f.Path)
+	if err != nil {
+		return f.seen != nil
+	}
+	return f.seen == nil || !sameVersion(info, f.seen)
+}
+
+// Prepare removes what a process before this one left aside when it was killed, and tells of a file that is
+// mounted alone, before anything has to be written.
+func (f *File) Prepare() error {
+	path, err := f.target()
+	if err != nil {
+		return fmt.Errorf("the hosts file: %w", err)
+	}
+	leftovers, err := filepath.Glob(filepath.Join(filepath.Dir(path), tempPrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("looking for leftovers beside the hosts file: %w", err)
+	}
+	for _, leftover := range leftovers {
+		if err := os.Remove(leftover); err != nil {
+			return fmt.Errorf("removing a leftover beside the hosts file: %w", err)
+		}
+	}
+	if f.isMountPoint(path) {
+		return &MountedAloneError{Path: path}
+	}
+	return nil
+}
+
+func (f *File) isMountPoint(path string) bool {
+	source := f.mountinfo
+	if source == "" {
+		source = "/proc/self/mountinfo"
+	}
+	mounts, err := os.ReadFile(source) //nolint:gosec // a constant but for tests
+	if err != nil {
+		return false // not Linux, or no /proc: renaming will tell
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return false
+	}
+	for line := range strings.SplitSeq(string(mounts), "\n") {
+		// See proc_pid_mountinfo(5): the fifth field is the mount point, with spaces and the like in octal.
+		fields := strings.Fields(line)
+		if len(fields) > 4 && unescape(fields[4]) == path {
+			return true
+		}
+	}
+	return false
+}
+
+// unescape replaces the \ooo of mountinfo.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

@@ -1,0 +1,143 @@
+package dnshosts
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// The types below are what is kept of the objects of the API: the fields that records follow from. There are
+// as many Sets as there are units in the cluster; another field in them costs memory on every node.
+
+// Node is this node.
+type Node struct{ Labels map[string]string }
+
+// Grid is a StatefulSetGrid.
+type Grid struct {
+	UID         types.UID
+	Terminating bool
+}
+
+// Service is a Service with the label superedge.io/grid-uniq-key.
+type Service struct {
+	KeyLabel    string
+	Terminating bool
+}
+
+// Set is a StatefulSet with the label superedge.io/grid-selector.
+type Set struct {
+	Namespace, Name string
+	UID             types.UID
+	// Owner and OwnerUID are those of the StatefulSetGrid that controls the set; "" if none does.
+	Owner    string
+	OwnerUID types.UID
+	// GridLabel and KeyLabel are the labels grid-selector and grid-uniq-key; Key is the whole key where the
+	// label cannot hold it.
+	GridLabel, KeyLabel, Key string
+	ServiceName              string
+	// NodeSelector is that of the pods.
+	NodeSelector map[string]string
+	// Start is the first ordinal, Replicas the number of them.
+	Start, Replicas int32
+	Terminating     bool
+}
+
+// Pod is a pod of one of the own unit's sets.
+type Pod struct {
+	Namespace, Name string
+	// OwnerUID is that of the StatefulSet that controls it.
+	OwnerUID  types.UID
+	Addresses []netip.Addr
+	// Ended is set for a pod that is being deleted, or has run to its end.
+	Ended bool
+}
+
+var statefulSets = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
+
+// controller is the owner of this kind that controls an object; nil if there is none.
+func controller(object metav1.Object, kind schema.GroupKind) *metav1.OwnerReference {
+	owner := metav1.GetControllerOfNoCopy(object)
+	if owner == nil || owner.Kind != kind.Kind || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != kind.Group {
+		return nil
+	}
+	return owner
+}
+
+// setOf keeps what is needed of a StatefulSet.
+func setOf(object *appsv1.StatefulSet) *Set {
+	set := &Set{
+		Namespace: object.Namespace, Name: object.Name, UID: object.UID,
+		GridLabel: object.Labels[v1.LabelGridSelector], KeyLabel: object.Labels[v1.LabelGridUniqKey],
+		Key:          object.Annotations[v1.AnnotationGridUniqKey],
+		ServiceName:  object.Spec.ServiceName,
+		NodeSelector: object.Spec.Template.Spec.NodeSelector,
+		Replicas:     1, // the API server's default
+		Terminating:  object.DeletionTimestamp != nil,
+	}
+	if object.Spec.Replicas != nil {
+		set.Replicas = *object.Spec.Replicas
+	}
+	if object.Spec.Ordinals != nil {
+		set.Start = object.Spec.Ordinals.Start
+	}
+	if owner := controller(object, schema.GroupKind{Group: v1.GroupName, Kind: "StatefulSetGrid"}); owner != nil {
+		set.Owner, set.OwnerUID = owner.Name, owner.UID
+	}
+	return set
+}
+
+func (s *Set) equal(other *Set) bool {
+	a, b := *s, *other
+	a.NodeSelector, b.NodeSelector = nil, nil
+	return a.comparable() == b.comparable() && maps.Equal(s.NodeSelector, other.NodeSelector)
+}
+
+// comparableSet is a Set without its map.
+type comparableSet struct {
+	namespace, name, owner, grid, keyLabel, key, service string
+	uid, ownerUID                                        types.UID
+	start, replicas                                      int32
+	terminating                                          bool
+}
+
+func (s *Set) comparable() comparableSet {
+	return comparableSet{
+		s.Namespace, s.Name, s.Owner, s.GridLabel, s.KeyLabel, s.Key, s.ServiceName,
+		s.UID, s.OwnerUID, s.Start, s.Replicas, s.Terminating,
+	}
+}
+
+// podOf keeps what is needed of a Pod.
+func podOf(object *corev1.Pod) *Pod {
+	pod := &Pod{
+		Namespace: object.Namespace, Name: object.Name,
+		Ended: object.DeletionTimestamp != nil || object.Status.Phase == corev1.PodFailed || object.Status.Phase == corev1.PodSucceeded,
+	}
+	if owner := controller(object, statefulSets); owner != nil {
+		pod.OwnerUID = owner.UID
+	}
+	add := func(text string) {
+		address, err := netip.ParseAddr(text)
+		if err == nil && !slices.Contains(pod.Addresses, address) {
+			pod.Addresses = append(pod.Addresses, address)
+		}
+	}
+	for _, ip := range object.Status.PodIPs {
+		add(ip.IP)
+	}
+	add(object.Status.PodIP) // the same as the first of PodIPs, which an old server may leave out
+	return pod
+}
+
+func (p *Pod) equal(other *Pod) bool {
+	return p.Namespace == other.Namespace && p.Name == other.Name && p.OwnerUID == other.OwnerUID &&
+		p.Ended == other.Ended && slices.Equal(p.Addresses, other.Addresses)
+}

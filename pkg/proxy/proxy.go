@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -135,6 +136,23 @@ func isLoopback(bindAddress string) (bool, error) {
 	return host == "localhost" || (err == nil && ip.IsLoopback()), nil
 }
 
+// returnMemory gives back, once, what filling the cache took: the lists that came are several times its size,
+// and the memory of a small node is better used than kept in reserve.
+func (p *Proxy) returnMemory(ctx context.Context) {
+	for {
+		changed, err := p.store.Readable(storage.EndpointSlices)
+		if err == nil {
+			debug.FreeOSMemory()
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 func (p *Proxy) readiness() http.Handler {
 	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, stopping: p.stopping.Done()}
 }
@@ -160,6 +178,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { p.upstream.Run(background) })
+	wg.Go(func() { p.returnMemory(background) })
 	server := &http.Server{
 		Handler: p.chain(),
 		// A client that sends its request byte by byte holds a connection no longer than this.

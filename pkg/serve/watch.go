@@ -22,8 +22,9 @@ const (
 	defaultWatchTimeout = 30 * time.Minute
 	// batchSize is how many events are taken from the log at once.
 	batchSize = 128
-	// flushSize is the number of bytes that are gathered before they are written.
-	flushSize = 64 << 10
+	// flushSize is the number of bytes that are gathered before they are written: few writes for a burst, and no
+	// long wait for its first event.
+	flushSize = 16 << 10
 )
 
 // watcher is one WATCH response under way.

@@ -52,8 +52,8 @@ type File struct {
 type step int
 
 const (
-	stepCreated step = iota
-	stepHalfWritten // twice
+	stepCreated     step = iota
+	stepHalfWritten      // twice
 	stepWritten
 	stepSynced
 	stepRenamed

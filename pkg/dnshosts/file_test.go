@@ -1,0 +1,485 @@
+package dnshosts
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The test binary is also the process that is killed in the middle of a write; see TestKilled.
+const killedEnv = "DNSHOSTS_WRITE_FOR_EVER"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(killedEnv); path != "" {
+		writeForEver(path)
+	}
+	os.Exit(m.Run())
+}
+
+func newFile(t *testing.T) *File {
+	t.Helper()
+	return &File{Path: filepath.Join(t.TempDir(), "hosts"), Domain: testDomain}
+}
+
+func (f *File) read(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(f.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// write writes and checks whether the file was replaced.
+func (f *File) mustWrite(t *testing.T, replaced bool, lines ...string) {
+	t.Helper()
+	got, err := f.Write(lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != replaced {
+		t.Errorf("replaced: %v, want %v", got, replaced)
+	}
+}
+
+// block is a file's block with these lines.
+func block(lines ...string) string {
+	return string((&Content{}).Render(lines))
+}
+
+const (
+	line1 = "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local"
+	line2 = "10.0.0.2 demo-0.demo-svc.default.svc.cluster.local"
+)
+
+func TestWrite(t *testing.T) {
+	f := newFile(t)
+	f.mustWrite(t, true) // a file that is not there is made, if only to say that there is nothing
+	if got := f.read(t); got != block() {
+		t.Errorf("the first file is %q", got)
+	}
+	f.mustWrite(t, true, line1)
+	f.mustWrite(t, false, line1)
+	if got := f.read(t); got != block(line1) {
+		t.Errorf("got %q", got)
+	}
+	// Another process, and nothing to do.
+	again := &File{Path: f.Path, Domain: testDomain}
+	before := inode(t, f.Path)
+	again.mustWrite(t, false, line1)
+	if inode(t, f.Path) != before {
+		t.Error("the file was replaced without a change")
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(f.Path)); len(entries) != 1 {
+		t.Errorf("files are left: %v", entries)
+	}
+}
+
+func inode(t *testing.T, path string) uint64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t).Ino
+}
+
+func TestForeignLinesStay(t *testing.T) {
+	f := newFile(t)
+	const before, after = "127.0.0.1 localhost\n# mine\n", "10.1.1.1 printer\t# no newline at the end"
+	for _, present := range []string{before + block("gone") + after, before + block() + after} {
+		if err := os.WriteFile(f.Path, []byte(present), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.mustWrite(t, true, line1)
+		if got := f.read(t); got != before+block(line1)+after {
+			t.Errorf("got %q", got)
+		}
+	}
+	// Someone edits the file, and someone breaks the block.
+	if err := os.WriteFile(f.Path, []byte("10.2.2.2 another\n"+before+strings.Replace(block(line1), "10.0.0.1", "6.6.6.6", 1)+after), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !f.Changed() {
+		t.Error("the change is not noticed")
+	}
+	f.mustWrite(t, true, line1)
+	if got := f.read(t); got != "10.2.2.2 another\n"+before+block(line1)+after {
+		t.Errorf("got %q", got)
+	}
+	if f.Changed() {
+		t.Error("the file is said to be changed after the write")
+	}
+	if err := os.Remove(f.Path); err != nil {
+		t.Fatal(err)
+	}
+	if !f.Changed() {
+		t.Error("the removal is not noticed")
+	}
+	f.mustWrite(t, true, line1)
+}
+
+// TestChangedMeanwhile: an edit between the reading and the replacing is not lost.
+func TestChangedMeanwhile(t *testing.T) {
+	f := newFile(t)
+	f.mustWrite(t, true, line1)
+	edits := 0
+	f.step = func(s step) {
+		if s == stepSynced && edits < 2 {
+			edits++
+			if err := os.WriteFile(f.Path, []byte(fmt.Sprintf("10.2.2.%d edited\n", edits)+block(line1)), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	f.mustWrite(t, true, line2)
+	if got := f.read(t); got != "10.2.2.2 edited\n"+block(line2) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestModificationTime: CoreDNS' hosts plugin reads again only if size or modification time differ.
+func TestModificationTime(t *testing.T) {
+	f := newFile(t)
+	frozen := time.Now()
+	f.clock = func() time.Time { return frozen }
+	seen := map[time.Time]bool{}
+	for i := range 50 {
+		f.mustWrite(t, true, []string{line1, line2}[i%2]) // of one size
+		info, err := os.Stat(f.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[info.ModTime()] {
+			t.Fatalf("version %d has the modification time of an older one", i)
+		}
+		seen[info.ModTime()] = true
+	}
+	// A clock that is set back, and a file from the future.
+	future := time.Now().Add(24 * time.Hour)
+	if err := os.Chtimes(f.Path, future, future); err != nil {
+		t.Fatal(err)
+	}
+	f.mustWrite(t, true, line1, line2)
+	info, _ := os.Stat(f.Path)
+	if !info.ModTime().After(future) {
+		t.Errorf("modified %s, before the older version, %s", info.ModTime(), future)
+	}
+}
+
+func TestModeStays(t *testing.T) {
+	f := newFile(t)
+	f.mustWrite(t, true, line1)
+	mode := func() fs.FileMode {
+		info, err := os.Stat(f.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Mode().Perm()
+	}
+	if mode() != 0o644 {
+		t.Errorf("a new file has mode %s, which CoreDNS may not read", mode())
+	}
+	if err := os.Chmod(f.Path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	f.mustWrite(t, true, line2)
+	if mode() != 0o640 {
+		t.Errorf("mode %s, it was 0640", mode())
+	}
+}
+
+func TestSymbolicLink(t *testing.T) {
+	f := newFile(t)
+	real := filepath.Join(t.TempDir(), "real")
+	if err := os.Symlink(real, f.Path); err != nil {
+		t.Fatal(err)
+	}
+	f.mustWrite(t, true, line1) // dangling at first
+	f.mustWrite(t, true, line2)
+	if info, err := os.Lstat(f.Path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link was replaced: %v %v", info.Mode(), err)
+	}
+	if data, _ := os.ReadFile(real); string(data) != block(line2) {
+		t.Errorf("got %q", data)
+	}
+}
+
+// TestFailuresKeepTheFile: whatever fails, the old file stays, the error says why, and the next attempt succeeds
+// once the reason is gone.
+func TestFailuresKeepTheFile(t *testing.T) {
+	t.Run("missing directory", func(t *testing.T) {
+		f := newFile(t)
+		f.Path = filepath.Join(filepath.Dir(f.Path), "missing", "hosts")
+		if _, err := f.Write([]string{line1}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("got %v", err)
+		}
+		if err := os.Mkdir(filepath.Dir(f.Path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		f.mustWrite(t, true, line1)
+	})
+	t.Run("not a file", func(t *testing.T) {
+		f := newFile(t)
+		if err := os.Mkdir(f.Path, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]string{line1}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("full disk", func(t *testing.T) {
+		// Many lines, so that they do not fit into 64 KiB.
+		many := make([]string, 4000)
+		for i := range many {
+			many[i] = fmt.Sprintf("10.0.%d.%d demo-%d.demo-svc.default.svc.cluster.local", i/250, i%250, i)
+		}
+		f := mounted(t, "tmpfs", "size=64k")
+		f.mustWrite(t, true, line1)
+		if _, err := f.Write(many); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("got %v", err)
+		}
+		if got := f.read(t); got != block(line1) {
+			t.Errorf("the old file is %q", got)
+		}
+		if entries, _ := os.ReadDir(filepath.Dir(f.Path)); len(entries) != 1 {
+			t.Errorf("files are left: %v", entries)
+		}
+		f.mustWrite(t, true, line2)
+	})
+	t.Run("read-only mount", func(t *testing.T) {
+		f := mounted(t, "tmpfs", "size=64k")
+		f.mustWrite(t, true, line1)
+		dir := filepath.Dir(f.Path)
+		if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write([]string{line2}); !errors.Is(err, syscall.EROFS) {
+			t.Errorf("got %v", err)
+		}
+		if got := f.read(t); got != block(line1) {
+			t.Errorf("the old file is %q", got)
+		}
+		if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT, ""); err != nil {
+			t.Fatal(err)
+		}
+		f.mustWrite(t, true, line2)
+	})
+	t.Run("mounted alone", func(t *testing.T) {
+		f := newFile(t)
+		f.mustWrite(t, true, line1)
+		source := filepath.Join(t.TempDir(), "source")
+		if err := os.WriteFile(source, []byte(block(line1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		mount(t, source, f.Path, "", syscall.MS_BIND, "")
+		var alone *MountedAloneError
+		if err := f.Prepare(); !errors.As(err, &alone) {
+			t.Errorf("at the start: %v", err)
+		}
+		if _, err := f.Write([]string{line2}); !errors.As(err, &alone) || !strings.Contains(err.Error(), "mount its directory") {
+			t.Errorf("at the write: %v", err)
+		}
+		if got := f.read(t); got != block(line1) {
+			t.Errorf("the old file is %q", got)
+		}
+	})
+}
+
+// mounted is a file on a file system of its own.
+func mounted(t *testing.T, kind, data string) *File {
+	t.Helper()
+	f := newFile(t)
+	mount(t, "none", filepath.Dir(f.Path), kind, 0, data)
+	return f
+}
+
+func mount(t *testing.T, source, target, kind string, flags uintptr, data string) {
+	t.Helper()
+	if err := syscall.Mount(source, target, kind, flags, data); err != nil {
+		t.Skipf("mounting takes root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(target, 0); err != nil {
+			t.Errorf("unmounting %s: %v", target, err)
+		}
+	})
+}
+
+func TestMountPoint(t *testing.T) {
+	f := newFile(t)
+	f.Path = filepath.Join(filepath.Dir(f.Path), "the hosts")
+	f.mountinfo = filepath.Join(t.TempDir(), "mountinfo")
+	line := "36 35 98:0 /mnt1 " + strings.ReplaceAll(f.Path, " ", `\040`) + " rw,noatime master:1 - ext3 /dev/root rw\n"
+	for content, want := range map[string]bool{line: true, strings.ReplaceAll(line, "hosts", "host"): false, "": false, "garbage\n\n": false} {
+		if err := os.WriteFile(f.mountinfo, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Prepare(); (err != nil) != want {
+			t.Errorf("of %q: %v", content, err)
+		}
+	}
+}
+
+// version is the content of version i: as many lines as to be written in several pieces, all of them saying i, and
+// of a number that differs between versions.
+func version(i int) []string {
+	lines := make([]string, 200+i%100)
+	for n := range lines {
+		lines[n] = fmt.Sprintf("10.%d.%d.%d demo-%d.demo-svc.default.svc.cluster.local", i>>16&0xff, i>>8&0xff, i&0xff, n)
+	}
+	return lines
+}
+
+const foreignHead, foreignTail = "127.0.0.1 localhost\n", "10.1.1.1 printer\n"
+
+// versionOf tells which version a file is; an error if it is a part of one, or a mixture.
+func versionOf(data string) (int, error) {
+	content := Parse([]byte(data), testDomain)
+	if string(content.Before) != foreignHead || string(content.After) != foreignTail || len(content.Block) == 0 {
+		return 0, fmt.Errorf("not whole: %d bytes, before %q, after %q, %d lines", len(data), content.Before, content.After, len(content.Block))
+	}
+	address, _, _ := strings.Cut(content.Block[0], " ")
+	var i int
+	for part := range strings.SplitSeq(address, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return 0, err
+		}
+		i = i<<8 | n
+	}
+	i &= 0xffffff
+	if !slices.Equal(content.Block, version(i)) || data != foreignHead+block(version(i)...)+foreignTail {
+		return 0, fmt.Errorf("a mixture: begins as version %d, with %d lines", i, len(content.Block))
+	}
+	return i, nil
+}
+
+// TestReadersSeeWholeFiles reads the file in a tight loop while thousands of versions are written.
+func TestReadersSeeWholeFiles(t *testing.T) {
+	const versions = 3000
+	f := newFile(t)
+	if err := os.WriteFile(f.Path, []byte(foreignHead+block(version(0)...)+foreignTail), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	var mu sync.Mutex
+	reads, different := 0, map[int]bool{}
+	for range 2 {
+		readers.Go(func() {
+			for latest := 0; ; {
+				data, err := os.ReadFile(f.Path)
+				if err != nil {
+					t.Errorf("the file is not there: %v", err)
+					return
+				}
+				i, err := versionOf(string(data))
+				if err != nil || i < latest {
+					t.Errorf("after version %d: version %d, %v", latest, i, err)
+					return
+				}
+				latest = i
+				mu.Lock()
+				reads++
+				different[i] = true
+				mu.Unlock()
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for i := range versions {
+		f.mustWrite(t, true, version(i+1)...)
+	}
+	close(done)
+	readers.Wait()
+	t.Logf("%d versions written, %d reads, %d different versions seen, none partial", versions, reads, len(different))
+}
+
+// writeForEver writes version after version until it is killed, and stands still for a moment at every step, so
+// that it is killed there too.
+func writeForEver(path string) {
+	f := &File{Path: path, Domain: testDomain}
+	f.step = func(step) { time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond) } //nolint:gosec // no secret
+	if err := f.Prepare(); err != nil {
+		panic(err)
+	}
+	present, err := f.Load()
+	if err != nil {
+		panic(err)
+	}
+	i, err := versionOf(foreignHead + block(present...) + foreignTail)
+	if err != nil {
+		panic(err)
+	}
+	for {
+		i++
+		if _, err := f.Write(version(i)); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// TestKilled kills a writing process with SIGKILL again and again, at random points of a write. The file must be
+// the old or the new one, and the next process must find its way and remove what is left.
+func TestKilled(t *testing.T) {
+	const kills = 60
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFile(t)
+	if err := os.WriteFile(f.Path, []byte(foreignHead+block(version(0)...)+foreignTail), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	latest, interrupted := 0, 0
+	for range kills {
+		process := exec.Command(self)
+		process.Env = append(os.Environ(), killedEnv+"="+f.Path)
+		var output strings.Builder
+		process.Stdout, process.Stderr = &output, &output
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30*time.Millisecond + time.Duration(rand.IntN(30000))*time.Microsecond)
+		_ = process.Process.Kill()
+		if err := process.Wait(); err == nil || process.ProcessState.Exited() {
+			t.Fatalf("the writer ended by itself: %v\n%s", err, output.String())
+		}
+		i, err := versionOf(f.read(t))
+		if err != nil || i < latest {
+			t.Fatalf("after version %d: version %d, %v", latest, i, err)
+		}
+		latest = i
+		left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.Path), tempPrefix+"*"))
+		if len(left) > 1 {
+			t.Fatalf("leftovers of several processes: %v", left)
+		}
+		interrupted += len(left)
+	}
+	if err := f.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(f.Path)); len(entries) != 1 {
+		t.Errorf("leftovers stay: %v", entries)
+	}
+	if interrupted == 0 || latest == 0 {
+		t.Errorf("%d of %d kills were in the middle of a write, %d versions were written: the test proves nothing", interrupted, kills, latest)
+	}
+	t.Logf("%d kills, %d in the middle of a write, %d versions", kills, interrupted, latest)
+}

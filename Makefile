@@ -37,12 +37,12 @@ test-unit: ## Runs the unit tests, with the race detector. Needs no root.
 .PHONY: test-e2e
 test-e2e: build cluster ## Runs the end-to-end tests on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
-	COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper \
-		go -C test test -count=1 -timeout 30m -v ./e2e/... $(ARGS)
+	COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
+		go -C test test -count=1 -p 1 -timeout 30m -v ./e2e/... $(ARGS)
 
 .PHONY: demo
 demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
-	@$(BIN)/edge-cluster demo --install --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper $(ARGS)
+	@$(BIN)/edge-cluster demo --install --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
 
 .PHONY: bench
 bench: build cluster ## Measures the wrapper beside direct access, and the Go micro-benchmarks.

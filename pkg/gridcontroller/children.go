@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -318,10 +320,12 @@ func isDecodingFailure(err error) bool {
 		return false
 	}
 	s := status.Status()
-	return s.Code == 500 && s.Details != nil && s.Details.RetryAfterSeconds == 0 && typingError.MatchString(s.Message)
+	return s.Code == http.StatusInternalServerError && typingError.MatchString(s.Message)
 }
 
+// shorten makes a line of limited length of a text.
 func shorten(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
 	if len(text) <= longestMessage {
 		return text
 	}

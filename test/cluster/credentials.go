@@ -24,18 +24,19 @@ import (
 type Role string
 
 // The roles. RoleAdmin is in system:masters and also what the controller manager, kwok and kubelets use;
-// RoleKubeProxy has ClusterRole system:node-proxier, RoleWrapper and RoleCoreDNS have what rbac.go lists,
-// RoleNobody has nothing.
+// RoleKubeProxy has ClusterRole system:node-proxier, RoleWrapper, RoleController and RoleCoreDNS have what rbac.go
+// lists, RoleNobody has nothing.
 const (
-	RoleAdmin     Role = "admin"
-	RoleScheduler Role = "system:kube-scheduler"
-	RoleKubeProxy Role = "system:kube-proxy"
-	RoleWrapper   Role = "application-grid-wrapper"
-	RoleCoreDNS   Role = "coredns"
-	RoleNobody    Role = "nobody"
+	RoleAdmin      Role = "admin"
+	RoleScheduler  Role = "system:kube-scheduler"
+	RoleKubeProxy  Role = "system:kube-proxy"
+	RoleWrapper    Role = "application-grid-wrapper"
+	RoleController Role = "application-grid-controller"
+	RoleCoreDNS    Role = "coredns"
+	RoleNobody     Role = "nobody"
 )
 
-var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleCoreDNS, RoleNobody}
+var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleController, RoleCoreDNS, RoleDNSDaemon, RoleNobody}
 
 // certificateLifetime is longer than any cluster of this package lives.
 const certificateLifetime = 10 * 365 * 24 * time.Hour

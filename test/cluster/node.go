@@ -38,6 +38,9 @@ type Node struct {
 	Spec NodeSpec
 	// KubeProxy is nil with APIViewOnly, Wrapper if the node is direct, Kubelet if kwok plays the kubelet.
 	KubeProxy, Wrapper, Kubelet *Component
+	// DNSDaemon, CoreDNS and HostsFile are set if the cluster has Options.DNSDaemon.
+	DNSDaemon, CoreDNS *Component
+	HostsFile          string
 	// Address is the node's internal address and PodCIDR the range of its pods' addresses.
 	Address, PodCIDR string
 
@@ -131,7 +134,13 @@ func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 	if c.options.APIViewOnly {
 		return nil
 	}
-	return c.startKubeProxy(ctx, node)
+	if err := c.startKubeProxy(ctx, node); err != nil {
+		return err
+	}
+	if c.options.DNSDaemon == "" || node.Spec.Direct {
+		return nil
+	}
+	return c.startDNS(ctx, node, thread)
 }
 
 // apiServerURL is how a node reaches kube-apiserver.
@@ -321,7 +330,7 @@ func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
 
 // stopNode ends the node's processes and removes its network. The Node object stays.
 func (c *Cluster) stopNode(node *Node) error {
-	for _, component := range []*Component{node.KubeProxy, node.Wrapper, node.Kubelet} {
+	for _, component := range []*Component{node.CoreDNS, node.DNSDaemon, node.KubeProxy, node.Wrapper, node.Kubelet} {
 		if component != nil {
 			component.Kill()
 		}

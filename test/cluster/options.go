@@ -40,6 +40,10 @@ type Options struct {
 	// WrapperArgs are given to every wrapper after the arguments that the cluster sets.
 	WrapperArgs []string
 
+	// DNSDaemon is the path of statefulset-grid-daemon. If it is set, every node that has a wrapper runs it and
+	// CoreDNS. Not with APIViewOnly, where CoreDNS would have no port.
+	DNSDaemon string
+
 	// Nodes are the nodes to begin with; more can be added later. Nodes that only the API knows, created with
 	// Cluster.Client, do not belong here.
 	Nodes []NodeSpec
@@ -106,6 +110,11 @@ func (o *Options) complete() error {
 	if o.Wrapper != "" {
 		if err := executable(o.Wrapper); err != nil {
 			return fmt.Errorf("application-grid-wrapper binary: %w", err)
+		}
+	}
+	if o.DNSDaemon != "" {
+		if err := executable(o.DNSDaemon); err != nil {
+			return fmt.Errorf("statefulset-grid-daemon binary: %w", err)
 		}
 	}
 	seen := map[string]bool{}

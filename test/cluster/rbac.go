@@ -24,12 +24,45 @@ var coreDNSRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
 }
 
+// ControllerRules is what manifests/application-grid-controller.yaml gives to the controller, in ClusterRole and
+// Role.
+var ControllerRules = []rbacv1.PolicyRule{
+	{APIGroups: []string{"superedge.io"}, Resources: grids(""), Verbs: []string{"get", "list", "watch", "patch"}},
+	{APIGroups: []string{"superedge.io"}, Resources: grids("/status"), Verbs: []string{"patch"}},
+	{APIGroups: []string{"superedge.io"}, Resources: grids("/finalizers"), Verbs: []string{"update"}},
+	{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: write},
+	{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: write},
+	{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
+	{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: []string{"get", "create"}},
+	{
+		APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"},
+		ResourceNames: grids(".superedge.io"), Verbs: []string{"patch"},
+	},
+	{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+	{
+		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+		ResourceNames: []string{"application-grid-controller"}, Verbs: []string{"get", "update"},
+	},
+}
+
+// write is what the controller may do with children.
+var write = []string{"get", "list", "watch", "create", "patch", "delete"}
+
+func grids(suffix string) []string {
+	var resources []string
+	for _, resource := range []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"} {
+		resources = append(resources, resource+suffix)
+	}
+	return resources
+}
+
 // read is what an informer needs.
 var read = []string{"list", "watch"}
 
 // grantRoles gives the roles that Kubernetes does not know their permissions.
 func grantRoles(ctx context.Context, client kubernetes.Interface) error {
-	for role, rules := range map[Role][]rbacv1.PolicyRule{RoleWrapper: wrapperRules, RoleCoreDNS: coreDNSRules} {
+	for role, rules := range map[Role][]rbacv1.PolicyRule{RoleWrapper: wrapperRules, RoleController: ControllerRules, RoleCoreDNS: coreDNSRules, RoleDNSDaemon: dnsDaemonRules} {
 		meta := metav1.ObjectMeta{Name: string(role)}
 		clusterRole := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
 		if _, err := client.RbacV1().ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{}); err != nil {

@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
@@ -28,6 +30,9 @@ const (
 
 	movedNode = "node1"
 	movedTo   = "nodeunit1"
+
+	newNode = "node3"
+	newUnit = "nodeunit3"
 )
 
 // errWrong is what a demo ends with that showed something else than a closed loop.
@@ -38,15 +43,17 @@ func newDemoCommand() *cobra.Command {
 	var once bool
 	command := &cobra.Command{
 		Use:   "demo",
-		Short: "Show whom a Service reaches from every node, before and after a node changes its unit",
-		Long: `demo starts a cluster with node0 in unit nodeunit1 and node1 and node2 in unit nodeunit2, runs an echo pod on
-each of them behind one Service with the annotation topologyKeys, and shows whom the Service's cluster IP
-reaches from every node. Then it moves node1 into nodeunit1 by changing its label, and shows it again, with
-the time until the data plane had followed. Afterwards the cluster stays up until Ctrl-C.`,
+		Short: "Show grids: a workload per unit, and a Service that reaches, from every node, its own unit only",
+		Long: `demo starts a cluster with node0 in unit nodeunit1 and node1 and node2 in unit nodeunit2, applies a
+DeploymentGrid, a ServiceGrid and a StatefulSetGrid, and shows what application-grid-controller makes of them
+and whom the Service's cluster IP reaches from every node. Then it moves node1 into nodeunit1 by changing its
+label, and shows it again, with the time until the data plane had followed; and it adds a node of a new unit,
+whose workloads appear. Afterwards the cluster stays up until Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
 	}
 	o.addFlags(command.Flags())
+	command.Flags().StringVar(&o.controller, "controller", beside("application-grid-controller"), "path of the application-grid-controller binary")
 	command.Flags().BoolVar(&once, "once", false, "end after the walk-through; the exit code is 0 only if what was seen is right")
 	return command
 }
@@ -71,6 +78,9 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 	if err != nil {
 		return err
 	}
+	if _, err := os.Stat(o.controller); err != nil {
+		return fmt.Errorf("there is no application-grid-controller at %s: build it (make build), or name it with --controller", o.controller)
+	}
 	if err := o.prepareMachine(ctx, &settings); err != nil {
 		return err
 	}
@@ -93,10 +103,23 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 }
 
 func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []cluster.NodeSpec) error {
-	fmt.Printf("\n2. An echo pod on every node, and one Service for them, annotated topologyKeys: [%q]\n", o.unitLabel)
-	service, err := createEcho(ctx, c, o.unitLabel)
-	if err != nil {
+	fmt.Println("\n2. application-grid-controller, and three grids: kubectl apply -f grids.yaml")
+	fmt.Println()
+	if err := o.startController(ctx, c); err != nil {
 		return err
+	}
+	if err := o.applyGrids(ctx, c); err != nil {
+		return err
+	}
+	if err := gridsReady(ctx, c, 2); err != nil {
+		return err
+	}
+	if err := o.show(ctx, c); err != nil {
+		return err
+	}
+	service, err := c.Client().CoreV1().Services(demoNamespace).Get(ctx, demoName+"-svc", metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the ServiceGrid's Service: %w", err)
 	}
 	d := demo{cluster: c, units: map[string]string{}, subject: "every node's data plane"}
 	for _, spec := range specs {
@@ -114,7 +137,7 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		}
 	}
 
-	fmt.Printf("\n3. Whom it reaches: %s\n\n", what)
+	fmt.Printf("\n3. Whom the Service %s reaches: %s\n\n", service.Name, what)
 	if _, err := d.follow(ctx); err != nil {
 		return err
 	}
@@ -129,16 +152,32 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		return err
 	}
 	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
-	return nil
+
+	fmt.Printf("\n5. A new site: %s joins, in unit %s\n\n", newNode, newUnit)
+	if _, err := c.AddNode(ctx, cluster.NodeSpec{Name: newNode, Labels: map[string]string{o.unitLabel: newUnit}}); err != nil {
+		return err
+	}
+	d.units[newNode] = newUnit
+	if err := gridsReady(ctx, c, 3); err != nil {
+		return err
+	}
+	if err := o.show(ctx, c); err != nil {
+		return err
+	}
+	fmt.Println()
+	_, err = d.follow(ctx)
+	return err
 }
 
-func createEcho(ctx context.Context, c *cluster.Cluster, unitLabel string) (*corev1.Service, error) {
-	service, err := workload.CreateService(ctx, c.Client(), demoNamespace, demoName,
-		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
-	if err != nil {
-		return nil, err
+// show lists the grids and what was made of them.
+func (o *options) show(ctx context.Context, c *cluster.Cluster) error {
+	for _, resources := range []string{"dg,ssg,sg", "deployments,statefulsets"} {
+		fmt.Printf("\n   $ kubectl get %s\n", resources)
+		if err := o.kubectl(ctx, c, "get", resources); err != nil {
+			return err
+		}
 	}
-	return service, workload.CreateDaemonSet(ctx, c.Client(), demoNamespace, demoName)
+	return nil
 }
 
 // follow waits until every node reaches exactly its own unit, prints what is reached and returns the time it
@@ -152,7 +191,7 @@ func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 	var group sync.WaitGroup
 	for _, node := range d.cluster.Nodes() {
 		group.Go(func() {
-			for !slices.Equal(d.look(waiting, node).Nodes(), d.expected(node)) {
+			for !slices.Equal(d.look(waiting, node).Nodes(), d.expected(waiting, node)) {
 				select {
 				case <-waiting.Done():
 					return
@@ -171,15 +210,24 @@ func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 	return latest, d.print(ctx)
 }
 
-// expected are the nodes of the node's own unit, in order.
-func (d *demo) expected(from *cluster.Node) []string {
-	var nodes []string
-	for _, node := range d.cluster.Nodes() {
-		if d.units[node.Spec.Name] == d.units[from.Spec.Name] {
-			nodes = append(nodes, node.Spec.Name)
+// expected are the nodes of the node's own unit that run an echo pod, in order; workload.Refused if there are
+// none. It is nil if that cannot be found out.
+func (d *demo) expected(ctx context.Context, from *cluster.Node) []string {
+	pods, err := d.cluster.Client().CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
+	if err != nil {
+		return nil
+	}
+	nodes := map[string]bool{}
+	for _, pod := range pods.Items {
+		node := pod.Spec.NodeName
+		if pod.DeletionTimestamp == nil && node != "" && d.units[node] == d.units[from.Spec.Name] {
+			nodes[node] = true
 		}
 	}
-	return nodes
+	if len(nodes) == 0 {
+		return []string{workload.Refused}
+	}
+	return slices.Sorted(maps.Keys(nodes))
 }
 
 // print looks once more and prints a table; the error tells where it is not as expected.
@@ -198,7 +246,7 @@ func (d *demo) print(ctx context.Context) error {
 			fmt.Printf("%8s", reached.Count(node.Spec.Name))
 		}
 		verdict := "ok"
-		if expected := d.expected(from); !slices.Equal(reached.Nodes(), expected) {
+		if expected := d.expected(ctx, from); !slices.Equal(reached.Nodes(), expected) {
 			verdict = "WRONG"
 			wrong = append(wrong, fmt.Sprintf("from %s it should be %s", from.Spec.Name, strings.Join(expected, " and ")))
 		}

@@ -16,6 +16,7 @@ import (
 type options struct {
 	components  string
 	wrapper     string
+	controller  string
 	noWrapper   bool
 	wrapperArgs []string
 	proxyMode   string

@@ -1,0 +1,248 @@
+package grid
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// units adds nodes that nothing runs on, one in each of this many units.
+func (f *fixture) units(count int) {
+	f.Helper()
+	for i := range count {
+		f.bareNode(fmt.Sprintf("%s-unit-%d", f.namespace, i), fmt.Sprintf("u%d", i))
+	}
+}
+
+// TestSteadyState: where nothing changes nothing is written, however much the nodes report.
+func TestSteadyState(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	f.apply(deploymentGrid("demo"))
+	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectReady("DaemonSetGrid", "agent", 2)
+	f.expectReady("StatefulSetGrid", "db", 2)
+	time.Sleep(2 * time.Second)
+	mark := f.auditMark()
+	// Ten minutes of heartbeats, one every ten seconds, of every node.
+	for beat := range 60 {
+		for i := 1; i <= f.nodes; i++ {
+			patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
+			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, fmt.Sprintf("%s-%d", f.namespace, i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			f.must(err)
+		}
+	}
+	time.Sleep(2 * time.Second)
+	if writes := f.requests(mark, isWrite); len(writes) > 0 {
+		f.Errorf("%d writes in a steady state: %v", len(writes), writes)
+	}
+
+	// A controller that starts finds everything as it should be.
+	mark = f.auditMark()
+	controller.Kill()
+	f.must(controller.Start(f.ctx))
+	f.led()
+	time.Sleep(2 * time.Second)
+	writes := f.requests(mark, func(a audited) bool {
+		return isWrite(a) && a.ObjectRef.Namespace == f.namespace && !strings.HasPrefix(a.ObjectRef.Name, probe)
+	})
+	if len(writes) > 0 {
+		f.Errorf("%d writes after a restart: %v", len(writes), writes)
+	}
+}
+
+// probe begins the names of the grids that led makes.
+const probe = "probe-"
+
+// led waits until the controller acts upon a change.
+func (f *fixture) led() {
+	f.Helper()
+	name := fmt.Sprint(probe, time.Now().UnixNano())
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: KEY, template: {ports: [{port: 80}]}}}`)
+	f.eventually("the controller leads", func() error {
+		_, err := f.of("Service").Get(f.ctx, name+"-svc", metav1.GetOptions{})
+		return err
+	})
+	f.must(f.of("ServiceGrid").Delete(f.ctx, name, metav1.DeleteOptions{}))
+}
+
+// TestKilledAtRandom: the controller is killed again and again while it works, and kube-apiserver once. In the
+// end everything is there, was made once, and is as the grids say.
+func TestKilledAtRandom(t *testing.T) {
+	f := newFixture(t)
+	const units = 60
+	f.units(units)
+	mark := f.auditMark()
+	ctx, stop := context.WithCancel(f.ctx)
+	var killing sync.WaitGroup
+	kills := 0
+	killing.Go(func() {
+		for ctx.Err() == nil {
+			time.Sleep(rand.N(1500 * time.Millisecond))
+			controller.Kill()
+			kills++
+			if err := controller.Launch(); err != nil {
+				f.Error(err)
+				return
+			}
+			if err := controller.WaitReady(f.ctx); err != nil {
+				f.Error(err)
+				return
+			}
+			time.Sleep(rand.N(5 * time.Second)) // the Lease of the killed one has to end
+		}
+	})
+	f.apply(deploymentGrid("demo"))
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {replicas: 0, serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
+	for i := range 4 {
+		time.Sleep(2500 * time.Millisecond)
+		if i == 1 {
+			shared.APIServer.Kill()
+			f.must(shared.APIServer.Start(f.ctx))
+		}
+		f.eventually("a change of the template", func() error {
+			_, err := f.of("DeploymentGrid").Patch(f.ctx, "demo", types.MergePatchType,
+				fmt.Appendf(nil, `{"spec":{"template":{"replicas":0,"minReadySeconds":%d}}}`, i), metav1.PatchOptions{})
+			return err
+		})
+	}
+	stop()
+	killing.Wait()
+	f.Logf("killed %d times", kills)
+	f.expectReady("DeploymentGrid", "demo", units)
+	f.expectReady("StatefulSetGrid", "db", units)
+	// Creates that were in flight when a process was killed are in no log; none may be there twice.
+	for _, resource := range []string{"deployments", "statefulsets"} {
+		creates := f.creates(mark, resource)
+		f.Logf("%d of %d creates of %s were logged", len(creates), units, resource)
+		for name, count := range creates {
+			if count != 1 {
+				f.Errorf("%s was created %d times", name, count)
+			}
+		}
+	}
+	list, err := f.of("Deployment").List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	for _, d := range list.Items {
+		if seconds, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds"); seconds != 3 {
+			f.Errorf("%s has minReadySeconds %d", d.GetName(), seconds)
+		}
+	}
+	if deletes := f.requests(mark, func(a audited) bool { return a.Verb == "delete" && a.ObjectRef.Namespace == f.namespace }); len(deletes) > 0 {
+		f.Errorf("something was deleted: %v", deletes)
+	}
+}
+
+// TestTwoReplicas: one leads; the other takes over at once when it ends, and after the Lease when it is killed.
+func TestTwoReplicas(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	second, err := shared.NewController(f.ctx, "second", program, arguments()...)
+	f.must(err)
+	f.must(second.Start(f.ctx))
+	f.Cleanup(second.Kill)
+	f.led()
+	begin := time.Now()
+	f.must(controller.Stop())
+	if code := controller.ExitCode(); code != 0 {
+		f.Errorf("exit code %d after SIGTERM", code)
+	}
+	f.led()
+	f.Logf("taken over %s after SIGTERM", time.Since(begin))
+	f.must(controller.Start(f.ctx))
+
+	begin = time.Now()
+	second.Kill()
+	f.led()
+	took := time.Since(begin)
+	f.Logf("taken over %s after SIGKILL", took)
+	if limit := 10 * time.Second; took > limit { // a Lease of 4 s, and the machine's leisure
+		f.Errorf("taken over %s after SIGKILL", took)
+	}
+	mark := f.auditMark()
+	f.must(second.Start(f.ctx))
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 1)
+	f.expectOneCreateEach(mark, "deployments", 1)
+}
+
+// TestForeignCRDs: with CRDs that check nothing, as SuperEdge's, the controller tells of bad input itself. Its
+// start brings its own ones back.
+func TestForeignCRDs(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	crds := f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crd, err := crds.Get(f.ctx, "deploymentgrids.superedge.io", metav1.GetOptions{})
+	f.must(err)
+	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	f.must(err)
+	versions[0].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}
+	f.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
+	_, err = crds.Update(f.ctx, crd, metav1.UpdateOptions{})
+	f.must(err)
+	f.eventually("the API server takes anything", func() error {
+		return f.tryApply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty}, spec: {gridUniqKey: "", template: {}}}`)
+	})
+	f.expectCondition("DeploymentGrid", "empty", "Degraded", metav1.ConditionTrue, "InvalidKey", "spec.gridUniqKey is empty")
+	f.expectEvent("DeploymentGrid", "empty", "InvalidKey", "is empty")
+	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, templates: {east: canary},
+		template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", `1 of 2 units failed: east: TemplateNotFound: there is no template "canary"`)
+	f.expectEvent("DeploymentGrid", "demo", "TemplateNotFound", "canary")
+	f.expectNames("the other unit has its Deployment", "Deployment", "demo-west")
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	f.must(controller.Restart(f.ctx))
+	f.eventually("the API server refuses it again", func() error {
+		err := f.tryApply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty}, spec: {gridUniqKey: "", template: {}}}`)
+		if err == nil || !strings.Contains(err.Error(), "gridUniqKey") {
+			return fmt.Errorf("got %w", err)
+		}
+		return nil
+	})
+}
+
+// TestPermissions: what the tests' controller may do is what its manifest gives to it.
+func TestPermissions(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "application-grid-controller.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules []rbacv1.PolicyRule
+	for document := range strings.SplitSeq(string(data), "\n---\n") {
+		var role struct {
+			Kind  string
+			Rules []rbacv1.PolicyRule
+		}
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		if role.Kind == "ClusterRole" || role.Kind == "Role" {
+			rules = append(rules, role.Rules...)
+		}
+	}
+	if !reflect.DeepEqual(rules, cluster.ControllerRules) {
+		t.Errorf("the manifest has %+v\nthe tests have %+v", rules, cluster.ControllerRules)
+	}
+}

@@ -1,0 +1,337 @@
+package grid
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const (
+	// deadline is how long a change may take to get where it should, on a busy machine.
+	deadline = 60 * time.Second
+	// between is the pause between two looks.
+	between = 50 * time.Millisecond
+)
+
+// fixture is a namespace of the shared cluster with a unit label of its own.
+type fixture struct {
+	*testing.T
+	ctx       context.Context
+	client    kubernetes.Interface
+	dynamic   dynamic.Interface
+	namespace string
+	// key is the test's unit label.
+	key   string
+	nodes int
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	var err error
+	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
+	f.must(err)
+	created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "grid-"}}, metav1.CreateOptions{})
+	f.must(err)
+	f.namespace, f.key = created.Name, created.Name
+	t.Cleanup(func() {
+		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // the cluster goes in the end
+		select {
+		case err := <-shared.Failed():
+			t.Errorf("a component failed: %v", err)
+		default:
+		}
+	})
+	f.eventually("the default service account exists", func() error {
+		_, err := f.client.CoreV1().ServiceAccounts(f.namespace).Get(f.ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// eventually asks until there is no error, and returns how long that took.
+func (f *fixture) eventually(what string, ask func() error) time.Duration {
+	f.Helper()
+	begin := time.Now()
+	for {
+		err := ask()
+		if err == nil {
+			took := time.Since(begin)
+			f.Logf("%-60s %dms", what, took.Milliseconds())
+			return took
+		}
+		if time.Since(begin) > deadline {
+			f.Fatalf("not within %s: %s: %v", deadline, what, err)
+		}
+		time.Sleep(between)
+	}
+}
+
+// stays fails the test if the question has an error within the time.
+func (f *fixture) stays(what string, d time.Duration, ask func() error) {
+	f.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(between) {
+		if err := ask(); err != nil {
+			f.Fatalf("%s: %v", what, err)
+		}
+	}
+	f.Logf("%-60s for %s", what, d)
+}
+
+// node adds a node to a unit, and returns its name.
+func (f *fixture) node(unit string) string {
+	f.Helper()
+	f.nodes++
+	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
+	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit}})
+	f.must(err)
+	f.Cleanup(func() {
+		_ = shared.RemoveNode(context.Background(), name) // gone already, if the test has removed it
+	})
+	return name
+}
+
+func (f *fixture) relabel(node, unit string) {
+	f.Helper()
+	f.must(shared.RelabelNode(f.ctx, node, f.key, unit))
+}
+
+var resources = map[string]schema.GroupVersionResource{
+	"DeploymentGrid":  {Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"},
+	"StatefulSetGrid": {Group: "superedge.io", Version: "v1", Resource: "statefulsetgrids"},
+	"DaemonSetGrid":   {Group: "superedge.io", Version: "v1", Resource: "daemonsetgrids"},
+	"ServiceGrid":     {Group: "superedge.io", Version: "v1", Resource: "servicegrids"},
+	"Deployment":      {Group: "apps", Version: "v1", Resource: "deployments"},
+	"StatefulSet":     {Group: "apps", Version: "v1", Resource: "statefulsets"},
+	"DaemonSet":       {Group: "apps", Version: "v1", Resource: "daemonsets"},
+	"Service":         {Version: "v1", Resource: "services"},
+}
+
+func (f *fixture) of(kind string) dynamic.ResourceInterface {
+	return f.dynamic.Resource(resources[kind]).Namespace(f.namespace)
+}
+
+// apply applies a manifest, in which KEY stands for the test's unit label.
+func (f *fixture) apply(manifest string) {
+	f.Helper()
+	f.must(f.tryApply(manifest))
+}
+
+func (f *fixture) tryApply(manifest string) error {
+	u := &unstructured.Unstructured{}
+	if err := yaml.UnmarshalStrict([]byte(strings.NewReplacer("KEY", f.key, "\t", " ").Replace(manifest)), &u.Object); err != nil {
+		return err
+	}
+	_, err := f.of(u.GetKind()).Apply(f.ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: "user", Force: true})
+	return err
+}
+
+// patch changes an object as someone else would; the patch is a JSON merge patch in YAML.
+func (f *fixture) patch(kind, name, patch string, sub ...string) {
+	f.Helper()
+	data, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(patch, "KEY", f.key)))
+	f.must(err)
+	_, err = f.of(kind).Patch(f.ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "someone"}, sub...)
+	f.must(err)
+}
+
+func (f *fixture) get(kind, name string) *unstructured.Unstructured {
+	f.Helper()
+	u, err := f.of(kind).Get(f.ctx, name, metav1.GetOptions{})
+	f.must(err)
+	return u
+}
+
+// names are those of all objects of the kind.
+func (f *fixture) names(kind string) string {
+	f.Helper()
+	list, err := f.of(kind).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	var names []string
+	for _, item := range list.Items {
+		names = append(names, item.GetName())
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func (f *fixture) expectNames(what, kind, want string) {
+	f.Helper()
+	f.eventually(what, func() error {
+		if got := f.names(kind); got != want {
+			return fmt.Errorf("want %q, got %q", want, got)
+		}
+		return nil
+	})
+}
+
+// expectReady waits until this many units of a grid are ready, and no more are there.
+func (f *fixture) expectReady(kind, name string, units int64) {
+	f.Helper()
+	f.eventually(fmt.Sprintf("%s %s: %d units ready", kind, name, units), func() error {
+		u := f.get(kind, name)
+		all, _, _ := unstructured.NestedInt64(u.Object, "status", "units")
+		ready, _, _ := unstructured.NestedInt64(u.Object, "status", "readyUnits")
+		observed, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration")
+		if all != units || ready != units || observed != u.GetGeneration() {
+			return fmt.Errorf("%d of %d units are ready, generation %d of %d: %v", ready, all, observed, u.GetGeneration(), conditions(u))
+		}
+		return nil
+	})
+}
+
+func conditions(u *unstructured.Unstructured) []metav1.Condition {
+	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	data, _ := json.Marshal(list)
+	var conditions []metav1.Condition
+	_ = json.Unmarshal(data, &conditions)
+	return conditions
+}
+
+// expectCondition waits for a condition whose message contains all of says.
+func (f *fixture) expectCondition(kind, name, condition string, status metav1.ConditionStatus, reason string, says ...string) {
+	f.Helper()
+	f.eventually(fmt.Sprintf("%s %s: %s=%s, %s", kind, name, condition, status, reason), func() error {
+		u := f.get(kind, name)
+		c := meta.FindStatusCondition(conditions(u), condition)
+		if c == nil || c.Status != status || c.Reason != reason || c.ObservedGeneration != u.GetGeneration() {
+			return fmt.Errorf("got %+v", c)
+		}
+		for _, want := range says {
+			if !strings.Contains(c.Message, want) {
+				return fmt.Errorf("it does not say %q: %s", want, c.Message)
+			}
+		}
+		return nil
+	})
+}
+
+// expectEvent waits for an event on a grid.
+func (f *fixture) expectEvent(kind, name, reason string, says ...string) {
+	f.Helper()
+	f.eventually(fmt.Sprintf("%s %s: event %s", kind, name, reason), func() error {
+		events, err := f.client.EventsV1().Events(f.namespace).List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var notes []string
+		for _, event := range events.Items {
+			if event.Regarding.Kind != kind || event.Regarding.Name != name || event.Reason != reason {
+				continue
+			}
+			notes = append(notes, event.Note)
+			if !slices.ContainsFunc(says, func(want string) bool { return !strings.Contains(event.Note, want) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("there is none that says %q: %q", says, notes)
+	})
+}
+
+func (f *fixture) statefulSet(name string) *appsv1.StatefulSet {
+	f.Helper()
+	set, err := f.client.AppsV1().StatefulSets(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
+	f.must(err)
+	return set
+}
+
+// pods returns the pods whose names begin so, by name.
+func (f *fixture) pods(prefix string) []corev1.Pod {
+	f.Helper()
+	list, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !strings.HasPrefix(pod.Name, prefix) })
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods
+}
+
+// auditMark is a place in the audit log.
+func (f *fixture) auditMark() int64 {
+	f.Helper()
+	info, err := os.Stat(shared.AuditLogFile())
+	f.must(err)
+	return info.Size()
+}
+
+// audited is a request in the audit log.
+type audited struct {
+	Verb, UserAgent, RequestURI string
+	ObjectRef                   struct{ Resource, Subresource, Namespace, Name string }
+	ResponseStatus              struct{ Code int }
+}
+
+func (a audited) String() string {
+	return fmt.Sprintf("%s %s %d", a.Verb, a.RequestURI, a.ResponseStatus.Code)
+}
+
+// requests are the controller's requests since the mark that are kept.
+func (f *fixture) requests(since int64, keep func(audited) bool) []audited {
+	f.Helper()
+	log, err := os.Open(shared.AuditLogFile())
+	f.must(err)
+	defer log.Close()
+	_, err = log.Seek(since, io.SeekStart)
+	f.must(err)
+	var requests []audited
+	reader := bufio.NewReader(log)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return requests
+		}
+		f.must(err)
+		var request audited
+		if json.Unmarshal(line, &request) == nil && strings.Contains(request.UserAgent, "application-grid-controller") && keep(request) {
+			requests = append(requests, request)
+		}
+	}
+}
+
+// isWrite: a request that changes something, other than the Lease and events.
+func isWrite(a audited) bool {
+	switch a.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return a.ObjectRef.Resource != "leases" && a.ObjectRef.Resource != "events"
+	}
+	return false
+}
+
+// bareNode adds a node that nothing runs on.
+func (f *fixture) bareNode(name, unit string) {
+	f.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{f.key: unit}}}
+	_, err := f.client.CoreV1().Nodes().Create(f.ctx, node, metav1.CreateOptions{})
+	f.must(err)
+	f.Cleanup(func() {
+		_ = f.client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}) // the cluster goes in the end
+	})
+}

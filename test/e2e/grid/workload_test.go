@@ -1,0 +1,482 @@
+package grid
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const (
+	podTemplate = `{metadata: {labels: {app: x}}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, image: one}]}}`
+	selector    = `selector: {matchLabels: {app: x}}`
+)
+
+func deploymentGrid(name string) string {
+	return `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: KEY,
+		template: {replicas: 2, ` + selector + `, template: ` + podTemplate + `}}}`
+}
+
+func TestDeployments(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("east")
+	f.node("west")
+	mark := f.auditMark()
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectNames("one Deployment per unit", "Deployment", "demo-east demo-west")
+	for _, unit := range []string{"east", "west"} {
+		for _, pod := range f.pods("demo-" + unit) {
+			node, err := f.client.CoreV1().Nodes().Get(f.ctx, pod.Spec.NodeName, metav1.GetOptions{})
+			f.must(err)
+			if node.Labels[f.key] != unit {
+				f.Errorf("pod %s runs in unit %s", pod.Name, node.Labels[f.key])
+			}
+		}
+	}
+	f.expectEvent("DeploymentGrid", "demo", "Applied", "east, west")
+
+	f.node("north")
+	f.expectReady("DeploymentGrid", "demo", 3)
+	f.expectNames("a node with a new unit", "Deployment", "demo-east demo-north demo-west")
+
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 1}}`)
+	f.expectReady("DeploymentGrid", "demo", 3)
+	if pods := f.pods("demo-"); len(pods) != 3 {
+		f.Errorf("got %d pods, want 3", len(pods))
+	}
+	f.expectOneCreateEach(mark, "deployments", 3)
+	applies := f.requests(mark, func(a audited) bool {
+		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && isWrite(a)
+	})
+	if len(applies) != 6 {
+		f.Errorf("want 6 writes, one to create and one to change each: %v", applies)
+	}
+}
+
+// expectOneCreateEach counts the applies that created something: exactly one per child.
+func (f *fixture) expectOneCreateEach(mark int64, resource string, children int) {
+	f.Helper()
+	creates := f.creates(mark, resource)
+	if len(creates) != children {
+		f.Errorf("%d %s were created, want %d", len(creates), resource, children)
+	}
+	for name, count := range creates {
+		if count != 1 {
+			f.Errorf("%s was created %d times", name, count)
+		}
+	}
+}
+
+// creates counts the requests that created something, by name.
+func (f *fixture) creates(mark int64, resource string) map[string]int {
+	f.Helper()
+	creates := map[string]int{}
+	for _, request := range f.requests(mark, func(a audited) bool {
+		return a.ObjectRef.Resource == resource && a.ObjectRef.Namespace == f.namespace && a.ResponseStatus.Code == 201
+	}) {
+		creates[request.ObjectRef.Name]++
+	}
+	return creates
+}
+
+func TestDrift(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
+		template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.expectReady("DeploymentGrid", "demo", 1)
+
+	f.patch("Deployment", "demo-east", `{metadata: {labels: {superedge.io/grid-uniq-key: other}}, spec: {template: {spec: {nodeSelector: {KEY: other}, containers: [{name: c, image: theirs}]}}}}`)
+	f.eventually("drift is reverted", func() error {
+		d := f.get("Deployment", "demo-east")
+		unit, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "nodeSelector", f.key)
+		containers, _, _ := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
+		if image := containers[0].(map[string]any)["image"]; unit != "east" || image != "one" || d.GetLabels()["superedge.io/grid-uniq-key"] != f.key {
+			return fmt.Errorf("unit %s, image %s, labels %v", unit, image, d.GetLabels())
+		}
+		return nil
+	})
+	f.patch("Deployment", "demo-east", `metadata: {labels: {superedge.io/grid-selector: null}}`)
+	f.eventually("the label that makes it a child comes back", func() error {
+		if got := f.get("Deployment", "demo-east").GetLabels()["superedge.io/grid-selector"]; got != "demo" {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+	f.must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
+	f.eventually("a deleted child comes back", func() error {
+		_, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
+		return err
+	})
+
+	// What the template does not say is others' business: an autoscaler's replicas, an injected annotation.
+	f.patch("Deployment", "demo-east", `spec: {replicas: 3}`, "scale")
+	f.patch("Deployment", "demo-east", `metadata: {annotations: {injected: x}}`)
+	f.stays("replicas and annotations of others stay", 3*time.Second, func() error {
+		d := f.get("Deployment", "demo-east")
+		if replicas, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas"); replicas != 3 || d.GetAnnotations()["injected"] != "x" {
+			return fmt.Errorf("replicas %d, annotations %v", replicas, d.GetAnnotations())
+		}
+		return nil
+	})
+	f.patch("DeploymentGrid", "demo", `{metadata: {labels: {team: a}}, spec: {template: {minReadySeconds: 1}}}`)
+	f.eventually("also through a change of the grid", func() error {
+		d := f.get("Deployment", "demo-east")
+		replicas, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas")
+		ready, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds")
+		if replicas != 3 || ready != 1 || d.GetLabels()["team"] != "a" || d.GetAnnotations()["injected"] != "x" {
+			return fmt.Errorf("replicas %d, minReadySeconds %d, %v", replicas, ready, d.GetLabels())
+		}
+		return nil
+	})
+}
+
+// TestImmutableField: what the API server refuses is told in its words, for the units that it concerns.
+func TestImmutableField(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
+		template: {` + selector + `, template: ` + podTemplate + `},
+		templatePool: {b: {` + selector + `, template: ` + podTemplate + `}}, templates: {west: b}}}`)
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}, templatePool: {b: {selector: {matchLabels: {app: z}}, template: {metadata: {labels: {app: z}}}}}}`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "1 of 2 units", "west: Rejected", "field is immutable")
+	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionFalse, "UnitsNotReady", "west")
+	f.expectEvent("DeploymentGrid", "demo", "Rejected", "west", "field is immutable")
+	if pods := f.pods("demo-east"); len(pods) != 2 {
+		f.Errorf("unit east was to have 2 pods, and has %d", len(pods))
+	}
+	if pods := f.pods("demo-west"); len(pods) != 1 {
+		f.Errorf("unit west was to keep its pod, and has %d", len(pods))
+	}
+	f.patch("DeploymentGrid", "demo", `spec: {templates: null}`)
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionFalse, "AsDesired")
+}
+
+func TestUnitVanishes(t *testing.T) {
+	f := newFixture(t)
+	east := f.node("east")
+	f.node("west")
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.relabel(east, "")
+	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing", "no node is in east")
+	f.expectEvent("DeploymentGrid", "demo", "UnitVanished", "east", grace.String())
+	f.relabel(east, "east")
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.stays("a unit that came back keeps its workload", grace+time.Second, func() error {
+		_, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
+		return err
+	})
+	f.must(shared.RemoveNode(f.ctx, east))
+	begin := time.Now()
+	f.expectNames("one that is gone for good loses it", "Deployment", "demo-west")
+	if took := time.Since(begin); took < grace-time.Second {
+		f.Errorf("removed after %s, the grace time is %s", took, grace)
+	}
+	f.expectReady("DeploymentGrid", "demo", 1)
+	f.expectEvent("DeploymentGrid", "demo", "Removed", "east")
+}
+
+func TestDeletion(t *testing.T) {
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan} {
+		t.Run(string(policy), func(t *testing.T) {
+			f := newFixture(t)
+			f.node("east")
+			f.node("west")
+			f.apply(deploymentGrid("demo"))
+			f.expectReady("DeploymentGrid", "demo", 2)
+			before := f.get("Deployment", "demo-east").GetUID()
+			f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &policy}))
+			f.expectNames("the grid goes", "DeploymentGrid", "")
+			if policy != metav1.DeletePropagationOrphan {
+				f.expectNames("its children go", "Deployment", "")
+				return
+			}
+			f.stays("its children stay", 2*time.Second, func() error {
+				if got := f.names("Deployment"); got != "demo-east demo-west" {
+					return errors.New(got)
+				}
+				return nil
+			})
+			f.apply(deploymentGrid("demo"))
+			f.expectReady("DeploymentGrid", "demo", 2)
+			after := f.get("Deployment", "demo-east")
+			if after.GetUID() != before || len(after.GetOwnerReferences()) != 1 {
+				f.Errorf("a new grid of that name was to adopt them: %v", after.GetOwnerReferences())
+			}
+		})
+	}
+}
+
+func TestConflict(t *testing.T) {
+	f := newFixture(t)
+	f.node("b-c")
+	f.node("c")
+	f.apply(deploymentGrid("a"))
+	f.expectReady("DeploymentGrid", "a", 2)
+	f.apply(deploymentGrid("a-b"))
+	f.expectCondition("DeploymentGrid", "a-b", "Degraded", metav1.ConditionTrue, "UnitsFailed", "c: NameConflict", "DeploymentGrid a;", "another name")
+	f.expectEvent("DeploymentGrid", "a-b", "NameConflict", "a-b-c")
+	f.expectReady("DeploymentGrid", "a", 2)
+	f.eventually("the other unit goes on", func() error {
+		state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "a-b").Object, "status", "states", "b-c", "phase")
+		if state != "Ready" {
+			return fmt.Errorf("it is %q", state)
+		}
+		return nil
+	})
+	metrics, err := controller.Metrics(f.ctx)
+	f.must(err)
+	if !strings.Contains(metrics, `application_grid_controller_conflicts{kind="DeploymentGrid"} 1`) {
+		f.Error("the metrics do not count the conflict")
+	}
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "a", metav1.DeleteOptions{}))
+	f.expectReady("DeploymentGrid", "a-b", 2)
+}
+
+func TestKeyWithASlash(t *testing.T) {
+	f := newFixture(t)
+	f.key = "topology.kubernetes.io/" + f.namespace
+	f.node("eu-1")
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 1)
+	d := f.get("Deployment", "demo-eu-1")
+	if d.GetLabels()["superedge.io/grid-uniq-key"] != "topology.kubernetes.io_"+f.namespace || d.GetAnnotations()["superedge.io/grid-uniq-key"] != f.key {
+		f.Errorf("got %v, %v", d.GetLabels(), d.GetAnnotations())
+	}
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
+	f.expectCondition("ServiceGrid", "demo", "Ready", metav1.ConditionTrue, "Ready")
+	if got := f.get("Service", "demo-svc").GetAnnotations()["topologyKeys"]; got != `["`+f.key+`"]` {
+		f.Errorf("got topologyKeys %s", got)
+	}
+}
+
+// TestNames: a unit value that cannot be part of a name concerns its unit alone.
+func TestNames(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("Shop_1")
+	long := strings.Repeat("u", 50)
+	f.node(long)
+	f.apply(deploymentGrid("demo"))
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: db-svc, ` + selector + `, template: ` + podTemplate + `}}}`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "1 of 3", "Shop_1: InvalidName", "lowercase")
+	f.expectCondition("StatefulSetGrid", "db", "Degraded", metav1.ConditionTrue, "UnitsFailed", "2 of 3", "52 characters")
+	f.expectNames("the others have theirs", "Deployment", "demo-east demo-"+long)
+	f.expectNames("the others have theirs", "StatefulSet", "db-east")
+}
+
+// TestRefusedByTheSchema: what can be checked without the cluster's state is refused at once.
+func TestRefusedByTheSchema(t *testing.T) {
+	f := newFixture(t)
+	for manifest, says := range map[string]string{
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: ""}}`:                                                "gridUniqKey",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: "a b"}}`:                                             "must be the key of a node label",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: "a/b/c"}}`:                                              "must be the key of a node label",
+		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, templates: {east: b}}}`:                            "templates names a template that is not in templatePool",
+		`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, defaultTemplateName: b, templatePool: {c: {}}}}`: "defaultTemplateName names a template",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, template: 5}}`:                                    "template",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + strings.Repeat("x", 64) + `}, spec: {gridUniqKey: a}}`:                   "63 characters",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + strings.Repeat("x", 60) + `}, spec: {gridUniqKey: a}}`:                      "63 characters",
+	} {
+		if err := f.tryApply(manifest); err == nil || !strings.Contains(err.Error(), says) {
+			f.Errorf("%s: got %v", manifest, err)
+		}
+	}
+	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: fine}, spec: {gridUniqKey: example.com/a, defaultTemplateName: default, templatePool: {c: {}}, templates: {east: c, west: ""}}}`)
+}
+
+// TestBadTemplates: a condition and an event tell what is wrong; the grid beside it goes on.
+func TestBadTemplates(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	for name, template := range map[string]string{
+		"none":     `{}`,
+		"selector": `{` + selector + `, template: {spec: {nodeSelector: [a], containers: [{name: c, image: i}]}}}`,
+		"type":     `{replicas: many, ` + selector + `, template: ` + podTemplate + `}`,
+		"rejected": `{` + selector + `, template: {metadata: {labels: {app: z}}, spec: {containers: [{name: c, image: i}]}}}`,
+		"unknown":  `{newIn2030: true, ` + selector + `, template: ` + podTemplate + `}`,
+	} {
+		f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: KEY, template: ` + template + `}}`)
+	}
+	f.apply(deploymentGrid("good"))
+	f.expectReady("DeploymentGrid", "good", 1)
+	f.expectCondition("DeploymentGrid", "none", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "spec.selector")
+	f.expectCondition("DeploymentGrid", "selector", "Degraded", metav1.ConditionTrue, "UnitsFailed", "InvalidTemplate", "nodeSelector is not an object")
+	f.expectCondition("DeploymentGrid", "type", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "replicas")
+	f.expectCondition("DeploymentGrid", "rejected", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "does not match")
+	// It got as far as the API server, which is older than the field.
+	f.expectCondition("DeploymentGrid", "unknown", "Degraded", metav1.ConditionTrue, "UnitsFailed", "newIn2030")
+	f.expectEvent("DeploymentGrid", "rejected", "Rejected", "does not match")
+	f.patch("DeploymentGrid", "rejected", `spec: {template: {template: {metadata: {labels: {app: x}}}}}`)
+	f.expectReady("DeploymentGrid", "rejected", 1)
+}
+
+func TestDaemonSets(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.expectReady("DaemonSetGrid", "agent", 1)
+	joined := f.node("east")
+	podsOf := func(node string) int {
+		count := 0
+		for _, pod := range f.pods("agent-") {
+			if pod.Spec.NodeName == node && pod.Status.Phase == corev1.PodRunning {
+				count++
+			}
+		}
+		return count
+	}
+	f.eventually("a node that joins a unit gets its pod", func() error {
+		if count := podsOf(joined); count != 1 {
+			return fmt.Errorf("it has %d", count)
+		}
+		return nil
+	})
+	f.expectReady("DaemonSetGrid", "agent", 1)
+	f.relabel(joined, "west")
+	f.expectReady("DaemonSetGrid", "agent", 2)
+	f.expectNames("in another unit it has that unit's", "DaemonSet", "agent-east agent-west")
+	f.relabel(joined, "")
+	f.eventually("one that leaves all units loses it", func() error {
+		if count := podsOf(joined); count != 0 {
+			return fmt.Errorf("it has %d", count)
+		}
+		return nil
+	})
+}
+
+const volumes = `volumeClaimTemplates: [{metadata: {name: data}, spec: {storageClassName: manual, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}]`
+
+// TestStatefulSets behave through a grid as StatefulSets do.
+func TestStatefulSets(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	for i := range 3 {
+		_, err := f.client.CoreV1().PersistentVolumes().Create(f.ctx, &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", f.namespace, i)},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, StorageClassName: "manual",
+				AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
+			},
+		}, metav1.CreateOptions{})
+		f.must(err)
+	}
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {
+		serviceName: db-svc, replicas: 3, ` + selector + `, template: ` + podTemplate + `, ` + volumes + `}}}`)
+	f.expectReady("StatefulSetGrid", "db", 1)
+	pods := f.pods("db-east-")
+	for i := 1; i < len(pods); i++ {
+		if pods[i].CreationTimestamp.Before(readySince(pods[i-1])) {
+			f.Errorf("%s was created before %s was ready", pods[i].Name, pods[i-1].Name)
+		}
+	}
+	images := func() string {
+		var images []string
+		for _, pod := range f.pods("db-east-") {
+			images = append(images, pod.Spec.Containers[0].Image)
+		}
+		return strings.Join(images, " ")
+	}
+	expectImages := func(what, want string) {
+		f.Helper()
+		f.eventually(what, func() error {
+			if got := images(); got != want {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+
+	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 2}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
+	expectImages("a canary: partition 2", "one one two")
+	f.expectReady("StatefulSetGrid", "db", 1)
+	f.stays("the partition holds", 2*time.Second, func() error {
+		if got := images(); got != "one one two" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	seen := f.watchImages(images)
+	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {rollingUpdate: {partition: 0}}}}`)
+	expectImages("the rest follows", "two two two")
+	if got := seen(); !strings.Contains(got, "one two two") || strings.Contains(got, "two one two") {
+		f.Errorf("the update was to go from the last to the first: %s", got)
+	}
+	f.expectReady("StatefulSetGrid", "db", 1)
+
+	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: OnDelete, rollingUpdate: null}, template: {spec: {containers: [{name: c, image: three}]}}}}`)
+	f.eventually("the set waits for deletions", func() error {
+		set := f.statefulSet("db-east")
+		if set.Spec.UpdateStrategy.Type != "OnDelete" || set.Spec.UpdateStrategy.RollingUpdate != nil || set.Status.ObservedGeneration != set.Generation {
+			return fmt.Errorf("%+v", set.Spec.UpdateStrategy)
+		}
+		return nil
+	})
+	f.stays("OnDelete", 2*time.Second, func() error {
+		if got := images(); got != "two two two" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-east-1", metav1.DeleteOptions{}))
+	expectImages("the deleted pod is the new one", "two three two")
+
+	f.patch("StatefulSetGrid", "db", `spec: {template: {replicas: 1}}`)
+	f.eventually("scaled down", func() error {
+		if pods := f.pods("db-east-"); len(pods) != 1 || pods[0].Name != "db-east-0" {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		return nil
+	})
+	claims, err := f.client.CoreV1().PersistentVolumeClaims(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	if len(claims.Items) != 3 {
+		f.Errorf("the claims were to stay, and %d are left", len(claims.Items))
+	}
+}
+
+// watchImages notes what is seen until the function that it returns is called.
+func (f *fixture) watchImages(images func() string) func() string {
+	stop, done := make(chan struct{}), make(chan struct{})
+	var seen []string
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(5 * time.Millisecond):
+				if now := images(); len(seen) == 0 || seen[len(seen)-1] != now {
+					seen = append(seen, now)
+				}
+			}
+		}
+	}()
+	return func() string {
+		close(stop)
+		<-done
+		return strings.Join(seen, ", ")
+	}
+}
+
+func readySince(pod corev1.Pod) *metav1.Time {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return &condition.LastTransitionTime
+		}
+	}
+	return &metav1.Time{}
+}

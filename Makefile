@@ -45,10 +45,10 @@ demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once
 	@$(BIN)/edge-cluster demo --install --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
 
 .PHONY: bench
-bench: build cluster ## Measures the wrapper beside direct access, and the Go micro-benchmarks.
+bench: build cluster ## Measures the wrapper beside direct access, the controller, and the Go micro-benchmarks.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	go test -run '^$$' -bench . -benchmem ./pkg/...
-	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper $(ARGS)
+	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.

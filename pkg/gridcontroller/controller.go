@@ -75,12 +75,12 @@ func Run(ctx context.Context, c Config) error {
 			return fmt.Errorf("building the scheme: %w", err)
 		}
 	}
-	m, err := newManager(c, scheme)
+	// The caches need the grids to be served.
+	mapper, err := staticMapper(nil, nil)
 	if err != nil {
 		return err
 	}
-	// The caches need the grids to be served.
-	api, err := client.New(c.API, client.Options{Scheme: scheme})
+	api, err := client.New(c.API, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
@@ -88,6 +88,10 @@ func Run(ctx context.Context, c Config) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end that was asked for
 		}
+		return err
+	}
+	m, err := newManager(c, scheme)
+	if err != nil {
 		return err
 	}
 	if err := addReconcilers(ctx, m, c); err != nil {
@@ -118,6 +122,7 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	}
 	options := ctrl.Options{
 		Scheme:                  scheme,
+		MapperProvider:          staticMapper,
 		Logger:                  klog.Background(),
 		Cache:                   cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()},
 		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
@@ -150,6 +155,21 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 		return nil, fmt.Errorf("setting up /readyz: %w", err)
 	}
 	return m, nil
+}
+
+// staticMapper knows all kinds that the controller handles. Asking the API server for them would make the start
+// fail while it is away.
+func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
+	mapper.Add(services.child, meta.RESTScopeNamespace)
+	mapper.Add(v1.GroupVersion.WithKind(services.grid), meta.RESTScopeNamespace)
+	for _, w := range workloads {
+		mapper.Add(w.child, meta.RESTScopeNamespace)
+		mapper.Add(v1.GroupVersion.WithKind(w.grid), meta.RESTScopeNamespace)
+	}
+	return mapper, nil
 }
 
 func nodeObject() *metav1.PartialObjectMetadata {

@@ -73,7 +73,8 @@ const (
 )
 
 // startDNS starts statefulset-grid-daemon and CoreDNS on a node that has a wrapper. CoreDNS' kubernetes plugin
-// talks to the wrapper.
+// talks to the wrapper if that serves TLS; client-go would not give it CoreDNS' credentials otherwise, which it
+// needs to watch namespaces.
 func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread) error {
 	dir := filepath.Join(c.dir, "dns-"+node.Spec.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -94,7 +95,11 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 		return err
 	}
 
-	if kubeconfig, err = c.credentials.writeKubeconfig("coredns-"+node.Spec.Name+".kubeconfig", RoleCoreDNS, node.WrapperURL()); err != nil {
+	server := c.apiServerURL()
+	if c.options.WrapperTLS {
+		server = node.WrapperURL()
+	}
+	if kubeconfig, err = c.credentials.writeKubeconfig("coredns-"+node.Spec.Name+".kubeconfig", RoleCoreDNS, server); err != nil {
 		return err
 	}
 	// Nobody answers there: other names are not to be had, and CoreDNS must not find itself and call it a loop.

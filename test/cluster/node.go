@@ -159,8 +159,11 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 	args := append([]string{
 		"--kubeconfig=" + kubeconfig, "--hostname=" + node.Spec.Name, "--bind-address=" + node.wrapperAddress,
 	}, c.options.WrapperArgs...)
+	if c.options.WrapperTLS {
+		args = append(args, "--insecure=false", "--cert-file="+c.credentials.file("apiserver.crt"), "--key-file="+c.credentials.file("apiserver.key"))
+	}
 	ready := func(ctx context.Context) error {
-		return expectOK(ctx, newClient(node.dial(), nil), node.WrapperURL()+"/readyz")
+		return expectOK(ctx, newClient(node.dial(), c.tlsConfig(true)), node.WrapperURL()+"/readyz")
 	}
 	node.Wrapper = c.program("application-grid-wrapper@"+node.Spec.Name, c.options.Wrapper, thread, ready, args...)
 	return c.startStep(ctx, node.Wrapper)
@@ -399,16 +402,25 @@ func (n *Node) Namespace() string {
 }
 
 // WrapperURL is the wrapper's URL in the node's namespace.
-func (n *Node) WrapperURL() string { return "http://" + n.wrapperAddress }
+func (n *Node) WrapperURL() string {
+	if n.cluster.options.WrapperTLS {
+		return "https://" + n.wrapperAddress
+	}
+	return "http://" + n.wrapperAddress
+}
 
 // WrapperConfig is a client configuration that goes through this node's wrapper as the role.
 func (n *Node) WrapperConfig(role Role) *rest.Config {
-	return &rest.Config{
+	config := &rest.Config{
 		Host:        n.WrapperURL(),
 		BearerToken: n.cluster.Token(role),
 		Dial:        n.dial(),
 		QPS:         -1,
 	}
+	if n.cluster.options.WrapperTLS {
+		config.CAData = n.cluster.credentials.caPEM
+	}
+	return config
 }
 
 func (n *Node) dial() dialer {

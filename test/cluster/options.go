@@ -40,6 +40,10 @@ type Options struct {
 	// WrapperArgs are given to every wrapper after the arguments that the cluster sets.
 	WrapperArgs []string
 
+	// WrapperTLS lets every wrapper serve TLS, with the certificate of kube-apiserver. Clients that know no more
+	// than a kubeconfig send credentials over TLS only.
+	WrapperTLS bool
+
 	// DNSDaemon is the path of statefulset-grid-daemon. If it is set, every node that has a wrapper runs it and
 	// CoreDNS. Not with APIViewOnly, where CoreDNS would have no port.
 	DNSDaemon string

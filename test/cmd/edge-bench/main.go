@@ -22,11 +22,14 @@ import (
 
 // options are the flags.
 type options struct {
-	components, wrapper string
-	fleet               fleet
-	lists               int
-	events, rate        int
-	relabels            int
+	components, wrapper, controller string
+	// part is what is measured: wrapper, grids, or all.
+	part         string
+	gridUnits    int
+	fleet        fleet
+	lists        int
+	events, rate int
+	relabels     int
 }
 
 func main() {
@@ -34,6 +37,9 @@ func main() {
 	flags := pflag.NewFlagSet("edge-bench", pflag.ContinueOnError)
 	flags.StringVar(&o.components, "components", "bin/components", "binary of the cluster's components")
 	flags.StringVar(&o.wrapper, "wrapper", "bin/application-grid-wrapper", "binary of the wrapper")
+	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
+	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, or all")
+	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
 	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
 	flags.IntVar(&o.fleet.services, "services", 2000, "Services with topologyKeys")
@@ -58,8 +64,24 @@ func main() {
 	}
 }
 
-// run starts the cluster, measures, and prints the table.
-func run(ctx context.Context, o options) (err error) {
+// run measures the parts that are asked for.
+func run(ctx context.Context, o options) error {
+	switch o.part {
+	case "wrapper":
+		return measureWrapper(ctx, o)
+	case "grids":
+		return measureGrids(ctx, o)
+	case "all":
+		if err := measureWrapper(ctx, o); err != nil {
+			return err
+		}
+		return measureGrids(ctx, o)
+	}
+	return fmt.Errorf("--part=%s: it is wrapper, grids or all", o.part)
+}
+
+// measureWrapper starts the cluster, measures, and prints the table.
+func measureWrapper(ctx context.Context, o options) (err error) {
 	if o.fleet.nodes < 3 || o.fleet.units < 2 || o.fleet.services < 1 || o.fleet.endpoints < 1 || o.rate < 1 {
 		return errors.New("at least 3 nodes, 2 units, 1 service, 1 endpoint and 1 change per second are needed")
 	}

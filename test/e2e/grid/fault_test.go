@@ -53,7 +53,7 @@ func TestSteadyState(t *testing.T) {
 		}
 	}
 	time.Sleep(2 * time.Second)
-	if writes := f.requests(mark, isWrite); len(writes) > 0 {
+	if writes := f.requests(mark, cluster.Request.IsWrite); len(writes) > 0 {
 		f.Errorf("%d writes in a steady state: %v", len(writes), writes)
 	}
 
@@ -63,8 +63,8 @@ func TestSteadyState(t *testing.T) {
 	f.must(controller.Start(f.ctx))
 	f.led()
 	time.Sleep(2 * time.Second)
-	writes := f.requests(mark, func(a audited) bool {
-		return isWrite(a) && a.ObjectRef.Namespace == f.namespace && !strings.HasPrefix(a.ObjectRef.Name, probe)
+	writes := f.requests(mark, func(a cluster.Request) bool {
+		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && !strings.HasPrefix(a.ObjectRef.Name, probe)
 	})
 	if len(writes) > 0 {
 		f.Errorf("%d writes after a restart: %v", len(writes), writes)
@@ -148,7 +148,7 @@ func TestKilledAtRandom(t *testing.T) {
 			f.Errorf("%s has minReadySeconds %d", d.GetName(), seconds)
 		}
 	}
-	if deletes := f.requests(mark, func(a audited) bool { return a.Verb == "delete" && a.ObjectRef.Namespace == f.namespace }); len(deletes) > 0 {
+	if deletes := f.requests(mark, func(a cluster.Request) bool { return a.Verb == "delete" && a.ObjectRef.Namespace == f.namespace }); len(deletes) > 0 {
 		f.Errorf("something was deleted: %v", deletes)
 	}
 }

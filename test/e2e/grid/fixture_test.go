@@ -1,13 +1,9 @@
 package grid
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -277,52 +273,19 @@ func (f *fixture) pods(prefix string) []corev1.Pod {
 // auditMark is a place in the audit log.
 func (f *fixture) auditMark() int64 {
 	f.Helper()
-	info, err := os.Stat(shared.AuditLogFile())
+	mark, err := shared.AuditMark()
 	f.must(err)
-	return info.Size()
-}
-
-// audited is a request in the audit log.
-type audited struct {
-	Verb, UserAgent, RequestURI string
-	ObjectRef                   struct{ Resource, Subresource, Namespace, Name string }
-	ResponseStatus              struct{ Code int }
-}
-
-func (a audited) String() string {
-	return fmt.Sprintf("%s %s %d", a.Verb, a.RequestURI, a.ResponseStatus.Code)
+	return mark
 }
 
 // requests are the controller's requests since the mark that are kept.
-func (f *fixture) requests(since int64, keep func(audited) bool) []audited {
+func (f *fixture) requests(since int64, keep func(cluster.Request) bool) []cluster.Request {
 	f.Helper()
-	log, err := os.Open(shared.AuditLogFile())
+	requests, err := shared.Audited(since, func(r cluster.Request) bool {
+		return strings.Contains(r.UserAgent, "application-grid-controller") && keep(r)
+	})
 	f.must(err)
-	defer log.Close()
-	_, err = log.Seek(since, io.SeekStart)
-	f.must(err)
-	var requests []audited
-	reader := bufio.NewReader(log)
-	for {
-		line, err := reader.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return requests
-		}
-		f.must(err)
-		var request audited
-		if json.Unmarshal(line, &request) == nil && strings.Contains(request.UserAgent, "application-grid-controller") && keep(request) {
-			requests = append(requests, request)
-		}
-	}
-}
-
-// isWrite: a request that changes something, other than the Lease and events.
-func isWrite(a audited) bool {
-	switch a.Verb {
-	case "create", "update", "patch", "delete", "deletecollection":
-		return a.ObjectRef.Resource != "leases" && a.ObjectRef.Resource != "events"
-	}
-	return false
+	return requests
 }
 
 // bareNode adds a node that nothing runs on.

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/application-grid/application-grid/test/cluster"
 )
 
 const (
@@ -53,8 +55,8 @@ func TestDeployments(t *testing.T) {
 		f.Errorf("got %d pods, want 3", len(pods))
 	}
 	f.expectOneCreateEach(mark, "deployments", 3)
-	applies := f.requests(mark, func(a audited) bool {
-		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && isWrite(a)
+	applies := f.requests(mark, func(a cluster.Request) bool {
+		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && a.IsWrite()
 	})
 	if len(applies) != 6 {
 		f.Errorf("want 6 writes, one to create and one to change each: %v", applies)
@@ -79,7 +81,7 @@ func (f *fixture) expectOneCreateEach(mark int64, resource string, children int)
 func (f *fixture) creates(mark int64, resource string) map[string]int {
 	f.Helper()
 	creates := map[string]int{}
-	for _, request := range f.requests(mark, func(a audited) bool {
+	for _, request := range f.requests(mark, func(a cluster.Request) bool {
 		return a.ObjectRef.Resource == resource && a.ObjectRef.Namespace == f.namespace && a.ResponseStatus.Code == 201
 	}) {
 		creates[request.ObjectRef.Name]++

@@ -1,0 +1,371 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const (
+	gridNamespace = "default"
+	// gridDeadline limits one step of the measurement.
+	gridDeadline = 10 * time.Minute
+	// settled is how long the controller must not have written for a step to be over.
+	settled = 3 * time.Second
+
+	gridTemplate = `selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i,
+ ports: [{containerPort: 80}], env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], resources: {limits: {cpu: 1, memory: 1024Mi}}}]}}`
+)
+
+var (
+	gridResources = map[string]string{"deploymentgrids": "DeploymentGrid", "statefulsetgrids": "StatefulSetGrid", "servicegrids": "ServiceGrid"}
+	gridSpecs     = map[string]string{
+		"deploymentgrids":  `{` + gridTemplate + `}`,
+		"statefulsetgrids": `{serviceName: bench-svc, ` + gridTemplate + `}`,
+		"servicegrids":     `{selector: {app: x}, ports: [{port: 80}]}`,
+	}
+)
+
+// gridBench measures application-grid-controller on a kube-apiserver of its own, without the controllers that
+// would run the workloads: what is counted is the controller's own work.
+type gridBench struct {
+	cluster    *cluster.Cluster
+	controller *cluster.Controller
+	client     dynamic.Interface
+	units      int
+	rows       [][2]string
+	wrong      []error
+}
+
+func measureGrids(ctx context.Context, o options) (err error) {
+	c, err := cluster.Start(ctx, cluster.Options{
+		Components: o.components, APIViewOnly: true, NoKwok: true, NoScheduler: true, AuditLog: true, Progress: os.Stderr,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	c.ControllerManager.Kill()
+	b := &gridBench{cluster: c, units: o.gridUnits}
+	if b.client, err = dynamic.NewForConfig(c.RESTConfig()); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	if b.controller, err = c.NewController(ctx, "bench", o.controller); err != nil {
+		return err
+	}
+	if err := b.controller.Start(ctx); err != nil {
+		return err
+	}
+	defer b.controller.Kill()
+	for _, step := range []func(context.Context) error{b.create, b.steady, b.restart, b.relabel, b.template} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("\n%d units, one DeploymentGrid, one StatefulSetGrid, one ServiceGrid; kube-apiserver and the controller on this machine\n\n", b.units)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, row := range b.rows {
+		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	return errors.Join(b.wrong...)
+}
+
+func (b *gridBench) add(figure, format string, args ...any) {
+	value := fmt.Sprintf(format, args...)
+	b.rows = append(b.rows, [2]string{figure, value})
+	fmt.Fprintf(os.Stderr, "  %s: %s\n", figure, value)
+}
+
+func gridNode(i int) string { return fmt.Sprintf("site-%05d", i) }
+
+// create makes the nodes and the grids, and waits until every child is there.
+func (b *gridBench) create(ctx context.Context) error {
+	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
+	err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gridNode(i), Labels: map[string]string{
+			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+		}}}
+		_, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("creating nodes: %w", err)
+	}
+	mark, err := b.cluster.AuditMark()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	for resource, kind := range gridResources {
+		manifest := fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: %s, metadata: {name: bench}, spec: {gridUniqKey: %s, template: %s}}`, kind, unitLabel, gridSpecs[resource])
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(manifest), &u.Object); err != nil {
+			return fmt.Errorf("reading the manifest of a %s: %w", kind, err)
+		}
+		if _, err := b.grid(resource).Create(ctx, u, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("creating a %s: %w", kind, err)
+		}
+	}
+	children := func(requests []cluster.Request) map[string]int {
+		names := map[string]int{}
+		for _, r := range requests {
+			names[r.ObjectRef.Resource+"/"+r.ObjectRef.Name]++
+		}
+		return names
+	}
+	created := func(r cluster.Request) bool { return ours(r) && r.IsWrite() && r.ResponseStatus.Code == 201 }
+	want := 2*b.units + 1
+	for {
+		requests, err := b.cluster.Audited(mark, created)
+		if err != nil {
+			return err
+		}
+		if len(children(requests)) >= want {
+			break
+		}
+		if time.Since(begin) > gridDeadline {
+			return fmt.Errorf("%d of %d children after %s", len(children(requests)), want, gridDeadline)
+		}
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	b.add("time to create all children", "%.1f s", time.Since(begin).Seconds())
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	requests, err := b.cluster.Audited(mark, created)
+	if err != nil {
+		return err
+	}
+	most := 0
+	for _, count := range children(requests) {
+		most = max(most, count)
+	}
+	b.add("children; creates; most creates of one", "%d; %d; %d", len(children(requests)), len(requests), most)
+	if len(requests) != want || most != 1 {
+		b.wrong = append(b.wrong, errors.New("a child was not created exactly once"))
+	}
+	calls, err := b.calls(mark)
+	if err != nil {
+		return err
+	}
+	b.add("API calls to create them", "%s", calls)
+	return b.memory("resident memory with all of them")
+}
+
+// steady is ten minutes of the nodes' reports, one a minute, without pauses.
+func (b *gridBench) steady(ctx context.Context) error {
+	const beats = 10
+	mark, err := b.cluster.AuditMark()
+	if err != nil {
+		return err
+	}
+	for beat := range beats {
+		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
+		err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
+			_, err := b.cluster.Client().CoreV1().Nodes().Patch(ctx, gridNode(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("writing nodes' statuses: %w", err)
+		}
+	}
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool { return ours(r) && r.IsWrite() })
+	if err != nil {
+		return err
+	}
+	b.add(fmt.Sprintf("writes during %d node reports (10 minutes' worth)", beats*b.units), "%d", len(writes))
+	if len(writes) > 0 {
+		b.wrong = append(b.wrong, fmt.Errorf("writes in a steady state: %v", writes[:min(3, len(writes))]))
+	}
+	return nil
+}
+
+// restart is what a new controller writes and reads where nothing has changed.
+func (b *gridBench) restart(ctx context.Context) error {
+	mark, err := b.cluster.AuditMark()
+	if err != nil {
+		return err
+	}
+	took, err := restart(ctx, b.controller.Component)
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, 5*time.Second); err != nil {
+		return err
+	}
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	b.add("restart: start to ready", "%.1f s", took.Seconds())
+	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
+		return ours(r) && r.IsWrite() && r.ObjectRef.Resource != "customresourcedefinitions"
+	})
+	if err != nil {
+		return err
+	}
+	b.add("writes after a restart", "%d", len(writes))
+	return b.memory("resident memory after a restart")
+}
+
+// relabel moves one node to a new unit: its own vanishes, and one appears.
+func (b *gridBench) relabel(ctx context.Context) error {
+	mark, err := b.cluster.AuditMark()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := b.cluster.RelabelNode(ctx, gridNode(0), unitLabel, "new"); err != nil {
+		return err
+	}
+	for {
+		if _, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new", metav1.GetOptions{}); err == nil {
+			break
+		}
+		if time.Since(begin) > gridDeadline {
+			return errors.New("the new unit's StatefulSet does not appear")
+		}
+		if err := pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	b.add("node relabelled to a new unit: workload there after", "%d ms", time.Since(begin).Milliseconds())
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	calls, err := b.calls(mark)
+	if err != nil {
+		return err
+	}
+	b.add("API calls for that", "%s", calls)
+	return nil
+}
+
+// template changes the DeploymentGrid's template: every Deployment follows.
+func (b *gridBench) template(ctx context.Context) error {
+	mark, err := b.cluster.AuditMark()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if _, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType, []byte(`{"spec":{"template":{"minReadySeconds":7}}}`), metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("changing the template: %w", err)
+	}
+	for {
+		requests, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
+			return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
+		})
+		if err != nil {
+			return err
+		}
+		if len(requests) >= b.units {
+			break
+		}
+		if time.Since(begin) > gridDeadline {
+			return fmt.Errorf("%d of %d Deployments follow the template after %s", len(requests), b.units, gridDeadline)
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	b.add("template changed: all Deployments follow after", "%.1f s", time.Since(begin).Seconds())
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	calls, err := b.calls(mark)
+	if err != nil {
+		return err
+	}
+	b.add("API calls for that", "%s", calls)
+	return b.memory("resident memory in the end")
+}
+
+func (b *gridBench) grid(resource string) dynamic.ResourceInterface {
+	return b.client.Resource(schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: resource}).Namespace(gridNamespace)
+}
+
+func (b *gridBench) memory(figure string) error {
+	value, err := memory(b.controller.PID())
+	if err == nil {
+		b.add(figure, "%s", value)
+	}
+	return err
+}
+
+// ours: a request of the controller.
+func ours(r cluster.Request) bool {
+	return strings.Contains(r.UserAgent, "application-grid-controller") && r.ObjectRef.Resource != "leases"
+}
+
+// calls counts the controller's requests since the mark, other than of watches and Leases.
+func (b *gridBench) calls(mark int64) (string, error) {
+	requests, err := b.cluster.Audited(mark, func(r cluster.Request) bool { return ours(r) && r.Verb != "watch" })
+	if err != nil {
+		return "", err
+	}
+	var reads, children, statuses, events int
+	for _, r := range requests {
+		switch {
+		case r.ObjectRef.Resource == "events":
+			events++
+		case !r.IsWrite():
+			reads++
+		case r.ObjectRef.Subresource == "status":
+			statuses++
+		default:
+			children++
+		}
+	}
+	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children, statuses, events), nil
+}
+
+// quiet waits until the controller has not written for a while.
+func (b *gridBench) quiet(ctx context.Context) error {
+	for end := time.Now().Add(gridDeadline); time.Now().Before(end); {
+		mark, err := b.cluster.AuditMark()
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, settled); err != nil {
+			return err
+		}
+		writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool { return ours(r) && r.IsWrite() })
+		if err != nil {
+			return err
+		}
+		if len(writes) == 0 {
+			return nil
+		}
+	}
+	return errors.New("the controller goes on writing")
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

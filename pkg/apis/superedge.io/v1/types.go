@@ -6,8 +6,8 @@ import (
 
 // WorkloadGridSpec is the spec of the grids of workloads: DeploymentGrid, StatefulSetGrid and DaemonSetGrid.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.templates) || self.templates.all(unit, self.templates[unit] in [”, 'default'] || (has(self.templatePool) && self.templates[unit] in self.templatePool))",message="templates names a template that is not in templatePool (nor \"default\", which is spec.template)"
-// +kubebuilder:validation:XValidation:rule="!has(self.defaultTemplateName) || self.defaultTemplateName in [”, 'default'] || (has(self.templatePool) && self.defaultTemplateName in self.templatePool)",message="defaultTemplateName names a template that is not in templatePool (nor \"default\", which is spec.template)"
+// +kubebuilder:validation:XValidation:rule="!has(self.templates) || self.templates.all(unit, self.templates[unit] in [\"\", 'default'] || (has(self.templatePool) && self.templates[unit] in self.templatePool))",message="templates names a template that is not in templatePool (nor \"default\", which is spec.template)"
+// +kubebuilder:validation:XValidation:rule="!has(self.defaultTemplateName) || self.defaultTemplateName in [\"\", 'default'] || (has(self.templatePool) && self.defaultTemplateName in self.templatePool)",message="defaultTemplateName names a template that is not in templatePool (nor \"default\", which is spec.template)"
 type WorkloadGridSpec struct {
 	// GridUniqKey is the key of a node label. The nodes with the same value of it are a unit, and every unit gets
 	// a workload of its own.

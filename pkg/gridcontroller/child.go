@@ -105,7 +105,7 @@ func appliedFields(entries []metav1.ManagedFieldsEntry) (fields map[string]any, 
 		if entry.FieldsV1 == nil {
 			return nil, false, errors.New("an entry without fields")
 		}
-		if err := json.Unmarshal(entry.FieldsV1.Raw, &fields); err != nil {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
 			return nil, false, err
 		}
 	}

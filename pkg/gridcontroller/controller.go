@@ -104,7 +104,8 @@ func Run(ctx context.Context, c Config) error {
 }
 
 func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
-	children := []kind{services}
+	children := make([]kind, 0, 1+len(workloads))
+	children = append(children, services)
 	for _, w := range workloads {
 		children = append(children, w.kind)
 	}
@@ -251,7 +252,8 @@ func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconcile
 	return nil
 }
 
-// isFinal tells whether asking again would get the same answer.
+// isFinal tells whether asking again would get the same answer. A refusal of the caller is not: an API server
+// that has just started knows nobody's permissions for a moment.
 func isFinal(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsBadRequest(err)
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

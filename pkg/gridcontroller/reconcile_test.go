@@ -1,16 +1,23 @@
 package gridcontroller
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -289,6 +296,63 @@ func TestErrorsAreRetriedForEver(t *testing.T) {
 	f.pass(grid)
 	f.expectTook("apply demo-east")
 	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+}
+
+// TestRandomErrors: half of all writes fail while nodes move about and the controller starts anew. In the
+// end all is as it should be, and nothing that was wanted all the time was ever deleted.
+func TestRandomErrors(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		grid := deploymentGrid("demo", plain)
+		f := newFixture(t, grid)
+		f.node("fixed", "fixed")
+		var deleted []string
+		f.failing(func(call string) error {
+			if name, ok := strings.CutPrefix(call, "delete "); ok {
+				deleted = append(deleted, name)
+			}
+			switch random.IntN(6) {
+			case 0:
+				return apierrors.NewConflict(schema.GroupResource{Resource: "deployments"}, "x", errBroken)
+			case 1:
+				return apierrors.NewInternalError(errBroken)
+			case 2:
+				return apierrors.NewTimeoutError("too late", 1)
+			}
+			return nil
+		})
+		placed := map[string]string{}
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(grid)}
+		for range 100 {
+			node, unit := fmt.Sprint("n", random.IntN(4)), []string{"", "east", "west", "north"}[random.IntN(4)]
+			f.node(node, unit)
+			placed[node] = unit
+			if random.IntN(10) == 0 {
+				f.restart()
+			}
+			_, _ = f.workloads["DeploymentGrid"].Reconcile(t.Context(), request) // an error is retried by the queue
+			f.step(time.Duration(random.IntN(90)) * time.Second)
+		}
+		f.failing(nil)
+		for range 5 {
+			f.step(10 * time.Minute)
+			f.reconcile(grid)
+		}
+		want := map[string]bool{"demo-fixed": true}
+		for _, unit := range placed {
+			if unit != "" {
+				want["demo-"+unit] = true
+			}
+		}
+		if got := f.names(); got != strings.Join(slices.Sorted(maps.Keys(want)), " ") {
+			t.Errorf("seed %d: got %s, want %v", seed, got, want)
+		}
+		if slices.Contains(deleted, "demo-fixed") {
+			t.Errorf("seed %d: a wanted Deployment was deleted", seed)
+		}
+		f.get(grid)
+		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	}
 }
 
 // TestRejection is told in the API server's words; a change of the template is tried at once.

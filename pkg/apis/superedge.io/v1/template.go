@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:validation:Type=object
 // +kubebuilder:pruning:PreserveUnknownFields
-type Template struct {
+type Template struct { //nolint:recvcheck // encoding/json asks for a value receiver to marshal, and a pointer to unmarshal
 	// Raw is a JSON object; empty if there is no template.
 	Raw []byte `json:"-"`
 }

@@ -58,13 +58,13 @@ const DefaultTemplate TemplateName = "default"
 type UnitPhase string
 
 const (
-	// UnitReady: the workload is as the grid says, and all of its pods are ready.
+	// UnitReady is that the workload is as the grid says, and all of its pods are ready.
 	UnitReady UnitPhase = "Ready"
-	// UnitProgressing: the workload was created or changed, and its controller has not finished yet.
+	// UnitProgressing is that the workload was created or changed, and its controller has not finished yet.
 	UnitProgressing UnitPhase = "Progressing"
-	// UnitFailed: the workload cannot be made as the grid says; Reason and Message say why.
+	// UnitFailed is that the workload cannot be made as the grid says; Reason and Message say why.
 	UnitFailed UnitPhase = "Failed"
-	// UnitRemoving: no node is in the unit any more; the workload is deleted at RemovalTime.
+	// UnitRemoving is that no node is in the unit any more; the workload is deleted at RemovalTime.
 	UnitRemoving UnitPhase = "Removing"
 )
 

@@ -21,7 +21,7 @@ func (r Request) String() string {
 	return fmt.Sprintf("%s %s %d", r.Verb, r.RequestURI, r.ResponseStatus.Code)
 }
 
-// IsWrite: a request that changes something, other than Leases and events.
+// IsWrite tells whether the request changes something, other than Leases and events.
 func (r Request) IsWrite() bool {
 	switch r.Verb {
 	case "create", "update", "patch", "delete", "deletecollection":

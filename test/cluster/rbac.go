@@ -50,9 +50,9 @@ var ControllerRules = []rbacv1.PolicyRule{
 var write = []string{"get", "list", "watch", "create", "patch", "delete"}
 
 func grids(suffix string) []string {
-	var resources []string
-	for _, resource := range []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"} {
-		resources = append(resources, resource+suffix)
+	resources := []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"}
+	for i := range resources {
+		resources[i] += suffix
 	}
 	return resources
 }

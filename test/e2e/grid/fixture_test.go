@@ -2,7 +2,6 @@ package grid
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -207,9 +207,12 @@ func (f *fixture) expectReady(kind, name string, units int64) {
 
 func conditions(u *unstructured.Unstructured) []metav1.Condition {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-	data, _ := json.Marshal(list)
-	var conditions []metav1.Condition
-	_ = json.Unmarshal(data, &conditions)
+	conditions := make([]metav1.Condition, len(list))
+	for i := range list {
+		if object, ok := list[i].(map[string]any); ok {
+			_ = runtime.DefaultUnstructuredConverter.FromUnstructured(object, &conditions[i]) // one that cannot be read is not there
+		}
+	}
 	return conditions
 }
 

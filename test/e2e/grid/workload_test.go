@@ -390,7 +390,7 @@ func TestStatefulSets(t *testing.T) {
 		for _, pod := range f.pods("db-east-") {
 			images = append(images, pod.Spec.Containers[0].Image)
 		}
-		return strings.Join(images, " ")
+		return strings.Join(images, "/")
 	}
 	expectImages := func(what, want string) {
 		f.Helper()
@@ -403,18 +403,18 @@ func TestStatefulSets(t *testing.T) {
 	}
 
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 2}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
-	expectImages("a canary: partition 2", "one one two")
+	expectImages("a canary: partition 2", "one/one/two")
 	f.expectReady("StatefulSetGrid", "db", 1)
 	f.stays("the partition holds", 2*time.Second, func() error {
-		if got := images(); got != "one one two" {
+		if got := images(); got != "one/one/two" {
 			return errors.New(got)
 		}
 		return nil
 	})
 	seen := f.watchImages(images)
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {rollingUpdate: {partition: 0}}}}`)
-	expectImages("the rest follows", "two two two")
-	if got := seen(); !strings.Contains(got, "one two two") || strings.Contains(got, "two one two") {
+	expectImages("the rest follows", "two/two/two")
+	if got := seen(); !strings.Contains(got, "one/two/two") || strings.Contains(got, "two/one/two") {
 		f.Errorf("the update was to go from the last to the first: %s", got)
 	}
 	f.expectReady("StatefulSetGrid", "db", 1)
@@ -428,13 +428,13 @@ func TestStatefulSets(t *testing.T) {
 		return nil
 	})
 	f.stays("OnDelete", 2*time.Second, func() error {
-		if got := images(); got != "two two two" {
+		if got := images(); got != "two/two/two" {
 			return errors.New(got)
 		}
 		return nil
 	})
 	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-east-1", metav1.DeleteOptions{}))
-	expectImages("the deleted pod is the new one", "two three two")
+	expectImages("the deleted pod is the new one", "two/three/two")
 
 	f.patch("StatefulSetGrid", "db", `spec: {template: {replicas: 1}}`)
 	f.eventually("scaled down", func() error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -53,6 +54,9 @@ func run(args []string) int {
 	daemon, err := dnshosts.New(config, logger)
 	if err != nil {
 		return fail(err)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(dnshosts.GCPercent)
 	}
 	ctx, stop := signal.NotifyContext(klog.NewContext(context.Background(), logger), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

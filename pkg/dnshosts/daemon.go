@@ -39,6 +39,10 @@ type Config struct {
 	BindAddress string
 }
 
+// GCPercent is the GOGC of a process that is a daemon. A full list of a big cluster's StatefulSets is garbage as
+// soon as it is read, and there should not be two of them.
+const GCPercent = 40
+
 const (
 	// batch is how long the changes that follow a first one are waited for. A file is written once for them all.
 	batch = 20 * time.Millisecond

@@ -1,0 +1,433 @@
+package dnshosts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// api is an API server of few words: it lists, and a watch on it tells that something has changed by ending.
+// That makes every change a new list.
+type api struct {
+	*httptest.Server
+
+	mu      sync.Mutex
+	objects map[string][]metav1.Object // guarded by mu; by resource
+	broken  map[string]int             // guarded by mu; status codes, by resource
+	queries []string                   // guarded by mu; of lists
+	changed chan struct{}              // guarded by mu; closed at the next change
+	version int                        // guarded by mu
+}
+
+func newAPI(t *testing.T) *api {
+	a := &api{objects: map[string][]metav1.Object{}, broken: map[string]int{}, changed: make(chan struct{}), version: 1}
+	a.Server = httptest.NewServer(a)
+	t.Cleanup(func() {
+		a.CloseClientConnections()
+		a.Close()
+	})
+	return a
+}
+
+// change changes what there is, and lets all watches end.
+func (a *api) change(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f()
+	a.version++
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+var kinds = map[string]schemaKind{
+	"nodes": {"meta.k8s.io/v1", "PartialObjectMetadata"}, "services": {"meta.k8s.io/v1", "PartialObjectMetadata"},
+	"statefulsetgrids": {"meta.k8s.io/v1", "PartialObjectMetadata"},
+	"statefulsets":     {"apps/v1", "StatefulSet"}, "pods": {"v1", "Pod"},
+}
+
+type schemaKind struct{ apiVersion, kind string }
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(r.URL.Path, "/")
+	resource, query := parts[len(parts)-1], r.URL.Query()
+	a.mu.Lock()
+	status, changed, version := a.broken[resource], a.changed, a.version
+	objects := slices.Clone(a.objects[resource])
+	if query.Get("watch") == "" {
+		a.queries = append(a.queries, r.URL.Path+"?"+query.Get("labelSelector")+query.Get("fieldSelector"))
+	}
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if status != 0 {
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(status), Message: "broken on purpose"})
+		return
+	}
+	if query.Get("watch") != "" {
+		if query.Get("resourceVersion") != strconv.Itoa(version) {
+			_ = json.NewEncoder(w).Encode(metav1.WatchEvent{Type: "ERROR", Object: runtime.RawExtension{
+				Raw: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`),
+			}})
+			return
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+		}
+		return
+	}
+	selector, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	kind := kinds[resource]
+	list := map[string]any{
+		"apiVersion": kind.apiVersion, "kind": kind.kind + "List", "metadata": map[string]any{"resourceVersion": strconv.Itoa(version)},
+	}
+	items := []any{}
+	for _, object := range objects {
+		if selector.Matches(labels.Set(object.GetLabels())) {
+			items = append(items, object)
+		}
+	}
+	list["items"] = items
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+func meta(namespace, name string, uid types.UID, labels map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, Labels: labels}
+}
+
+func controlledBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerReference {
+	yes := true
+	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: &yes}}
+}
+
+func metadataObject(m metav1.ObjectMeta) metav1.Object {
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: m}
+}
+
+// addUnit adds a unit's set of grid demo with pods.
+func (a *api) addUnit(unit string, network, pods int) {
+	count := int32(pods)
+	set := &appsv1.StatefulSet{
+		ObjectMeta: meta("default", "demo-"+unit, types.UID("set-"+unit), map[string]string{v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1"}),
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &count, ServiceName: "demo-svc", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "demo"}},
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": unit}, Containers: []corev1.Container{{
+				Name: "demo", Image: "registry.example.org/demo:v1", Args: slices.Repeat([]string{"--an-argument=of-some-length"}, 20),
+				Env: slices.Repeat([]corev1.EnvVar{{Name: "VARIABLE", Value: "a value"}}, 20),
+			}}}},
+		},
+	}
+	set.OwnerReferences = controlledBy("superedge.io/v1", "StatefulSetGrid", "demo", "grid")
+	set.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "controller", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`)}}}
+	a.objects["statefulsets"] = append(a.objects["statefulsets"], set)
+	for i := range pods {
+		name := fmt.Sprintf("demo-%s-%d", unit, i)
+		pod := &corev1.Pod{ObjectMeta: meta("default", name, types.UID(name), map[string]string{"app": "demo", appsv1.StatefulSetPodNameLabel: name})}
+		pod.OwnerReferences = controlledBy("apps/v1", "StatefulSet", set.Name, set.UID)
+		pod.Status.PodIP = fmt.Sprintf("10.%d.%d.%d", network>>8, network&0xff, i+1)
+		a.objects["pods"] = append(a.objects["pods"], pod)
+	}
+}
+
+// populate makes this node, grid demo, its Service and its units, east the first of them.
+func (a *api) populate(units, pods int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.objects["nodes"] = []metav1.Object{metadataObject(meta("", "node0", "n", map[string]string{"zone1": "east"}))}
+	a.objects["statefulsetgrids"] = []metav1.Object{metadataObject(meta("default", "demo", "grid", nil))}
+	a.objects["services"] = []metav1.Object{metadataObject(meta("default", "demo-svc", "svc", map[string]string{v1.LabelGridUniqKey: "zone1"}))}
+	a.addUnit("east", 0, pods)
+	for i := 1; i < units; i++ {
+		a.addUnit(fmt.Sprintf("unit%d", i), i, pods)
+	}
+}
+
+func startDaemon(t *testing.T, url, path string) *Daemon {
+	t.Helper()
+	d, err := New(Config{Upstream: &rest.Config{Host: url, QPS: -1}, NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := d.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { <-ended })
+	return d
+}
+
+func eventually(t *testing.T, what string, ask func() error) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+func fileIs(path, want string) func() error {
+	return func() error {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if string(data) != want {
+			return fmt.Errorf("the file is\n%s\nwant\n%s", data, want)
+		}
+		return nil
+	}
+}
+
+const (
+	east0 = "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local"
+	east1 = "10.0.0.2 demo-1.demo-svc.default.svc.cluster.local"
+)
+
+// TestErrorsClearNothing: whatever the API server refuses, the lines stay; and what comes after it is followed.
+func TestErrorsClearNothing(t *testing.T) {
+	for resource := range kinds {
+		for _, status := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests} {
+			t.Run(fmt.Sprintf("%s %d", resource, status), func(t *testing.T) {
+				t.Parallel()
+				a := newAPI(t)
+				a.populate(2, 2)
+				path := filepath.Join(t.TempDir(), "hosts")
+				d := startDaemon(t, a.URL, path)
+				eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+				a.change(func() {
+					a.broken[resource] = status
+					a.objects[resource] = nil // to be believed only once a list says so
+				})
+				for range 20 {
+					time.Sleep(10 * time.Millisecond)
+					if err := fileIs(path, block(east0, east1))(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if reasons, _ := d.state(); len(reasons) > 0 {
+					t.Errorf("not ready: %q", reasons)
+				}
+			})
+		}
+	}
+}
+
+// TestStartKeepsTheFile: before everything is known, a daemon changes nothing of what it finds; then, exactly
+// what is wrong.
+func TestStartKeepsTheFile(t *testing.T) {
+	for resource := range kinds {
+		t.Run(resource, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t)
+			a.populate(2, 2)
+			a.broken[resource] = http.StatusInternalServerError
+			path := filepath.Join(t.TempDir(), "hosts")
+			// One line that is right, one that is outdated.
+			present := block(strings.Replace(east0, "10.0.0.1", "10.9.9.9", 1), east1)
+			if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			d := startDaemon(t, a.URL, path)
+			if resource == "statefulsetgrids" { // tolerated
+				eventually(t, "the lines are right", fileIs(path, block(east0, east1)))
+				return
+			}
+			eventually(t, "the daemon says why", func() error {
+				reasons, _ := d.state()
+				if len(reasons) == 0 || !strings.Contains(strings.Join(reasons, " "), "listed yet") {
+					return fmt.Errorf("it says %q", reasons)
+				}
+				return nil
+			})
+			time.Sleep(100 * time.Millisecond)
+			if err := fileIs(path, present)(); err != nil {
+				t.Fatal(err)
+			}
+			a.change(func() { delete(a.broken, resource) })
+			eventually(t, "the lines are right", fileIs(path, block(east0, east1)))
+		})
+	}
+}
+
+// TestNodeUnknown: a node that was never there leaves the file, one that goes keeps its unit, one without the
+// label has no names.
+func TestNodeUnknown(t *testing.T) {
+	a := newAPI(t)
+	a.populate(1, 2)
+	nodes := a.objects["nodes"]
+	a.objects["nodes"] = nil
+	path := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(path, []byte(block(east1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t, a.URL, path)
+	eventually(t, "the daemon says why", func() error {
+		if reasons, _ := d.state(); len(reasons) != 1 || !strings.Contains(reasons[0], "no node node0") {
+			return fmt.Errorf("it says %q", reasons)
+		}
+		return nil
+	})
+	if err := fileIs(path, block(east1))(); err != nil {
+		t.Error(err)
+	}
+	a.change(func() { a.objects["nodes"] = nodes })
+	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+	a.change(func() { a.objects["nodes"] = nil })
+	time.Sleep(300 * time.Millisecond)
+	if err := fileIs(path, block(east0, east1))(); err != nil {
+		t.Error(err)
+	}
+	a.change(func() { a.objects["nodes"] = []metav1.Object{metadataObject(meta("", "node0", "n", nil))} })
+	eventually(t, "no names without the label", fileIs(path, block()))
+}
+
+// TestFailedWriteIsRepeated: without another event.
+func TestFailedWriteIsRepeated(t *testing.T) {
+	a := newAPI(t)
+	a.populate(1, 2)
+	dir := filepath.Join(t.TempDir(), "missing")
+	path := filepath.Join(dir, "hosts")
+	d := startDaemon(t, a.URL, path)
+	eventually(t, "the daemon says why", func() error {
+		if reasons, _ := d.state(); len(reasons) != 1 || !strings.Contains(reasons[0], "no such file or directory") {
+			return fmt.Errorf("it says %q", reasons)
+		}
+		return nil
+	})
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the file is written", fileIs(path, block(east0, east1)))
+	eventually(t, "the daemon is ready", func() error {
+		if reasons, _ := d.state(); len(reasons) > 0 {
+			return fmt.Errorf("it says %q", reasons)
+		}
+		return nil
+	})
+}
+
+// TestOnlyOwnPodsAreAskedFor: and of nodes the own one, and nothing of the whole cluster but grids.
+func TestOnlyOwnPodsAreAskedFor(t *testing.T) {
+	a := newAPI(t)
+	a.populate(5, 2)
+	path := filepath.Join(t.TempDir(), "hosts")
+	startDaemon(t, a.URL, path)
+	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, query := range a.queries {
+		path, selector, _ := strings.Cut(query, "?")
+		switch {
+		case strings.HasSuffix(path, "/pods"):
+			if !strings.HasPrefix(selector, appsv1.StatefulSetPodNameLabel+" in (demo-east-0,demo-east-1,") || path != "/api/v1/namespaces/default/pods" {
+				t.Errorf("pods are asked for with %s", query)
+			}
+		case strings.HasSuffix(path, "/nodes"):
+			if selector != "metadata.name=node0" {
+				t.Errorf("nodes are asked for with %s", query)
+			}
+		case strings.HasSuffix(path, "/statefulsetgrids"):
+		case selector == "":
+			t.Errorf("%s is asked for without a selector", path)
+		}
+	}
+}
+
+const memoryEnv = "DNSHOSTS_DAEMON_OF"
+
+// TestMemory: 1,000 units with 10 pods each, in a process of its own.
+func TestMemory(t *testing.T) {
+	const limit = 40 << 10 // KiB
+	a := newAPI(t)
+	a.populate(1000, 10)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "hosts")
+	process := exec.Command(self)
+	process.Env = append(os.Environ(), memoryEnv+"="+a.URL, killedEnv+"="+path)
+	process.Stderr = os.Stderr
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer process.Wait()
+	defer process.Process.Kill()
+	eventually(t, "the lines are there", func() error {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(string(data), "demo-svc"); n != 10 {
+			return fmt.Errorf("%d lines", n)
+		}
+		return nil
+	})
+	for i := range 20 { // full lists again and again
+		a.change(func() {
+			set := a.objects["statefulsets"][0].(*appsv1.StatefulSet).DeepCopy()
+			set.Spec.Replicas = new(int32(10 - i%2))
+			a.objects["statefulsets"] = slices.Concat([]metav1.Object{set}, a.objects["statefulsets"][1:])
+		})
+		time.Sleep(100 * time.Millisecond)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", process.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.SplitSeq(string(status), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || (fields[0] != "VmRSS:" && fields[0] != "VmHWM:") {
+			continue
+		}
+		t.Log(line)
+		if size, _ := strconv.Atoi(fields[1]); size > limit && !raceDetector {
+			t.Errorf("%s, and %d KiB are the limit", line, limit)
+		}
+	}
+}
+
+// runDaemon is a daemon for a process of its own.
+func runDaemon(url, path string) {
+	debug.SetGCPercent(GCPercent)
+	d, err := New(Config{Upstream: &rest.Config{Host: url, QPS: -1}, NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
+	if err != nil {
+		panic(err)
+	}
+	panic(d.Run(context.Background()))
+}

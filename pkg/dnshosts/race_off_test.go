@@ -1,0 +1,6 @@
+//go:build !race
+
+package dnshosts
+
+// raceDetector is off.
+const raceDetector = false

@@ -1,0 +1,404 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const (
+	// deadline is how long anything may take on a busy machine that is waited for and not measured.
+	deadline = 60 * time.Second
+	// promise is the time within which DNS follows a change.
+	promise = time.Second
+	// between is the pause between two looks.
+	between = 5 * time.Millisecond
+
+	grid     = "demo"
+	service  = "demo-svc"
+	replicas = 3
+)
+
+var gridsResource = schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: "statefulsetgrids"}
+
+// prepare installs the grids' CRD.
+func prepare(ctx context.Context) error {
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "crds", "superedge.io_statefulsetgrids.yaml"))
+	if err != nil {
+		return err
+	}
+	crd := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(data, crd); err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(shared.RESTConfig())
+	if err != nil {
+		return err
+	}
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if _, err := client.Resource(crds).Create(ctx, crd, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		_, err := client.Resource(gridsResource).List(ctx, metav1.ListOptions{})
+		if err == nil {
+			return nil
+		}
+		if time.Since(begin) > deadline {
+			return fmt.Errorf("the CRD is not served: %w", err)
+		}
+	}
+}
+
+// fixture is a namespace with a grid in every unit.
+type fixture struct {
+	*testing.T
+	ctx       context.Context
+	client    kubernetes.Interface
+	dynamic   dynamic.Interface
+	namespace string
+	gridUID   types.UID
+	// late is how often DNS followed later than promised.
+	late int
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	var err error
+	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
+	f.must(err)
+	created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "dns-"}}, metav1.CreateOptions{})
+	f.must(err)
+	f.namespace = created.Name
+	t.Cleanup(func() {
+		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // the cluster goes in the end
+		select {
+		case err := <-shared.Failed():
+			t.Errorf("a component failed: %v", err)
+		default:
+		}
+	})
+	f.eventually("the default service account exists", deadline, func() error {
+		_, err := f.client.CoreV1().ServiceAccounts(f.namespace).Get(f.ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// eventually asks until there is no error, and returns how long that took.
+func (f *fixture) eventually(what string, within time.Duration, ask func() error) time.Duration {
+	f.Helper()
+	begin := time.Now()
+	for {
+		err := ask()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > within {
+			f.Fatalf("not within %s: %s: %v", within, what, err)
+		}
+		time.Sleep(between)
+	}
+}
+
+// follows measures how long DNS takes to be as asked. That has to be as promised; once in a test it may take
+// longer, on a machine that has something else to do at the moment.
+func (f *fixture) follows(what string, ask func() error) {
+	f.Helper()
+	took := f.eventually(what, deadline, ask)
+	f.Logf("%-58s %4d ms", what, took.Milliseconds())
+	if took > promise {
+		f.late++
+	}
+	if f.late > 1 || took > 3*promise {
+		f.Errorf("%s: DNS followed after %s, promised is %s", what, took, promise)
+	}
+}
+
+// createGrid creates the grid with a set in every unit, and its headless Service; and waits until every pod has
+// its address.
+func (f *fixture) createGrid() {
+	f.Helper()
+	f.createGridObject()
+	f.createService()
+	for _, unit := range units {
+		f.createSet(unit)
+	}
+	for _, unit := range units {
+		f.podAddresses(unit, replicas)
+	}
+}
+
+func (f *fixture) createGridObject() {
+	f.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "superedge.io/v1", "kind": "StatefulSetGrid",
+		"metadata": map[string]any{"name": grid},
+		"spec":     map[string]any{"gridUniqKey": unitLabel, "template": map[string]any{"serviceName": service}},
+	}}
+	created, err := f.dynamic.Resource(gridsResource).Namespace(f.namespace).Create(f.ctx, object, metav1.CreateOptions{})
+	f.must(err)
+	f.gridUID = created.GetUID()
+}
+
+// createService creates what a ServiceGrid demo makes.
+func (f *fixture) createService() {
+	f.Helper()
+	_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        service,
+			Labels:      map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": unitLabel},
+			Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`},
+		},
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{"app": grid}, Ports: []corev1.ServicePort{{Port: 8080}}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+}
+
+// createSet creates what the grid makes in a unit.
+func (f *fixture) createSet(unit string) {
+	f.Helper()
+	yes, count := true, int32(replicas)
+	set := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   grid + "-" + unit,
+			Labels: map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": unitLabel},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: grid, UID: f.gridUID, Controller: &yes, BlockOwnerDeletion: &yes,
+			}},
+		},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &count, ServiceName: service, PodManagementPolicy: appsv1.ParallelPodManagement,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": grid}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": grid}},
+				Spec: corev1.PodSpec{
+					NodeSelector: map[string]string{unitLabel: unit},
+					Containers:   []corev1.Container{{Name: "echo", Image: "echo", Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}},
+				},
+			},
+		},
+	}
+	_, err := f.client.AppsV1().StatefulSets(f.namespace).Create(f.ctx, set, metav1.CreateOptions{})
+	f.must(err)
+}
+
+// podAddresses waits until a unit has this many pods with addresses, and returns these by ordinal.
+func (f *fixture) podAddresses(unit string, count int) []string {
+	f.Helper()
+	addresses := make([]string, count)
+	f.eventually("the pods of unit "+unit+" have addresses", deadline, func() error {
+		for i := range addresses {
+			pod, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, podName(unit, i), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if addresses[i] = pod.Status.PodIP; addresses[i] == "" || pod.DeletionTimestamp != nil {
+				return fmt.Errorf("pod %s has no address", pod.Name)
+			}
+		}
+		return nil
+	})
+	return addresses
+}
+
+func podName(unit string, ordinal int) string { return fmt.Sprintf("%s-%s-%d", grid, unit, ordinal) }
+
+// name is the name of a unit's own pod with this ordinal: the same in every unit.
+func (f *fixture) name(ordinal int) string {
+	return fmt.Sprintf("%s-%d.%s.%s.svc.cluster.local", grid, ordinal, service, f.namespace)
+}
+
+// answers checks what a node's CoreDNS answers for a name.
+func (f *fixture) answers(node *cluster.Node, name, recordType string, want ...string) error {
+	got, err := node.Lookup(f.ctx, name, recordType)
+	if err != nil {
+		return err
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("%s %s on node %s: got %v, want %v", recordType, name, node.Spec.Name, got, want)
+	}
+	return nil
+}
+
+// unknown checks that the name does not exist on a node.
+func (f *fixture) unknown(node *cluster.Node, name string) error {
+	got, err := node.Lookup(f.ctx, name, "A")
+	if err == nil {
+		return fmt.Errorf("%s on node %s is %v", name, node.Spec.Name, got)
+	}
+	if !errors.Is(err, cluster.ErrNoSuchName) {
+		return err
+	}
+	return nil
+}
+
+// allUnknown checks that no ordinal of the grid exists on a node.
+func (f *fixture) allUnknown(node *cluster.Node) error {
+	for i := range replicas {
+		if err := f.unknown(node, f.name(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asUnit checks that a node answers with these pods, by ordinal.
+func (f *fixture) asUnit(node *cluster.Node, addresses []string) error {
+	for i, address := range addresses {
+		if err := f.answers(node, f.name(i), "A", address); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// onEveryNode checks all nodes.
+func onEveryNode(check func(node *cluster.Node) error) error {
+	for _, node := range shared.Nodes() {
+		if err := check(node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fixture) node(name string) *cluster.Node {
+	f.Helper()
+	node, err := shared.Node(name)
+	f.must(err)
+	return node
+}
+
+// deleted waits until an object is gone.
+func (f *fixture) deleted(what string, get func() error) {
+	f.Helper()
+	f.eventually(what+" is gone", deadline, func() error {
+		err := get()
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = errors.New("it is there")
+		}
+		return err
+	})
+}
+
+// table prints what every node answers.
+func (f *fixture) table() {
+	f.Helper()
+	var b strings.Builder
+	for i := range replicas {
+		fmt.Fprintf(&b, "\n  %-58s", f.name(i))
+		for _, node := range shared.Nodes() {
+			got, err := node.Lookup(f.ctx, f.name(i), "A")
+			if err != nil {
+				got = []string{"-"}
+			}
+			fmt.Fprintf(&b, "  %s: %-12s", units[node.Spec.Name], strings.Join(got, ","))
+		}
+	}
+	f.Log(b.String())
+}
+
+// scale sets the number of a unit's pods.
+func (f *fixture) scale(unit string, count int) {
+	f.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, count)
+	_, err := f.client.AppsV1().StatefulSets(f.namespace).Patch(f.ctx, grid+"-"+unit, types.MergePatchType, patch, metav1.PatchOptions{})
+	f.must(err)
+}
+
+// deletePod deletes a unit's pod, which then stays, terminating, until it is let go.
+func (f *fixture) deletePod(unit string, ordinal int) {
+	f.Helper()
+	pods := f.client.CoreV1().Pods(f.namespace)
+	_, err := pods.Patch(f.ctx, podName(unit, ordinal), types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/wait"]}}`), metav1.PatchOptions{})
+	f.must(err)
+	f.must(pods.Delete(f.ctx, podName(unit, ordinal), metav1.DeleteOptions{}))
+}
+
+// letGo ends a pod that deletePod deleted, and waits for its successor's address.
+func (f *fixture) letGo(unit string, ordinal int) {
+	f.Helper()
+	pods := f.client.CoreV1().Pods(f.namespace)
+	pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
+	f.must(err)
+	f.eventually("the finalizers are removed", deadline, func() error {
+		_, err := pods.Patch(f.ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	})
+	f.eventually("the new pod has an address", deadline, func() error {
+		now, err := pods.Get(f.ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if now.UID == pod.UID || now.Status.PodIP == "" {
+			return errors.New("there is no new pod with an address")
+		}
+		return nil
+	})
+}
+
+// setAddress gives a pod other addresses: kwok knows IPv4 only, and gives a pod the address of the one before.
+func (f *fixture) setAddress(unit string, ordinal int, addresses ...string) {
+	f.Helper()
+	pods := f.client.CoreV1().Pods(f.namespace)
+	f.eventually("the pod's status is written", deadline, func() error {
+		pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		pod.Status.PodIP, pod.Status.PodIPs = addresses[0], nil
+		for _, address := range addresses {
+			pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: address})
+		}
+		_, err = pods.UpdateStatus(f.ctx, pod, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// settled waits until the tests before have left nothing in a node's file: only this one's lines are there.
+func (f *fixture) settled(node *cluster.Node) {
+	f.Helper()
+	f.eventually("the tests before have left nothing in the file", deadline, func() error {
+		data, err := os.ReadFile(node.HostsFile)
+		if err != nil {
+			return err
+		}
+		if lines := strings.Count(string(data), ".svc.cluster.local\n"); lines != replicas {
+			return fmt.Errorf("%d lines", lines)
+		}
+		return nil
+	})
+}

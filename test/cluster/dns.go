@@ -108,7 +108,8 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 		return fmt.Errorf("writing resolv.conf: %w", err)
 	}
 	corefile := filepath.Join(dir, "Corefile")
-	content := strings.NewReplacer(manifestHosts, node.HostsFile, manifestKubeconfig, kubeconfig, manifestResolvConf, resolvConf).Replace(Corefile)
+	// The pods' addresses are the node's here, and a pod may listen on CoreDNS' port for health.
+	content := strings.NewReplacer("health {", "health 127.0.0.1:8080 {", manifestHosts, node.HostsFile, manifestKubeconfig, kubeconfig, manifestResolvConf, resolvConf).Replace(Corefile)
 	if err := os.WriteFile(corefile, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("writing the Corefile: %w", err)
 	}

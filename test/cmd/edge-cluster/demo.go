@@ -45,7 +45,7 @@ func newDemoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "Show grids: a workload per unit, and a Service that reaches, from every node, its own unit only",
 		Long: `demo starts a cluster with node0 in unit nodeunit1 and node1 and node2 in unit nodeunit2, applies a
-DeploymentGrid, a ServiceGrid and a StatefulSetGrid, and shows what application-grid-controller makes of them
+DeploymentGrid, a StatefulSetGrid and their ServiceGrids, and shows what application-grid-controller makes of them
 and whom the Service's cluster IP reaches from every node. Then it moves node1 into nodeunit1 by changing its
 label, and shows it again, with the time until the data plane had followed; and it adds a node of a new unit,
 whose workloads appear. Afterwards the cluster stays up until Ctrl-C.`,
@@ -54,6 +54,7 @@ whose workloads appear. Afterwards the cluster stays up until Ctrl-C.`,
 	}
 	o.addFlags(command.Flags())
 	command.Flags().StringVar(&o.controller, "controller", beside("application-grid-controller"), "path of the application-grid-controller binary")
+	command.Flags().StringVar(&o.dnsDaemon, "dns-daemon", beside("statefulset-grid-daemon"), "path of the statefulset-grid-daemon binary")
 	command.Flags().BoolVar(&once, "once", false, "end after the walk-through; the exit code is 0 only if what was seen is right")
 	return command
 }
@@ -84,6 +85,9 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 	if err := o.prepareMachine(ctx, &settings); err != nil {
 		return err
 	}
+	if !settings.APIViewOnly {
+		settings.DNSDaemon = o.dnsDaemon
+	}
 	fmt.Printf("1. A cluster: node0 in unit nodeunit1, node1 and node2 in nodeunit2 (label %s)\n", o.unitLabel)
 	c, err := cluster.Start(ctx, settings)
 	if err != nil {
@@ -103,7 +107,7 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 }
 
 func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []cluster.NodeSpec) error {
-	fmt.Println("\n2. application-grid-controller, and three grids: kubectl apply -f grids.yaml")
+	fmt.Println("\n2. application-grid-controller, and four grids: kubectl apply -f grids.yaml")
 	fmt.Println()
 	if err := o.startController(ctx, c); err != nil {
 		return err
@@ -165,8 +169,10 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		return err
 	}
 	fmt.Println()
-	_, err = d.follow(ctx)
-	return err
+	if _, err = d.follow(ctx); err != nil || c.Namespace() == "" {
+		return err
+	}
+	return d.names(ctx)
 }
 
 // show lists the grids and what was made of them.

@@ -17,6 +17,7 @@ type options struct {
 	components  string
 	wrapper     string
 	controller  string
+	dnsDaemon   string
 	noWrapper   bool
 	wrapperArgs []string
 	proxyMode   string

@@ -205,7 +205,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 				d.logger.Error(err, "Health and metrics are not served any more", "address", d.config.BindAddress)
 			}
 		})
-		defer server.Close() //nolint:errcheck // it ends anyway
+		defer server.Close()
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)

@@ -21,7 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -43,6 +42,7 @@ type api struct {
 }
 
 func newAPI(t *testing.T) *api {
+	t.Helper()
 	a := &api{objects: map[string][]metav1.Object{}, broken: map[string]int{}, changed: make(chan struct{}), version: 1}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(func() {
@@ -83,14 +83,12 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if status != 0 {
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(status), Message: "broken on purpose"})
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"broken on purpose","code":%d}`, status)
 		return
 	}
 	if query.Get("watch") != "" {
 		if query.Get("resourceVersion") != strconv.Itoa(version) {
-			_ = json.NewEncoder(w).Encode(metav1.WatchEvent{Type: "ERROR", Object: runtime.RawExtension{
-				Raw: []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`),
-			}})
+			fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`)
 			return
 		}
 		w.(http.Flusher).Flush()
@@ -116,7 +114,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	list["items"] = items
-	_ = json.NewEncoder(w).Encode(list)
+	if err := json.NewEncoder(w).Encode(list); err != nil {
+		panic(http.ErrAbortHandler) // the client went away
+	}
 }
 
 func meta(namespace, name string, uid types.UID, labels map[string]string) metav1.ObjectMeta {
@@ -146,7 +146,7 @@ func (a *api) addUnit(unit string, network, pods int) {
 		},
 	}
 	set.OwnerReferences = controlledBy("superedge.io/v1", "StatefulSetGrid", "demo", "grid")
-	set.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "controller", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`)}}}
+	set.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "controller", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`)}}
 	a.objects["statefulsets"] = append(a.objects["statefulsets"], set)
 	for i := range pods {
 		name := fmt.Sprintf("demo-%s-%d", unit, i)

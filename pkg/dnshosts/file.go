@@ -69,17 +69,22 @@ func (f *File) at(s step) {
 // target is the path with symbolic links followed.
 func (f *File) target() (string, error) {
 	path, err := filepath.EvalSymlinks(f.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		link, linkErr := os.Readlink(f.Path)
-		if linkErr != nil { // no link: the file is not there yet
-			return f.Path, nil
-		}
-		if !filepath.IsAbs(link) {
-			link = filepath.Join(filepath.Dir(f.Path), link)
-		}
-		return link, nil
+	if !errors.Is(err, fs.ErrNotExist) {
+		return path, err
 	}
-	return path, err
+	// It is not there yet, or it is a link to something that is not.
+	info, err := os.Lstat(f.Path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
+		return f.Path, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	link, err := os.Readlink(f.Path)
+	if err == nil && !filepath.IsAbs(link) {
+		link = filepath.Join(filepath.Dir(f.Path), link)
+	}
+	return link, err
 }
 
 // Load reads the file, if it is another one than was last read or written, and returns the lines of its block.

@@ -206,8 +206,8 @@ func TestModeStays(t *testing.T) {
 
 func TestSymbolicLink(t *testing.T) {
 	f := newFile(t)
-	real := filepath.Join(t.TempDir(), "real")
-	if err := os.Symlink(real, f.Path); err != nil {
+	target := filepath.Join(t.TempDir(), "real")
+	if err := os.Symlink(target, f.Path); err != nil {
 		t.Fatal(err)
 	}
 	f.mustWrite(t, true, line1) // dangling at first
@@ -215,7 +215,7 @@ func TestSymbolicLink(t *testing.T) {
 	if info, err := os.Lstat(f.Path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		t.Errorf("the link was replaced: %v %v", info.Mode(), err)
 	}
-	if data, _ := os.ReadFile(real); string(data) != block(line2) {
+	if data, _ := os.ReadFile(target); string(data) != block(line2) {
 		t.Errorf("got %q", data)
 	}
 }
@@ -419,7 +419,7 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 // that it is killed there too.
 func writeForEver(path string) {
 	f := &File{Path: path, Domain: testDomain}
-	f.step = func(step) { time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond) } //nolint:gosec // no secret
+	f.step = func(step) { time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond) }
 	if err := f.Prepare(); err != nil {
 		panic(err)
 	}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// parsed are the options of a command line that is all right.
+func parsed(t *testing.T, args ...string) *options {
+	t.Helper()
+	o := newOptions()
+	if err := o.flags.Parse(append([]string{"--hostname=node0", "--master=http://localhost:1"}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestDefaults(t *testing.T) {
+	config, err := parsed(t).config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Path != "/data/edge/hosts" || config.Domain != "cluster.local" || config.WholeSync != 30*time.Second ||
+		config.BindAddress != "localhost:51007" || config.NodeName != "node0" || config.Upstream.QPS != 1000 {
+		t.Errorf("got %+v", config)
+	}
+}
+
+// TestSuperEdgesFlags: a command line of SuperEdge's daemon works, and is told what it does not do.
+func TestSuperEdgesFlags(t *testing.T) {
+	o := parsed(t, "--worker=4", "--sync-period=30", "--sync-period-as-whole=60", "--feature-gates=A=true", "--hostpath=/data/edge/hosts",
+		"--leader-elect", "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s",
+		"--leader-elect-resource-lock=leases", "--leader-elect-resource-name=x", "--leader-elect-resource-namespace=y")
+	config, err := o.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.WholeSync != time.Minute {
+		t.Errorf("a whole sync every %s", config.WholeSync)
+	}
+	if notices := o.ignored(); len(notices) != len(ignoredFlags) {
+		t.Errorf("of %d ignored flags it is said: %q", len(ignoredFlags), notices)
+	}
+	if notices := parsed(t).ignored(); len(notices) > 0 {
+		t.Errorf("without such flags it is said: %q", notices)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--hostname is missing":  {"--hostname="},
+		"not an absolute path":   {"--hostpath=hosts"},
+		"not a domain name":      {"--cluster-domain=not_a_domain"},
+		"--sync-period-as-whole": {"--sync-period-as-whole=0"},
+		"--kube-qps":             {"--kube-qps=0"},
+		"--bind-address":         {"--bind-address=51007"},
+		"--kubeconfig":           {"--master=", "--kubeconfig=/missing"},
+	} {
+		if _, err := parsed(t, args...).config(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want something of %q", args, err, want)
+		}
+	}
+	if err := newOptions().flags.Parse([]string{"--sync-period-as-whole=often"}); err == nil {
+		t.Error("a period that is none was taken")
+	}
+	if code := run([]string{"argument"}); code != exitUsage {
+		t.Errorf("an argument: exit code %d", code)
+	}
+	if code := run(nil); code != exitFailure {
+		t.Errorf("no --hostname: exit code %d", code)
+	}
+}
+
+func TestSpellings(t *testing.T) {
+	config, err := parsed(t, "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s", "--bind-address=0").config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Domain != "k8s.example.org" || config.WholeSync != 90*time.Second || config.BindAddress != "" {
+		t.Errorf("got %+v", config)
+	}
+}

@@ -72,7 +72,7 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 		f.eachNode(func(node *cluster.Node) error {
 			f.eventually(what, func() error {
 				// kube-apiserver answers plain HTTP too, but is no echo.
-				if answer, _ := workload.Ask(f.ctx, node, url); answer.Pod != pod { //nolint:errcheck // as above
+				if answer, _ := workload.Ask(f.ctx, node, url); answer.Pod != pod {
 					return fmt.Errorf("answered by %+v", answer)
 				}
 				return nil

@@ -29,10 +29,10 @@ func main() {
 
 func run(args []string) int {
 	o := newOptions()
-	err := o.parse(args)
+	err := o.flags.Parse(args)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Print(o.usage())
+		fmt.Print(o.flags.Usage(introduction))
 		return 0
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "application-grid-wrapper: %v\nRun application-grid-wrapper --help for all flags.\n", err)

@@ -135,7 +135,7 @@ func TestBadCommandLine(t *testing.T) {
 // TestDefaults are those of SuperEdge's wrapper, which existing installations rely on.
 func TestDefaults(t *testing.T) {
 	o := newOptions()
-	if err := o.parse(nil); err != nil {
+	if err := o.flags.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
@@ -143,7 +143,7 @@ func TestDefaults(t *testing.T) {
 		"insecure": "true", "wrapper-in-cluster": "true", "notify-channel-size": "100", "debug": "false", "kube-qps": "1000", "kube-burst": "1000",
 		"support-endpointslice": "false", "service-autonomy-enhancement": defaultAutonomy,
 	} {
-		f := o.all.Lookup(name)
+		f := o.flags.Lookup(name)
 		if f == nil {
 			t.Errorf("--%s is gone", name)
 			continue
@@ -172,7 +172,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 	}
 	for _, test := range tests {
 		o := newOptions()
-		if err := o.parse(test.args); err != nil {
+		if err := o.flags.Parse(test.args); err != nil {
 			t.Fatal(err)
 		}
 		notices := o.ignored()
@@ -191,7 +191,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 func TestConfig(t *testing.T) {
 	const upstream = "https://127.0.0.1:1/prefix"
 	o := newOptions()
-	err := o.parse([]string{
+	err := o.flags.Parse([]string{
 		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug", "--kube-qps=5", "--kube-burst=6",
 		"--local-endpoint=169.254.0.1", "--local-port=51003", "--insecure=false", "--cert-file=c", "--key-file=k", "--ca-file=a",
 	})
@@ -217,11 +217,11 @@ func TestConfig(t *testing.T) {
 // TestEveryFlagIsInASection: one outside of them would not be parsed.
 func TestEveryFlagIsInASection(t *testing.T) {
 	o := newOptions()
-	if err := o.parse(nil); err != nil {
+	if err := o.flags.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
-	usage := o.usage()
-	o.all.VisitAll(func(f *pflag.Flag) {
+	usage := o.flags.Usage(introduction)
+	o.flags.VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && !strings.Contains(usage, "--"+f.Name) {
 			t.Errorf("--help does not tell of --%s", f.Name)
 		}

@@ -2,16 +2,14 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/version"
@@ -40,36 +38,27 @@ type options struct {
 
 	version bool
 
-	sections []section
-	all      *pflag.FlagSet
-}
-
-// section is a group of flags under one heading of --help.
-type section struct {
-	title string
-	flags *pflag.FlagSet
+	flags *flags.Set
 }
 
 const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:51005/localinfo"
 
 func newOptions() *options {
-	o := &options{all: pflag.NewFlagSet("application-grid-wrapper", pflag.ContinueOnError)}
-	o.all.SortFlags = false
-	o.all.Usage = func() {}
+	o := &options{flags: flags.New("application-grid-wrapper")}
 
-	f := o.section("Upstream")
+	f := o.flags.Section("Upstream")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the wrapper's own credentials. Empty: the service account of the pod.")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
-	f = o.section("This node")
+	f = o.flags.Section("This node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which endpoints are shown. Empty, or not a node: Services with topologyKeys have no endpoints here.")
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
 	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "Hide endpoints on neighbours that a health service calls dead. Not in this version: enabled=true is refused.")
 
-	f = o.section("Serving")
+	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
@@ -77,69 +66,28 @@ func newOptions() *options {
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
-	f = o.section("Logging")
-	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(klogFlags)
-	klogFlags.VisitAll(func(g *flag.Flag) {
-		f.AddGoFlag(g)
-		if g.Name != "v" && g.Name != "vmodule" {
-			f.Lookup(g.Name).Hidden = true
-		}
-	})
+	o.flags.Logging()
 
-	f = o.section("Accepted for the sake of existing installations, without a meaning")
+	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
 	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100, "Ignored: watchers read from a log, which has no channels to size.")
 	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
 
-	f = o.section("Other")
+	f = o.flags.Section("Other")
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
 }
 
-func (o *options) section(title string) *pflag.FlagSet {
-	f := pflag.NewFlagSet(title, pflag.ContinueOnError)
-	f.SortFlags = false
-	o.sections = append(o.sections, section{title, f})
-	return f
-}
-
-// parse reads the command line. pflag.ErrHelp is --help.
-func (o *options) parse(args []string) error {
-	for _, s := range o.sections {
-		o.all.AddFlagSet(s.flags)
-	}
-	if err := o.all.Parse(args); err != nil {
-		return err
-	}
-	if rest := o.all.Args(); len(rest) > 0 {
-		return fmt.Errorf("unexpected argument %q: only flags are taken", rest[0])
-	}
-	return nil
-}
-
-func (o *options) usage() string {
-	const columns = 110
-	var b strings.Builder
-	b.WriteString("application-grid-wrapper stands between kube-proxy and the API server of an edge node (kube-proxy\n" +
-		"--master=http://localhost:51006) and shows it, of every Service with the annotation topologyKeys, only the\n" +
-		"endpoints on nodes of this node's own unit.\n\nUsage:\n  application-grid-wrapper [flags]\n")
-	for _, s := range o.sections {
-		fmt.Fprintf(&b, "\n%s:\n%s", s.title, s.flags.FlagUsagesWrapped(columns))
-	}
-	return b.String()
-}
+// introduction is what --help begins with.
+const introduction = "application-grid-wrapper stands between kube-proxy and the API server of an edge node (kube-proxy\n" +
+	"--master=http://localhost:51006) and shows it, of every Service with the annotation topologyKeys, only the\n" +
+	"endpoints on nodes of this node's own unit."
 
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {
-	var notices []string
-	for _, name := range []string{"notify-channel-size", "support-endpointslice"} {
-		if f := o.all.Lookup(name); f.Changed {
-			notices = append(notices, fmt.Sprintf("Ignoring --%s: %s", name, strings.TrimPrefix(f.Usage, "Ignored: ")))
-		}
-	}
+	notices := o.flags.Ignored("notify-channel-size", "support-endpointslice")
 	if o.insecure {
 		for _, name := range []string{"cert-file", "key-file", "ca-file"} {
-			if o.all.Changed(name) {
+			if o.flags.Lookup(name).Changed {
 				notices = append(notices, fmt.Sprintf("Ignoring --%s: plain HTTP is served; --insecure=false serves TLS", name))
 			}
 		}

@@ -72,6 +72,9 @@ func (s *Set) Parse(args []string) error {
 // Lookup finds a flag after Parse; nil if there is none.
 func (s *Set) Lookup(name string) *pflag.Flag { return s.all.Lookup(name) }
 
+// VisitAll calls visit for every flag, hidden ones too, after Parse.
+func (s *Set) VisitAll(visit func(*pflag.Flag)) { s.all.VisitAll(visit) }
+
 // Usage is the text of --help.
 func (s *Set) Usage(introduction string) string {
 	var b strings.Builder

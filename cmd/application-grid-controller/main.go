@@ -3,23 +3,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
-
+	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/gridcontroller"
-	"github.com/application-grid/application-grid/pkg/version"
-)
-
-// Exit codes.
-const (
-	exitFailure = 1
-	exitUsage   = 2
 )
 
 func main() {
@@ -28,36 +15,14 @@ func main() {
 
 func run(args []string) int {
 	o := newOptions()
-	err := o.flags.Parse(args)
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		fmt.Print(o.usage())
-		return 0
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "%s: %v\nRun %s --help for all flags.\n", program, err, program)
-		return exitUsage
-	case o.version:
-		fmt.Println(program, version.String())
-		return 0
-	}
-	defer klog.Flush()
-	logger := klog.Background()
-	for _, notice := range o.ignored() {
-		logger.Info(notice)
-	}
-	config, err := o.config()
-	if err != nil {
-		return fail(err)
-	}
-	ctx, stop := signal.NotifyContext(klog.NewContext(context.Background(), logger), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := gridcontroller.Run(ctx, config); err != nil {
-		return fail(err)
-	}
-	return 0
-}
-
-func fail(err error) int {
-	fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
-	return exitFailure
+	return flags.Program{
+		Flags: o.flags, Usage: o.usage, Version: &o.version, Ignored: o.ignored,
+		Run: func(ctx context.Context) error {
+			config, err := o.config()
+			if err != nil {
+				return err
+			}
+			return gridcontroller.Run(ctx, config)
+		},
+	}.Main(args)
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/application-grid/application-grid/pkg/flags"
 )
 
 // TestDefaults are those of SuperEdge's controller, which existing installations rely on, with the leader
@@ -80,10 +82,10 @@ func TestBadCommandLine(t *testing.T) {
 			t.Errorf("%s: got %v", args, err)
 		}
 	}
-	if code := run([]string{"--no-such-flag"}); code != exitUsage {
+	if code := run([]string{"--no-such-flag"}); code != flags.ExitUsage {
 		t.Errorf("got code %d", code)
 	}
-	if code := run([]string{"start"}); code != exitUsage {
+	if code := run([]string{"start"}); code != flags.ExitUsage {
 		t.Errorf("got code %d", code)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/application-grid/application-grid/pkg/flags"
 )
 
 // output is what run said.
@@ -88,31 +90,31 @@ func TestBadCommandLine(t *testing.T) {
 		// says are parts of the message.
 		says []string
 	}{
-		{[]string{"--no-such-flag"}, exitUsage, []string{"--no-such-flag", "--help"}},
-		{[]string{"--kube-qps=fast"}, exitUsage, []string{"kube-qps", "fast"}},
-		{[]string{"--debug=maybe"}, exitUsage, []string{"debug", "maybe"}},
-		{[]string{"--kubeconfig"}, exitUsage, []string{"kubeconfig"}},
-		{[]string{"start"}, exitUsage, []string{`"start"`}},
-		{nil, exitFailure, []string{"--kubeconfig"}},
-		{[]string{"--kubeconfig=" + absent}, exitFailure, []string{"--kubeconfig", absent}},
-		{[]string{"--kubeconfig=" + garbage}, exitFailure, []string{"--kubeconfig", garbage}},
-		{[]string{"--kubeconfig=" + t.TempDir()}, exitFailure, []string{"--kubeconfig"}},
-		{[]string{"--kubeconfig=" + kubeconfig(t, "'http://%zz'")}, exitFailure, []string{"%zz"}},
-		{[]string{"--kubeconfig=" + good, "--kube-qps=0"}, exitFailure, []string{"--kube-qps"}},
-		{[]string{"--kubeconfig=" + good, "--kube-burst=-1"}, exitFailure, []string{"--kube-burst"}},
-		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, exitFailure, []string{"--bind-address", "loopback"}},
-		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, exitFailure, []string{"--bind-address", "nonsense"}},
-		{[]string{"--kubeconfig=" + good, "--insecure=false"}, exitFailure, []string{"--cert-file", "--key-file"}},
-		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent}, exitFailure, []string{"--cert-file", absent}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, exitFailure, []string{"--local-endpoint", "nowhere"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, exitFailure, []string{"--local-port"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, exitFailure, []string{"70000"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1", "--wrapper-in-cluster=false"}, exitFailure, []string{"--wrapper-in-cluster"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true"}, exitFailure, []string{"--service-autonomy-enhancement", "not in this version"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, exitFailure, []string{"name=value"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, exitFailure, []string{"perhaps"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, exitFailure, []string{"interval"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, exitFailure, []string{"colour"}},
+		{[]string{"--no-such-flag"}, flags.ExitUsage, []string{"--no-such-flag", "--help"}},
+		{[]string{"--kube-qps=fast"}, flags.ExitUsage, []string{"kube-qps", "fast"}},
+		{[]string{"--debug=maybe"}, flags.ExitUsage, []string{"debug", "maybe"}},
+		{[]string{"--kubeconfig"}, flags.ExitUsage, []string{"kubeconfig"}},
+		{[]string{"start"}, flags.ExitUsage, []string{`"start"`}},
+		{nil, flags.ExitFailure, []string{"--kubeconfig"}},
+		{[]string{"--kubeconfig=" + absent}, flags.ExitFailure, []string{"--kubeconfig", absent}},
+		{[]string{"--kubeconfig=" + garbage}, flags.ExitFailure, []string{"--kubeconfig", garbage}},
+		{[]string{"--kubeconfig=" + t.TempDir()}, flags.ExitFailure, []string{"--kubeconfig"}},
+		{[]string{"--kubeconfig=" + kubeconfig(t, "'http://%zz'")}, flags.ExitFailure, []string{"%zz"}},
+		{[]string{"--kubeconfig=" + good, "--kube-qps=0"}, flags.ExitFailure, []string{"--kube-qps"}},
+		{[]string{"--kubeconfig=" + good, "--kube-burst=-1"}, flags.ExitFailure, []string{"--kube-burst"}},
+		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, flags.ExitFailure, []string{"--bind-address", "loopback"}},
+		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure, []string{"--bind-address", "nonsense"}},
+		{[]string{"--kubeconfig=" + good, "--insecure=false"}, flags.ExitFailure, []string{"--cert-file", "--key-file"}},
+		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent}, flags.ExitFailure, []string{"--cert-file", absent}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, flags.ExitFailure, []string{"--local-endpoint", "nowhere"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, flags.ExitFailure, []string{"--local-port"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, flags.ExitFailure, []string{"70000"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1", "--wrapper-in-cluster=false"}, flags.ExitFailure, []string{"--wrapper-in-cluster"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "not in this version"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, flags.ExitFailure, []string{"name=value"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, flags.ExitFailure, []string{"perhaps"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, flags.ExitFailure, []string{"interval"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, flags.ExitFailure, []string{"colour"}},
 	}
 	for _, test := range tests {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {

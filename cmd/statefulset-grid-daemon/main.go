@@ -4,24 +4,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
-	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/dnshosts"
-	"github.com/application-grid/application-grid/pkg/version"
-)
-
-// Exit codes.
-const (
-	exitFailure = 1
-	exitUsage   = 2
+	"github.com/application-grid/application-grid/pkg/flags"
 )
 
 func main() {
@@ -30,43 +19,21 @@ func main() {
 
 func run(args []string) int {
 	o := newOptions()
-	err := o.flags.Parse(args)
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		fmt.Print(o.usage())
-		return 0
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "%s: %v\nRun %s --help for all flags.\n", program, err, program)
-		return exitUsage
-	case o.version:
-		fmt.Println(program, version.String())
-		return 0
-	}
-	defer klog.Flush()
-	logger := klog.Background()
-	for _, notice := range o.ignored() {
-		logger.Info(notice)
-	}
-	config, err := o.config()
-	if err != nil {
-		return fail(err)
-	}
-	daemon, err := dnshosts.New(config, logger)
-	if err != nil {
-		return fail(err)
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(dnshosts.GCPercent)
-	}
-	ctx, stop := signal.NotifyContext(klog.NewContext(context.Background(), logger), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := daemon.Run(ctx); err != nil {
-		return fail(err)
-	}
-	return 0
-}
-
-func fail(err error) int {
-	fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
-	return exitFailure
+	return flags.Program{
+		Flags: o.flags, Usage: o.usage, Version: &o.version, Ignored: o.ignored,
+		Run: func(ctx context.Context) error {
+			config, err := o.config()
+			if err != nil {
+				return err
+			}
+			daemon, err := dnshosts.New(config, klog.FromContext(ctx))
+			if err != nil {
+				return err
+			}
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(dnshosts.GCPercent)
+			}
+			return daemon.Run(ctx)
+		},
+	}.Main(args)
 }

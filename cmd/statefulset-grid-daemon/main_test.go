@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/application-grid/application-grid/pkg/flags"
 )
 
 // parsed are the options of a command line that is all right.
@@ -64,10 +66,10 @@ func TestRefused(t *testing.T) {
 	if err := newOptions().flags.Parse([]string{"--sync-period-as-whole=often"}); err == nil {
 		t.Error("a period that is none was taken")
 	}
-	if code := run([]string{"argument"}); code != exitUsage {
+	if code := run([]string{"argument"}); code != flags.ExitUsage {
 		t.Errorf("an argument: exit code %d", code)
 	}
-	if code := run(nil); code != exitFailure {
+	if code := run(nil); code != flags.ExitFailure {
 		t.Errorf("no --hostname: exit code %d", code)
 	}
 }

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/proxy"
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
-	"github.com/application-grid/application-grid/pkg/version"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.
@@ -25,6 +24,9 @@ type options struct {
 	localEndpoint string
 	localPort     string
 	autonomy      string
+
+	stateDir        string
+	stateWriteDelay time.Duration
 
 	bindAddress string
 	insecure    bool
@@ -41,10 +43,15 @@ type options struct {
 	flags *flags.Set
 }
 
+const (
+	program         = "application-grid-wrapper"
+	defaultStateDir = "/var/lib/application-grid-wrapper"
+)
+
 const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:51005/localinfo"
 
 func newOptions() *options {
-	o := &options{flags: flags.New("application-grid-wrapper")}
+	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("Upstream")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the wrapper's own credentials. Empty: the service account of the pod.")
@@ -57,6 +64,10 @@ func newOptions() *options {
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
 	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "Hide endpoints on neighbours that a health service calls dead. Not in this version: enabled=true is refused.")
+
+	f = o.flags.Section("While the upstream is away")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
+	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay, "How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the average, whatever it is.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
@@ -100,14 +111,16 @@ func (o *options) config() (proxy.Config, error) {
 	if err := o.checkAutonomy(); err != nil {
 		return proxy.Config{}, err
 	}
-	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
-		return proxy.Config{}, errors.New("--kube-qps and --kube-burst must be greater than 0")
+	if o.stateWriteDelay <= 0 {
+		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
 	config := proxy.Config{
 		NodeName:          o.hostname,
 		BindAddress:       o.bindAddress,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
+		StateDir:          o.stateDir,
+		StateWriteDelay:   o.stateWriteDelay,
 	}
 	if o.localEndpoint != "" || o.localPort != "" {
 		local, err := storage.ParseLocalEndpoint(o.localEndpoint, o.localPort)
@@ -122,27 +135,12 @@ func (o *options) config() (proxy.Config, error) {
 	if !o.insecure {
 		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
 	}
-	upstream, err := o.upstream()
+	var err error
+	config.Upstream, err = apiclient.Options{
+		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,
+	}.Config()
 	if err != nil {
 		return proxy.Config{}, err
-	}
-	upstream.QPS, upstream.Burst = o.kubeQPS, o.kubeBurst
-	upstream.UserAgent = "application-grid-wrapper/" + strings.Fields(version.String())[0]
-	config.Upstream = upstream
-	return config, nil
-}
-
-func (o *options) upstream() (*rest.Config, error) {
-	if o.kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
 	}
 	return config, nil
 }

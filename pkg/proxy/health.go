@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"sort"
 	"strings"
+	"time"
 
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
@@ -15,7 +17,9 @@ type readiness struct {
 	nodeName string
 	store    *storage.Store
 	upstream *upstream.Upstream
-	stopping <-chan struct{}
+	// snapshots is nil if none are kept.
+	snapshots *snapshot.Writer
+	stopping  <-chan struct{}
 }
 
 // reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
@@ -25,7 +29,17 @@ func (h readiness) reasons() (reasons, details []string) {
 		reasons = append(reasons, "the wrapper is stopping")
 	default:
 	}
-	labelsSynced := false
+	asOf, restored := h.store.Restored()
+	if restored {
+		details = append(details, fmt.Sprintf("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, %s ago",
+			asOf.UTC().Format(time.RFC3339), age(asOf).Round(time.Second)))
+	}
+	if h.snapshots != nil {
+		if err := h.snapshots.Stats().Err; err != nil {
+			details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", err))
+		}
+	}
+	labelsSynced := restored
 	for _, s := range h.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
@@ -34,17 +48,21 @@ func (h readiness) reasons() (reasons, details []string) {
 			details = append(details, s.Name+": the upstream does not serve it")
 		case s.Absent:
 			reasons = append(reasons, s.Name+": the upstream does not serve it")
+		case !s.Synced && s.Err != nil && restored:
+			details = append(details, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
+		case !s.Synced && restored:
+			details = append(details, s.Name+": not synced with the upstream yet")
 		case !s.Synced && s.Err != nil:
 			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
 		case !s.Synced:
 			reasons = append(reasons, s.Name+": not synced with the upstream yet")
 		case s.Err != nil:
-			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format("2006-01-02T15:04:05Z"), s.Err))
+			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err))
 		default:
 			details = append(details, s.Name+": ok")
 		}
 		if s.Name == "nodes" {
-			labelsSynced = s.Synced
+			labelsSynced = restored || s.Synced
 		}
 	}
 	switch {
@@ -59,6 +77,9 @@ func (h readiness) reasons() (reasons, details []string) {
 	sort.Strings(details)
 	return reasons, details
 }
+
+// age is how long ago something was; 0 for what a clock that was set back has still to come.
+func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
 
 // ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.
 func (h readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
@@ -23,7 +24,7 @@ type metrics struct {
 	eventDelay      *prometheus.HistogramVec
 }
 
-func newMetrics(store *storage.Store, up *upstream.Upstream) *metrics {
+func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot.Writer) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -44,6 +45,9 @@ func newMetrics(store *storage.Store, up *upstream.Upstream) *metrics {
 	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storeCollector{store}, upstreamCollector{up})
+	if snapshots != nil {
+		m.registry.MustRegister(snapshotCollector{snapshots})
+	}
 	return m
 }
 
@@ -97,6 +101,12 @@ var (
 	descNodes     = desc("nodes", "Nodes known.")
 	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys does not parse; all its endpoints are hidden.", "namespace", "service")
 
+	descRestoredAge = desc("snapshot_served_age_seconds", "Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once the upstream's state is served.")
+
+	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
+	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
+	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
+
 	descUpstreamUp      = desc("upstream_up", "1 while the last list or watch of the source succeeded.", "source")
 	descUpstreamSynced  = desc("upstream_synced", "1 once the source was listed completely.", "source")
 	descUpstreamContact = desc("upstream_last_contact_seconds", "Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which comes about every minute).", "source")
@@ -108,7 +118,7 @@ type storeCollector struct{ store *storage.Store }
 
 // Describe implements prometheus.Collector.
 func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descInvalid} {
+	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descInvalid, descRestoredAge} {
 		ch <- d
 	}
 }
@@ -129,9 +139,31 @@ func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descRevision, float64(c.store.Revision()))
 	gauge(descNodes, float64(c.store.NodeCount()))
+	if asOf, restored := c.store.Restored(); restored {
+		gauge(descRestoredAge, age(asOf).Seconds())
+	}
 	for service := range c.store.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}
+}
+
+// snapshotCollector reads what was written when it is scraped.
+type snapshotCollector struct{ snapshots *snapshot.Writer }
+
+// Describe implements prometheus.Collector.
+func (c snapshotCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descSnapshotWrites, descSnapshotBytes, descSnapshotSize} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c snapshotCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.snapshots.Stats()
+	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Writes), "ok")
+	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Errors), "error")
+	ch <- prometheus.MustNewConstMetric(descSnapshotBytes, prometheus.CounterValue, float64(s.Bytes))
+	ch <- prometheus.MustNewConstMetric(descSnapshotSize, prometheus.GaugeValue, float64(s.Size))
 }
 
 // upstreamCollector reads the sources' states when it is scraped.

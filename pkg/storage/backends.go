@@ -171,7 +171,7 @@ func (s *Store) rank(b *backend) {
 
 // publish shows what this node may see of a backend.
 func (s *Store) publish(c *collection, b *backend) {
-	if !c.table.ready {
+	if !c.table.ready || s.suspended {
 		return
 	}
 	body, count := s.view(c, b)
@@ -196,7 +196,7 @@ func (s *Store) view(c *collection, b *backend) (body []byte, count EndpointCoun
 		return b.upstream.Body, count
 	}
 	decision := b.service.groups[c].decision
-	body, err := resource.codec.Prune(b.upstream.Body, func(e wire.Endpoint) bool {
+	body = s.prune(c, b, func(e wire.Endpoint) bool {
 		if decision.Keep(s.labelsOf(e.NodeName)) {
 			count.Kept++
 			return true
@@ -204,8 +204,14 @@ func (s *Store) view(c *collection, b *backend) (body []byte, count EndpointCoun
 		count.Hidden++
 		return false
 	})
+	return body, count
+}
+
+// prune is a backend's body with the endpoints that keep accepts.
+func (s *Store) prune(c *collection, b *backend, keep func(wire.Endpoint) bool) []byte {
+	body, err := c.table.resource.codec.Prune(b.upstream.Body, keep)
 	if err != nil {
 		panic("storage: an object that was readable is no longer: " + err.Error())
 	}
-	return slices.Clip(body), count
+	return slices.Clip(body)
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/storage"
@@ -56,7 +58,7 @@ func newOptions() *options {
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
-	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "Hide endpoints on neighbours that a health service calls dead. Not in this version: enabled=true is refused.")
+	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
@@ -97,7 +99,8 @@ func (o *options) ignored() []string {
 
 // config turns the flags into the configuration of a proxy. The error says what to change.
 func (o *options) config() (proxy.Config, error) {
-	if err := o.checkAutonomy(); err != nil {
+	neighbours, err := o.parseAutonomy()
+	if err != nil {
 		return proxy.Config{}, err
 	}
 	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
@@ -108,6 +111,7 @@ func (o *options) config() (proxy.Config, error) {
 		BindAddress:       o.bindAddress,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
+		Autonomy:          neighbours,
 	}
 	if o.localEndpoint != "" || o.localPort != "" {
 		local, err := storage.ParseLocalEndpoint(o.localEndpoint, o.localPort)
@@ -147,31 +151,42 @@ func (o *options) upstream() (*rest.Config, error) {
 	return config, nil
 }
 
-// checkAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value.
-func (o *options) checkAutonomy() error {
+// parseAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value. What is left out
+// is as in the default. It is nil without enabled=true; then it does not matter where the address leads.
+func (o *options) parseAutonomy() (*autonomy.Options, error) {
 	const flagName = "--service-autonomy-enhancement"
-	for pair := range strings.SplitSeq(o.autonomy, ",") {
-		name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
-		if !found {
-			return fmt.Errorf("%s: %q is not name=value, as in %s", flagName, pair, defaultAutonomy)
-		}
-		switch name {
-		case "enabled":
-			enabled, err := strconv.ParseBool(value)
-			if err != nil {
-				return fmt.Errorf("%s: enabled=%q is neither true nor false", flagName, value)
+	enabled := false
+	var parsed autonomy.Options
+	for _, value := range []string{defaultAutonomy, o.autonomy} {
+		for pair := range strings.SplitSeq(value, ",") {
+			name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
+			if !found {
+				return nil, fmt.Errorf("%s: %q is not name=value, as in %s", flagName, pair, defaultAutonomy)
 			}
-			if enabled {
-				return fmt.Errorf("%s: enabled=true is not in this version: endpoints on dead neighbours are not hidden; leave the flag out", flagName)
+			var err error
+			switch name {
+			case "enabled":
+				if enabled, err = strconv.ParseBool(value); err != nil {
+					return nil, fmt.Errorf("%s: enabled=%q is neither true nor false", flagName, value)
+				}
+			case "interval":
+				seconds, err := strconv.Atoi(value)
+				if longest := int(autonomy.MaxInterval / time.Second); err != nil || seconds <= 0 || seconds > longest {
+					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d", flagName, value, longest)
+				}
+				parsed.Interval = time.Duration(seconds) * time.Second
+			case "address":
+				parsed.Address = value
+			default:
+				return nil, fmt.Errorf("%s: unknown name %q: there are enabled, interval and address", flagName, name)
 			}
-		case "interval":
-			if seconds, err := strconv.Atoi(value); err != nil || seconds <= 0 {
-				return fmt.Errorf("%s: interval=%q is not a number of seconds greater than 0", flagName, value)
-			}
-		case "address":
-		default:
-			return fmt.Errorf("%s: unknown name %q: there are enabled, interval and address", flagName, name)
 		}
 	}
-	return nil
+	if !enabled {
+		return nil, nil //nolint:nilnil // nobody is to be asked, and nothing is wrong
+	}
+	if err := parsed.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", flagName, err)
+	}
+	return &parsed, nil
 }

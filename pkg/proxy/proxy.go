@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -35,6 +36,8 @@ type Config struct {
 	// LocalEndpoint.
 	RewriteKubernetes bool
 	LocalEndpoint     *storage.LocalEndpoint
+	// Autonomy, if set, names the health service that tells which neighbours are dead.
+	Autonomy *autonomy.Options
 }
 
 // gracePeriod is how long requests under way may take when the process is told to stop.
@@ -46,6 +49,8 @@ type Proxy struct {
 	store    *storage.Store
 	upstream *upstream.Upstream
 	metrics  *metrics
+	// autonomy is nil without Config.Autonomy.
+	autonomy *autonomy.Poller
 	tls      *reloadingTLS
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
@@ -104,6 +109,14 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 		return nil, err
 	}
 	p.metrics = newMetrics(p.store, p.upstream)
+	if config.Autonomy != nil {
+		p.autonomy, err = autonomy.New(autonomy.Config{
+			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.store, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("the health service: %w", err)
+		}
+	}
 	return p, nil
 }
 
@@ -154,7 +167,7 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 }
 
 func (p *Proxy) readiness() http.Handler {
-	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, stopping: p.stopping.Done()}
+	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, autonomy: p.autonomy, stopping: p.stopping.Done()}
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -179,6 +192,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	defer cancel()
 	wg.Go(func() { p.upstream.Run(background) })
 	wg.Go(func() { p.returnMemory(background) })
+	if p.autonomy != nil {
+		wg.Go(func() { p.autonomy.Run(background) })
+	}
 	server := &http.Server{
 		Handler: p.chain(),
 		// A client that sends its request byte by byte holds a connection no longer than this.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
@@ -63,7 +64,7 @@ func newOptions() *options {
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
-	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "Hide endpoints on neighbours that a health service calls dead. Not in this version: enabled=true is refused.")
+	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
 
 	f = o.flags.Section("While the upstream is away")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
@@ -108,7 +109,8 @@ func (o *options) ignored() []string {
 
 // config turns the flags into the configuration of a proxy. The error says what to change.
 func (o *options) config() (proxy.Config, error) {
-	if err := o.checkAutonomy(); err != nil {
+	neighbours, err := o.parseAutonomy()
+	if err != nil {
 		return proxy.Config{}, err
 	}
 	if o.stateWriteDelay <= 0 {
@@ -121,6 +123,7 @@ func (o *options) config() (proxy.Config, error) {
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,
 		StateWriteDelay:   o.stateWriteDelay,
+		Autonomy:          neighbours,
 	}
 	if o.localEndpoint != "" || o.localPort != "" {
 		local, err := storage.ParseLocalEndpoint(o.localEndpoint, o.localPort)
@@ -135,7 +138,6 @@ func (o *options) config() (proxy.Config, error) {
 	if !o.insecure {
 		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
 	}
-	var err error
 	config.Upstream, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,
 	}.Config()
@@ -145,31 +147,42 @@ func (o *options) config() (proxy.Config, error) {
 	return config, nil
 }
 
-// checkAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value.
-func (o *options) checkAutonomy() error {
+// parseAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value. What is left out
+// is as in the default. It is nil without enabled=true; then it does not matter where the address leads.
+func (o *options) parseAutonomy() (*autonomy.Options, error) {
 	const flagName = "--service-autonomy-enhancement"
-	for pair := range strings.SplitSeq(o.autonomy, ",") {
-		name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
-		if !found {
-			return fmt.Errorf("%s: %q is not name=value, as in %s", flagName, pair, defaultAutonomy)
-		}
-		switch name {
-		case "enabled":
-			enabled, err := strconv.ParseBool(value)
-			if err != nil {
-				return fmt.Errorf("%s: enabled=%q is neither true nor false", flagName, value)
+	enabled := false
+	var parsed autonomy.Options
+	for _, value := range []string{defaultAutonomy, o.autonomy} {
+		for pair := range strings.SplitSeq(value, ",") {
+			name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
+			if !found {
+				return nil, fmt.Errorf("%s: %q is not name=value, as in %s", flagName, pair, defaultAutonomy)
 			}
-			if enabled {
-				return fmt.Errorf("%s: enabled=true is not in this version: endpoints on dead neighbours are not hidden; leave the flag out", flagName)
+			var err error
+			switch name {
+			case "enabled":
+				if enabled, err = strconv.ParseBool(value); err != nil {
+					return nil, fmt.Errorf("%s: enabled=%q is neither true nor false", flagName, value)
+				}
+			case "interval":
+				seconds, err := strconv.Atoi(value)
+				if longest := int(autonomy.MaxInterval / time.Second); err != nil || seconds <= 0 || seconds > longest {
+					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d", flagName, value, longest)
+				}
+				parsed.Interval = time.Duration(seconds) * time.Second
+			case "address":
+				parsed.Address = value
+			default:
+				return nil, fmt.Errorf("%s: unknown name %q: there are enabled, interval and address", flagName, name)
 			}
-		case "interval":
-			if seconds, err := strconv.Atoi(value); err != nil || seconds <= 0 {
-				return fmt.Errorf("%s: interval=%q is not a number of seconds greater than 0", flagName, value)
-			}
-		case "address":
-		default:
-			return fmt.Errorf("%s: unknown name %q: there are enabled, interval and address", flagName, name)
 		}
 	}
-	return nil
+	if !enabled {
+		return nil, nil //nolint:nilnil // nobody is to be asked, and nothing is wrong
+	}
+	if err := parsed.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", flagName, err)
+	}
+	return &parsed, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -19,7 +20,9 @@ type readiness struct {
 	upstream *upstream.Upstream
 	// snapshots is nil if none are kept.
 	snapshots *snapshot.Writer
-	stopping  <-chan struct{}
+	// autonomy is nil if no health service is asked.
+	autonomy *autonomy.Poller
+	stopping <-chan struct{}
 }
 
 // reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
@@ -74,12 +77,41 @@ func (h readiness) reasons() (reasons, details []string) {
 	for service, reason := range h.store.Invalid() {
 		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: annotation topologyKeys: %s", service, reason))
 	}
+	if h.autonomy != nil {
+		details = append(details, autonomyDetails(h.autonomy.Status())...)
+	}
 	sort.Strings(details)
 	return reasons, details
 }
 
 // age is how long ago something was; 0 for what a clock that was set back has still to come.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
+
+// autonomyDetails say which endpoints are hidden because their nodes are dead, or why none are.
+func autonomyDetails(s autonomy.Status) []string {
+	var details []string
+	switch {
+	case s.Err != nil:
+		details = append(details, fmt.Sprintf("autonomy: no endpoint is hidden for a dead node, there is no good answer from the health service: %v", s.Err))
+	case len(s.Dead) == 0:
+		details = append(details, "autonomy: no endpoint is hidden for a dead node, the health service calls none dead")
+	default:
+		details = append(details, fmt.Sprintf("autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead)))
+	}
+	if len(s.UnknownAddresses) > 0 {
+		details = append(details, fmt.Sprintf("autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses are listed again within 10 minutes", some(s.UnknownAddresses)))
+	}
+	return details
+}
+
+// some are the first of the names, and how many there are beside them.
+func some(names []string) string {
+	const most = 10
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
 
 // ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.
 func (h readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {

@@ -13,7 +13,7 @@ import (
 
 const namespace = "application_grid_wrapper"
 
-// metrics are the wrapper's. They implement serve.Observer and filters.RequestObserver, and collect what the
+// metrics are the wrapper's. They implement serve.Observer, filters.RequestObserver and autonomy.Observer, and collect what the
 // Store and the upstream know when they are asked.
 type metrics struct {
 	registry *prometheus.Registry
@@ -22,6 +22,7 @@ type metrics struct {
 	requestDuration *prometheus.HistogramVec
 	watchers        *prometheus.GaugeVec
 	eventDelay      *prometheus.HistogramVec
+	autonomyPolls   *prometheus.CounterVec
 }
 
 func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot.Writer) *metrics {
@@ -41,8 +42,11 @@ func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot
 			Namespace: namespace, Name: "event_delay_seconds", Help: "Time from the arrival of an upstream change to the write of its event to a client.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"resource"}),
+		autonomyPolls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "autonomy_polls_total", Help: "Polls of the health service that tells which neighbours are dead, by result: ok, unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but ok no node is dead.",
+		}, []string{"result"}),
 	}
-	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay,
+	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storeCollector{store}, upstreamCollector{up})
 	if snapshots != nil {
@@ -89,6 +93,9 @@ func (m *metrics) EventSent(resource string, delay time.Duration) {
 	m.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
 }
 
+// PollDone implements autonomy.Observer.
+func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
@@ -99,6 +106,7 @@ var (
 	descLogLength = desc("log_events", "Events in the log that watches resume from, by resource.", "resource")
 	descRevision  = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes     = desc("nodes", "Nodes known.")
+	descDead      = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
 	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys does not parse; all its endpoints are hidden.", "namespace", "service")
 
 	descRestoredAge = desc("snapshot_served_age_seconds", "Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once the upstream's state is served.")
@@ -118,7 +126,7 @@ type storeCollector struct{ store *storage.Store }
 
 // Describe implements prometheus.Collector.
 func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descInvalid, descRestoredAge} {
+	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descDead, descInvalid, descRestoredAge} {
 		ch <- d
 	}
 }
@@ -142,6 +150,7 @@ func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
 	if asOf, restored := c.store.Restored(); restored {
 		gauge(descRestoredAge, age(asOf).Seconds())
 	}
+	gauge(descDead, float64(len(c.store.DeadNodes())))
 	for service := range c.store.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
@@ -41,6 +42,8 @@ type Config struct {
 	// StateDir is where a snapshot is kept; "" for none. StateWriteDelay is snapshot.Writer's Delay.
 	StateDir        string
 	StateWriteDelay time.Duration
+	// Autonomy, if set, names the health service that tells which neighbours are dead.
+	Autonomy *autonomy.Options
 }
 
 const (
@@ -60,6 +63,8 @@ type Proxy struct {
 	store    *storage.Store
 	upstream *upstream.Upstream
 	metrics  *metrics
+	// autonomy is nil without Config.Autonomy.
+	autonomy *autonomy.Poller
 	tls      *reloadingTLS
 	// snapshots is nil without a state directory.
 	snapshots *snapshot.Writer
@@ -134,6 +139,14 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 		return nil, err
 	}
 	p.metrics = newMetrics(p.store, p.upstream, p.snapshots)
+	if config.Autonomy != nil {
+		p.autonomy, err = autonomy.New(autonomy.Config{
+			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.store, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("the health service: %w", err)
+		}
+	}
 	return p, nil
 }
 
@@ -231,7 +244,7 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 }
 
 func (p *Proxy) readiness() http.Handler {
-	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, snapshots: p.snapshots, stopping: p.stopping.Done()}
+	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, snapshots: p.snapshots, autonomy: p.autonomy, stopping: p.stopping.Done()}
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -259,6 +272,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	wg.Go(func() { p.restore(background) })
 	if p.snapshots != nil {
 		wg.Go(func() { p.snapshots.Run(background) })
+	}
+	if p.autonomy != nil {
+		wg.Go(func() { p.autonomy.Run(background) })
 	}
 	server := &http.Server{
 		Handler: p.chain(),

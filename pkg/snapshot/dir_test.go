@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +23,8 @@ import (
 // TestWhatWasServedIsServedAgain by another process, and nothing that the node may not see is on its disk.
 func TestWhatWasServedIsServedAgain(t *testing.T) {
 	before := liveStore(t, 3)
+	addresses := map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "node0", netip.MustParseAddr("2001:db8::1"): "node1"}
+	before.SetNodeAddresses(addresses)
 	path := saved(t, before)
 
 	restored, minRevision := open(t, path).Load()
@@ -36,6 +40,9 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	}
 	if got, want := shown(t, after), shown(t, before); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := after.NodeAddresses(); !maps.Equal(got, addresses) {
+		t.Errorf("got the addresses %v", got)
 	}
 	if after.Revision() <= before.Revision() {
 		t.Errorf("revisions went from %d to %d", before.Revision(), after.Revision())
@@ -159,6 +166,7 @@ func TestForeignSnapshot(t *testing.T) {
 		"an enormous record":        compressed(recordObject, 0xff, 0xff, 0xff, 0xff, 0x7f),
 		"an object without section": compressed(recordNode, 1, 'n', recordObject, 0, recordEnd, 0),
 		"an object that is none":    compressed(recordNode, 1, 'n', recordSection, 1, 's', recordObject, 1, 0xff, recordEnd, 0),
+		"an address that is none":   compressed(recordNode, 1, 'n', recordAddress, 1, 'x', recordEnd, 0),
 		"a number that is none":     compressed(recordRevision, 1, 1, recordEnd, 0),
 	} {
 		path := t.TempDir()

@@ -9,6 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/storage"
@@ -38,6 +42,7 @@ const (
 	recordAsOf     = 3 // microseconds since 1970
 	recordSection  = 4 // the name of an input; its objects follow
 	recordObject   = 5 // an object of the section, as a protobuf message
+	recordAddress  = 6 // the IP address of a node, a space and its name
 	recordEnd      = 15
 )
 
@@ -113,6 +118,9 @@ type recordWriter struct {
 // body writes what a state consists of.
 func (w *recordWriter) body(state *storage.State) {
 	w.put(recordNode, []byte(state.NodeName))
+	for _, address := range slices.SortedFunc(maps.Keys(state.Addresses), netip.Addr.Compare) {
+		w.put(recordAddress, []byte(address.String()+" "+state.Addresses[address]))
+	}
 	for _, section := range state.Sections {
 		w.put(recordSection, []byte(section.Input))
 		for _, o := range section.Objects {
@@ -216,6 +224,8 @@ func readRecords(from *bufio.Reader) (content, error) {
 				section := &state.Sections[len(state.Sections)-1]
 				section.Objects = append(section.Objects, o)
 			}
+		case recordAddress:
+			err = addAddress(state, string(value))
 		case recordEnd:
 			return c, nil
 		default:
@@ -225,6 +235,19 @@ func readRecords(from *bufio.Reader) (content, error) {
 			return content{}, err
 		}
 	}
+}
+
+func addAddress(state *storage.State, value string) error {
+	text, name, _ := strings.Cut(value, " ")
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errFormat, err)
+	}
+	if state.Addresses == nil {
+		state.Addresses = make(map[netip.Addr]string)
+	}
+	state.Addresses[address] = name
+	return nil
 }
 
 func number(value []byte) (uint64, error) {

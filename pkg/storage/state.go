@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -24,6 +26,8 @@ type State struct {
 	AsOf time.Time
 	// Sections are by input, in no order.
 	Sections []Section
+	// Addresses are Store.NodeAddresses.
+	Addresses map[netip.Addr]string
 }
 
 // Section is the complete state of one input.
@@ -139,6 +143,7 @@ func (s *Store) Restore() bool {
 			return
 		}
 		restored, s.restored = true, state
+		s.addresses = maps.Clone(state.Addresses)
 		s.asOne(func() {
 			// The State may come from a process that had no use for it; then nothing is rewritten.
 			s.local.synced = true
@@ -185,7 +190,7 @@ func (s *Store) State(asOf time.Time, withEndpoints bool) (*State, error) {
 	default:
 		return nil, ErrNotReady
 	}
-	state := &State{NodeName: s.options.NodeName, AsOf: asOf}
+	state := &State{NodeName: s.options.NodeName, AsOf: asOf, Addresses: maps.Clone(s.addresses)}
 	add := func(input string, objects []*wire.Object) {
 		state.Sections = append(state.Sections, Section{Input: input, Objects: objects})
 	}
@@ -239,11 +244,11 @@ func (s *Store) share(c *collection, b *backend) []byte {
 	if s.localEndpointFor(b) != nil || b.service == nil || !b.service.keys.Governed() {
 		return b.upstream.Body
 	}
-	if shown, found := c.table.find(b.upstream.Namespace, b.upstream.Name); found && len(b.service.keys) == 1 {
-		// The one key decided what is shown.
+	if shown, found := c.table.find(b.upstream.Namespace, b.upstream.Name); found && len(b.service.keys) == 1 && len(s.dead) == 0 {
+		// The one key decided what is shown, and nothing else hides endpoints.
 		return c.table.objects[shown].body
 	}
-	return s.prune(c, b, func(e wire.Endpoint) bool {
+	return s.edit(b, c.table.resource.codec.Prune, func(e wire.Endpoint) bool {
 		return b.service.keys.Rank(s.here, s.labelsOf(e.NodeName)) != topology.NoRank
 	})
 }

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,10 @@ type Store struct {
 	nodesSynced bool
 	// here are the labels of this node; nil while it is not known.
 	here topology.Labels
+	// dead are the nodes whose endpoints are hidden; never this node.
+	dead map[string]struct{}
+	// addresses are the names of nodes by address, as far as somebody asked for them.
+	addresses map[netip.Addr]string
 
 	services       map[types.NamespacedName]*service
 	servicesSynced bool

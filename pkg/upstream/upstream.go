@@ -38,7 +38,8 @@ type Upstream struct {
 	// sources are started in this order.
 	sources []*source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand map[*storage.Resource]*source
+	onDemand  map[*storage.Resource]*source
+	addresses *addresses
 
 	mu      sync.Mutex
 	running context.Context //nolint:containedctx // that of Run, for sources that start later
@@ -68,7 +69,8 @@ func New(options Options) (*Upstream, error) {
 	}
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	endpoints := storage.Endpoints.GroupVersionResource
-	add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
+	followed := add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
+	u.addresses = &addresses{nodes: followed, store: options.Store, clock: options.Clock}
 	if options.NodeName != "" {
 		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Store.Node()})
 	}

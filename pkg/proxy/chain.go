@@ -20,6 +20,7 @@ func (p *Proxy) chain() http.Handler {
 			Alive:   http.HandlerFunc(alive),
 			Ready:   p.readiness(),
 			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}),
+			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),
 		filters.WithBodyLimit(),

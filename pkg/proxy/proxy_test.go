@@ -609,3 +609,31 @@ func TestNotReadyBeforeTheStart(t *testing.T) {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	w := start(t, smallCluster(), nil)
+	if code, body := w.get("/debug/explain/default/s"); code != http.StatusServiceUnavailable && code != http.StatusOK {
+		t.Errorf("before it is synced: %d %s", code, body)
+	}
+	w.expectReady()
+	for path, want := range map[string]struct {
+		code  int
+		parts []string
+	}{
+		"/debug/explain/default/s":              {http.StatusOK, []string{`"node":"node0"`, `"kept":1`, "node node1 has zone=b, not a"}},
+		"/debug/explain/default/s?node=node1":   {http.StatusOK, []string{`"node":"node1"`, "node node0 has zone=a, not b"}},
+		"/debug/explain/default/s?node=nowhere": {http.StatusNotFound, []string{`nodes \"nowhere\" not found`}},
+		"/debug/explain/default/nothing":        {http.StatusNotFound, []string{`services \"default/nothing\" not found`}},
+	} {
+		code, body := w.get(path)
+		if code != want.code {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+		for _, part := range want.parts {
+			if !strings.Contains(body, part) {
+				t.Errorf("%s does not say %q: %s", path, part, body)
+			}
+		}
+	}
+}

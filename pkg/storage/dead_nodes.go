@@ -17,6 +17,7 @@ import (
 func (s *Store) SetDeadNodes(names map[string]struct{}) {
 	dead := maps.Clone(names)
 	delete(dead, s.options.NodeName)
+	delete(dead, "") // endpoints without a node are on none
 	s.update(func() {
 		affected := make(map[*backend]struct{})
 		changed := func(name string, among map[string]struct{}) {

@@ -13,6 +13,7 @@ import (
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
 	chain := []filters.Filter{
+		filters.WithUnit(),
 		filters.WithRequestInfo(),
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),

@@ -637,3 +637,43 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// TestViewFromAUnit is what /superedge-ingress/<unit>/ serves: lists and watches alike.
+func TestViewFromAUnit(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	w := start(t, api, nil)
+	w.expectReady()
+	const endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
+	for unit, want := range map[string][]bool{"a": {true, false}, "b": {false, true}, "c": {false, false}, "": {false, false}} {
+		code, body := w.get("/superedge-ingress/" + unit + endpointSlices)
+		if code != http.StatusOK || strings.Contains(body, "10.0.0.1") != want[0] || strings.Contains(body, "10.0.0.2") != want[1] {
+			t.Errorf("unit %q: %d %s", unit, code, body)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	watch := w.open(ctx, http.MethodGet, "/superedge-ingress/c"+endpointSlices+"?watch=true", "")
+	defer watch.Body.Close()
+	read := make([]byte, 64<<10)
+	if n, err := watch.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.") {
+		t.Fatalf("%s, %v", read[:n], err)
+	}
+	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "c"}}})
+	if n, err := watch.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") || strings.Contains(string(read[:n]), "10.0.0.1") {
+		t.Errorf("a node moved into the unit: %s, %v", read[:n], err)
+	}
+	// All else is as without the prefix.
+	if code, body := w.get("/superedge-ingress/a/readyz"); code != http.StatusOK {
+		t.Errorf("got %d %s", code, body)
+	}
+	if code, _ := w.get("/superedge-ingress/a/api/v1/nodes/node0"); code != http.StatusOK {
+		t.Errorf("this node: %d", code)
+	}
+	if _, body := w.get("/superedge-ingress/a/api/v1/namespaces/default/pods/x", "Authorization", "Bearer somebody"); strings.Contains(body, "superedge") {
+		t.Errorf("passed on as %s", body)
+	}
+	if !slices.ContainsFunc(api.Requests(), func(r upstreamtest.Request) bool { return r.Path == "/api/v1/namespaces/default/pods/x" }) {
+		t.Error("a request for another resource did not get to the upstream under its own path")
+	}
+}

@@ -84,6 +84,13 @@ type Store struct {
 	// suspended is set while several changes are applied that clients are to see as one.
 	suspended bool
 
+	// views are this Store as seen from units, by unit.
+	views map[string]*unitView
+	// unit is set in such a view; its here is then the unit's value of every key. inhabited tells whether any
+	// node is of the unit.
+	unit      *string
+	inhabited bool
+
 	local          localEndpointState
 	serviceTable   *table
 	nodeTable      *table

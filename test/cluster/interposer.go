@@ -39,6 +39,9 @@ type Behaviour struct {
 	// Freezes lets requests that are under way when the behaviour begins hear nothing more, with their
 	// connections kept until the next Behaviour begins. Otherwise they are cut off.
 	Freezes bool
+	// Endures lets what the behaviour silenced stay silent when the next one begins, as if whoever answered had
+	// forgotten it. Otherwise it is cut off then.
+	Endures bool
 }
 
 // episode is the time of one Behaviour.
@@ -129,9 +132,13 @@ func (i *Interposer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// close ends it and all that is under way.
 func (i *Interposer) close() error {
 	i.cancel()
-	return errors.Join(i.server.Close(), i.listener.Close())
+	if err := i.server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("interposer: closing: %w", err)
+	}
+	return nil
 }
 
 // freezingWriter is the answer to a request that may hear nothing more at any time.
@@ -148,6 +155,9 @@ func (f *freezingWriter) follow(e *episode, cancel context.CancelFunc) {
 		select {
 		case <-e.over:
 		case <-f.ctx.Done():
+			return
+		}
+		if e.Endures && (f.frozen.Load() || e.Answer != nil) {
 			return
 		}
 		if e = e.next; !e.Freezes {

@@ -18,6 +18,9 @@ type fault struct {
 	lasts time.Duration
 	// during, if set, tells what must be so while it lasts, after the cloud has changed.
 	during func(*site)
+	// isolates tells that nothing of the cloud arrives while it lasts, which is checked: a fault that does no harm
+	// proves nothing.
+	isolates bool
 	// changeAfter makes the change in the cloud when the fault is over, not while it lasts.
 	changeAfter bool
 	// bound is how long converging may take. Where a client of its own waits before it tries again (the wrapper up
@@ -53,6 +56,9 @@ func (f fault) run(t *testing.T) {
 	}
 	s.atLeast(50)
 	s.wait(f.lasts - time.Since(begin))
+	if f.isolates {
+		s.expectIsolated()
+	}
 	ended := time.Now()
 	if f.relieve != nil {
 		f.relieve(s)

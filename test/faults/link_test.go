@@ -13,7 +13,7 @@ func restoreLink(s *site) { s.must(s.node.RestoreLink(s.ctx)) }
 func TestLink(t *testing.T) {
 	faults := []fault{
 		{
-			name: "link cut for 5 s", lasts: 5 * time.Second, bound: deadline,
+			name: "link cut for 5 s", lasts: 5 * time.Second, bound: deadline, isolates: true,
 			inflict: cutLink, relieve: restoreLink,
 		},
 		{
@@ -36,7 +36,7 @@ func TestLink(t *testing.T) {
 	}
 	if !testing.Short() {
 		faults = append(faults, fault{
-			name: "link cut for 2 min", lasts: 2 * time.Minute, bound: deadline,
+			name: "link cut for 2 min", lasts: 2 * time.Minute, bound: deadline, isolates: true,
 			inflict: cutLink, relieve: restoreLink,
 		})
 	}

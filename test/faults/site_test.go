@@ -179,6 +179,14 @@ func (s *site) converge(ended time.Time) time.Duration {
 	return time.Since(ended)
 }
 
+// expectIsolated checks that the change in the cloud has not arrived.
+func (s *site) expectIsolated() {
+	s.Helper()
+	if got := s.reach(s.canary); got != near1+" "+near2 {
+		s.Errorf("the change in the cloud arrived although the fault lasts: the node reaches %s", got)
+	}
+}
+
 // lose notes something for the last column.
 func (s *site) lose(format string, args ...any) {
 	s.result.lost = append(s.result.lost, fmt.Sprintf(format, args...))

@@ -13,7 +13,7 @@ import (
 // interposed is a fault of the upstream's answers.
 func interposed(name string, behaviour cluster.Behaviour) fault {
 	return fault{
-		name: name, lasts: forms(5*time.Second, 30*time.Second), bound: deadline,
+		name: name, lasts: forms(5*time.Second, 30*time.Second), bound: deadline, isolates: true,
 		node:    cluster.NodeSpec{Interposed: true},
 		inflict: func(s *site) { s.node.Interposer.Behave(behaviour) },
 		relieve: func(s *site) {
@@ -24,7 +24,7 @@ func interposed(name string, behaviour cluster.Behaviour) fault {
 }
 
 func TestUpstream(t *testing.T) {
-	runAll(t, []fault{
+	faults := []fault{
 		interposed("upstream answers 500", cluster.AnswerStatus(http.StatusInternalServerError, string(metav1.StatusReasonInternalError), 0)),
 		interposed("upstream answers 429", cluster.AnswerStatus(http.StatusTooManyRequests, string(metav1.StatusReasonTooManyRequests), time.Second)),
 		interposed("upstream answers 410", cluster.AnswerStatus(http.StatusGone, string(metav1.StatusReasonExpired), 0)),
@@ -32,5 +32,14 @@ func TestUpstream(t *testing.T) {
 		interposed("upstream truncates", cluster.Truncate()),
 		interposed("upstream silent after headers", cluster.Silence()),
 		interposed("upstream hangs before headers", cluster.Hang()),
-	})
+	}
+	if !testing.Short() {
+		// kube-apiserver sends a bookmark a minute; only their absence tells that a watch is dead.
+		forgotten := cluster.Silence()
+		forgotten.Endures = true
+		f := interposed("upstream forgets what is under way", forgotten)
+		f.bound = 5 * time.Minute
+		faults = append(faults, f)
+	}
+	runAll(t, faults)
 }

@@ -5,15 +5,11 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/gridcontroller"
-	"github.com/application-grid/application-grid/pkg/version"
 )
 
 const program = "application-grid-controller"
@@ -97,8 +93,6 @@ func (o *options) ignored() []string {
 func (o *options) config() (gridcontroller.Config, error) {
 	var none gridcontroller.Config
 	switch {
-	case o.kubeQPS <= 0 || o.kubeBurst <= 0:
-		return none, errors.New("--kube-qps and --kube-burst must be greater than 0")
 	case o.worker <= 0:
 		return none, errors.New("--worker must be greater than 0")
 	case o.unitRemovalGrace < 0:
@@ -128,27 +122,12 @@ func (o *options) config() (gridcontroller.Config, error) {
 		}
 		config.LeaderElection = &o.election
 	}
-	api, err := o.api()
+	var err error
+	config.API, err = apiclient.Options{
+		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
+	}.Config()
 	if err != nil {
 		return none, err
-	}
-	api.QPS, api.Burst = o.kubeQPS, o.kubeBurst
-	api.UserAgent = program + "/" + strings.Fields(version.String())[0]
-	config.API = api
-	return config, nil
-}
-
-func (o *options) api() (*rest.Config, error) {
-	if o.kubeconfig == "" && o.master == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--master %q, --kubeconfig %q: %w", o.master, o.kubeconfig, err)
 	}
 	return config, nil
 }

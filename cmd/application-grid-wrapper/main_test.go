@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
 )
 
@@ -110,7 +112,15 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, flags.ExitFailure, []string{"--local-port"}},
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, flags.ExitFailure, []string{"70000"}},
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1", "--wrapper-in-cluster=false"}, flags.ExitFailure, []string{"--wrapper-in-cluster"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "not in this version"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=localhost:51005"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "localhost:51005", "http"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=ftp://localhost/"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "ftp://localhost/", "http"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http:///localinfo"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "host"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address="}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "address"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http://%zz"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "%zz"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=30s"}, flags.ExitFailure, []string{"interval", "30s", "seconds"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=90000"}, flags.ExitFailure, []string{"interval", "86400"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=99999999999999999999"}, flags.ExitFailure, []string{"interval"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement="}, flags.ExitFailure, []string{"name=value"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, flags.ExitFailure, []string{"name=value"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, flags.ExitFailure, []string{"perhaps"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, flags.ExitFailure, []string{"interval"}},
@@ -213,6 +223,35 @@ func TestConfig(t *testing.T) {
 	}
 	if config.TLS == nil || config.TLS.Cert != "c" || config.TLS.Key != "k" || config.TLS.ClientCA != "a" {
 		t.Errorf("got the TLS files %+v", config.TLS)
+	}
+}
+
+func TestAutonomy(t *testing.T) {
+	standard := autonomy.Options{Address: "http://localhost:51005/localinfo", Interval: 30 * time.Second}
+	tests := []struct {
+		args []string
+		want *autonomy.Options
+	}{
+		{nil, nil},
+		{[]string{"--service-autonomy-enhancement=enabled=false,interval=5,address=http://localhost:1/"}, nil},
+		{[]string{"--service-autonomy-enhancement=enabled=true"}, &standard},
+		{[]string{"--service-autonomy-enhancement=enabled=true,interval=30,address=http://localhost:51005/localinfo"}, &standard},
+		{[]string{"--service-autonomy-enhancement=interval=1, enabled=true"}, &autonomy.Options{Address: standard.Address, Interval: time.Second}},
+		{[]string{"--service-autonomy-enhancement=address=https://[::1]:2/a?b=c,enabled=1"}, &autonomy.Options{Address: "https://[::1]:2/a?b=c", Interval: standard.Interval}},
+	}
+	for _, test := range tests {
+		o := newOptions()
+		if err := o.flags.Parse(append(test.args, "--kubeconfig="+kubeconfig(t, "http://127.0.0.1:1"))); err != nil {
+			t.Fatal(err)
+		}
+		config, err := o.config()
+		if err != nil {
+			t.Errorf("%v: %v", test.args, err)
+			continue
+		}
+		if got := config.Autonomy; (got == nil) != (test.want == nil) || (got != nil && *got != *test.want) {
+			t.Errorf("%v: got %+v, want %+v", test.args, got, test.want)
+		}
 	}
 }
 

@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
+	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/proxy"
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
-	"github.com/application-grid/application-grid/pkg/version"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.
@@ -25,6 +25,9 @@ type options struct {
 	localEndpoint string
 	localPort     string
 	autonomy      string
+
+	stateDir        string
+	stateWriteDelay time.Duration
 
 	bindAddress string
 	insecure    bool
@@ -41,10 +44,15 @@ type options struct {
 	flags *flags.Set
 }
 
+const (
+	program         = "application-grid-wrapper"
+	defaultStateDir = "/var/lib/application-grid-wrapper"
+)
+
 const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:51005/localinfo"
 
 func newOptions() *options {
-	o := &options{flags: flags.New("application-grid-wrapper")}
+	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("Upstream")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the wrapper's own credentials. Empty: the service account of the pod.")
@@ -56,7 +64,11 @@ func newOptions() *options {
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
-	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "Hide endpoints on neighbours that a health service calls dead. Not in this version: enabled=true is refused.")
+	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
+
+	f = o.flags.Section("While the upstream is away")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
+	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay, "How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the average, whatever it is.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
@@ -97,17 +109,21 @@ func (o *options) ignored() []string {
 
 // config turns the flags into the configuration of a proxy. The error says what to change.
 func (o *options) config() (proxy.Config, error) {
-	if err := o.checkAutonomy(); err != nil {
+	neighbours, err := o.parseAutonomy()
+	if err != nil {
 		return proxy.Config{}, err
 	}
-	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
-		return proxy.Config{}, errors.New("--kube-qps and --kube-burst must be greater than 0")
+	if o.stateWriteDelay <= 0 {
+		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
 	config := proxy.Config{
 		NodeName:          o.hostname,
 		BindAddress:       o.bindAddress,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
+		StateDir:          o.stateDir,
+		StateWriteDelay:   o.stateWriteDelay,
+		Autonomy:          neighbours,
 	}
 	if o.localEndpoint != "" || o.localPort != "" {
 		local, err := storage.ParseLocalEndpoint(o.localEndpoint, o.localPort)
@@ -122,56 +138,51 @@ func (o *options) config() (proxy.Config, error) {
 	if !o.insecure {
 		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
 	}
-	upstream, err := o.upstream()
+	config.Upstream, err = apiclient.Options{
+		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,
+	}.Config()
 	if err != nil {
 		return proxy.Config{}, err
 	}
-	upstream.QPS, upstream.Burst = o.kubeQPS, o.kubeBurst
-	upstream.UserAgent = "application-grid-wrapper/" + strings.Fields(version.String())[0]
-	config.Upstream = upstream
 	return config, nil
 }
 
-func (o *options) upstream() (*rest.Config, error) {
-	if o.kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig %s: %w", o.kubeconfig, err)
-	}
-	return config, nil
-}
-
-// checkAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value.
-func (o *options) checkAutonomy() error {
+// parseAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value. What is left out
+// is as in the default. It is nil without enabled=true; then it does not matter where the address leads.
+func (o *options) parseAutonomy() (*autonomy.Options, error) {
 	const flagName = "--service-autonomy-enhancement"
-	for pair := range strings.SplitSeq(o.autonomy, ",") {
-		name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
-		if !found {
-			return fmt.Errorf("%s: %q is not name=value, as in %s", flagName, pair, defaultAutonomy)
-		}
-		switch name {
-		case "enabled":
-			enabled, err := strconv.ParseBool(value)
-			if err != nil {
-				return fmt.Errorf("%s: enabled=%q is neither true nor false", flagName, value)
+	enabled := false
+	var parsed autonomy.Options
+	for _, value := range []string{defaultAutonomy, o.autonomy} {
+		for pair := range strings.SplitSeq(value, ",") {
+			name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
+			if !found {
+				return nil, fmt.Errorf("%s: %q is not name=value, as in %s", flagName, pair, defaultAutonomy)
 			}
-			if enabled {
-				return fmt.Errorf("%s: enabled=true is not in this version: endpoints on dead neighbours are not hidden; leave the flag out", flagName)
+			var err error
+			switch name {
+			case "enabled":
+				if enabled, err = strconv.ParseBool(value); err != nil {
+					return nil, fmt.Errorf("%s: enabled=%q is neither true nor false", flagName, value)
+				}
+			case "interval":
+				seconds, err := strconv.Atoi(value)
+				if longest := int(autonomy.MaxInterval / time.Second); err != nil || seconds <= 0 || seconds > longest {
+					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d", flagName, value, longest)
+				}
+				parsed.Interval = time.Duration(seconds) * time.Second
+			case "address":
+				parsed.Address = value
+			default:
+				return nil, fmt.Errorf("%s: unknown name %q: there are enabled, interval and address", flagName, name)
 			}
-		case "interval":
-			if seconds, err := strconv.Atoi(value); err != nil || seconds <= 0 {
-				return fmt.Errorf("%s: interval=%q is not a number of seconds greater than 0", flagName, value)
-			}
-		case "address":
-		default:
-			return fmt.Errorf("%s: unknown name %q: there are enabled, interval and address", flagName, name)
 		}
 	}
-	return nil
+	if !enabled {
+		return nil, nil //nolint:nilnil // nobody is to be asked, and nothing is wrong
+	}
+	if err := parsed.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", flagName, err)
+	}
+	return &parsed, nil
 }

@@ -12,12 +12,10 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/dnshosts"
 	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/version"
 )
 
 const program = "statefulset-grid-daemon"
@@ -145,9 +143,6 @@ func (o *options) config() (dnshosts.Config, error) {
 	if o.wholeSync <= 0 {
 		return none, errors.New("--sync-period-as-whole must be greater than 0")
 	}
-	if o.kubeQPS <= 0 || o.kubeBurst <= 0 {
-		return none, errors.New("--kube-qps and --kube-burst must be greater than 0")
-	}
 	config := dnshosts.Config{
 		NodeName:    o.hostname,
 		Path:        filepath.Clean(o.hostPath),
@@ -160,27 +155,12 @@ func (o *options) config() (dnshosts.Config, error) {
 	} else if _, _, err := net.SplitHostPort(o.bindAddress); err != nil {
 		return none, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", o.bindAddress, err)
 	}
-	api, err := o.api()
+	var err error
+	config.Upstream, err = apiclient.Options{
+		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
+	}.Config()
 	if err != nil {
 		return none, err
-	}
-	api.QPS, api.Burst = o.kubeQPS, o.kubeBurst
-	api.UserAgent = program + "/" + strings.Fields(version.String())[0]
-	config.Upstream = api
-	return config, nil
-}
-
-func (o *options) api() (*rest.Config, error) {
-	if o.kubeconfig == "" && o.master == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("no --kubeconfig, and this is not a pod with a service account: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags(o.master, o.kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--master %q, --kubeconfig %q: %w", o.master, o.kubeconfig, err)
 	}
 	return config, nil
 }

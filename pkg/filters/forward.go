@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -25,6 +26,8 @@ type Target struct {
 	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which HTTP/2
 	// cannot.
 	UpgradeTransport http.RoundTripper
+	// Patience is how long an answer may take to begin; 0 is for ever. It is asked with every request.
+	Patience func() time.Duration
 	// Stopping is done when the process will end: streams then end too, as if the upstream had ended them.
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
@@ -107,12 +110,33 @@ func joinPath(prefix, requested string) string {
 // roundTripper picks the transport for a request.
 type roundTripper struct{ target Target }
 
+// errNoAnswer is why a request is given up.
+var errNoAnswer = errors.New("it does not answer")
+
 // RoundTrip implements http.RoundTripper.
 func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	transport := t.target.Transport
 	if isUpgrade(r) {
-		return t.target.UpgradeTransport.RoundTrip(r)
+		transport = t.target.UpgradeTransport
 	}
-	return t.target.Transport.RoundTrip(r)
+	patience := time.Duration(0)
+	if t.target.Patience != nil {
+		patience = t.target.Patience()
+	}
+	if patience == 0 {
+		return transport.RoundTrip(r)
+	}
+	// The context is that of the answer's body too; the request's own, of which it is a child, ends it.
+	ctx, cancel := context.WithCancelCause(r.Context())
+	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
+	response, err := transport.RoundTrip(r.WithContext(ctx))
+	if !timer.Stop() && errors.Is(context.Cause(ctx), errNoAnswer) {
+		if response != nil {
+			_ = response.Body.Close() // it came too late
+		}
+		return nil, errNoAnswer
+	}
+	return response, err
 }
 
 func isUpgrade(r *http.Request) bool {

@@ -25,7 +25,7 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithBodyLimit(),
 		filters.WithServed(&serve.Server{
 			Store:    p.store,
-			Demand:   p.upstream.Demand,
+			Demand:   p.demand,
 			Observer: p.metrics,
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),

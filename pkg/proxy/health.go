@@ -5,7 +5,10 @@ import (
 	"net/http"
 	"sort"
 	"strings"
+	"time"
 
+	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
@@ -15,6 +18,10 @@ type readiness struct {
 	nodeName string
 	store    *storage.Store
 	upstream *upstream.Upstream
+	// snapshots is nil if none are kept.
+	snapshots *snapshot.Writer
+	// autonomy is nil if no health service is asked.
+	autonomy *autonomy.Poller
 	stopping <-chan struct{}
 }
 
@@ -25,7 +32,17 @@ func (h readiness) reasons() (reasons, details []string) {
 		reasons = append(reasons, "the wrapper is stopping")
 	default:
 	}
-	labelsSynced := false
+	asOf, restored := h.store.Restored()
+	if restored {
+		details = append(details, fmt.Sprintf("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, %s ago",
+			asOf.UTC().Format(time.RFC3339), age(asOf).Round(time.Second)))
+	}
+	if h.snapshots != nil {
+		if err := h.snapshots.Stats().Err; err != nil {
+			details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", err))
+		}
+	}
+	labelsSynced := restored
 	for _, s := range h.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
@@ -34,17 +51,21 @@ func (h readiness) reasons() (reasons, details []string) {
 			details = append(details, s.Name+": the upstream does not serve it")
 		case s.Absent:
 			reasons = append(reasons, s.Name+": the upstream does not serve it")
+		case !s.Synced && s.Err != nil && restored:
+			details = append(details, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
+		case !s.Synced && restored:
+			details = append(details, s.Name+": not synced with the upstream yet")
 		case !s.Synced && s.Err != nil:
 			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
 		case !s.Synced:
 			reasons = append(reasons, s.Name+": not synced with the upstream yet")
 		case s.Err != nil:
-			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format("2006-01-02T15:04:05Z"), s.Err))
+			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err))
 		default:
 			details = append(details, s.Name+": ok")
 		}
 		if s.Name == "nodes" {
-			labelsSynced = s.Synced
+			labelsSynced = restored || s.Synced
 		}
 	}
 	switch {
@@ -56,8 +77,40 @@ func (h readiness) reasons() (reasons, details []string) {
 	for service, reason := range h.store.Invalid() {
 		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: annotation topologyKeys: %s", service, reason))
 	}
+	if h.autonomy != nil {
+		details = append(details, autonomyDetails(h.autonomy.Status())...)
+	}
 	sort.Strings(details)
 	return reasons, details
+}
+
+// age is how long ago something was; 0 for what a clock that was set back has still to come.
+func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
+
+// autonomyDetails say which endpoints are hidden because their nodes are dead, or why none are.
+func autonomyDetails(s autonomy.Status) []string {
+	var details []string
+	switch {
+	case s.Err != nil:
+		details = append(details, fmt.Sprintf("autonomy: no endpoint is hidden for a dead node, there is no good answer from the health service: %v", s.Err))
+	case len(s.Dead) == 0:
+		details = append(details, "autonomy: no endpoint is hidden for a dead node, the health service calls none dead")
+	default:
+		details = append(details, fmt.Sprintf("autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead)))
+	}
+	if len(s.UnknownAddresses) > 0 {
+		details = append(details, fmt.Sprintf("autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses are listed again within 10 minutes", some(s.UnknownAddresses)))
+	}
+	return details
+}
+
+// some are the first of the names, and how many there are beside them.
+func some(names []string) string {
+	const most = 10
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 // ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.

@@ -6,13 +6,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 const namespace = "application_grid_wrapper"
 
-// metrics are the wrapper's. They implement serve.Observer and filters.RequestObserver, and collect what the
+// metrics are the wrapper's. They implement serve.Observer, filters.RequestObserver and autonomy.Observer, and collect what the
 // Store and the upstream know when they are asked.
 type metrics struct {
 	registry *prometheus.Registry
@@ -21,9 +22,10 @@ type metrics struct {
 	requestDuration *prometheus.HistogramVec
 	watchers        *prometheus.GaugeVec
 	eventDelay      *prometheus.HistogramVec
+	autonomyPolls   *prometheus.CounterVec
 }
 
-func newMetrics(store *storage.Store, up *upstream.Upstream) *metrics {
+func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot.Writer) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -40,10 +42,16 @@ func newMetrics(store *storage.Store, up *upstream.Upstream) *metrics {
 			Namespace: namespace, Name: "event_delay_seconds", Help: "Time from the arrival of an upstream change to the write of its event to a client.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"resource"}),
+		autonomyPolls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "autonomy_polls_total", Help: "Polls of the health service that tells which neighbours are dead, by result: ok, unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but ok no node is dead.",
+		}, []string{"result"}),
 	}
-	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay,
+	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storeCollector{store}, upstreamCollector{up})
+	if snapshots != nil {
+		m.registry.MustRegister(snapshotCollector{snapshots})
+	}
 	return m
 }
 
@@ -85,6 +93,9 @@ func (m *metrics) EventSent(resource string, delay time.Duration) {
 	m.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
 }
 
+// PollDone implements autonomy.Observer.
+func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
@@ -95,7 +106,14 @@ var (
 	descLogLength = desc("log_events", "Events in the log that watches resume from, by resource.", "resource")
 	descRevision  = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes     = desc("nodes", "Nodes known.")
+	descDead      = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
 	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys does not parse; all its endpoints are hidden.", "namespace", "service")
+
+	descRestoredAge = desc("snapshot_served_age_seconds", "Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once the upstream's state is served.")
+
+	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
+	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
+	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
 
 	descUpstreamUp      = desc("upstream_up", "1 while the last list or watch of the source succeeded.", "source")
 	descUpstreamSynced  = desc("upstream_synced", "1 once the source was listed completely.", "source")
@@ -108,7 +126,7 @@ type storeCollector struct{ store *storage.Store }
 
 // Describe implements prometheus.Collector.
 func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descInvalid} {
+	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descDead, descInvalid, descRestoredAge} {
 		ch <- d
 	}
 }
@@ -129,9 +147,32 @@ func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descRevision, float64(c.store.Revision()))
 	gauge(descNodes, float64(c.store.NodeCount()))
+	if asOf, restored := c.store.Restored(); restored {
+		gauge(descRestoredAge, age(asOf).Seconds())
+	}
+	gauge(descDead, float64(len(c.store.DeadNodes())))
 	for service := range c.store.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}
+}
+
+// snapshotCollector reads what was written when it is scraped.
+type snapshotCollector struct{ snapshots *snapshot.Writer }
+
+// Describe implements prometheus.Collector.
+func (c snapshotCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descSnapshotWrites, descSnapshotBytes, descSnapshotSize} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c snapshotCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.snapshots.Stats()
+	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Writes), "ok")
+	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Errors), "error")
+	ch <- prometheus.MustNewConstMetric(descSnapshotBytes, prometheus.CounterValue, float64(s.Bytes))
+	ch <- prometheus.MustNewConstMetric(descSnapshotSize, prometheus.GaugeValue, float64(s.Size))
 }
 
 // upstreamCollector reads the sources' states when it is scraped.

@@ -9,12 +9,16 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
@@ -35,10 +39,23 @@ type Config struct {
 	// LocalEndpoint.
 	RewriteKubernetes bool
 	LocalEndpoint     *storage.LocalEndpoint
+	// StateDir is where a snapshot is kept; "" for none. StateWriteDelay is snapshot.Writer's Delay.
+	StateDir        string
+	StateWriteDelay time.Duration
+	// Autonomy, if set, names the health service that tells which neighbours are dead.
+	Autonomy *autonomy.Options
 }
 
-// gracePeriod is how long requests under way may take when the process is told to stop.
-const gracePeriod = 10 * time.Second
+const (
+	// gracePeriod is how long requests under way may take when the process is told to stop.
+	gracePeriod = 10 * time.Second
+	// syncPatience is how long after the start the upstream may take before the snapshot is served. A node that
+	// starts is to have its Services within a second.
+	syncPatience = 700 * time.Millisecond
+	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It
+	// is as long as a connection may take to be made, or the first call after the link is back would fail.
+	awayPatience = apiclient.DialTimeout
+)
 
 // Proxy is the wrapper.
 type Proxy struct {
@@ -46,7 +63,13 @@ type Proxy struct {
 	store    *storage.Store
 	upstream *upstream.Upstream
 	metrics  *metrics
+	// autonomy is nil without Config.Autonomy.
+	autonomy *autonomy.Poller
 	tls      *reloadingTLS
+	// snapshots is nil without a state directory.
+	snapshots *snapshot.Writer
+	// endpointsDemanded is set once a client asked for the legacy Endpoints.
+	endpointsDemanded atomic.Bool
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
 	lendsIdentity bool
@@ -83,11 +106,14 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	default:
 		p.lendsIdentity = true
 	}
+	stateDir, state, minRevision := p.openStateDir(logger)
 	// Without the rewriting, or with one that annotations have no part in, they need not be followed.
 	p.store = storage.New(storage.Options{
 		NodeName:               config.NodeName,
 		LocalEndpoint:          config.LocalEndpoint,
 		KeepKubernetesEndpoint: !config.RewriteKubernetes,
+		State:                  state,
+		MinRevision:            minRevision,
 		Logger:                 logger.WithName("storage"),
 	})
 	p.upstream, err = upstream.New(upstream.Options{
@@ -97,14 +123,85 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	if state.Has(storage.InputEndpoints) {
+		// They were asked for, so what is restored is to become current with the rest.
+		p.upstream.Demand(storage.Endpoints)
+	}
+	if stateDir != nil {
+		p.snapshots = &snapshot.Writer{
+			Dir: stateDir, Store: p.store, AsOf: p.upstream.AsOf, WithEndpoints: p.endpointsDemanded.Load, Delay: config.StateWriteDelay,
+		}
+	}
 	if p.asWrapper, err = p.target(config.Upstream); err != nil {
 		return nil, err
 	}
 	if p.asCaller, err = p.target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
 		return nil, err
 	}
-	p.metrics = newMetrics(p.store, p.upstream)
+	p.metrics = newMetrics(p.store, p.upstream, p.snapshots)
+	if config.Autonomy != nil {
+		p.autonomy, err = autonomy.New(autonomy.Config{
+			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.store, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("the health service: %w", err)
+		}
+	}
 	return p, nil
+}
+
+// openStateDir reads what the state directory has. All is nil and 0 without one.
+func (p *Proxy) openStateDir(logger klog.Logger) (dir *snapshot.Dir, state *storage.State, minRevision uint64) {
+	if p.config.StateDir == "" {
+		return nil, nil, 0
+	}
+	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
+	if err != nil {
+		// The node's Services matter more than its next restart.
+		logger.Error(err, "No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; see --state-dir", "directory", p.config.StateDir)
+	}
+	state, minRevision = dir.Load()
+	return dir, state, minRevision
+}
+
+// restore serves the snapshot if the upstream takes long.
+func (p *Proxy) restore(ctx context.Context) {
+	patience := time.NewTimer(syncPatience)
+	defer patience.Stop()
+	select {
+	case <-p.store.Live():
+		return
+	case <-ctx.Done():
+		return
+	case <-patience.C:
+	}
+	if !p.store.Restore() {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	asOf, _ := p.store.Restored()
+	logger.Info("The upstream is not there yet: serving a snapshot", "asOf", asOf)
+	select {
+	case <-p.store.Live():
+		logger.Info("Serving the state of the upstream")
+	case <-ctx.Done():
+	}
+}
+
+// patience is how long a request that is passed on may wait.
+func (p *Proxy) patience() time.Duration {
+	if p.upstream.Reachable() {
+		return 0
+	}
+	return awayPatience
+}
+
+// demand follows what a client asks for.
+func (p *Proxy) demand(r *storage.Resource) {
+	if r == storage.Endpoints {
+		p.endpointsDemanded.Store(true)
+	}
+	p.upstream.Demand(r)
 }
 
 // target is the upstream as requests are passed on to it.
@@ -123,7 +220,7 @@ func (p *Proxy) target(config *rest.Config) (filters.Target, error) {
 	if err != nil {
 		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
 	}
-	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Stopping: p.stopping}, nil
+	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
 }
 
 // isLoopback tells whether only processes of this host reach the address.
@@ -139,22 +236,15 @@ func isLoopback(bindAddress string) (bool, error) {
 // returnMemory gives back, once, what filling the cache took: the lists that came are several times its size,
 // and the memory of a small node is better used than kept in reserve.
 func (p *Proxy) returnMemory(ctx context.Context) {
-	for {
-		changed, err := p.store.Readable(storage.EndpointSlices)
-		if err == nil {
-			debug.FreeOSMemory()
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
+	select {
+	case <-p.store.Live():
+		debug.FreeOSMemory()
+	case <-ctx.Done():
 	}
 }
 
 func (p *Proxy) readiness() http.Handler {
-	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, stopping: p.stopping.Done()}
+	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, snapshots: p.snapshots, autonomy: p.autonomy, stopping: p.stopping.Done()}
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -179,6 +269,13 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	defer cancel()
 	wg.Go(func() { p.upstream.Run(background) })
 	wg.Go(func() { p.returnMemory(background) })
+	wg.Go(func() { p.restore(background) })
+	if p.snapshots != nil {
+		wg.Go(func() { p.snapshots.Run(background) })
+	}
+	if p.autonomy != nil {
+		wg.Go(func() { p.autonomy.Run(background) })
+	}
 	server := &http.Server{
 		Handler: p.chain(),
 		// A client that sends its request byte by byte holds a connection no longer than this.

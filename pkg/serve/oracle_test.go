@@ -120,6 +120,9 @@ type fakeCluster struct {
 	r       *rand.Rand
 	nodes   map[string]*corev1.Node
 	objects map[*storage.Resource]map[types.NamespacedName]storage.Typed
+	// dead are the nodes that the health service calls dead.
+	dead    map[string]struct{}
+	store   *storage.Store
 	version int
 	feeds   []*feed
 }
@@ -129,12 +132,17 @@ type feed struct {
 	input *storage.Input
 	queue []func()
 	all   func() []*wire.Object
+	// whole, if set, hands over the complete state in place of input and all.
+	whole func() func()
 	begun bool
 }
 
+// healthService is the index of the feed of dead nodes.
+const healthService = 6
+
 func newFakeCluster(r *rand.Rand, store *storage.Store) *fakeCluster {
-	c := &fakeCluster{r: r, nodes: map[string]*corev1.Node{}, objects: map[*storage.Resource]map[types.NamespacedName]storage.Typed{}}
-	c.feeds = []*feed{{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()}, {input: store.Endpoints()}, {input: store.Node(), all: c.thisNode}, {input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}}
+	c := &fakeCluster{r: r, store: store, nodes: map[string]*corev1.Node{}, objects: map[*storage.Resource]map[types.NamespacedName]storage.Typed{}}
+	c.feeds = []*feed{{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()}, {input: store.Endpoints()}, {input: store.Node(), all: c.thisNode}, {input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}, {whole: c.takeDead}}
 	for i, resource := range []*storage.Resource{storage.Services, storage.EndpointSlices, storage.Endpoints} {
 		c.objects[resource] = map[types.NamespacedName]storage.Typed{}
 		c.feeds[i+1].all = func() []*wire.Object {
@@ -184,9 +192,36 @@ func encode(o interface{ Marshal() ([]byte, error) }) *wire.Object {
 	return w
 }
 
+// takeDead makes the Store take the nodes that are dead now.
+func (c *fakeCluster) takeDead() func() {
+	dead := c.dead
+	return func() { c.store.SetDeadNodes(dead) }
+}
+
+// changeDead kills or revives some nodes, or revives all, as when the health service fails. It may name this
+// node, and nodes that are not there.
+func (c *fakeCluster) changeDead() {
+	dead := maps.Clone(c.dead)
+	if dead == nil || c.r.IntN(4) == 0 {
+		dead = map[string]struct{}{}
+	}
+	for range c.r.IntN(3) {
+		name := fmt.Sprintf("node-%d", c.r.IntN(7))
+		if _, was := dead[name]; was {
+			delete(dead, name)
+		} else {
+			dead[name] = struct{}{}
+		}
+	}
+	c.dead = dead
+	c.feeds[healthService].queue = append(c.feeds[healthService].queue, c.takeDead())
+}
+
 // change makes one random change and queues it for the sources that carry it.
 func (c *fakeCluster) change() {
-	switch n := c.r.IntN(20); {
+	switch n := c.r.IntN(22); {
+	case n >= 20:
+		c.changeDead()
 	case n < 4:
 		c.changeNode()
 	case n < 8:
@@ -208,8 +243,12 @@ func (c *fakeCluster) change() {
 
 // relist replaces whatever is under way by the complete state, as after a 410.
 func (f *feed) relist() {
-	all := f.all()
 	f.begun = true
+	if f.whole != nil {
+		f.queue = []func(){f.whole()}
+		return
+	}
+	all := f.all()
 	f.queue = []func(){func() { f.input.Replace(all) }}
 }
 
@@ -320,6 +359,9 @@ func (c *fakeCluster) pick(values ...string) string { return values[c.r.IntN(len
 
 func (c *fakeCluster) randomService() *corev1.Service {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(3))}}
+	if c.r.IntN(8) == 0 {
+		svc.Namespace, svc.Name = kubernetesName.Namespace, kubernetesName.Name
+	}
 	svc.Spec.ClusterIP = c.pick("None", "10.0.0.1", "10.0.0.2")
 	svc.Spec.Type = corev1.ServiceTypeClusterIP
 	if c.r.IntN(3) == 0 {
@@ -407,7 +449,7 @@ func (c *fakeCluster) kubernetesAnnotations() map[string]string {
 func (c *fakeCluster) randomKubernetesEndpoints() *corev1.Endpoints {
 	return &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: c.kubernetesAnnotations()},
-		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Name: "https", Port: 6443}}}},
+		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1", NodeName: c.nodeName()}}, Ports: []corev1.EndpointPort{{Name: "https", Port: 6443}}}},
 	}
 }
 
@@ -417,7 +459,7 @@ func (c *fakeCluster) randomKubernetesSlice() *discoveryv1.EndpointSlice {
 		s.Annotations = c.kubernetesAnnotations()
 	}
 	s.AddressType = discoveryv1.AddressTypeIPv4
-	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}}
+	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, NodeName: c.nodeName()}}
 	s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(int32(6443))}}
 	return s
 }
@@ -467,6 +509,15 @@ type naiveEndpoint struct {
 	ready bool
 }
 
+// alive tells whether an endpoint of the Service is not hidden as one on a dead node.
+func (c *fakeCluster) alive(service types.NamespacedName, e naiveEndpoint) bool {
+	if service == kubernetesName || e.node == nil || *e.node == "node-0" {
+		return true
+	}
+	_, dead := c.dead[*e.node]
+	return !dead
+}
+
 // governs is the rule of DESIGN.md, written as it reads. governed is false where everything passes untouched.
 func (c *fakeCluster) governs(service types.NamespacedName, all []naiveEndpoint) (governed bool, keep func(naiveEndpoint) bool) {
 	nothing := func(naiveEndpoint) bool { return false }
@@ -510,7 +561,7 @@ func (c *fakeCluster) governs(service types.NamespacedName, all []naiveEndpoint)
 	}
 	for _, key := range keys {
 		for _, e := range all {
-			if e.ready && matcher(key)(e) {
+			if e.ready && c.alive(service, e) && matcher(key)(e) {
 				return true, matcher(key)
 			}
 		}
@@ -564,15 +615,18 @@ func (c *fakeCluster) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.End
 		}
 	}
 	governed, keep := c.governs(service, all)
-	if !governed {
-		return s
-	}
 	kept := []discoveryv1.Endpoint(nil)
 	for _, e := range s.Endpoints {
-		if keep(sliceEndpoint(e)) {
-			e.Hints = nil
-			kept = append(kept, e)
+		if !c.alive(service, sliceEndpoint(e)) {
+			continue
 		}
+		if governed {
+			if !keep(sliceEndpoint(e)) {
+				continue
+			}
+			e.Hints = nil
+		}
+		kept = append(kept, e)
 	}
 	s.Endpoints = kept
 	return s
@@ -597,14 +651,12 @@ func (c *fakeCluster) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 		}
 	}
 	governed, keep := c.governs(name, all)
-	if !governed {
-		return e
-	}
 	var subsets []corev1.EndpointSubset
 	for _, s := range e.Subsets {
 		filter := func(addresses []corev1.EndpointAddress, ready bool) (kept []corev1.EndpointAddress) {
 			for _, a := range addresses {
-				if keep(naiveEndpoint{a.NodeName, ready}) {
+				endpoint := naiveEndpoint{a.NodeName, ready}
+				if c.alive(name, endpoint) && (!governed || keep(endpoint)) {
 					kept = append(kept, a)
 				}
 			}

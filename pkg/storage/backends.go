@@ -156,14 +156,15 @@ func (s *Store) scan(b *backend, visit func(wire.Endpoint)) {
 	}
 }
 
-// rank finds the best key that the backend's ready endpoints match.
+// rank finds the best key that the backend's ready endpoints match, not counting those on dead nodes.
 func (s *Store) rank(b *backend) {
 	b.rank = topology.NoRank
 	if b.service == nil || len(b.service.keys) < 2 {
 		return
 	}
+	hides := s.hidesDead(b)
 	s.scan(b, func(e wire.Endpoint) {
-		if e.Ready && b.rank > 0 {
+		if e.Ready && b.rank > 0 && (!hides || !s.onDeadNode(e)) {
 			b.rank = min(b.rank, b.service.keys.Rank(s.here, s.labelsOf(e.NodeName)))
 		}
 	})
@@ -171,7 +172,7 @@ func (s *Store) rank(b *backend) {
 
 // publish shows what this node may see of a backend.
 func (s *Store) publish(c *collection, b *backend) {
-	if !c.table.ready {
+	if !c.table.ready || s.suspended {
 		return
 	}
 	body, count := s.view(c, b)
@@ -181,7 +182,8 @@ func (s *Store) publish(c *collection, b *backend) {
 	c.table.put(s, b.upstream, body, nil)
 }
 
-// view is the body that this node may see. Of what is not governed it is the upstream's, untouched.
+// view is the body that this node may see. Of what is not governed it is the upstream's, untouched, but without
+// endpoints on dead nodes.
 func (s *Store) view(c *collection, b *backend) (body []byte, count EndpointCount) {
 	resource := c.table.resource
 	if local := s.localEndpointFor(b); local != nil {
@@ -192,20 +194,26 @@ func (s *Store) view(c *collection, b *backend) (body []byte, count EndpointCoun
 		s.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
 	}
 	if b.service == nil || !b.service.keys.Governed() {
-		s.scan(b, func(wire.Endpoint) { count.Kept++ })
-		return b.upstream.Body, count
+		return s.aliveView(b)
 	}
 	decision := b.service.groups[c].decision
-	body, err := resource.codec.Prune(b.upstream.Body, func(e wire.Endpoint) bool {
-		if decision.Keep(s.labelsOf(e.NodeName)) {
+	hides := s.hidesDead(b)
+	body = s.edit(b, resource.codec.Prune, func(e wire.Endpoint) bool {
+		if decision.Keep(s.labelsOf(e.NodeName)) && (!hides || !s.onDeadNode(e)) {
 			count.Kept++
 			return true
 		}
 		count.Hidden++
 		return false
 	})
+	return body, count
+}
+
+// edit is a backend's body after a function of its Codec. The body was read without error when it was applied.
+func (s *Store) edit(b *backend, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool) []byte {
+	body, err := apply(b.upstream.Body, keep)
 	if err != nil {
 		panic("storage: an object that was readable is no longer: " + err.Error())
 	}
-	return slices.Clip(body), count
+	return slices.Clip(body)
 }

@@ -1,10 +1,11 @@
 // Package storage is the wrapper's cache: upstream state in, pruned and revisioned state out.
 //
 // In: the upstream's nodes (labels only), this node, Services, EndpointSlices and, once a client asks for
-// them, Endpoints. Package upstream feeds them through the Inputs of a Store, in any order.
+// them, Endpoints. Package upstream feeds them through the Inputs of a Store, in any order. Package autonomy
+// tells which nodes are dead (SetDeadNodes).
 //
-// Out: one table per served Resource. What stands in a table is a function of the upstream state and of this
-// node's name alone; package topology says which. Every change of a table is an Event with a revision of the
+// Out: one table per served Resource. What stands in a table is a function of the upstream state, of the set of
+// dead nodes and of this node's name alone; package topology says which. Every change of a table is an Event with a revision of the
 // wrapper's own, kept in a bounded log. A watcher is a Cursor into that log: it never holds up the Store, and
 // one that falls off the log's end is told so (ErrExpired) and lists again. Package serve turns tables and
 // logs into LIST and WATCH responses.

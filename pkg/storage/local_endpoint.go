@@ -43,14 +43,16 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 // localEndpointState is what rewrites default/kubernetes. Its annotations stand on the Endpoints object; a
 // client may ask for slices only, so that one object has an input of its own.
 type localEndpointState struct {
-	synced      bool
+	synced bool
+	// held tells whether the object is there.
+	held        bool
 	annotations map[string]string
 }
 
-// KubernetesEndpoints is the input of the Endpoints object default/kubernetes, for its annotations.
-func (s *Store) KubernetesEndpoints() *Input {
-	set := func(annotations map[string]string) {
-		s.local.annotations = annotations
+// kubernetesEndpointsInput takes the annotations of the Endpoints object default/kubernetes.
+func (s *Store) kubernetesEndpointsInput() *Input {
+	set := func(held bool, annotations map[string]string) {
+		s.local.held, s.local.annotations = held, annotations
 		if svc := s.services[kubernetesService]; svc != nil {
 			for c, g := range svc.groups {
 				for _, b := range g.members {
@@ -59,21 +61,16 @@ func (s *Store) KubernetesEndpoints() *Input {
 			}
 		}
 	}
-	held := false
 	return &Input{
-		s: s,
+		name: InputKubernetesEndpoints,
 		apply: func(o *wire.Object) {
-			if o.Namespace == kubernetesService.Namespace && o.Name == kubernetesService.Name {
-				held = true
-				set(o.Annotations)
+			if nameOf(o) == kubernetesService {
+				set(true, o.Annotations)
 			}
 		},
-		remove: func(types.NamespacedName) {
-			held = false
-			set(nil)
-		},
+		remove: func(types.NamespacedName) { set(false, nil) },
 		names: func() []types.NamespacedName {
-			if held {
+			if s.local.held {
 				return []types.NamespacedName{kubernetesService}
 			}
 			return nil

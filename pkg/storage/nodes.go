@@ -44,6 +44,7 @@ func (s *Store) setNode(name string, known bool, labels topology.Labels) {
 	n.known, n.labels = known, labels
 	if !known {
 		n.labels = nil
+		s.forgetAddresses(name)
 	}
 	changed := changedKeys(before, n.labels)
 	if name == s.options.NodeName {

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,11 @@ type Options struct {
 	KeepKubernetesEndpoint bool
 	// MaxEvents and MaxBytes bound the log of each resource; 0 means DefaultMaxEvents and DefaultMaxBytes.
 	MaxEvents, MaxBytes int
+	// State is what Restore may serve before the upstream's state is complete; nil if there is none. With a
+	// State, what the upstream says is held back until it is complete, and then applied as one change.
+	State *State
+	// MinRevision is above every revision that earlier processes gave out.
+	MinRevision uint64
 	// Clock is time.Now if nil.
 	Clock  func() time.Time
 	Logger logr.Logger
@@ -42,9 +48,11 @@ type Store struct {
 
 	// mu guards everything below and everything reachable from it, except Objects, which are immutable.
 	mu sync.RWMutex
-	// revision is that of the newest event of any resource. It starts at the clock's microseconds, so that
-	// it grows across restarts as long as the clock does and there are fewer than a million events a second.
+	// revision is that of the newest event of any resource. It starts at the clock's microseconds, or above
+	// what earlier processes gave out if the clock was set back.
 	revision uint64
+	// content is the revision of the newest event that is more than a report of the own Node's status.
+	content uint64
 	// received is when the change that is being applied arrived.
 	received time.Time
 
@@ -52,6 +60,10 @@ type Store struct {
 	nodesSynced bool
 	// here are the labels of this node; nil while it is not known.
 	here topology.Labels
+	// dead are the nodes whose endpoints are hidden; never this node.
+	dead map[string]struct{}
+	// addresses are the names of nodes by address, as far as somebody asked for them.
+	addresses map[netip.Addr]string
 
 	services       map[types.NamespacedName]*service
 	servicesSynced bool
@@ -59,6 +71,17 @@ type Store struct {
 	byKey map[string]map[*service]struct{}
 	// invalid are the Services whose topologyKeys do not parse, with the reason.
 	invalid map[types.NamespacedName]string
+
+	// inputs are all inputs, by name.
+	inputs map[string]*Input
+	// pending is what the upstream said, by input, while it is held back; nil when it is applied as it comes.
+	pending map[string]*pending
+	// restored is the State that is served; nil once that of the upstream is.
+	restored *State
+	// live is closed once the state of the upstream is complete and served.
+	live chan struct{}
+	// suspended is set while several changes are applied that clients are to see as one.
+	suspended bool
 
 	local          localEndpointState
 	serviceTable   *table
@@ -83,7 +106,8 @@ func New(options Options) *Store {
 	}
 	s := &Store{
 		options:  options,
-		revision: uint64(max(options.Clock().UnixMicro(), 1)),
+		revision: max(uint64(max(options.Clock().UnixMicro(), 1)), options.MinRevision),
+		live:     make(chan struct{}),
 		nodes:    make(map[string]*node),
 		services: make(map[types.NamespacedName]*service),
 		byKey:    make(map[string]map[*service]struct{}),
@@ -93,6 +117,10 @@ func New(options Options) *Store {
 	s.nodeTable = s.newTable(Nodes)
 	s.endpointslices = &collection{table: s.newTable(EndpointSlices), backends: make(map[types.NamespacedName]*backend)}
 	s.endpoints = &collection{table: s.newTable(Endpoints), backends: make(map[types.NamespacedName]*backend)}
+	s.makeInputs()
+	if options.State != nil {
+		s.pending = make(map[string]*pending)
+	}
 	return s
 }
 
@@ -129,172 +157,54 @@ func (s *Store) update(change func()) {
 	defer s.mu.Unlock()
 	s.received = s.options.Clock()
 	change()
+	if s.pending == nil && s.servicesSynced && s.viewSynced(s.endpointslices) {
+		select {
+		case <-s.live:
+		default:
+			close(s.live)
+		}
+	}
 	for _, r := range Resources() {
 		s.tableOf(r).log.broadcast()
 	}
 }
 
-// openTables makes readable what has become complete. A view of endpoints is complete when the nodes, the
-// Services, and what rewrites default/kubernetes are known too: without them it would leak or lie.
+// viewSynced tells whether a view of endpoints is complete. It is when the nodes, the Services, and what
+// rewrites default/kubernetes are known too: without them it would leak or lie.
+func (s *Store) viewSynced(c *collection) bool {
+	return c.synced && s.nodesSynced && s.servicesSynced && s.localSynced()
+}
+
+// openTables makes readable what has become complete.
 func (s *Store) openTables() {
 	for _, c := range s.collections() {
-		if c.table.ready || !c.synced || !s.nodesSynced || !s.servicesSynced || !s.localSynced() {
+		if c.table.ready || !s.viewSynced(c) {
 			continue
 		}
-		backends := make([]*backend, 0, len(c.backends))
-		for _, b := range c.backends {
-			backends = append(backends, b)
-		}
-		slices.SortFunc(backends, func(a, b *backend) int {
-			if n := strings.Compare(a.upstream.Namespace, b.upstream.Namespace); n != 0 {
-				return n
-			}
-			return strings.Compare(a.upstream.Name, b.upstream.Name)
-		})
 		c.table.ready = true
-		for _, svc := range s.services {
-			s.decide(c, svc)
-		}
-		for _, b := range backends {
-			s.publish(c, b)
-		}
+		s.publishAll(c)
 		c.table.open(s)
 	}
 }
 
-// Input takes the upstream's state of one kind of object.
-type Input struct {
-	s *Store
-	// apply takes an object that is new or changed, remove one that is gone.
-	apply  func(*wire.Object)
-	remove func(types.NamespacedName)
-	// names lists what the input holds.
-	names func() []types.NamespacedName
-	// synced is called after the first complete state was applied.
-	synced func()
-	// absent is called when the upstream does not serve the resource.
-	absent func(bool)
-}
-
-// Apply takes an object that is new or changed.
-func (in *Input) Apply(o *wire.Object) { in.s.update(func() { in.apply(o) }) }
-
-// Remove takes the name of an object that is gone.
-func (in *Input) Remove(namespace, name string) {
-	in.s.update(func() { in.remove(types.NamespacedName{Namespace: namespace, Name: name}) })
-}
-
-// Replace takes the complete state. Only what differs from the state before becomes events.
-func (in *Input) Replace(objects []*wire.Object) {
-	in.s.update(func() {
-		in.absent(false)
-		listed := make(map[types.NamespacedName]struct{}, len(objects))
-		for _, o := range objects {
-			listed[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = struct{}{}
-			in.apply(o)
-		}
-		for _, name := range in.names() {
-			if _, ok := listed[name]; !ok {
-				in.remove(name)
-			}
-		}
-		in.synced()
-		in.s.openTables()
-	})
-}
-
-// SetAbsent says that the upstream does not serve the resource at all.
-func (in *Input) SetAbsent() {
-	in.s.update(func() {
-		in.absent(true)
-		in.s.openTables()
-	})
-}
-
-// tableAbsent is the absent function of an input that fills a table.
-func tableAbsent(t *table) func(bool) {
-	return func(absent bool) {
-		if t.absent != absent {
-			t.absent = absent
-			t.log.dirty = true
-		}
+// publishAll shows all of a collection anew, in the order of lists.
+func (s *Store) publishAll(c *collection) {
+	backends := make([]*backend, 0, len(c.backends))
+	for _, b := range c.backends {
+		backends = append(backends, b)
+	}
+	slices.SortFunc(backends, func(a, b *backend) int { return compareObjects(a.upstream, b.upstream) })
+	for _, svc := range s.services {
+		s.decide(c, svc)
+	}
+	for _, b := range backends {
+		s.publish(c, b)
 	}
 }
 
-// plainInput fills a table whose objects are served as they come.
-func (s *Store) plainInput(t *table, applied func(*wire.Object), removed func(types.NamespacedName), synced func()) *Input {
-	return &Input{
-		s: s,
-		apply: func(o *wire.Object) {
-			values, err := t.resource.fieldsOf(o.Body)
-			if err != nil {
-				s.options.Logger.Error(err, "Cannot read an object, serving it without its fields", "resource", t.resource.Resource, "namespace", o.Namespace, "name", o.Name)
-			}
-			t.put(s, o, o.Body, values)
-			applied(o)
-		},
-		remove: func(name types.NamespacedName) {
-			t.remove(s, name.Namespace, name.Name)
-			removed(name)
-		},
-		names: func() []types.NamespacedName {
-			names := make([]types.NamespacedName, len(t.objects))
-			for i, o := range t.objects {
-				names[i] = types.NamespacedName{Namespace: o.Namespace(), Name: o.Name()}
-			}
-			return names
-		},
-		synced: func() {
-			if !t.ready {
-				t.open(s)
-			}
-			synced()
-		},
-		absent: tableAbsent(t),
+func compareObjects(a, b *wire.Object) int {
+	if n := strings.Compare(a.Namespace, b.Namespace); n != 0 {
+		return n
 	}
-}
-
-// Services is the input of all Services.
-func (s *Store) Services() *Input {
-	return s.plainInput(s.serviceTable, s.applyService, s.removeService, func() { s.servicesSynced = true })
-}
-
-// Node is the input of this node's Node object, which is served to clients as it is.
-func (s *Store) Node() *Input {
-	return s.plainInput(s.nodeTable, func(*wire.Object) {}, func(types.NamespacedName) {}, func() {})
-}
-
-// NodeLabels is the input of all nodes' metadata.
-func (s *Store) NodeLabels() *Input {
-	return &Input{
-		s:      s,
-		apply:  func(o *wire.Object) { s.setNode(o.Name, true, o.Labels) },
-		remove: func(name types.NamespacedName) { s.setNode(name.Name, false, nil) },
-		names:  s.knownNodes,
-		synced: func() { s.nodesSynced = true },
-		absent: func(bool) {},
-	}
-}
-
-// EndpointSlices is the input of all EndpointSlices.
-func (s *Store) EndpointSlices() *Input { return s.collectionInput(s.endpointslices) }
-
-// Endpoints is the input of all Endpoints.
-func (s *Store) Endpoints() *Input { return s.collectionInput(s.endpoints) }
-
-func (s *Store) collectionInput(c *collection) *Input {
-	return &Input{
-		s:      s,
-		apply:  func(o *wire.Object) { s.applyBackend(c, o) },
-		remove: func(name types.NamespacedName) { s.removeBackend(c, name) },
-		names: func() []types.NamespacedName {
-			names := make([]types.NamespacedName, 0, len(c.backends))
-			for name := range c.backends {
-				names = append(names, name)
-			}
-			return names
-		},
-		synced: func() { c.synced = true },
-		absent: tableAbsent(c.table),
-	}
+	return strings.Compare(a.Name, b.Name)
 }

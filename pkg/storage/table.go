@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"slices"
 	"sort"
 
@@ -45,6 +46,9 @@ func (t *table) put(s *Store, meta *wire.Object, body []byte, fields map[string]
 		}
 	}
 	object := &Object{Revision: s.nextRevision(), resource: t.resource, meta: meta, body: body, fields: fields}
+	if !found || t.resource != Nodes || !bytes.Equal(previous.meta.Meta, meta.Meta) {
+		s.content = object.Revision
+	}
 	if found {
 		t.objects[i] = object
 		t.log.append(Event{Type: watch.Modified, Object: object, Previous: previous, Received: s.received})
@@ -62,6 +66,7 @@ func (t *table) remove(s *Store, namespace, name string) {
 	previous := t.objects[i]
 	t.objects = slices.Delete(t.objects, i, i+1)
 	t.log.append(Event{Type: watch.Deleted, Object: previous.at(s.nextRevision()), Previous: previous, Received: s.received})
+	s.content = s.revision
 }
 
 // open makes the table readable. What stands in it now is the state that clients start from, so its making

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -39,9 +41,15 @@ type source struct {
 	clock    func() time.Time
 
 	start sync.Once
+	// demanded is set once a source on demand was asked for. Guarded by the Upstream's lock.
+	demanded bool
 
 	mu    sync.Mutex
 	state SourceState
+	// sawObject is set between an event and the report of its revision: a bookmark is reported without one.
+	sawObject bool
+	// bookmarks is set once the upstream was seen to send them.
+	bookmarks bool
 }
 
 // SourceState is what is known of one source.
@@ -160,6 +168,24 @@ func (s *source) noteResult(err error) {
 	})
 }
 
+// silence is how long the body of a response to this source may keep silent.
+func (s *source) silence(r *http.Request) time.Duration {
+	query := r.URL.Query()
+	if query.Get("watch") != "true" {
+		return stallLimit
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bookmarks {
+		return bookmarkLimit
+	}
+	seconds, err := strconv.Atoi(query.Get("timeoutSeconds"))
+	if err != nil {
+		return bookmarkLimit
+	}
+	return time.Duration(seconds)*time.Second + watchMargin
+}
+
 // errNoName is told for an object that cannot be kept because nothing could find it again.
 var errNoName = errors.New("the upstream sent an object without a name")
 
@@ -180,8 +206,15 @@ func (s *source) Add(obj any) error {
 	if err != nil {
 		return err
 	}
+	s.noteObject()
 	s.input.Apply(o)
 	return nil
+}
+
+func (s *source) noteObject() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sawObject = true
 }
 
 // Update implements cache.ReflectorStore.
@@ -193,6 +226,7 @@ func (s *source) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
+	s.noteObject()
 	s.input.Remove(o.Namespace, o.Name)
 	return nil
 }
@@ -223,9 +257,10 @@ func (s *source) Resync() error { return nil }
 
 // UpdateResourceVersion implements cache.ResourceVersionUpdater: it is called for every event and bookmark.
 func (s *source) UpdateResourceVersion(resourceVersion string) {
-	now := s.clock()
-	s.update(func(state *SourceState) {
-		state.ResourceVersion = resourceVersion
-		state.LastContact = now
-	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.ResourceVersion = resourceVersion
+	s.state.LastContact = s.clock()
+	s.bookmarks = s.bookmarks || !s.sawObject
+	s.sawObject = false
 }

@@ -2,12 +2,14 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -36,7 +38,8 @@ type Upstream struct {
 	// sources are started in this order.
 	sources []*source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand map[*storage.Resource]*source
+	onDemand  map[*storage.Resource]*source
+	addresses *addresses
 
 	mu      sync.Mutex
 	running context.Context //nolint:containedctx // that of Run, for sources that start later
@@ -66,7 +69,8 @@ func New(options Options) (*Upstream, error) {
 	}
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	endpoints := storage.Endpoints.GroupVersionResource
-	add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
+	followed := add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
+	u.addresses = &addresses{nodes: followed, store: options.Store, clock: options.Clock}
 	if options.NodeName != "" {
 		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Store.Node()})
 	}
@@ -86,6 +90,12 @@ func New(options Options) (*Upstream, error) {
 }
 
 func restClient(config *rest.Config, httpClient *http.Client, s *source) (rest.Interface, error) {
+	transport := httpClient.Transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	guarded := *httpClient
+	guarded.Transport = stallGuard{next: transport, headers: stallLimit, body: s.silence}
 	config = rest.CopyConfig(config)
 	config.GroupVersion = new(s.resource.GroupVersion())
 	config.APIPath = "/apis"
@@ -97,7 +107,7 @@ func restClient(config *rest.Config, httpClient *http.Client, s *source) (rest.I
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	// kube-apiserver warns on every call for v1 Endpoints; the wrapper knows.
 	config.WarningHandler = rest.NoWarnings{}
-	return rest.RESTClientForConfigAndClient(config, httpClient)
+	return rest.RESTClientForConfigAndClient(config, &guarded)
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.
@@ -106,7 +116,7 @@ func (u *Upstream) Run(ctx context.Context) {
 	u.running = ctx
 	u.mu.Unlock()
 	for _, s := range u.sources {
-		if !u.isOnDemand(s) {
+		if !u.isOnDemand(s) || u.isDemanded(s) {
 			u.launch(s)
 		}
 	}
@@ -127,11 +137,21 @@ func (u *Upstream) isOnDemand(s *source) bool {
 	return false
 }
 
-// Demand starts to follow a resource that is not followed unasked. It may be called any number of times.
+// Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also
+// before Run.
 func (u *Upstream) Demand(r *storage.Resource) {
 	if s := u.onDemand[r]; s != nil {
+		u.mu.Lock()
+		s.demanded = true
+		u.mu.Unlock()
 		u.launch(s)
 	}
+}
+
+func (u *Upstream) isDemanded(s *source) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return s.demanded
 }
 
 func (u *Upstream) launch(s *source) {
@@ -142,6 +162,41 @@ func (u *Upstream) launch(s *source) {
 		return
 	}
 	s.start.Do(func() { u.wg.Go(func() { s.run(ctx) }) })
+}
+
+// AsOf is when the upstream last confirmed the state as a whole: the earliest LastContact of the sources that
+// it consists of. The zero time if one of them was never heard of.
+func (u *Upstream) AsOf() time.Time {
+	var asOf time.Time
+	for _, state := range u.States() {
+		if !state.Started || state.Optional {
+			continue
+		}
+		if state.LastContact.IsZero() {
+			return time.Time{}
+		}
+		if asOf.IsZero() || state.LastContact.Before(asOf) {
+			asOf = state.LastContact
+		}
+	}
+	return asOf
+}
+
+// Reachable tells whether anything was heard of the upstream when it was last asked: an error is an answer
+// too. It is true before the first question.
+func (u *Upstream) Reachable() bool {
+	asked := false
+	for _, state := range u.States() {
+		if !state.Started {
+			continue
+		}
+		var status apierrors.APIStatus
+		if (state.Err == nil && !state.LastContact.IsZero()) || errors.As(state.Err, &status) {
+			return true
+		}
+		asked = asked || state.Err != nil
+	}
+	return !asked
 }
 
 // States are those of all sources.

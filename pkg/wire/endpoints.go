@@ -36,16 +36,17 @@ type Endpoint struct {
 type Codec struct {
 	// Scan calls visit for every endpoint in the body.
 	Scan func(body []byte, visit func(Endpoint)) error
-	// Prune returns a copy of the body with only the endpoints that keep accepts, without topology hints,
-	// and with all else as it was.
+	// Filter returns a copy of the body with only the endpoints that keep accepts, and with all else as it was.
+	Filter func(body []byte, keep func(Endpoint) bool) ([]byte, error)
+	// Prune is Filter, and takes the topology hints off the endpoints that stay.
 	Prune func(body []byte, keep func(Endpoint) bool) ([]byte, error)
 }
 
 // EndpointSlice is the Codec of discovery.k8s.io/v1 EndpointSlice.
-var EndpointSlice = Codec{Scan: scanSlice, Prune: pruneSlice}
+var EndpointSlice = Codec{Scan: scanSlice, Filter: filterSlice, Prune: pruneSlice}
 
-// Endpoints is the Codec of core/v1 Endpoints.
-var Endpoints = Codec{Scan: scanEndpoints, Prune: pruneEndpoints}
+// Endpoints is the Codec of core/v1 Endpoints, which carry no hints.
+var Endpoints = Codec{Scan: scanEndpoints, Filter: filterEndpoints, Prune: filterEndpoints}
 
 func scanSlice(body []byte, visit func(Endpoint)) error {
 	f := fieldsOf(body)
@@ -88,7 +89,24 @@ func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err erro
 	return endpoint, hints, f.err
 }
 
+func filterSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
+	return editSlice(body, keep, func(out []byte, endpoint fields, _ bool) []byte {
+		return append(out, endpoint.encoded...)
+	})
+}
+
 func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
+	return editSlice(body, keep, func(out []byte, endpoint fields, hints bool) []byte {
+		if hints {
+			return appendBytesField(out, sliceEndpoints, withoutField(endpoint.value, endpointHints))
+		}
+		return append(out, endpoint.encoded...)
+	})
+}
+
+// editSlice is a copy of a slice's body, for which write appends the endpoints that keep accepts. endpoint
+// stands at the field; hints tells whether it carries topology hints.
+func editSlice(body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint fields, hints bool) []byte) ([]byte, error) {
 	var out []byte
 	f := fieldsOf(body)
 	for f.next() {
@@ -97,14 +115,11 @@ func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 			continue
 		}
 		endpoint, hints, err := parseSliceEndpoint(f.value)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case !keep(endpoint):
-		case hints:
-			out = appendBytesField(out, sliceEndpoints, withoutField(f.value, endpointHints))
-		default:
-			out = append(out, f.encoded...)
+		}
+		if keep(endpoint) {
+			out = write(out, f, hints)
 		}
 	}
 	return out, f.err
@@ -161,7 +176,7 @@ func parseAddress(number protowire.Number, message []byte) (Endpoint, error) {
 	return endpoint, f.err
 }
 
-func pruneEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
+func filterEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	var out []byte
 	f := fieldsOf(body)
 	for f.next() {
@@ -169,7 +184,7 @@ func pruneEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 			out = append(out, f.encoded...)
 			continue
 		}
-		kept, addresses, err := pruneSubset(f.value, keep)
+		kept, addresses, err := filterSubset(f.value, keep)
 		if err != nil {
 			return nil, err
 		}
@@ -181,8 +196,8 @@ func pruneEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	return out, f.err
 }
 
-// pruneSubset is a copy of a subset with the addresses that keep accepts, and their number.
-func pruneSubset(subset []byte, keep func(Endpoint) bool) (kept []byte, addresses int, err error) {
+// filterSubset is a copy of a subset with the addresses that keep accepts, and their number.
+func filterSubset(subset []byte, keep func(Endpoint) bool) (kept []byte, addresses int, err error) {
 	f := fieldsOf(subset)
 	for f.next() {
 		if isAddress(f.number) {

@@ -3,9 +3,11 @@ package wire
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,12 +97,97 @@ func TestFieldsThatThisBuildDoesNotKnowSurvive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pruned, err := EndpointSlice.Prune(o.Body, func(Endpoint) bool { return true })
+	all := func(Endpoint) bool { return true }
+	pruned, err := EndpointSlice.Prune(o.Body, all)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(o.Body, pruned); diff != "" {
+	filtered, err := EndpointSlice.Filter(o.Body, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(o.Body, pruned) + cmp.Diff(o.Body, filtered); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestFilterLeavesWhatStaysAsItIs: the same bytes, hints included, for both kinds.
+func TestFilterLeavesWhatStaysAsItIs(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for range 200 {
+		slice := exampleSlice(r, r.IntN(20))
+		endpoints := &corev1.Endpoints{}
+		addresses := func(of []discoveryv1.Endpoint) (all []corev1.EndpointAddress) {
+			for _, e := range of {
+				all = append(all, corev1.EndpointAddress{IP: e.Addresses[0], NodeName: e.NodeName, TargetRef: e.TargetRef})
+			}
+			return all
+		}
+		half := len(slice.Endpoints) / 2
+		endpoints.Subsets = []corev1.EndpointSubset{{
+			Addresses: addresses(slice.Endpoints[:half]), NotReadyAddresses: addresses(slice.Endpoints[half:]),
+			Ports: []corev1.EndpointPort{{Name: "http", Port: 80}},
+		}}
+		drop := fmt.Sprintf("node-%d", r.IntN(5))
+		keep := func(e Endpoint) bool { return string(e.NodeName) != drop }
+		dropped := func(e discoveryv1.Endpoint) bool { return ptr.Deref(e.NodeName, "") == drop }
+
+		of, err := ParseObject(mustMarshal(t, slice))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := EndpointSlice.Filter(of.Body, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slice.Endpoints = slices.DeleteFunc(slice.Endpoints, dropped)
+		want, err := ParseObject(mustMarshal(t, slice))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want.Body, got); diff != "" {
+			t.Fatal(diff)
+		}
+
+		if of, err = ParseObject(mustMarshal(t, endpoints)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err = Endpoints.Filter(of.Body, keep); err != nil {
+			t.Fatal(err)
+		}
+		var left corev1.Endpoints
+		if err := left.Unmarshal(got); err != nil {
+			t.Fatal(err)
+		}
+		droppedAddress := func(a corev1.EndpointAddress) bool { return ptr.Deref(a.NodeName, "") == drop }
+		subset := &endpoints.Subsets[0]
+		subset.Addresses, subset.NotReadyAddresses = slices.DeleteFunc(subset.Addresses, droppedAddress), slices.DeleteFunc(subset.NotReadyAddresses, droppedAddress)
+		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {
+			endpoints.Subsets = nil
+		}
+		if diff := cmp.Diff(endpoints.Subsets, left.Subsets, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+}
+
+func TestNodeAddresses(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}, {Type: corev1.NodeHostName, Address: "host"},
+			},
+			Images: []corev1.ContainerImage{{Names: []string{"large"}}},
+		},
+	}
+	o, err := ParseObject(mustMarshal(t, node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := NodeAddresses(o.Body, func(address string) { got = append(got, address) }); err != nil || fmt.Sprint(got) != "[10.0.0.1 fd00::1 host]" {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 
@@ -174,18 +261,27 @@ func FuzzObject(f *testing.F) {
 		if err != nil {
 			return
 		}
+		_ = NodeAddresses(o.Body, func(string) {})
 		for _, codec := range []Codec{EndpointSlice, Endpoints} {
 			all := 0
 			if codec.Scan(o.Body, func(Endpoint) { all++ }) != nil {
 				continue
 			}
-			pruned, err := codec.Prune(o.Body, func(Endpoint) bool { return false })
-			if err != nil {
-				t.Fatalf("what can be scanned cannot be pruned: %v", err)
-			}
-			left := 0
-			if err := codec.Scan(pruned, func(Endpoint) { left++ }); err != nil || left > 0 {
-				t.Fatalf("%d of %d endpoints are left, %v", left, all, err)
+			for _, edit := range []func([]byte, func(Endpoint) bool) ([]byte, error){codec.Prune, codec.Filter} {
+				pruned, err := edit(o.Body, func(Endpoint) bool { return false })
+				if err != nil {
+					t.Fatalf("what can be scanned cannot be pruned: %v", err)
+				}
+				left := 0
+				if err := codec.Scan(pruned, func(Endpoint) { left++ }); err != nil || left > 0 {
+					t.Fatalf("%d of %d endpoints are left, %v", left, all, err)
+				}
+				if pruned, err = edit(o.Body, func(Endpoint) bool { return true }); err != nil {
+					t.Fatalf("what can be scanned cannot be kept: %v", err)
+				}
+				if err := codec.Scan(pruned, func(Endpoint) { left++ }); err != nil || left != all {
+					t.Fatalf("%d of %d endpoints are kept, %v", left, all, err)
+				}
 			}
 		}
 		var before, after discoveryv1.EndpointSlice

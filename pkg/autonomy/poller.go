@@ -1,0 +1,326 @@
+package autonomy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// MaxInterval is the longest time between two polls. A node that died is shown for so long.
+const MaxInterval = 24 * time.Hour
+
+// maxWait is the longest time that a poll may take.
+const maxWait = 10 * time.Second
+
+// Options say whom to ask, and how often.
+type Options struct {
+	// Address is the http or https URL of the health service.
+	Address string
+	// Interval is the time from one poll to the next, greater than 0 and at most MaxInterval.
+	Interval time.Duration
+}
+
+// Validate says what about the options is wrong.
+func (o Options) Validate() error {
+	if o.Interval <= 0 || o.Interval > MaxInterval {
+		return fmt.Errorf("interval=%s is not greater than 0 and at most %s", o.Interval, MaxInterval)
+	}
+	address, err := url.Parse(o.Address)
+	if err != nil {
+		return fmt.Errorf("address=%q is not a URL: %w", o.Address, err)
+	}
+	if (address.Scheme != "http" && address.Scheme != "https") || address.Hostname() == "" {
+		return fmt.Errorf("address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address)
+	}
+	return nil
+}
+
+// wait is how long a poll may take: less than the interval, so that each ends before the next is due.
+func (o Options) wait() time.Duration { return min(o.Interval*3/4, maxWait) }
+
+// Nodes is who is told of dead nodes, and knows the others.
+type Nodes interface {
+	// SetDeadNodes takes the names of all nodes that are dead. They need not be known.
+	SetDeadNodes(names map[string]struct{})
+	// NodeExists tells whether a node of that name is known.
+	NodeExists(name string) bool
+	// NodeAddresses are the names of nodes by their addresses, as far as they are known.
+	NodeAddresses() map[netip.Addr]string
+}
+
+// Config is what a Poller is made from.
+type Config struct {
+	Options
+	// NodeName is this node's name. It is never dead.
+	NodeName string
+	Nodes    Nodes
+	// ListAddresses makes Nodes know the nodes' addresses, if it is time for that; listed tells whether it did.
+	// It is called when the service names an address that is not known, one call at a time, and may take long.
+	ListAddresses func(context.Context) (listed bool, err error)
+	// Observer may be nil.
+	Observer Observer
+	// Client is one for polls of a local service if nil.
+	Client *http.Client
+	// Clock is the real one if nil.
+	Clock clock.WithTicker
+}
+
+// Observer is told of every poll.
+type Observer interface {
+	// PollDone tells what came of it: ok, or in a word why no endpoint is hidden.
+	PollDone(result string)
+}
+
+// Status is what a Poller has found.
+type Status struct {
+	// Dead are the names of the nodes that are dead, sorted.
+	Dead []string
+	// UnknownAddresses are those that the service calls nodes, but of which it is not known which, sorted.
+	UnknownAddresses []string
+	// Err is why no node is dead; nil if the service's answer says so, or if some are.
+	Err error
+}
+
+// Poller asks a health service which nodes are dead.
+type Poller struct {
+	config Config
+
+	// What follows is that of Run's goroutine.
+
+	// last is the answer that counts now.
+	last answer
+	// given is what Nodes was told, said what was last logged.
+	given map[string]struct{}
+	said  string
+
+	mu sync.Mutex
+	// status is guarded by mu.
+	status Status
+}
+
+var (
+	errNotAsked = errors.New("it has not answered yet")
+	errTimeout  = errors.New("it does not answer in time")
+	errStale    = errors.New("its last answer is too old")
+)
+
+// New makes a Poller. Nothing is asked before Run. The error says what about the options is wrong.
+func New(config Config) (*Poller, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	if config.Client == nil {
+		config.Client = &http.Client{
+			// Without the environment's proxy: the service is this node's. Without kept connections: one poll per
+			// interval is not worth one, and one that broke unnoticed would cost a good answer.
+			Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+			// The service itself is to answer.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return &Poller{config: config, last: answer{err: errNotAsked}, status: Status{Err: errNotAsked}}, nil
+}
+
+// Status is what the Poller found last.
+func (p *Poller) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+// Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
+func (p *Poller) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ticker := p.config.Clock.NewTicker(p.config.Interval)
+	defer ticker.Stop()
+
+	// The limits are kept here, not by whoever asks: nothing that hangs there may keep a node dead.
+	answers, listed := make(chan answer, 1), make(chan bool, 1)
+	var wait, stale alarm
+	defer wait.stop()
+	defer stale.stop()
+	asking, listing := false, false
+	giveUp := func() {}
+	poll := func() {
+		if asking {
+			// The one before does not even end when it is cut off.
+			p.done(resultTimeout)
+			return
+		}
+		asking = true
+		var attempt context.Context
+		attempt, giveUp = context.WithCancel(ctx)
+		wg.Go(func() { answers <- p.ask(attempt) })
+		wait.set(p.config.Clock, p.config.wait())
+	}
+	take := func(a answer) {
+		p.last = a
+		stale.stop()
+		if a.err == nil {
+			stale.set(p.config.Clock, p.config.Interval+p.config.wait())
+		}
+		if p.show(ctx) && !listing {
+			listing = true
+			wg.Go(func() { listed <- p.listAddresses(ctx) })
+		}
+	}
+	poll()
+	for {
+		select {
+		case <-ctx.Done():
+			giveUp()
+			return
+		case <-ticker.C():
+			poll()
+		case <-wait.c():
+			wait.stop()
+			giveUp()
+			p.done(resultTimeout)
+			take(answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())})
+		case a := <-answers:
+			asking = false
+			giveUp()
+			// Without the alarm, it has gone off: the answer comes too late.
+			if wait.stop() {
+				p.done(a.result)
+				take(a)
+			}
+		case <-stale.c():
+			take(answer{result: resultStale, err: errStale})
+		case success := <-listed:
+			listing = false
+			if success {
+				p.show(ctx)
+			}
+		}
+	}
+}
+
+func (p *Poller) done(result string) {
+	if p.config.Observer != nil {
+		p.config.Observer.PollDone(result)
+	}
+}
+
+// listAddresses tells whether more addresses may be known now.
+func (p *Poller) listAddresses(ctx context.Context) bool {
+	if p.config.ListAddresses == nil {
+		return false
+	}
+	listed, err := p.config.ListAddresses(ctx)
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Cannot find out which nodes the health service names by address, they are not taken for dead")
+	}
+	return listed
+}
+
+// show makes the last answer the state of the nodes, and tells whether an address in it is not known.
+func (p *Poller) show(ctx context.Context) (unknown bool) {
+	dead, unknownAddresses := p.names(p.last)
+	if !maps.Equal(dead, p.given) {
+		p.config.Nodes.SetDeadNodes(dead)
+	}
+	before := len(p.given)
+	p.given = dead
+	status := Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknownAddresses, Err: p.last.err}
+	p.mu.Lock()
+	p.status = status
+	p.mu.Unlock()
+
+	say := fmt.Sprint(p.last.result, status.Dead, unknownAddresses)
+	if say == p.said {
+		return len(unknownAddresses) > 0
+	}
+	p.said = say
+	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
+	switch {
+	case p.last.err != nil:
+		logger.Info("No node is taken for dead, for want of a good answer from the health service", "reason", p.last.err.Error(), "revived", before)
+	default:
+		logger.Info("The health service says which nodes are dead, endpoints on them are hidden", "dead", status.Dead, "unknownAddresses", unknownAddresses)
+	}
+	return len(unknownAddresses) > 0
+}
+
+// names are those of the nodes that an answer calls dead, and the addresses in it that nobody knows.
+func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
+	dead = make(map[string]struct{})
+	nameOf := make(map[string]string, len(a.addresses))
+	if len(a.addresses) > 0 {
+		known := p.config.Nodes.NodeAddresses()
+		for key, address := range a.addresses {
+			// There are clusters whose nodes' names are their addresses.
+			if p.config.Nodes.NodeExists(key) {
+				continue
+			}
+			name, ok := known[address]
+			if ok {
+				nameOf[key] = name
+			} else {
+				nameOf[key] = ""
+				unknownAddresses = append(unknownAddresses, key)
+			}
+		}
+	}
+	for _, key := range a.dead {
+		name, byAddress := nameOf[key]
+		if !byAddress {
+			name = key
+		}
+		if name != "" && name != p.config.NodeName {
+			dead[name] = struct{}{}
+		}
+	}
+	slices.Sort(unknownAddresses)
+	return dead, unknownAddresses
+}
+
+func redacted(address string) string {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return strings.Repeat("x", 5)
+	}
+	return parsed.Redacted()
+}
+
+// alarm is a timer that may not be set. It belongs to one goroutine.
+type alarm struct{ timer clock.Timer }
+
+func (a *alarm) set(c clock.Clock, after time.Duration) {
+	a.stop()
+	a.timer = c.NewTimer(after)
+}
+
+// stop tells whether the alarm was set, whether it has gone off meanwhile or not.
+func (a *alarm) stop() (wasSet bool) {
+	if a.timer == nil {
+		return false
+	}
+	a.timer.Stop()
+	a.timer = nil
+	return true
+}
+
+func (a *alarm) c() <-chan time.Time {
+	if a.timer == nil {
+		return nil
+	}
+	return a.timer.C()
+}

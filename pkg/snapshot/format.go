@@ -1,0 +1,258 @@
+package snapshot
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// A file is
+//
+//	8 bytes   magic
+//	4 bytes   version of the format, big endian
+//	          gzip: records
+//	32 bytes  SHA-256 of all that
+//
+// and a record is its kind and the length of its value, both uvarint, and the value. Times and numbers are
+// 8 bytes, big endian.
+const (
+	magic   = "agridsnp"
+	version = 1
+	// headSize is what stands before the records.
+	headSize = len(magic) + 4
+)
+
+// The kinds of records, in the order in which they stand.
+const (
+	recordRevision = 1 // a number
+	recordNode     = 2 // the name of the node
+	recordAsOf     = 3 // microseconds since 1970
+	recordSection  = 4 // the name of an input; its objects follow
+	recordObject   = 5 // an object of the section, as a protobuf message
+	recordAddress  = 6 // the IP address of a node, a space and its name
+	recordEnd      = 15
+)
+
+// maxRecord bounds one record, in bytes: etcd takes no object above 1.5 MiB, unless told to.
+const maxRecord = 64 << 20
+
+// errFormat is told for a file that is not a whole one of this format.
+var errFormat = errors.New("damaged, or no snapshot")
+
+// content is what a file says.
+type content struct {
+	// revision is above every revision that was given out when the file was written.
+	revision uint64
+	// state is nil in the file "revision".
+	state *storage.State
+}
+
+// write writes a file and returns its size in bytes.
+func (c content) write(to io.Writer) (int64, error) {
+	sum := sha256.New()
+	counted := &counter{to: io.MultiWriter(to, sum)}
+	if _, err := counted.Write(binary.BigEndian.AppendUint32([]byte(magic), version)); err != nil {
+		return 0, err
+	}
+	compressed, err := gzip.NewWriterLevel(counted, gzip.BestSpeed)
+	if err != nil {
+		return 0, err
+	}
+	records := &recordWriter{to: compressed}
+	records.number(recordRevision, c.revision)
+	if c.state != nil {
+		records.number(recordAsOf, uint64(c.state.AsOf.UnixMicro()))
+		records.body(c.state)
+	}
+	records.put(recordEnd, nil)
+	if records.err != nil {
+		return 0, records.err
+	}
+	if err := compressed.Close(); err != nil {
+		return 0, err
+	}
+	n, err := to.Write(sum.Sum(nil))
+	return counted.n + int64(n), err
+}
+
+// digest is that of a state's contents, whenever they were true.
+func digest(state *storage.State) ([sha256.Size]byte, error) {
+	sum := sha256.New()
+	records := &recordWriter{to: sum}
+	records.body(state)
+	return [sha256.Size]byte(sum.Sum(nil)), records.err
+}
+
+// counter counts the bytes that pass.
+type counter struct {
+	to io.Writer
+	n  int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// recordWriter writes records until the first error.
+type recordWriter struct {
+	to     io.Writer
+	err    error
+	buffer []byte
+}
+
+// body writes what a state consists of.
+func (w *recordWriter) body(state *storage.State) {
+	w.put(recordNode, []byte(state.NodeName))
+	for _, address := range slices.SortedFunc(maps.Keys(state.Addresses), netip.Addr.Compare) {
+		w.put(recordAddress, []byte(address.String()+" "+state.Addresses[address]))
+	}
+	for _, section := range state.Sections {
+		w.put(recordSection, []byte(section.Input))
+		for _, o := range section.Objects {
+			w.buffer = wire.AppendObject(w.buffer[:0], o.Meta, o.Body, 0)
+			w.put(recordObject, w.buffer)
+		}
+	}
+}
+
+func (w *recordWriter) number(kind, n uint64) { w.put(kind, binary.BigEndian.AppendUint64(nil, n)) }
+
+func (w *recordWriter) put(kind uint64, value []byte) {
+	if w.err != nil {
+		return
+	}
+	head := binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 16), kind), uint64(len(value)))
+	if _, w.err = w.to.Write(head); w.err == nil {
+		_, w.err = w.to.Write(value)
+	}
+}
+
+// read reads a file of a size in bytes. The checksum is compared before anything is believed.
+func read(file io.ReadSeeker, size int64) (content, error) {
+	var none content
+	if size < int64(headSize+sha256.Size) {
+		return none, fmt.Errorf("%w: %d bytes are too few", errFormat, size)
+	}
+	payload := size - sha256.Size
+	head := make([]byte, headSize)
+	sum := sha256.New()
+	if _, err := io.ReadFull(io.TeeReader(file, sum), head); err != nil {
+		return none, err
+	}
+	if !bytes.HasPrefix(head, []byte(magic)) {
+		return none, fmt.Errorf("%w: it does not begin like one", errFormat)
+	}
+	if _, err := io.CopyN(sum, file, payload-int64(headSize)); err != nil {
+		return none, err
+	}
+	told := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(file, told); err != nil {
+		return none, err
+	}
+	if !bytes.Equal(sum.Sum(nil), told) {
+		return none, fmt.Errorf("%w: its checksum is wrong", errFormat)
+	}
+	if v := binary.BigEndian.Uint32(head[len(magic):]); v != version {
+		return none, fmt.Errorf("its format is version %d, this program reads version %d", v, version)
+	}
+	if _, err := file.Seek(int64(headSize), io.SeekStart); err != nil {
+		return none, err
+	}
+	decompressed, err := gzip.NewReader(io.LimitReader(file, payload-int64(headSize)))
+	if err != nil {
+		return none, err
+	}
+	return readRecords(bufio.NewReaderSize(decompressed, 64<<10))
+}
+
+// readRecords reads up to the record that ends them.
+func readRecords(from *bufio.Reader) (content, error) {
+	c := content{}
+	state := &storage.State{}
+	var value []byte
+	for {
+		kind, err := binary.ReadUvarint(from)
+		if err != nil {
+			return content{}, err
+		}
+		length, err := binary.ReadUvarint(from)
+		if err != nil {
+			return content{}, err
+		}
+		if length > maxRecord {
+			return content{}, fmt.Errorf("%w: a record of %d bytes", errFormat, length)
+		}
+		if uint64(cap(value)) < length {
+			value = make([]byte, length)
+		}
+		value = value[:length]
+		if _, err := io.ReadFull(from, value); err != nil {
+			return content{}, err
+		}
+		switch kind {
+		case recordRevision:
+			c.revision, err = number(value)
+		case recordNode:
+			c.state, state.NodeName = state, string(value)
+		case recordAsOf:
+			var micro uint64
+			micro, err = number(value)
+			state.AsOf = time.UnixMicro(int64(micro)) //nolint:gosec // bits, as they were written
+		case recordSection:
+			state.Sections = append(state.Sections, storage.Section{Input: string(value)})
+		case recordObject:
+			if len(state.Sections) == 0 {
+				return content{}, fmt.Errorf("%w: an object outside of a section", errFormat)
+			}
+			var o *wire.Object
+			if o, err = wire.ParseObject(value); err == nil {
+				section := &state.Sections[len(state.Sections)-1]
+				section.Objects = append(section.Objects, o)
+			}
+		case recordAddress:
+			err = addAddress(state, string(value))
+		case recordEnd:
+			return c, nil
+		default:
+			err = fmt.Errorf("%w: a record of kind %d", errFormat, kind)
+		}
+		if err != nil {
+			return content{}, err
+		}
+	}
+}
+
+func addAddress(state *storage.State, value string) error {
+	text, name, _ := strings.Cut(value, " ")
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errFormat, err)
+	}
+	if state.Addresses == nil {
+		state.Addresses = make(map[netip.Addr]string)
+	}
+	state.Addresses[address] = name
+	return nil
+}
+
+func number(value []byte) (uint64, error) {
+	if len(value) != 8 {
+		return 0, fmt.Errorf("%w: a number of %d bytes", errFormat, len(value))
+	}
+	return binary.BigEndian.Uint64(value), nil
+}

@@ -1,0 +1,194 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+// author is a Writer with a clock of its own.
+type author struct {
+	*Writer
+
+	t     *testing.T
+	clock *clocktesting.FakeClock
+	asOf  time.Time
+}
+
+func newAuthor(t *testing.T, path string, s *storage.Store) *author {
+	t.Helper()
+	d := open(t, path)
+	d.Load()
+	a := &author{t: t, clock: clocktesting.NewFakeClock(epoch), asOf: epoch}
+	a.Writer = &Writer{
+		Dir: d, Store: s, AsOf: func() time.Time { return a.asOf }, WithEndpoints: func() bool { return false }, Clock: a.clock,
+	}
+	a.prepare(t.Context())
+	return a
+}
+
+// pass lets time pass, with the upstream there all the while.
+func (a *author) pass(time time.Duration) {
+	for range int(time / DefaultDelay) {
+		a.clock.Step(DefaultDelay)
+		a.asOf = a.clock.Now()
+		a.tick(a.t.Context())
+	}
+}
+
+func (a *author) expectWrites(what string, writes uint64) {
+	a.t.Helper()
+	if got := a.Stats(); got.Writes != writes || got.Errors != 0 {
+		a.t.Fatalf("%s: got %+v, want %d writes", what, got, writes)
+	}
+}
+
+// TestWritesOnlyWhatIsNew, for the flash's sake.
+func TestWritesOnlyWhatIsNew(t *testing.T) {
+	path := t.TempDir()
+	s := liveStore(t, 3)
+	a := newAuthor(t, path, s)
+	a.pass(10 * time.Minute)
+	a.expectWrites("a new directory", 1)
+	if a.Stats().Size == 0 || a.Stats().Bytes != uint64(a.Stats().Size) {
+		t.Errorf("got %+v", a.Stats())
+	}
+
+	s.EndpointSlices().Apply(slice(t, "s001", "10.9.9.9"))
+	a.pass(10 * time.Minute)
+	a.expectWrites("one change", 2)
+	s.NodeLabels().Apply(node(t, "node2", "b", ""))
+	a.pass(10 * time.Minute)
+	a.expectWrites("what does not concern this node", 2)
+	for i := range 10 {
+		s.Node().Apply(node(t, "node0", "a", fmt.Sprint(i)))
+		a.pass(time.Minute)
+	}
+	a.expectWrites("reports of the node's status", 2)
+	a.pass(2 * time.Hour)
+	a.expectWrites("once an hour it is said anew as of when it is true", 4)
+	asOf := a.asOf
+	for range 300 {
+		a.clock.Step(time.Minute)
+		a.tick(t.Context())
+	}
+	a.expectWrites("with the upstream away nothing is confirmed", 4)
+	if restored, _ := open(t, path).Load(); restored.AsOf.Before(asOf.Add(-time.Hour)) || restored.AsOf.After(asOf) {
+		t.Errorf("the snapshot is as of %s, the upstream was last heard of at %s", restored.AsOf, asOf)
+	}
+
+	again := newAuthor(t, path, liveStore(t, 3))
+	again.Store.EndpointSlices().Apply(slice(t, "s001", "10.9.9.9"))
+	again.Store.Node().Apply(node(t, "node0", "a", "9"))
+	again.clock.SetTime(a.clock.Now())
+	again.AsOf = func() time.Time { return asOf }
+	for range 100 {
+		again.clock.Step(DefaultDelay)
+		again.tick(t.Context())
+	}
+	again.expectWrites("a process started anew finds it as it is", 0)
+}
+
+// TestBytesPerHour: a node of a busy cluster.
+func TestBytesPerHour(t *testing.T) {
+	s := largeStore(t)
+	a := newAuthor(t, t.TempDir(), s)
+	for hour := range 3 {
+		before := a.Stats()
+		for i := range 360 {
+			s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.%d.%d.9", hour, i%256)))
+			a.pass(DefaultDelay)
+		}
+		after := a.Stats()
+		bytes := after.Bytes - before.Bytes
+		t.Logf("hour %d: %d writes of %d bytes", hour, after.Writes-before.Writes, after.Size)
+		if bytes > uint64(HourlyBytes+after.Size) || after.Errors > 0 {
+			t.Errorf("%d bytes in an hour, snapshots of %d: %+v", bytes, after.Size, after)
+		}
+		if bytes < HourlyBytes/2 {
+			t.Errorf("%d bytes in an hour: what may be written is not made use of", bytes)
+		}
+	}
+}
+
+// TestBytesPerHourOverRestarts: a process that is started again and again writes no more than one that runs on.
+func TestBytesPerHourOverRestarts(t *testing.T) {
+	path := t.TempDir()
+	s := largeStore(t)
+	var bytes uint64
+	var size int64
+	now := epoch
+	for i := range 360 {
+		s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.8.%d.9", i%256)))
+		d := open(t, path)
+		d.Load()
+		w := &Writer{Dir: d, Store: s, AsOf: func() time.Time { return now }, WithEndpoints: func() bool { return false }}
+		clock := clocktesting.NewFakeClock(now)
+		w.Clock = clock
+		w.prepare(t.Context())
+		clock.Step(DefaultDelay)
+		w.tick(t.Context())
+		now = clock.Now()
+		if got := w.Stats(); got.Writes > 0 {
+			bytes, size = bytes+got.Bytes, got.Size
+			if err := os.Chtimes(filepath.Join(path, "snapshot"), now, now); err != nil { // the file system's clock is not ours
+				t.Fatal(err)
+			}
+		}
+	}
+	if bytes > uint64(HourlyBytes+size) || bytes < HourlyBytes/2 {
+		t.Errorf("%d bytes in an hour, snapshots of %d", bytes, size)
+	}
+}
+
+// TestWritingFails and is tried again; that is known, and said.
+func TestWritingFails(t *testing.T) {
+	path := t.TempDir()
+	s := liveStore(t, 3)
+	a := newAuthor(t, path, s)
+	aside := filepath.Join(path, "snapshot.new")
+	if err := os.Mkdir(aside, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(aside, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a.pass(10 * time.Minute)
+	if got := a.Stats(); got.Err == nil || got.Errors != 10 || got.Writes != 0 {
+		t.Fatalf("got %+v", got)
+	}
+	if err := os.RemoveAll(aside); err != nil {
+		t.Fatal(err)
+	}
+	a.pass(2 * time.Minute)
+	if got := a.Stats(); got.Err != nil || got.Writes != 1 {
+		t.Fatalf("got %+v", got)
+	}
+}
+
+// TestLastWrite: a process that is told to stop leaves what it knows, whenever it wrote last, and not more.
+func TestLastWrite(t *testing.T) {
+	for _, live := range []bool{true, false} {
+		path := t.TempDir()
+		s := storage.New(storage.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+		if live {
+			fill(t, s, 3)
+		}
+		d := open(t, path)
+		d.Load()
+		w := &Writer{Dir: d, Store: s, AsOf: time.Now, WithEndpoints: func() bool { return true }}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		w.Run(ctx)
+		if restored, _ := open(t, path).Load(); (restored != nil) != live {
+			t.Errorf("live %v: got %v", live, restored)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+const (
+	// addressInterval is the shortest time between two lists of the nodes' addresses.
+	addressInterval = 10 * time.Minute
+	// addressPage is the most nodes of one page. A node with its images is some 10 kB.
+	addressPage = 250
+	// addressWait is how long all pages may take.
+	addressWait = 2 * time.Minute
+)
+
+// addresses lists the nodes' addresses. They stand in the nodes' status, which is written all the time by every
+// node of the cluster and not followed; so they are listed when somebody needs them.
+type addresses struct {
+	// nodes is the source of the nodes' metadata.
+	nodes *source
+	store *storage.Store
+	clock func() time.Time
+
+	mu sync.Mutex
+	// listed is guarded by mu: when the list was begun last.
+	listed time.Time
+}
+
+// ListAddresses lists the nodes and gives the Store the names of all by their addresses, unless it did that less
+// than 10 minutes ago or the upstream is away; listed tells whether it did. Before the Store is complete it
+// waits for that. It may take minutes. The error is that of the list; it counts as one.
+func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
+	for {
+		changed, err := u.addresses.store.Readable(storage.EndpointSlices)
+		if err == nil {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+	if !u.addresses.due() {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, addressWait)
+	defer cancel()
+	names, err := listAddresses(ctx, u.addresses.nodes.client)
+	if err != nil {
+		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
+	}
+	u.addresses.store.SetNodeAddresses(names)
+	return true, nil
+}
+
+// due tells whether a list may begin, and notes that it does.
+func (a *addresses) due() bool {
+	// A list that cannot succeed is not to delay the one that can.
+	if state := a.nodes.snapshot(); !state.Synced || state.Err != nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.clock()
+	if !a.listed.IsZero() && now.Sub(a.listed) < addressInterval {
+		return false
+	}
+	a.listed = now
+	return true
+}
+
+// listAddresses takes the names of all nodes by their addresses, page by page, of which nothing else is kept.
+func listAddresses(ctx context.Context, client rest.Interface) (map[netip.Addr]string, error) {
+	names := make(map[netip.Addr]string)
+	ambiguous := make(map[netip.Addr]struct{})
+	add := func(name, text string) {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			// Host names are addresses of nodes too.
+			return
+		}
+		address = address.Unmap()
+		if other, taken := names[address]; taken && other != name {
+			ambiguous[address] = struct{}{}
+		}
+		names[address] = name
+	}
+	next := ""
+	for {
+		request := client.Get().Resource("nodes").Param("limit", strconv.Itoa(addressPage))
+		if next != "" {
+			request.Param("continue", next)
+		}
+		body, err := request.Do(ctx).Raw()
+		if err != nil {
+			return nil, err
+		}
+		if next, err = scanAddresses(body, add); err != nil {
+			return nil, err
+		}
+		if next == "" {
+			break
+		}
+	}
+	// An address that two nodes claim is nobody's: one of them may live.
+	for address := range ambiguous {
+		delete(names, address)
+	}
+	return names, nil
+}
+
+// scanAddresses calls visit for every address in an encoded NodeList, and returns where the next page begins.
+func scanAddresses(body []byte, visit func(name, address string)) (next string, err error) {
+	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
+		return scanAddressesJSON(body, visit)
+	}
+	typeMeta, message, err := wire.Unwrap(body)
+	if err != nil {
+		return "", err
+	}
+	if typeMeta.Kind != "NodeList" {
+		return "", fmt.Errorf("the upstream sent a %s, not a NodeList", typeMeta.Kind)
+	}
+	list, err := wire.ParseList(message, func(item []byte) error {
+		node, err := wire.ParseObject(item)
+		if err != nil {
+			return err
+		}
+		return wire.NodeAddresses(node.Body, func(address string) { visit(node.Name, address) })
+	})
+	return list.Continue, err
+}
+
+func scanAddressesJSON(body []byte, visit func(name, address string)) (next string, err error) {
+	var list struct {
+		Kind     string `json:"kind"`
+		Metadata struct {
+			Continue string `json:"continue"`
+		} `json:"metadata"`
+		Items []struct {
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+			Status struct {
+				Addresses []struct {
+					Address string `json:"address"`
+				} `json:"addresses"`
+			} `json:"status"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return "", fmt.Errorf("decoding a list of nodes: %w", err)
+	}
+	if list.Kind != "NodeList" {
+		return "", fmt.Errorf("the upstream sent a %q, not a NodeList", list.Kind)
+	}
+	for _, node := range list.Items {
+		for _, address := range node.Status.Addresses {
+			visit(node.Metadata.Name, address.Address)
+		}
+	}
+	return list.Metadata.Continue, nil
+}

@@ -1,0 +1,39 @@
+package wire
+
+// Fields of core/v1 Node and its parts (k8s.io/api/core/v1/generated.proto).
+const (
+	nodeStatus = 3
+
+	statusAddresses = 5
+
+	nodeAddressAddress = 2
+)
+
+// NodeAddresses calls visit for every address, IP or name, in the status of a Node with this Body.
+func NodeAddresses(body []byte, visit func(address string)) error {
+	f := fieldsOf(body)
+	for f.next() {
+		if f.number != nodeStatus {
+			continue
+		}
+		status := fieldsOf(f.value)
+		for status.next() {
+			if status.number != statusAddresses {
+				continue
+			}
+			address := fieldsOf(status.value)
+			for address.next() {
+				if address.number == nodeAddressAddress {
+					visit(string(address.value))
+				}
+			}
+			if address.err != nil {
+				return address.err
+			}
+		}
+		if status.err != nil {
+			return status.err
+		}
+	}
+	return f.err
+}

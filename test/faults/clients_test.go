@@ -29,12 +29,12 @@ const (
 	// slowWatchers read nothing of what they asked for.
 	slowWatchers = 200
 	// noise is the size of an event that they do not read, in bytes, and noiseInterval the time between two.
-	noise         = 16 << 10
+	noise         = 8 << 10
 	noiseInterval = 20 * time.Millisecond
 	// latencyBound is how much later than directly a watcher may hear of an event, in the 99th percentile.
 	latencyBound = 500 * time.Millisecond
 	// growthBound is how much the wrapper may take for them, in MiB.
-	growthBound = 64
+	growthBound = 72
 
 	// connectRate is how many watches are begun per second.
 	connectRate = 2000
@@ -69,6 +69,8 @@ func slowWatching() fault {
 	lasting := forms(8*time.Second, time.Minute)
 	return fault{
 		name: fmt.Sprintf("%d slow watchers", slowWatchers), bound: deadline,
+		// The log of Services is full of large events then, up to 8 MiB and the JSON of them; Go's heap is twice that.
+		moreResident: 48,
 		inflict: func(s *site) {
 			before := s.level()
 			quiet := s.latencies(lasting / 2)
@@ -77,7 +79,8 @@ func slowWatching() fault {
 				s.must(err)
 				open = append(open, conn)
 				s.must(conn.(*net.TCPConn).SetReadBuffer(4 << 10))
-				_, err = io.WriteString(conn, "GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: wrapper\r\n\r\n")
+				_, err = io.WriteString(conn, "GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: wrapper\r\n"+
+					"Accept: application/vnd.kubernetes.protobuf\r\n\r\n")
 				s.must(err)
 			}
 			slow := s.latencies(lasting)

@@ -58,6 +58,8 @@ func unwritable(name string, inflict, relieve func(*cluster.Node) error) fault {
 		relieve: func(s *site) {
 			s.must(relieve(s.node))
 			restoreLink(s)
+		},
+		after: func(s *site) {
 			s.expectSynced()
 			s.expectMore(writesDone, 0)
 		},

@@ -12,7 +12,7 @@ type fault struct {
 	name string
 	// node is what its node needs, beside the usual.
 	node cluster.NodeSpec
-	// inflict begins the fault and relieve, if set, ends it.
+	// inflict begins the fault and relieve, if set, ends it, without waiting for what comes of that.
 	inflict, relieve func(*site)
 	// lasts is how long at least it lasts; forms gives the time for both forms.
 	lasts time.Duration
@@ -21,11 +21,15 @@ type fault struct {
 	// isolates tells that nothing of the cloud arrives while it lasts, which is checked: a fault that does no harm
 	// proves nothing.
 	isolates bool
+	// after, if set, tells what must be so when it is over and all has converged.
+	after func(*site)
 	// changeAfter makes the change in the cloud when the fault is over, not while it lasts.
 	changeAfter bool
 	// bound is how long converging may take. Where a client of its own waits before it tries again (the wrapper up
 	// to 30 s, kube-proxy up to 60 s), that is in it.
 	bound time.Duration
+	// moreResident is what the wrapper may hold in memory afterwards beyond the usual, in MiB.
+	moreResident float64
 	// restarts tells that the wrapper's process ends, and with it the watches of its clients.
 	restarts bool
 }
@@ -59,6 +63,7 @@ func (f fault) run(t *testing.T) {
 	if f.isolates {
 		s.expectIsolated()
 	}
+	arrived := s.hasConverged() // for a fault that only slows things down
 	ended := time.Now()
 	if f.relieve != nil {
 		f.relieve(s)
@@ -66,7 +71,13 @@ func (f fault) run(t *testing.T) {
 	if f.changeAfter {
 		s.change()
 	}
-	s.result.converged = s.converge(ended)
+	s.awaitConverged()
+	if s.result.converged = time.Since(ended); arrived {
+		s.result.converged = 0
+	}
+	if f.after != nil {
+		f.after(s)
+	}
 	s.atLeast(50)
 	s.endTraffic()
 	s.expectNothingLost()

@@ -67,11 +67,11 @@ func run(m *testing.M) (code int, err error) {
 	if os.Geteuid() != 0 {
 		return 1, errors.New("these tests make network namespaces: run them as root")
 	}
-	components, err := binary("COMPONENTS_BIN", "components")
+	components, err := program("COMPONENTS_BIN", "components")
 	if err != nil {
 		return 1, err
 	}
-	if wrapperBin, err = binary("WRAPPER_BIN", "application-grid-wrapper"); err != nil {
+	if wrapperBin, err = program("WRAPPER_BIN", "application-grid-wrapper"); err != nil {
 		return 1, err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -144,10 +144,19 @@ func createService(ctx context.Context, name string) (*corev1.Service, error) {
 	return workload.CreateService(ctx, shared.Client(), namespace, name, workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 }
 
+// deleteService deletes what createService created. What fails to be deleted goes with the cluster.
+func deleteService(name string) {
+	client := shared.Client().CoreV1()
+	for _, node := range []string{near1, near2, far} {
+		client.Pods(namespace).Delete(context.Background(), podName(name, node), metav1.DeleteOptions{})
+	}
+	client.Services(namespace).Delete(context.Background(), name, metav1.DeleteOptions{})
+}
+
 func podName(service, node string) string { return service + "-" + node }
 
-// binary is the path in the environment variable, or the one that `make build` writes.
-func binary(variable, name string) (string, error) {
+// program is the path in the environment variable, or the one that `make build` writes.
+func program(variable, name string) (string, error) {
 	path := os.Getenv(variable)
 	if path == "" {
 		path = filepath.Join("..", "..", "bin", name)

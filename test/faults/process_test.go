@@ -19,7 +19,7 @@ func (s *site) restartOffline() {
 	started := time.Now()
 	s.must(s.node.Wrapper.Launch())
 	if took := s.expectSnapshotServed(started); took > fromSnapshot {
-		s.Errorf("it served from the snapshot %s after it was started, more than %s", took, fromSnapshot)
+		s.Errorf("it served from the snapshot %s after its process was started, more than %s", took, fromSnapshot)
 	}
 }
 
@@ -34,21 +34,17 @@ func (s *site) reboot() {
 		_, err := workload.Ask(s.ctx, s.node, workload.URL(echo))
 		return err
 	})
-	s.Logf("the node reached its unit again %s after it was started", time.Since(begin).Round(time.Millisecond))
+	s.lose("the node's reach until %.1f s after it was switched on", time.Since(begin).Seconds())
 	s.resumeTraffic()
 	s.expectSnapshotServed(begin)
 }
 
 func TestProcess(t *testing.T) {
-	online := func(s *site) {
-		restoreLink(s)
-		s.expectSynced()
-	}
 	runAll(t, []fault{
 		{
 			name: "wrapper killed -9", lasts: forms(2*time.Second, 20*time.Second), bound: 90 * time.Second, restarts: true,
 			inflict: (*site).killWrapper,
-			relieve: func(s *site) { s.must(s.node.Wrapper.Start(s.ctx)) },
+			relieve: func(s *site) { s.must(s.node.Wrapper.Launch()) },
 		},
 		{
 			name: "wrapper killed -9, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
@@ -58,7 +54,7 @@ func TestProcess(t *testing.T) {
 				s.atLeast(50)
 				s.restartOffline()
 			},
-			relieve: online,
+			relieve: restoreLink, after: (*site).expectSynced,
 		},
 		{
 			name: "node reboots, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
@@ -68,7 +64,7 @@ func TestProcess(t *testing.T) {
 				cutLink(s)
 				s.reboot()
 			},
-			relieve: online,
+			relieve: restoreLink, after: (*site).expectSynced,
 		},
 		{
 			name: "node reboots, link down, cloud changes", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
@@ -77,7 +73,7 @@ func TestProcess(t *testing.T) {
 				cutLink(s)
 				s.reboot()
 			},
-			relieve: online,
+			relieve: restoreLink, after: (*site).expectSynced,
 		},
 	})
 }

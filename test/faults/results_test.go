@@ -14,7 +14,7 @@ import (
 type result struct {
 	fault         string
 	tried, failed int
-	// traffic is false where there are no connections to count.
+	// traffic is false where there is no data plane, and so neither connections nor converging.
 	traffic bool
 	// converged is the time to converge, negative if it did not.
 	converged time.Duration
@@ -45,12 +45,12 @@ func (t *table) print(w io.Writer) {
 	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(columns, "\nfault\tconnections tried\tfailed\ttime to converge\twhat was lost")
 	for _, r := range t.rows {
-		tried, failed, converged, lost := "-", "-", "never", "nothing"
+		tried, failed, converged, lost := "-", "-", "-", "nothing"
 		if r.traffic {
-			tried, failed = strconv.Itoa(r.tried), strconv.Itoa(r.failed)
-		}
-		if r.converged >= 0 {
-			converged = fmt.Sprintf("%.1f s", r.converged.Seconds())
+			tried, failed, converged = strconv.Itoa(r.tried), strconv.Itoa(r.failed), "never"
+			if r.converged >= 0 {
+				converged = fmt.Sprintf("%.1f s", r.converged.Seconds())
+			}
 		}
 		if len(r.lost) > 0 {
 			lost = strings.Join(r.lost, "; ")

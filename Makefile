@@ -34,11 +34,19 @@ test-unit: ## Runs the unit tests, with the race detector. Needs no root.
 	@hack/require.sh gcc:gcc
 	CGO_ENABLED=1 go test -race -timeout 10m ./...
 
+# What tests on the embedded cluster are run with: where the binaries are, and one package after the other.
+ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
+	go -C test test -count=1 -p 1 -timeout 30m -v
+
 .PHONY: test-e2e
-test-e2e: build cluster ## Runs the end-to-end tests on the embedded cluster. Needs root.
+test-e2e: build cluster ## Runs the end-to-end tests and the short fault suite on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
-	COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-		go -C test test -count=1 -p 1 -timeout 30m -v ./e2e/... $(ARGS)
+	$(ON_CLUSTER) -short ./e2e/... ./faults/... $(ARGS)
+
+.PHONY: test-faults
+test-faults: build cluster ## Runs the whole fault suite, 15 minutes. ARGS='-run TestLink -short' for less. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	$(ON_CLUSTER) ./faults/... $(ARGS)
 
 .PHONY: demo
 demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.

@@ -107,7 +107,7 @@ func RemoveLeftovers() ([]string, error) {
 		if !abandoned(filepath.Base(dir)) {
 			continue
 		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := removeAll(dir); err != nil {
 			failures = appendUnlessForbidden(failures, fmt.Errorf("removing %s: %w", dir, err))
 			continue
 		}

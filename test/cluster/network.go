@@ -31,6 +31,9 @@ const (
 	podsName = "lo"
 )
 
+// bridgeHardwareAddress is one of those that are free for local use.
+var bridgeHardwareAddress = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x01}
+
 // nodeAddress is the address of the node with this index, from 0.
 func nodeAddress(index int) string { return fmt.Sprintf("10.0.1.%d", index+1) }
 
@@ -68,7 +71,9 @@ func configureBridge(namespace *netns.Namespace) error {
 	if err := bringUp(handle, "lo"); err != nil {
 		return err
 	}
-	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	// With an address of its own. Otherwise it has the lowest of its ports', which changes when nodes come and go:
+	// the others go on sending to the one before, into the void, until their neighbour entry has expired.
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName, HardwareAddr: bridgeHardwareAddress}}
 	if err := handle.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("creating the bridge: %w", err)
 	}

@@ -41,6 +41,10 @@ type Node struct {
 	// DNSDaemon, CoreDNS and HostsFile are set if the cluster has Options.DNSDaemon.
 	DNSDaemon, CoreDNS *Component
 	HostsFile          string
+	// StateDir is the wrapper's state directory. It outlives the wrapper, as a disk does, and goes with the node.
+	StateDir string
+	// Interposer is set if the node's spec asks for one.
+	Interposer *Interposer
 	// Address is the node's internal address and PodCIDR the range of its pods' addresses.
 	Address, PodCIDR string
 
@@ -152,12 +156,24 @@ func (c *Cluster) apiServerURL() string {
 }
 
 func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Thread) error {
-	kubeconfig, err := c.credentials.writeKubeconfig("wrapper-"+node.Spec.Name+".kubeconfig", RoleWrapper, c.apiServerURL())
+	server := c.apiServerURL()
+	if node.Spec.Interposed {
+		var err error
+		if node.Interposer, err = c.startInterposer(ctx); err != nil {
+			return err
+		}
+		server = node.Interposer.url()
+	}
+	kubeconfig, err := c.credentials.writeKubeconfig("wrapper-"+node.Spec.Name+".kubeconfig", RoleWrapper, server)
 	if err != nil {
+		return err
+	}
+	if err := c.makeStateDir(node); err != nil {
 		return err
 	}
 	args := append([]string{
 		"--kubeconfig=" + kubeconfig, "--hostname=" + node.Spec.Name, "--bind-address=" + node.wrapperAddress,
+		"--state-dir=" + node.StateDir,
 	}, c.options.WrapperArgs...)
 	if c.options.WrapperTLS {
 		args = append(args, "--insecure=false", "--cert-file="+c.credentials.file("apiserver.crt"), "--key-file="+c.credentials.file("apiserver.key"))
@@ -338,12 +354,15 @@ func (c *Cluster) stopNode(node *Node) error {
 			component.Kill()
 		}
 	}
-	var err error
+	err := node.removeStateDir()
+	if node.Interposer != nil {
+		err = errors.Join(err, node.Interposer.close())
+	}
 	if node.namespace != nil {
 		if c.echo != nil {
 			c.echo.leave(node)
 		}
-		err = errors.Join(c.unlinkNode(node.index), node.namespace.Close())
+		err = errors.Join(err, node.RestoreLink(context.Background()), c.unlinkNode(node.index), node.namespace.Close())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -440,11 +459,20 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 	if n.namespace == nil {
 		return "", fmt.Errorf("node %s has no namespace", n.Spec.Name)
 	}
+	output, err := run(ctx, n.namespace.Thread, name, args...)
+	if err != nil {
+		return output, fmt.Errorf("node %s: %w", n.Spec.Name, err)
+	}
+	return output, nil
+}
+
+// run runs a program on a namespace's thread and returns its output, of which the error has a copy.
+func run(ctx context.Context, thread *netns.Thread, name string, args ...string) (string, error) {
 	var output strings.Builder
 	cmd := exec.Command(name, args...) //nolint:gosec,noctx // what the caller says; ctx is heeded below
 	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := n.namespace.Start(cmd); err != nil {
-		return "", fmt.Errorf("starting %s on node %s: %w", name, n.Spec.Name, err)
+	if err := thread.Start(cmd); err != nil {
+		return "", fmt.Errorf("starting %s: %w", name, err)
 	}
 	// Not exec.CommandContext: Start ran elsewhere, on the namespace's thread.
 	stop := context.AfterFunc(ctx, func() {
@@ -452,7 +480,7 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 	})
 	defer stop()
 	if err := cmd.Wait(); err != nil {
-		return output.String(), fmt.Errorf("%s %s on node %s: %w: %s", name, strings.Join(args, " "), n.Spec.Name, err, output.String())
+		return output.String(), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, output.String())
 	}
 	return output.String(), nil
 }

@@ -90,6 +90,10 @@ type NodeSpec struct {
 	// Kubelet runs a real kubelet over a fake runtime (kubemark) on this node instead of kwok. All its pods
 	// have the address 192.168.192.168, at which nothing listens.
 	Kubelet bool
+	// Interposed puts an Interposer between this node's wrapper and kube-apiserver.
+	Interposed bool
+	// StateDirSize, if not 0, gives the wrapper's state directory a file system of its own of so many bytes.
+	StateDirSize int64
 }
 
 func (o *Options) complete() error {
@@ -156,6 +160,9 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 	}
 	if spec.Kubelet && o.APIViewOnly {
 		return fmt.Errorf("node %s: a kubelet needs a namespace of its own, which APIViewOnly rules out", spec.Name)
+	}
+	if spec.Direct && (spec.Interposed || spec.StateDirSize != 0) {
+		return fmt.Errorf("node %s: an interposer and a state directory belong to a wrapper, and it has none", spec.Name)
 	}
 	return nil
 }

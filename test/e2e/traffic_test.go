@@ -1,12 +1,8 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,69 +10,30 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-// traffic is a stream of requests to a Service from every node, a new connection each.
-type traffic struct {
-	stop context.CancelFunc
-	done sync.WaitGroup
-
-	mu       sync.Mutex
-	requests map[string]int // guarded by mu; by the node they came from
-	wrong    []string       // guarded by mu; requests that failed or were answered outside of the loop
-}
-
-// startTraffic begins the stream. Each answer must come from one of the nodes that allowed has for the node
-// asking; each request must succeed.
-func (f *fixture) startTraffic(service *corev1.Service, allowed reach) *traffic {
-	ctx, stop := context.WithCancel(f.ctx)
-	t := &traffic{stop: stop, requests: map[string]int{}}
-	url := workload.URL(service)
+// startTraffic begins a stream of requests to a Service from every node of allowed, which has the nodes that may
+// answer it.
+func (f *fixture) startTraffic(service *corev1.Service, allowed reach) *workload.Traffic {
+	traffic := workload.StartTraffic(f.ctx, workload.URL(service), 2*time.Millisecond)
 	for name, nodes := range allowed {
 		node, err := shared.Node(name)
 		f.must(err)
-		t.done.Go(func() {
-			for ctx.Err() == nil {
-				// Bounded by time of its own: a request that is under way when the traffic ends is awaited.
-				attempt, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-				answer, err := workload.Ask(attempt, node, url)
-				cancel()
-				t.count(name, nodes, answer, err)
-				time.Sleep(2 * time.Millisecond)
-			}
-		})
+		traffic.From(node, strings.Fields(nodes))
 	}
-	f.Cleanup(func() { t.end() })
-	return t
-}
-
-func (t *traffic) count(from, allowed string, answer workload.Answer, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.requests[from]++
-	switch {
-	case err != nil:
-		t.wrong = append(t.wrong, fmt.Sprintf("%s: %v", from, err))
-	case !slices.Contains(strings.Fields(allowed), answer.Node):
-		t.wrong = append(t.wrong, fmt.Sprintf("%s was answered by %s", from, answer.Node))
-	}
-}
-
-func (t *traffic) end() {
-	t.stop()
-	t.done.Wait()
+	f.Cleanup(func() { traffic.End() })
+	return traffic
 }
 
 // atLeast waits until every node has made that many more requests.
-func (f *fixture) atLeast(t *traffic, more int) {
+func (f *fixture) atLeast(traffic *workload.Traffic, more int) {
 	f.Helper()
-	t.mu.Lock()
-	before := maps.Clone(t.requests)
-	t.mu.Unlock()
+	before := map[string]int{}
+	for name := range closedLoop {
+		before[name] = traffic.Tried(name)
+	}
 	f.eventually(fmt.Sprintf("%d more requests from every node", more), func() error {
-		t.mu.Lock()
-		defer t.mu.Unlock()
 		for name := range closedLoop {
-			if t.requests[name] < before[name]+more {
-				return fmt.Errorf("%s has made %d", name, t.requests[name]-before[name])
+			if made := traffic.Tried(name) - before[name]; made < more {
+				return fmt.Errorf("%s has made %d", name, made)
 			}
 		}
 		return nil
@@ -84,15 +41,11 @@ func (f *fixture) atLeast(t *traffic, more int) {
 }
 
 // expectFlawless ends the traffic; every request must have succeeded.
-func (f *fixture) expectFlawless(t *traffic) {
+func (f *fixture) expectFlawless(traffic *workload.Traffic) {
 	f.Helper()
-	t.end()
-	total := 0
-	for _, count := range t.requests {
-		total += count
+	tried, failed := traffic.End()
+	if len(failed) > 0 {
+		f.Fatalf("%d of %d requests went wrong, the first: %s", len(failed), tried, failed[0])
 	}
-	if len(t.wrong) > 0 {
-		f.Fatalf("%d of %d requests went wrong, the first: %s", len(t.wrong), total, t.wrong[0])
-	}
-	f.Logf("%d requests, none failed", total)
+	f.Logf("%d requests, none failed", tried)
 }

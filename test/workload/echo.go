@@ -153,3 +153,16 @@ func SetPodCondition(ctx context.Context, client kubernetes.Interface, namespace
 	}
 	return nil
 }
+
+// CreatePod creates one echo pod of the workload on a node, whatever the scheduler would say.
+func CreatePod(ctx context.Context, client kubernetes.Interface, namespace, name, workload, node string) error {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: Labels(workload)},
+		Spec:       PodSpec(),
+	}
+	pod.Spec.NodeName = node
+	if _, err := client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const (
+	// stateSize is that of the state directories that get full, in bytes.
+	stateSize = 2 << 20
+	// writeErrors counts the snapshots that could not be written, writesDone those that could.
+	writeErrors = `application_grid_wrapper_snapshot_writes_total{result="error"}`
+	writesDone  = `application_grid_wrapper_snapshot_writes_total{result="ok"}`
+)
+
+// expectMore waits until a counter of the wrapper has risen above a value.
+func (s *site) expectMore(metric string, than float64) {
+	s.Helper()
+	s.eventually(deadline, metric+" rises", func() error {
+		if value, _ := s.metric(metric); value <= than {
+			return fmt.Errorf("it is %v", value)
+		}
+		return nil
+	})
+}
+
+// unwritable is a fault of the disk. What changes while it lasts is shown at once, but is not in the snapshot: a
+// wrapper that is killed offline then goes back to what it could write last.
+func unwritable(name string, inflict, relieve func(*cluster.Node) error) fault {
+	return fault{
+		name: name, bound: deadline * 3 / 2, restarts: true,
+		node: cluster.NodeSpec{StateDirSize: stateSize},
+		inflict: func(s *site) {
+			s.kept()
+			s.must(inflict(s.node))
+		},
+		during: func(s *site) {
+			s.Helper()
+			s.eventually(deadline, "the change arrives although it cannot be written", func() error {
+				if got := s.reach(s.canary); got != near2 {
+					return fmt.Errorf("it reaches %s", got)
+				}
+				return nil
+			})
+			s.expectMore(writeErrors, 0)
+			cutLink(s)
+			s.restartOffline()
+			s.eventually(s.fault.bound, "the data plane shows what the snapshot has", func() error {
+				if got := s.reach(s.canary); got != near1+" "+near2 {
+					return fmt.Errorf("it reaches %s", got)
+				}
+				return nil
+			})
+			s.lose("what changed since the last write, while offline")
+		},
+		relieve: func(s *site) {
+			s.must(relieve(s.node))
+			restoreLink(s)
+		},
+		after: func(s *site) {
+			s.expectSynced()
+			s.expectMore(writesDone, 0)
+		},
+	}
+}
+
+func TestDisk(t *testing.T) {
+	runAll(t, []fault{
+		unwritable("disk full", (*cluster.Node).FillStateDir, (*cluster.Node).EmptyStateDir),
+		unwritable("state directory read-only", (*cluster.Node).ForbidStateWrites, (*cluster.Node).AllowStateWrites),
+	})
+}

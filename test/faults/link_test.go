@@ -1,0 +1,44 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+func cutLink(s *site)     { s.must(s.node.CutLink(s.ctx)) }
+func restoreLink(s *site) { s.must(s.node.RestoreLink(s.ctx)) }
+
+func TestLink(t *testing.T) {
+	faults := []fault{
+		{
+			name: "link cut for 5 s", lasts: 5 * time.Second, bound: deadline, isolates: true,
+			inflict: cutLink, relieve: restoreLink,
+		},
+		{
+			// What is frozen stays so: only new connections work, and it is for the wrapper to notice.
+			name: "connections half-open", bound: 90 * time.Second,
+			inflict: func(s *site) { s.must(s.node.FreezeConnections(s.ctx)) },
+		},
+		{
+			name: "30 % loss, 300 ms delay", lasts: forms(10*time.Second, time.Minute), bound: deadline,
+			node: cluster.NodeSpec{Interposed: true},
+			inflict: func(s *site) {
+				s.node.Interposer.Behave(cluster.Behaviour{Delay: 300 * time.Millisecond})
+				s.must(s.node.LoseOnLink(s.ctx, 30))
+			},
+			relieve: func(s *site) {
+				s.node.Interposer.Behave(cluster.Behaviour{})
+				restoreLink(s)
+			},
+		},
+	}
+	if !testing.Short() {
+		faults = append(faults, fault{
+			name: "link cut for 2 min", lasts: 2 * time.Minute, bound: deadline, isolates: true,
+			inflict: cutLink, relieve: restoreLink,
+		})
+	}
+	runAll(t, faults)
+}

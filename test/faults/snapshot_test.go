@@ -1,0 +1,301 @@
+package faults
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/netns"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	// blockSize is what a disk loses at once, in bytes.
+	blockSize = 512
+	// patience is how long a wrapper is asked: longer than it waits for its upstream before it would serve a snapshot.
+	patience = 1500 * time.Millisecond
+	// wrappersAtOnce is how many are started beside each other. They sleep for most of the time.
+	wrappersAtOnce = 12
+)
+
+// servedPaths are what a snapshot answers, and kube-proxy asks for.
+var servedPaths = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/nodes?fieldSelector=metadata.name%3D"}
+
+// lone is a wrapper by itself on this machine's loopback; nothing listens at its upstream.
+type lone struct {
+	url, stateDir string
+	paths         []string
+	output        bytes.Buffer
+	cmd           *exec.Cmd
+}
+
+// startLone starts a wrapper of the site's node with this content of its snapshot, in a directory of its own.
+func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
+	dir, err := os.MkdirTemp(s.TempDir(), "state")
+	if err != nil {
+		return nil, err
+	}
+	l := &lone{stateDir: dir, paths: slices.Clone(servedPaths)}
+	l.paths[len(l.paths)-1] += s.node.Spec.Name
+	if err := os.WriteFile(filepath.Join(dir, "snapshot"), snapshot, 0o600); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	l.url = "http://" + address
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	const nowhere = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]}`
+	if err := os.WriteFile(kubeconfig, []byte(nowhere), 0o600); err != nil {
+		return nil, err
+	}
+	l.cmd = exec.Command(wrapperBin, "--kubeconfig="+kubeconfig, "--hostname="+s.node.Spec.Name, "--bind-address="+address, "--state-dir="+dir)
+	l.cmd.Stdout, l.cmd.Stderr = &l.output, &l.output
+	return l, thread.Start(l.cmd)
+}
+
+func (l *lone) stop() {
+	l.cmd.Process.Kill()
+	l.cmd.Wait()
+}
+
+// statuses asks for every list; 0 stands for no answer.
+func (l *lone) statuses(ctx context.Context) []int {
+	var statuses []int
+	for _, path := range l.paths {
+		status := 0
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url+path, nil)
+		if err == nil {
+			if response, err := http.DefaultClient.Do(request); err == nil {
+				status = response.StatusCode
+				response.Body.Close()
+			}
+		}
+		statuses = append(statuses, status)
+	}
+	return statuses
+}
+
+// expectRejected checks that the snapshot is set aside and that nothing but 503 is ever answered.
+func (l *lone) expectRejected(ctx context.Context) error {
+	rejected := filepath.Join(l.stateDir, "snapshot.rejected")
+	refused := false
+	for begin := time.Now(); time.Since(begin) < patience || !refused; {
+		for i, status := range l.statuses(ctx) {
+			if status != http.StatusServiceUnavailable && status != 0 {
+				return fmt.Errorf("%s was answered with status %d\n%s", l.paths[i], status, l.output.String())
+			}
+			refused = refused || status == http.StatusServiceUnavailable
+		}
+		if time.Since(begin) > deadline {
+			return errors.New("it did not answer\n" + l.output.String())
+		}
+		time.Sleep(5 * between)
+	}
+	if _, err := os.Stat(rejected); err != nil {
+		return fmt.Errorf("the snapshot was not set aside: %w\n%s", err, l.output.String())
+	}
+	if _, err := os.Stat(filepath.Join(l.stateDir, "snapshot")); err == nil {
+		return errors.New("the snapshot is still there")
+	}
+	return nil
+}
+
+// expectServed waits until the lists are served, and returns how long that took.
+func (l *lone) expectServed(ctx context.Context) (time.Duration, error) {
+	begin := time.Now()
+	for {
+		statuses := l.statuses(ctx)
+		if !slices.ContainsFunc(statuses, func(status int) bool { return status != http.StatusOK }) {
+			return time.Since(begin), nil
+		}
+		if time.Since(begin) > deadline {
+			return 0, fmt.Errorf("the lists are answered with %v\n%s", statuses, l.output.String())
+		}
+		time.Sleep(between)
+	}
+}
+
+// A snapshot in which anything at all is damaged is never served, whatever the place. The full form damages every
+// block, the short one every eighth and the last.
+func TestSnapshotDamaged(t *testing.T) {
+	t.Parallel()
+	damages := []struct {
+		name   string
+		damage func(whole []byte, at int) []byte
+	}{
+		{"snapshot corrupted, every block", func(whole []byte, at int) []byte {
+			damaged := bytes.Clone(whole)
+			damaged[min(at+at/blockSize%blockSize, len(whole)-1)] ^= 1 << (at / blockSize % 8) // another place in every block
+			return damaged
+		}},
+		{"snapshot truncated, every block", func(whole []byte, at int) []byte { return whole[:at] }},
+	}
+	for _, d := range damages {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, fault{name: d.name})
+			defer s.conclude()
+			s.fatten()
+			s.kept()
+			whole, err := os.ReadFile(s.snapshotFile())
+			s.must(err)
+			thread := netns.NewThread()
+			defer thread.Close()
+
+			// That a good one is served tells that the damage is why the others are not.
+			good, err := s.startLone(thread, whole)
+			s.must(err)
+			took, err := good.expectServed(s.ctx)
+			good.stop()
+			s.must(err)
+			s.Logf("the whole snapshot, of %d bytes, was served %s after its process was started", len(whole), took.Round(time.Millisecond))
+
+			step := 1
+			if testing.Short() {
+				step = 8
+			}
+			blocks := (len(whole) + blockSize - 1) / blockSize
+			var places []int
+			for block := 0; block < blocks; block += step {
+				places = append(places, block*blockSize)
+			}
+			if last := (blocks - 1) * blockSize; places[len(places)-1] != last {
+				places = append(places, last)
+			}
+			slots := make(chan struct{}, wrappersAtOnce)
+			var runs sync.WaitGroup
+			for _, at := range places {
+				slots <- struct{}{}
+				runs.Go(func() {
+					defer func() { <-slots }()
+					l, err := s.startLone(thread, d.damage(whole, at))
+					if err == nil {
+						err = l.expectRejected(s.ctx)
+						l.stop()
+					}
+					if err != nil {
+						s.Errorf("damaged at %d of %d: %v", at, len(whole), err)
+					}
+				})
+			}
+			runs.Wait()
+			s.result.lost = []string{fmt.Sprintf("the snapshot, all %d times set aside (%d of %d blocks)", len(places), len(places), blocks)}
+		})
+	}
+}
+
+// fatten gives the site a snapshot of some more blocks: with Services that do not compress well.
+func (s *site) fatten() {
+	s.Helper()
+	for i := range 8 {
+		random := make([]byte, 3<<10)
+		rand.Read(random)
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:        s.canary.Name + "-" + strconv.Itoa(i),
+				Annotations: map[string]string{workload.TopologyKeys: `["` + unitLabel + `"]`, "random": base64.StdEncoding.EncodeToString(random)},
+			},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: workload.Port}}},
+		}
+		_, err := shared.Client().CoreV1().Services(namespace).Create(s.ctx, service, metav1.CreateOptions{})
+		s.must(err)
+		s.Cleanup(func() { deleteService(service.Name) })
+	}
+}
+
+// A wrapper whose clock is a day behind that of the process before it numbers its events above those nevertheless, and
+// a client that comes with one of those is told to list again. The clock of one process cannot be set alone, so it is
+// the state directory that comes from a day ahead.
+func TestClockSetBack(t *testing.T) {
+	t.Parallel()
+	const ahead = 24 * time.Hour
+	f := fault{name: "clock set back by a day", bound: 90 * time.Second, restarts: true}
+	var given uint64
+	f.inflict = func(s *site) {
+		s.kept()
+		s.killWrapper()
+		given = uint64(time.Now().Add(ahead).UnixMicro())
+		for _, name := range []string{"revision", "snapshot"} {
+			file := filepath.Join(s.node.StateDir, name)
+			content, err := os.ReadFile(file)
+			s.must(err)
+			content, err = withRevision(content, given)
+			s.must(err)
+			s.must(os.WriteFile(file, content, 0o600))
+		}
+		s.must(s.node.Wrapper.Launch())
+	}
+	f.after = func(s *site) {
+		list, err := s.observer.client.Resource(observed[0]).List(s.ctx, metav1.ListOptions{})
+		s.must(err)
+		revision, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
+		s.must(err)
+		if revision <= given {
+			s.Errorf("after revision %d was given out, the process with the earlier clock is at %d", given, revision)
+		}
+		for _, old := range []uint64{given, given - 1000, uint64(time.Now().UnixMicro())} {
+			reply, err := s.get(fmt.Sprintf("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion=%d", old))
+			s.must(err)
+			if reply.Status != http.StatusGone {
+				s.Errorf("a watch from revision %d, of before the restart, was answered with status %d: %s", old, reply.Status, reply.Body)
+			}
+		}
+	}
+	f.run(t)
+}
+
+// withRevision is a file of a state directory with another revision in it. The format is pkg/snapshot's: a head of 12
+// bytes, compressed records, of which the first (1, length 8) is the revision, and the SHA-256 of all before.
+func withRevision(file []byte, revision uint64) ([]byte, error) {
+	const head = 12
+	if len(file) < head+sha256.Size {
+		return nil, fmt.Errorf("a file of %d bytes", len(file))
+	}
+	reader, err := gzip.NewReader(bytes.NewReader(file[head : len(file)-sha256.Size]))
+	if err != nil {
+		return nil, err
+	}
+	records, err := io.ReadAll(reader)
+	if err != nil {
+		return nil, err
+	}
+	if len(records) < 10 || records[0] != 1 || records[1] != 8 {
+		return nil, fmt.Errorf("the first record is not a revision: % x", records[:min(10, len(records))])
+	}
+	binary.BigEndian.PutUint64(records[2:], revision)
+	var changed bytes.Buffer
+	changed.Write(file[:head])
+	writer := gzip.NewWriter(&changed)
+	if _, err := writer.Write(records); err != nil {
+		return nil, err
+	}
+	if err := writer.Close(); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(changed.Bytes())
+	return append(changed.Bytes(), sum[:]...), nil
+}

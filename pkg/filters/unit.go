@@ -34,6 +34,10 @@ func WithUnit() Filter {
 			}
 			segment, rest, _ := strings.Cut(escaped, "/")
 			unit, err := url.PathUnescape(segment)
+			if (unit == "api" || unit == "apis") && !strings.HasPrefix(rest, "api") {
+				// An empty unit is lost where clients join paths: the API's own prefix would be taken for it.
+				err = errors.New("the unit is missing")
+			}
 			if err == nil {
 				if problems := validation.IsValidLabelValue(unit); len(problems) > 0 {
 					err = errors.New(problems[0])

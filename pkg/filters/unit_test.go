@@ -21,6 +21,7 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 		"/superedge-ingress/unit-a/api/v1/services?a=b":   `"unit-a" true /api/v1/services a=b`,
 		"/superedge-ingress/unit%2Da/api/v1/pods/x%2Fy":   `"unit-a" true /api/v1/pods/x%2Fy `,
 		"/superedge-ingress//api/v1/services":             `"" true /api/v1/services `,
+		"/superedge-ingress/apis/apis/apps/v1":            `"apis" true /apis/apps/v1 `,
 		"/superedge-ingress/unit-a/":                      `"unit-a" true / `,
 		"/superedge-ingress/unit-a":                       `"unit-a" true / `,
 		"/superedge-ingress":                              `"" false /superedge-ingress `,
@@ -30,7 +31,7 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", path, w.Body, want)
 		}
 	}
-	for _, path := range []string{"/superedge-ingress/no%20unit/api", "/superedge-ingress/a%2Fb/api", "/superedge-ingress/" + strings.Repeat("a", 64) + "/api", "/superedge-ingress/..%2F/api"} {
+	for _, path := range []string{"/superedge-ingress/no%20unit/api", "/superedge-ingress/a%2Fb/api", "/superedge-ingress/" + strings.Repeat("a", 64) + "/api", "/superedge-ingress/..%2F/api", "/superedge-ingress/apis/discovery.k8s.io/v1/endpointslices", "/superedge-ingress/api/v1/services"} {
 		if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusBadRequest || statusOf(t, w).Message == "" {
 			t.Errorf("%s: got %d %s", path, w.Code, w.Body)
 		}

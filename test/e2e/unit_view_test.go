@@ -29,7 +29,7 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 			node, err := shared.Node("a1")
 			f.must(err)
 			factories := map[string]informers.SharedInformerFactory{}
-			for _, unit := range []string{unitA, unitB, "unit-c", ""} {
+			for _, unit := range []string{unitA, unitB, "unit-c"} {
 				config := node.WrapperConfig(cluster.RoleKubeProxy)
 				config.Host += "/superedge-ingress/" + unit
 				client, err := kubernetes.NewForConfig(config)

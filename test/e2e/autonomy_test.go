@@ -130,13 +130,18 @@ func TestDeadNeighbours(t *testing.T) {
 	health = f.startHealthService(a1, "")
 	health.says("a1", a1.Address, "b1", "not-a-node")
 	expect("it is back, and calls a1 itself dead", "a1 a2", "a1 a2 b2", "a1 a2")
-	reply, err := a1.Get(f.ctx, a1.WrapperURL()+"/metrics")
-	f.must(err)
-	for _, want := range []string{"application_grid_wrapper_dead_nodes 2\n", `application_grid_wrapper_autonomy_polls_total{result="ok"}`, `application_grid_wrapper_autonomy_polls_total{result="unreachable"}`} {
-		if !strings.Contains(reply.Body, want) {
-			t.Errorf("the metrics do not say %s", want)
+	f.eventually("the metrics tell", func() error {
+		reply, err := a1.Get(f.ctx, a1.WrapperURL()+"/metrics")
+		if err != nil {
+			return err
 		}
-	}
+		for _, want := range []string{"application_grid_wrapper_dead_nodes 2\n", `application_grid_wrapper_autonomy_polls_total{result="ok"}`, `application_grid_wrapper_autonomy_polls_total{result="unreachable"}`} {
+			if !strings.Contains(reply.Body, want) {
+				return fmt.Errorf("they do not say %s", want)
+			}
+		}
+		return nil
+	})
 	health.mu.Lock()
 	health.answer = "<html>"
 	health.mu.Unlock()

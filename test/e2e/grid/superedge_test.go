@@ -106,6 +106,7 @@ func TestFromSuperEdge(t *testing.T) {
 	grids := f.createTheirGrids()
 	f.createTheirChildren(grids)
 	f.eventually("the pods run", func() error { return f.running(8) })
+	f.expectSaid("grid status -n "+f.namespace, 3, "is application-grid-controller running?")
 	before := f.identities()
 
 	begin := time.Now()
@@ -114,6 +115,7 @@ func TestFromSuperEdge(t *testing.T) {
 	f.expectReady("StatefulSetGrid", "statefulsetgrid-demo", 2)
 	f.expectCondition("ServiceGrid", "servicegrid-demo", "Ready", metav1.ConditionTrue, "Ready")
 	f.Logf("taken over %s after the start", time.Since(begin))
+	f.expectSaid("grid status -n "+f.namespace, 0)
 	f.expectOurCRDs()
 	f.stays("pods and the workloads' history stay", 3*time.Second, func() error {
 		if after := f.identities(); !maps.Equal(before, after) {
@@ -186,13 +188,16 @@ func (f *fixture) theirCRDs() {
 	for plural := range names {
 		f.must(f.crds().Delete(f.ctx, plural+".superedge.io", metav1.DeleteOptions{}))
 	}
-	for plural, kind := range names {
+	for plural := range names {
 		f.eventually("no CRD "+plural, func() error {
 			if _, err := f.crds().Get(f.ctx, plural+".superedge.io", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return fmt.Errorf("got %w", err)
 			}
 			return nil
 		})
+	}
+	f.expectSaid("grid status", 1, "the server has no superedge.io/v1: install application-grid-controller")
+	for plural, kind := range names {
 		if kind == "" {
 			continue
 		}

@@ -306,6 +306,8 @@ func TestCompletion(t *testing.T) {
 		"view svc/|":             "svc/echo-svc",
 		"view echo-svc |":        "",
 		"view -n elsewhere |":    "",
+		"view -n shop |":         "echo-svc",
+		"view -n shop ec|":       "echo-svc",
 		"status --context |":     "x",
 		"status --all-names|":    "--all-namespaces",
 		"status --kubeconfig=|/": "",

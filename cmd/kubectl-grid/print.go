@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -167,11 +168,8 @@ func printView(out io.Writer, view *gridview.View, output format) error {
 			if len(unit.Endpoints) == 0 {
 				rows = append(rows, append(first, none, "-", "-", "-"))
 			}
-			for i, e := range unit.Endpoints {
-				if i > 0 {
-					first = []string{"\"", "\"", "\"", "\""}
-				}
-				rows = append(rows, append(first, strings.Join(e.Addresses, ","), e.Pod, e.Node, ready(e)))
+			for _, e := range unit.Endpoints {
+				rows = append(rows, append(slices.Clone(first), strings.Join(e.Addresses, ","), e.Pod, e.Node, ready(e)))
 			}
 		}
 		if err := printTable(out, rows); err != nil {

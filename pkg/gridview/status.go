@@ -82,7 +82,11 @@ func Workloads(kind, child string, grid metav1.Object, spec *v1.WorkloadGridSpec
 		names[unit] += 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		state, told := status.States[name]
+		state := status.States[name]
+		told := state.Phase != "" // SuperEdge's controller told of no phase
+		if !told && nodes != nil && nodes[name] == 0 {
+			continue
+		}
 		unit := Unit{
 			Name: name, Phase: state.Phase, Child: grid.GetName() + "-" + name, Template: state.Template,
 			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas, Available: state.AvailableReplicas,

@@ -82,6 +82,10 @@ func TestUnits(t *testing.T) {
 			"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
 			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is removed now: denied",
 		},
+		{
+			"SuperEdge's status", map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes, map[string]string{"echo-east": "u"},
+			"east Unknown 2/2 2: the controller has not told of this unit yet",
+		},
 		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of this unit yet"},
 		{"the controller is away: a new unit, and children", nil, nodes, map[string]string{}, "east Missing 0/0 2: there is no Deployment echo-east of this grid"},
 		{"the controller is away: deleted", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{}, "east Missing 2/2 2: there is no Deployment echo-east of this grid"},

@@ -58,8 +58,8 @@ func (f *fixture) kubectl(args ...string) said {
 	return said{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// expectSaid runs kubectl until it ends with the code, and all of says stands in its output, tables with one space
-// between columns.
+// expectSaid runs kubectl until it ends with the code, and all of says stands in its output: tables with one space
+// between columns, $KEY for the test's unit label.
 func (f *fixture) expectSaid(line string, code int, says ...string) said {
 	f.Helper()
 	var last said
@@ -67,7 +67,7 @@ func (f *fixture) expectSaid(line string, code int, says ...string) said {
 		last = f.kubectl(strings.Fields(line)...)
 		text := last.rows() + "\n" + last.stderr
 		for _, want := range says {
-			if want = strings.ReplaceAll(want, "KEY", f.key); !strings.Contains(text, want) {
+			if want = strings.ReplaceAll(want, "$KEY", f.key); !strings.Contains(text, want) {
 				return fmt.Errorf("it does not say %q, but (%d)\n%s%s", want, last.code, last.stdout, last.stderr)
 			}
 		}
@@ -97,10 +97,10 @@ func TestPlugin(t *testing.T) {
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
 	f.expectSaid("grid status"+in, 0,
 		"KIND GRID KEY UNIT DESIRED READY UPDATED STATE\n",
-		"DeploymentGrid demo KEY east 2 2 2 Ready\n", "DeploymentGrid demo KEY west 2 2 2 Ready\n",
-		"ServiceGrid demo KEY <all> - - - Ready: Service demo-svc is closed over 2 units\n")
-	f.expectSaid("grid view demo-svc"+in, 0, "Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["KEY"]`,
-		"east "+east+" KEY 2/2 10.", "west "+west+" KEY 2/2 10.", "The closed loop holds: every one of 2 units has a ready endpoint.")
+		"DeploymentGrid demo $KEY east 2 2 2 Ready\n", "DeploymentGrid demo $KEY west 2 2 2 Ready\n",
+		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc is closed over 2 units\n")
+	f.expectSaid("grid view demo-svc"+in, 0, "Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
+		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.", "The closed loop holds: every one of 2 units has a ready endpoint.")
 
 	// A unit that lacks a pod.
 	f.cordon(west, true)
@@ -108,12 +108,12 @@ func TestPlugin(t *testing.T) {
 	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
 		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD STATE\n",
-		"DeploymentGrid demo KEY west 2 1 2 1 1 default demo-west Progressing: 1 of 2 pods not ready\n")
-	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" KEY 1/1 10.", "The closed loop holds")
+		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west Progressing: 1 of 2 pods not ready\n")
+	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
 	for _, pod := range f.pods("demo-west-") {
 		f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
 	}
-	f.expectSaid("grid view demo"+in, 3, "west "+west+" KEY 0/0 <none> - - -\n", "The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
+	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n", "The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
 	var view struct {
 		Closed  bool
 		Without []string
@@ -138,7 +138,7 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid --version", 0, "kubectl-grid ")
 	f.expectSaid("__complete grid st", 0, "status How it stands")
 	f.expectSaid("__complete grid view"+in+" de", 0, "demo-svc")
-	f.expectSaid("__complete grid status dg/"+in+" dg/", 0, "dg/demo")
+	f.expectSaid("__complete grid status"+in+" dg/", 0, "dg/demo")
 }
 
 // TestPluginViews: Services that are not a grid's: several keys, endpoints that no node sees, a bad annotation.
@@ -168,14 +168,14 @@ func TestPluginViews(t *testing.T) {
 	f.must(err)
 	in := " -n " + f.namespace
 	f.expectSaid("grid view s"+in, 3,
-		"east "+east+" KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" KEY 0/0 <none>",
-		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label KEY\n",
+		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
+		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
 		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n", "without a ready endpoint: west")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
 	f.expectSaid("grid view s"+in, 0,
-		"KEY=east,region.KEY=r "+east+" KEY 1/1 10.1.0.1", "KEY=west,region.KEY=r "+west+" region.KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
+		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1", "$KEY=west,region.$KEY=r "+west+" region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: KEY}}`)
-	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=KEY is not a JSON array of label keys", "the annotation does not parse")
+	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=$KEY is not a JSON array of label keys", "the annotation does not parse")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: null}}`)
 	f.expectSaid("grid view s"+in, 0, "is not governed: it has no topologyKeys, and every node sees all endpoints.", "4/4 10.1.0.4")
 }

@@ -122,7 +122,9 @@ func shop() server {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone1": unit}}}
 	}
 	deploymentGrids := &v1.DeploymentGridList{Items: []v1.DeploymentGrid{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.WorkloadGridSpec{GridUniqKey: "zone1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.WorkloadGridSpec{
+			GridUniqKey: "zone1", TemplatePool: map[string]v1.Template{"small": {Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}},
+		},
 		Status: v1.WorkloadGridStatus{Units: 2, States: map[string]v1.UnitState{"east": ready, "west": missing}, Conditions: conditions},
 	}}}
 	service := corev1.Service{ObjectMeta: metav1.ObjectMeta{
@@ -138,6 +140,10 @@ func shop() server {
 		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")}},
 		"/api/v1/namespaces/shop/services":          &corev1.ServiceList{Items: []corev1.Service{service}},
 		"/api/v1/namespaces/shop/services/echo-svc": &service,
+		"/api/v1/namespaces/shop/pods": &corev1.PodList{Items: []corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Name: "echo-west-1"}, Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": "west"}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/2 nodes\nare available"}}},
+		}}},
 		"/api/v1/nodes": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{node("n1", "east"), node("n2", "west")}},
 		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices": &discoveryv1.EndpointSliceList{},
 	}}
@@ -156,14 +162,14 @@ func TestStatus(t *testing.T) {
 	o := call(t, shop(), "status")
 	want := `KIND GRID KEY UNIT DESIRED READY UPDATED STATE
 DeploymentGrid echo zone1 east 2 2 2 Ready
-DeploymentGrid echo zone1 west 2 1 2 Progressing: 1 of 2 pods not ready
-ServiceGrid echo zone1 <all> - - - Ready: Service echo-svc is closed over 2 units`
+DeploymentGrid echo zone1 west 2 1 2 Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available
+ServiceGrid echo zone1 <all> - - - Ready: Service echo-svc for 2 units`
 	if o.code != exitProblems || squeeze(o.stdout) != want || o.stderr != "" {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}
 	o = call(t, shop(), "status", "dg/echo", "-o", "wide", "--problems")
 	want = `KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD STATE
-DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west Progressing: 1 of 2 pods not ready`
+DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available`
 	if o.code != exitProblems || squeeze(o.stdout) != want {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}
@@ -198,7 +204,7 @@ func TestEncodings(t *testing.T) {
 		if json.Unmarshal(converted, &a) != nil || json.Unmarshal(compact.Bytes(), &b) != nil || asJSON.code != exitProblems || asYAML.code != exitProblems {
 			t.Errorf("%s: got %+v, %+v", args, asJSON, asYAML)
 		}
-		for _, name := range []string{`"grids":[{"kind":"DeploymentGrid"`, `"gridUniqKey":"zone1"`, `"phase":"Progressing"`, `"problem":"1 of 2 pods not ready"`, `"healthy":false`} {
+		for _, name := range []string{`"grids":[{"kind":"DeploymentGrid"`, `"gridUniqKey":"zone1"`, `"phase":"Progressing"`, `"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`, `"healthy":false`} {
 			if args == "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}
@@ -239,6 +245,8 @@ The closed loop does not hold: 2 of 2 units without a ready endpoint: east, west
 func TestFailures(t *testing.T) {
 	noNodes := shop()
 	noNodes.forbidden = "/nodes"
+	noPods := shop()
+	noPods.forbidden = "/pods"
 	noGrids := shop()
 	noGrids.forbidden = "/deploymentgrids"
 	for _, test := range []struct {
@@ -256,6 +264,7 @@ func TestFailures(t *testing.T) {
 		{"no such Service, by kind", shop(), "view svc/absent", flags.ExitFailure, `services "absent" not found`},
 		{"forbidden", noGrids, "status", flags.ExitFailure, "forbidden"},
 		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems, "Warning: units are those that the controller has told of: you may not read them: nodes is forbidden"},
+		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are not ready: you may not read them"},
 		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure, `asking for nodes, whose labels are the units: nodes is forbidden: User "jane"`},
 		{"no such kind", shop(), "status pods", flags.ExitUsage, `"pods" is no kind of grid; there are deploymentgrids (dg), `},
 		{"no name", shop(), "status dg/", flags.ExitUsage, "give one KIND/NAME"},

@@ -99,7 +99,7 @@ func printGrids(out io.Writer, grids []gridview.Grid, output format, namespaces 
 		case g.Problem != "":
 			add(all, blank, orDash(g.Service), g.Problem)
 		case g.Service != "":
-			add(all, blank, g.Service, fmt.Sprintf("Ready: Service %s is closed over %s", g.Service, count(int(g.UnitCount), "unit")))
+			add(all, blank, g.Service, fmt.Sprintf("Ready: Service %s for %s", g.Service, count(int(g.UnitCount), "unit")))
 		}
 		for _, u := range g.Units {
 			nodes := "-"

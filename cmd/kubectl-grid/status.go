@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -204,23 +206,63 @@ func (c cluster) statuses(ctx context.Context, namespace string, found []foundGr
 				s.Children = map[string]*metav1.PartialObjectMetadata{}
 			}
 		}
-		grids = append(grids, gridOf(f, s))
+		if grid, ok := f.grid.(*v1.ServiceGrid); ok {
+			grids = append(grids, gridview.Service(grid, s))
+			continue
+		}
+		spec, status := f.workload()
+		var err error
+		if s.Pods, err = c.pods(ctx, f.grid.GetNamespace(), spec, status); err != nil {
+			c.warn("not said why pods of %s %s are not ready: %s", f.kind.kind, f.grid.GetName(), whyNot(err))
+		}
+		grids = append(grids, gridview.Workloads(f.kind.kind, f.kind.child.Kind, f.grid, spec, status, s))
 	}
 	return grids
 }
 
-func gridOf(f foundGrid, s gridview.Surroundings) gridview.Grid {
+// workload is the spec and the status of a grid that is no ServiceGrid.
+func (f foundGrid) workload() (*v1.WorkloadGridSpec, *v1.WorkloadGridStatus) {
 	switch grid := f.grid.(type) {
 	case *v1.DeploymentGrid:
-		return gridview.Workloads(f.kind.kind, f.kind.child.Kind, grid, &grid.Spec, &grid.Status, s)
+		return &grid.Spec, &grid.Status
 	case *v1.StatefulSetGrid:
-		return gridview.Workloads(f.kind.kind, f.kind.child.Kind, grid, &grid.Spec, &grid.Status, s)
+		return &grid.Spec, &grid.Status
 	case *v1.DaemonSetGrid:
-		return gridview.Workloads(f.kind.kind, f.kind.child.Kind, grid, &grid.Spec, &grid.Status, s)
-	case *v1.ServiceGrid:
-		return gridview.Service(grid, s)
+		return &grid.Spec, &grid.Status
 	}
-	return gridview.Grid{Kind: f.kind.kind, Name: f.grid.GetName(), Problem: fmt.Sprintf("%T is no kind of grid", f.grid)}
+	return &v1.WorkloadGridSpec{}, &v1.WorkloadGridStatus{}
+}
+
+// pods are those that the templates of units with missing pods select; none if no unit lacks one.
+func (c cluster) pods(ctx context.Context, namespace string, spec *v1.WorkloadGridSpec, status *v1.WorkloadGridStatus) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	asked := map[string]bool{}
+	for _, state := range status.States {
+		if state.ReadyReplicas >= state.Replicas || asked[state.Template] {
+			continue
+		}
+		asked[state.Template] = true
+		template := spec.Template
+		if state.Template != "" {
+			template = spec.TemplatePool[state.Template]
+		}
+		var workload struct {
+			Selector *metav1.LabelSelector `json:"selector"`
+		}
+		if err := json.Unmarshal(template.Raw, &workload); err != nil || workload.Selector == nil {
+			continue // the unit's problem is its template
+		}
+		selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
+		if err != nil {
+			continue
+		}
+		list := &corev1.PodList{}
+		if err := c.api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return nil, fmt.Errorf("asking for pods: %w", err)
+		}
+		pods = append(pods, list.Items...)
+	}
+	return pods, nil
 }
 
 // whyNot is the error of a request that the answer can do without.

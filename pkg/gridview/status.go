@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -65,6 +66,8 @@ type Surroundings struct {
 	// Children are the workloads, or the Services, that are labelled as children of one kind of grid in the grid's
 	// namespace, by name.
 	Children map[string]*metav1.PartialObjectMetadata
+	// Pods are those of the grid's units, or more.
+	Pods []corev1.Pod
 	// Now is the time that times are told relative to.
 	Now time.Time
 }
@@ -95,7 +98,7 @@ func Workloads(kind, child string, grid metav1.Object, spec *v1.WorkloadGridSpec
 			count := nodes[name]
 			unit.Nodes = &count
 		}
-		unit.Problem = describe(&unit, state, child, s)
+		unit.Problem = describe(&unit, state, child, spec.GridUniqKey, s)
 		if !told {
 			unit.Phase = Unknown
 			unit.Problem = "the controller has not told of this unit yet"
@@ -142,7 +145,7 @@ func (s Surroundings) nodesIn(key string) map[string]int {
 }
 
 // describe says in words why a unit is not Ready.
-func describe(unit *Unit, state v1.UnitState, child string, s Surroundings) string {
+func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings) string {
 	switch state.Phase {
 	case v1.UnitReady:
 		return ""
@@ -169,7 +172,7 @@ func describe(unit *Unit, state v1.UnitState, child string, s Surroundings) stri
 	}
 	switch {
 	case unit.Ready < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired)
+		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired) + s.why(key, unit.Name)
 	case unit.Updated < unit.Desired:
 		return fmt.Sprintf("%d of %d pods not updated yet", unit.Desired-unit.Updated, unit.Desired)
 	case unit.Available < unit.Desired:

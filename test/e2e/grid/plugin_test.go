@@ -98,7 +98,7 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid status"+in, 0,
 		"KIND GRID KEY UNIT DESIRED READY UPDATED STATE\n",
 		"DeploymentGrid demo $KEY east 2 2 2 Ready\n", "DeploymentGrid demo $KEY west 2 2 2 Ready\n",
-		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc is closed over 2 units\n")
+		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
 	f.expectSaid("grid view demo-svc"+in, 0, "Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
 		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.", "The closed loop holds: every one of 2 units has a ready endpoint.")
 
@@ -108,7 +108,7 @@ func TestPlugin(t *testing.T) {
 	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
 		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD STATE\n",
-		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west Progressing: 1 of 2 pods not ready\n")
+		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
 	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
 	for _, pod := range f.pods("demo-west-") {
 		f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))

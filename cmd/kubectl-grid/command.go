@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
@@ -130,26 +131,18 @@ type outputValue struct {
 }
 
 func (v *outputValue) names() []string {
-	var names []string
+	names := make([]string, 0, len(v.formats))
 	for _, f := range v.formats {
 		names = append(names, string(f))
 	}
 	return names
 }
 
+// list is the formats as a sentence names them. There is more than one.
 func (v *outputValue) list() string {
-	text := ""
-	for i, name := range v.names() {
-		switch {
-		case i == 0:
-		case i == len(v.formats)-1:
-			text += " or "
-		default:
-			text += ", "
-		}
-		text += name
-	}
-	return text
+	names := v.names()
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // String implements pflag.Value.

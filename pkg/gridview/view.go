@@ -125,7 +125,7 @@ func groupNodes(keys topology.Keys, nodes map[string]topology.Labels) []nodeGrou
 		}
 		groups[name].nodes = append(groups[name].nodes, node)
 	}
-	var sorted []nodeGroup
+	sorted := make([]nodeGroup, 0, len(groups))
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		sorted = append(sorted, *groups[name])
 	}
@@ -183,7 +183,7 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 	case endpoint.Node == "":
 		return "it names no node"
 	case !known:
-		return fmt.Sprintf("there is no node %s", endpoint.Node)
+		return "there is no node " + endpoint.Node
 	}
 	for _, key := range keys {
 		if _, ok := labels[key]; ok {
@@ -222,7 +222,7 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
 			}
 		}
 	}
-	var endpoints []Endpoint
+	endpoints := make([]Endpoint, 0, len(byIdentity))
 	for _, endpoint := range byIdentity {
 		slices.Sort(endpoint.Addresses)
 		endpoints = append(endpoints, *endpoint)

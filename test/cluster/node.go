@@ -186,10 +186,18 @@ func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
 	if !node.Spec.Direct {
 		args = append(args, "--master="+node.WrapperURL())
 	}
-	if node.Spec.Protocol == ListThenWatch {
+	switch {
+	case node.Spec.Protocol == ListThenWatch:
 		args = append(args, "--feature-gates=WatchListClient=false")
+	case node.Spec.Protocol == WatchList && node.Spec.KubeProxyBinary != "": // the components' has it on by itself
+		args = append(args, "--feature-gates=WatchListClient=true")
 	}
-	node.KubeProxy = c.component("kube-proxy@"+node.Spec.Name, node.namespace.Thread, node.rulesProgrammed, args...)
+	name := "kube-proxy@" + node.Spec.Name
+	if node.Spec.KubeProxyBinary != "" {
+		node.KubeProxy = c.program(name, node.Spec.KubeProxyBinary, node.namespace.Thread, node.rulesProgrammed, args...)
+	} else {
+		node.KubeProxy = c.component(name, node.namespace.Thread, node.rulesProgrammed, args...)
+	}
 	return c.startStep(ctx, node.KubeProxy)
 }
 

@@ -25,6 +25,9 @@ type informerNode struct {
 	factory informers.SharedInformerFactory
 }
 
+// userAgent is the name by which the wrapper's log tells the informer from others.
+func (n *informerNode) userAgent() string { return "informer-" + n.row.protocol + "-" + n.row.mode }
+
 // startInformers starts an informer for every protocol and encoding, at a node of either unit.
 func (f *fixture) startInformers() {
 	f.Helper()
@@ -40,6 +43,7 @@ func (f *fixture) startInformers() {
 			}
 			config := n.at.node.WrapperConfig(cluster.RoleKubeProxy)
 			config.ContentType, config.AcceptContentTypes = encoding.contentType, encoding.contentType
+			config.UserAgent = n.userAgent()
 			client, err := kubernetes.NewForConfig(config)
 			f.must(err)
 			n.factory = informers.NewSharedInformerFactory(client, 0)

@@ -351,19 +351,31 @@ func (f *fixture) checkCodes(when string, codes ...int) {
 	})
 }
 
-// noteRequests notes what each release asked. It is the same for both modes, or stands there twice.
+// noteRequests notes what each client asked, and checks that it used the protocol that it should. All modes ask the
+// same, or stand there twice.
 func (f *fixture) noteRequests() {
 	f.Helper()
 	for _, n := range f.proxies {
 		if n.node == nil {
 			continue
 		}
-		requests, err := logged(n.node, "kube-proxy")
-		f.must(err)
-		if len(requests) == 0 {
-			f.Errorf("%s: the wrapper's log has no request of its kube-proxy", n.spec.Name)
-		}
-		results.addAsk(fmt.Sprintf("kube-proxy %s, %s, %s", n.row.version, n.row.protocol, n.row.mode), kinds(requests))
+		f.try(&n.subject, "protocol", func() error {
+			requests, err := logged(n.node, "kube-proxy") // a binary kube-proxy-1.34 calls itself so
+			if err != nil {
+				return err
+			}
+			results.addAsk(fmt.Sprintf("kube-proxy %s, %s", n.row.version, n.row.protocol), kinds(requests))
+			return speaks(n.spec.Protocol, requests)
+		})
+	}
+	for _, n := range f.informers {
+		f.try(&n.subject, "protocol", func() error {
+			requests, err := logged(n.at.node, n.userAgent())
+			if err != nil {
+				return err
+			}
+			return speaks(cluster.Protocol(n.row.protocol), requests)
+		})
 	}
 }
 

@@ -3,7 +3,9 @@ package compat
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -122,10 +124,13 @@ var changing = []struct {
 }
 
 // kinds are the kinds of the requests: what changes from one time to the next is taken out, and each stands once,
-// with all codes of its answers.
+// with all codes of its answers. Whether one met a wrapper that was about to start is left out.
 func kinds(requests []request) []string {
 	codes := map[string][]string{}
 	for _, r := range requests {
+		if r.code == http.StatusServiceUnavailable {
+			continue
+		}
 		kind := r.verb + " " + r.uri
 		for _, c := range changing {
 			kind = c.pattern.ReplaceAllString(kind, c.with)
@@ -141,4 +146,25 @@ func kinds(requests []request) []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// speaks checks that the requests are of this protocol: a client whose streamed list fails falls back to LIST, and
+// would work without doing what the table says.
+func speaks(protocol cluster.Protocol, requests []request) error {
+	lists, streams := 0, 0
+	for _, r := range requests {
+		switch {
+		case r.verb == "list":
+			lists++
+		case strings.Contains(r.uri, "sendInitialEvents=true"):
+			streams++
+		}
+	}
+	switch {
+	case len(requests) == 0:
+		return errors.New("the wrapper's log has none of its requests")
+	case protocol == cluster.WatchList && (lists > 0 || streams == 0), protocol == cluster.ListThenWatch && (lists == 0 || streams > 0):
+		return fmt.Errorf("does not use %s: %d lists, %d streamed lists", protocol, lists, streams)
+	}
+	return nil
 }

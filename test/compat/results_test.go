@@ -20,11 +20,8 @@ type table struct {
 // row is a line of the table: what was run, and how.
 type row struct{ component, version, protocol, mode, result string }
 
-// ask is what one release asks in one protocol, a line per kind of request.
-type ask struct {
-	who   string
-	lines []string
-}
+// ask is what is asked, a line per kind of request, and by whom: a release in a protocol.
+type ask struct{ who, lines []string }
 
 func (t *table) add(r row) {
 	t.mu.Lock()
@@ -37,12 +34,15 @@ func (t *table) addAsk(who string, lines []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.asks {
-		if slices.Equal(t.asks[i].lines, lines) {
-			t.asks[i].who += "; " + who
-			return
+		if !slices.Equal(t.asks[i].lines, lines) {
+			continue
 		}
+		if !slices.Contains(t.asks[i].who, who) {
+			t.asks[i].who = append(t.asks[i].who, who)
+		}
+		return
 	}
-	t.asks = append(t.asks, ask{who: who, lines: lines})
+	t.asks = append(t.asks, ask{who: []string{who}, lines: lines})
 }
 
 // String is the table, and what was asked, as Markdown.
@@ -54,9 +54,9 @@ func (t *table) String() string {
 	for _, r := range t.rows {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode, strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
 	}
-	b.WriteString("\nWhat they asked of the wrapper, and the codes of its answers:\n")
+	b.WriteString("\n## What they ask\n\nEvery kind of request to the wrapper, with the codes of its answers. A 410 is of a restarted wrapper; 503, which tells a\nclient to wait for one, is left out.\n")
 	for _, a := range t.asks {
-		fmt.Fprintf(&b, "\n%s:\n\n```\n%s\n```\n", a.who, strings.Join(a.lines, "\n"))
+		fmt.Fprintf(&b, "\n%s:\n\n```\n%s\n```\n", strings.Join(a.who, "; "), strings.Join(a.lines, "\n"))
 	}
 	return b.String()
 }

@@ -50,10 +50,12 @@ compat: build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old k
 	@for m in $(KUBE_PROXY_MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
 	BIN=$(BIN) COMPAT_DOC=$(CURDIR)/docs/compatibility.md go -C test test -count=1 -timeout 30m -v ./compat $(ARGS)
 
-# The version is stamped as in a release's binary; kube-proxy tells it to the servers that it asks.
+# The version is stamped as in a release's binary: what --version says, and the name by which kube-proxy asks servers.
 $(BIN)/kube-proxy-%: test/compat/kube-proxy-%/go.mod test/compat/kube-proxy-%/go.sum
-	@hack/progress.sh "building kube-proxy $* (about 4 minutes on 2 cores when nothing is built yet)" \
-		go -C $(<D) build -o $@ -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go -C $(<D) list -m -f '{{.Version}}' k8s.io/kubernetes)" \
+	@version=$$(go -C $(<D) list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		hack/progress.sh "building kube-proxy $$version (about 4 minutes on 2 cores when nothing is built yet)" \
+		go -C $(<D) build -o $@ \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" \
 		k8s.io/kubernetes/cmd/kube-proxy
 
 .PHONY: demo

@@ -351,8 +351,7 @@ func (f *fixture) checkCodes(when string, codes ...int) {
 	})
 }
 
-// noteRequests notes what each client asked, and checks that it used the protocol that it should. All modes ask the
-// same, or stand there twice.
+// noteRequests notes what each client asked, and checks that it used the protocol that it should.
 func (f *fixture) noteRequests() {
 	f.Helper()
 	for _, n := range f.proxies {
@@ -364,7 +363,7 @@ func (f *fixture) noteRequests() {
 			if err != nil {
 				return err
 			}
-			results.addAsk(fmt.Sprintf("kube-proxy %s, %s", n.row.version, n.row.protocol), kinds(requests))
+			results.addAsk(fmt.Sprintf("kube-proxy %s, %s", n.row.version, n.row.protocol), requests)
 			return speaks(n.spec.Protocol, requests)
 		})
 	}

@@ -3,7 +3,6 @@ package compat
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -20,8 +19,11 @@ type table struct {
 // row is a line of the table: what was run, and how.
 type row struct{ component, version, protocol, mode, result string }
 
-// ask is what is asked, a line per kind of request, and by whom: a release in a protocol.
-type ask struct{ who, lines []string }
+// ask is what a release asks in a protocol.
+type ask struct {
+	who      string
+	requests []request
+}
 
 func (t *table) add(r row) {
 	t.mu.Lock()
@@ -29,20 +31,17 @@ func (t *table) add(r row) {
 	t.rows = append(t.rows, r)
 }
 
-// addAsk notes what somebody asks. Who asks the same share one entry.
-func (t *table) addAsk(who string, lines []string) {
+// addAsk notes what somebody asks, beside what was noted of the same before: at another node, in another mode.
+func (t *table) addAsk(who string, requests []request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.asks {
-		if !slices.Equal(t.asks[i].lines, lines) {
-			continue
+		if t.asks[i].who == who {
+			t.asks[i].requests = append(t.asks[i].requests, requests...)
+			return
 		}
-		if !slices.Contains(t.asks[i].who, who) {
-			t.asks[i].who = append(t.asks[i].who, who)
-		}
-		return
 	}
-	t.asks = append(t.asks, ask{who: []string{who}, lines: lines})
+	t.asks = append(t.asks, ask{who: who, requests: requests})
 }
 
 // String is the table, and what was asked, as Markdown.
@@ -55,8 +54,17 @@ func (t *table) String() string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode, strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
 	}
 	b.WriteString("\n## What they ask\n\nEvery kind of request to the wrapper, with the codes of its answers. A 410 is of a restarted wrapper; 503, which tells a\nclient to wait for one, is left out.\n")
+	var order []string // who asks the same stands together
+	who := map[string][]string{}
 	for _, a := range t.asks {
-		fmt.Fprintf(&b, "\n%s:\n\n```\n%s\n```\n", strings.Join(a.who, "; "), strings.Join(a.lines, "\n"))
+		lines := strings.Join(kinds(a.requests), "\n")
+		if who[lines] == nil {
+			order = append(order, lines)
+		}
+		who[lines] = append(who[lines], a.who)
+	}
+	for _, lines := range order {
+		fmt.Fprintf(&b, "\n%s:\n\n```\n%s\n```\n", strings.Join(who[lines], "; "), lines)
 	}
 	return b.String()
 }

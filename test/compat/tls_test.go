@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -63,6 +64,14 @@ func TestClientsOverTLS(t *testing.T) {
 	f.eachNode("stopping CoreDNS", func(n *proxyNode) error { return n.node.CoreDNS.Stop() })
 	f.checkCodes("after the restart", http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable, http.StatusGone)
 	f.noteRequests()
+	f.eachNode("what CoreDNS asked", func(n *proxyNode) error {
+		requests, err := logged(n.node, "coredns/")
+		if err == nil && len(requests) == 0 {
+			err = errors.New("the wrapper's log has none of its requests")
+		}
+		results.addAsk("CoreDNS "+under.coreDNS, requests)
+		return err
+	})
 	f.conclude()
 	results.add(coreDNS.verdict())
 	results.add(kubectl.verdict())

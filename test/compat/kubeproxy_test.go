@@ -32,6 +32,10 @@ const (
 	supportedSkew = 3
 )
 
+// restartedCodes are the codes that clients in good health get of a wrapper that was restarted: 503 tells them to
+// wait while it starts, 410 those that resume from a revision of the process before to list again.
+var restartedCodes = []int{http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable, http.StatusGone}
+
 // fixture is a cluster with every kube-proxy in every protocol and mode on a node of its own, spread over two
 // units, and informers at two of these nodes.
 type fixture struct {
@@ -106,10 +110,7 @@ func TestKubeProxyAndInformers(t *testing.T) {
 	f.setReady(one, corev1.ConditionTrue)
 	f.expect("at last as in the beginning")
 
-	// Watches are counted when they end.
-	f.eachNode("stopping kube-proxy", func(n *proxyNode) error { return n.node.KubeProxy.Stop() })
-	// While a wrapper starts, 503 tells clients to wait, and 410 those with an old revision to list.
-	f.checkCodes("after the restart", http.StatusOK, http.StatusCreated, http.StatusServiceUnavailable, http.StatusGone)
+	f.checkCodes("after the restart", restartedCodes...)
 	f.noteRequests()
 	f.conclude()
 }
@@ -351,9 +352,13 @@ func (f *fixture) checkCodes(when string, codes ...int) {
 	})
 }
 
-// noteRequests notes what each client asked, and checks that it used the protocol that it should.
+// noteRequests stops everything, notes what each client asked, and checks that it used the protocol that it should
+// and got no other codes than expected.
 func (f *fixture) noteRequests() {
 	f.Helper()
+	f.eachNode("stopping kube-proxy", func(n *proxyNode) error { return n.node.KubeProxy.Stop() })
+	// A watch is logged when it ends, and all have ended when the wrapper has.
+	f.eachNode("stopping the wrapper", func(n *proxyNode) error { return n.node.Wrapper.Stop() })
 	for _, n := range f.proxies {
 		if n.node == nil {
 			continue

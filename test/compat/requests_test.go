@@ -148,11 +148,14 @@ func kinds(requests []request) []string {
 	return lines
 }
 
-// speaks checks that the requests are of this protocol: a client whose streamed list fails falls back to LIST, and
+// speaks checks that the requests are of this protocol, and were answered as a restarted wrapper may: a client whose streamed list fails falls back to LIST, and
 // would work without doing what the table says.
 func speaks(protocol cluster.Protocol, requests []request) error {
 	lists, streams := 0, 0
 	for _, r := range requests {
+		if !slices.Contains(restartedCodes, r.code) {
+			return fmt.Errorf("%s %s was answered %d", r.verb, r.uri, r.code)
+		}
 		switch {
 		case r.verb == "list":
 			lists++

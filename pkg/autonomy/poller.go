@@ -166,7 +166,7 @@ func (p *Poller) Run(ctx context.Context) {
 		}
 		asking = true
 		var attempt context.Context
-		attempt, giveUp = context.WithCancel(ctx)
+		attempt, giveUp = context.WithCancel(ctx) //nolint:gosec // every way on from here calls giveUp
 		wait.set(p.config.Clock, p.config.wait())
 		wg.Go(func() { answers <- p.ask(attempt) })
 	}

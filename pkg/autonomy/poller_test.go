@@ -253,7 +253,9 @@ func TestAnswers(t *testing.T) {
 		{"no object", body200(`{"a":false}`), "", "invalid", "JSON"},
 		{"too large an answer", body200(many(40000)), "", "invalid", "1048576"},
 		{"an endless answer", func(w http.ResponseWriter, _ *http.Request) {
-			for _, err := io.WriteString(w, "{"); err == nil; _, err = io.WriteString(w, strings.Repeat(" ", 1<<16)) {
+			_, err := io.WriteString(w, "{")
+			for err == nil {
+				_, err = io.WriteString(w, strings.Repeat(" ", 1<<16))
 			}
 		}, "", "invalid", "1048576"},
 		{"a broken answer", func(w http.ResponseWriter, _ *http.Request) {

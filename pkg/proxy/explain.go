@@ -34,7 +34,12 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, err)
 		return
 	}
+	body, err := json.Marshal(explanation)
+	if err != nil {
+		serve.WriteError(w, r, fmt.Errorf("encoding the explanation: %w", err))
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(explanation) // a client that is gone needs no error
+	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no error
 }

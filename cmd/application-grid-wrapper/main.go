@@ -17,6 +17,9 @@ func main() {
 }
 
 func run(args []string) int {
+	if len(args) > 0 && args[0] == "explain" {
+		return runExplain(args[1:], os.Stdout, os.Stderr)
+	}
 	o := newOptions()
 	return flags.Program{
 		Flags: o.flags, Usage: func() string { return o.flags.Usage(introduction) }, Version: &o.version, Ignored: o.ignored,

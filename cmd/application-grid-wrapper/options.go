@@ -92,7 +92,8 @@ func newOptions() *options {
 // introduction is what --help begins with.
 const introduction = "application-grid-wrapper stands between kube-proxy and the API server of an edge node (kube-proxy\n" +
 	"--master=http://localhost:51006) and shows it, of every Service with the annotation topologyKeys, only the\n" +
-	"endpoints on nodes of this node's own unit."
+	"endpoints on nodes of this node's own unit. application-grid-wrapper explain NAMESPACE/SERVICE tells which they\n" +
+	"are, and why."
 
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {

@@ -167,8 +167,8 @@ func (p *Poller) Run(ctx context.Context) {
 		asking = true
 		var attempt context.Context
 		attempt, giveUp = context.WithCancel(ctx)
-		wg.Go(func() { answers <- p.ask(attempt) })
 		wait.set(p.config.Clock, p.config.wait())
+		wg.Go(func() { answers <- p.ask(attempt) })
 	}
 	take := func(a answer) {
 		p.last = a
@@ -192,15 +192,15 @@ func (p *Poller) Run(ctx context.Context) {
 		case <-wait.c():
 			wait.stop()
 			giveUp()
-			p.done(resultTimeout)
 			take(answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())})
+			p.done(resultTimeout)
 		case a := <-answers:
 			asking = false
 			giveUp()
 			// Without the alarm, it has gone off: the answer comes too late.
 			if wait.stop() {
-				p.done(a.result)
 				take(a)
+				p.done(a.result)
 			}
 		case <-stale.c():
 			take(answer{result: resultStale, err: errStale})

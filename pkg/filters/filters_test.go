@@ -221,8 +221,8 @@ func encoded(t *testing.T, o storage.Typed) *wire.Object {
 func TestLocalEndpoints(t *testing.T) {
 	profiles := []string{"", "cmdline", "symbol", "heap", "goroutine", "allocs", "block", "mutex", "threadcreate"}
 	for _, debug := range []bool{false, true} {
-		handler := WithLocalEndpoints(LocalEndpoints{Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Debug: debug})(mark("upstream"))
-		for path, want := range map[string]string{"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream", "/api//v1": "upstream", "/a/../healthz": "upstream"} {
+		handler := WithLocalEndpoints(LocalEndpoints{Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"), Debug: debug})(mark("upstream"))
+		for path, want := range map[string]string{"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream", "/debug/explain/ns/svc": "explain", "/debug/explain/ns": "upstream", "/api//v1": "upstream", "/a/../healthz": "upstream"} {
 			if got := answer(handler, request(t, "GET", path)).Body.String(); got != want {
 				t.Errorf("%s: answered by %s, want %s", path, got, want)
 			}

@@ -10,12 +10,14 @@ import (
 // LocalEndpoints are the paths that the wrapper answers about itself.
 type LocalEndpoints struct {
 	Alive, Ready, Metrics http.Handler
+	// Explain answers /debug/explain/{namespace}/{service}; the two are variables of the mux.
+	Explain http.Handler
 	// Debug also serves /debug/pprof.
 	Debug bool
 }
 
-// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics and, for debugging, /debug/pprof. Without
-// debugging, /debug/pprof goes on like every other path.
+// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics, /debug/explain and, for debugging,
+// /debug/pprof. Without debugging, /debug/pprof goes on like every other path.
 func WithLocalEndpoints(local LocalEndpoints) Filter {
 	return func(next http.Handler) http.Handler {
 		router := mux.NewRouter().SkipClean(true).UseEncodedPath()
@@ -24,6 +26,7 @@ func WithLocalEndpoints(local LocalEndpoints) Filter {
 		get.Handle("/livez", local.Alive)
 		get.Handle("/readyz", local.Ready)
 		get.Handle("/metrics", local.Metrics)
+		get.Handle("/debug/explain/{namespace}/{service}", local.Explain)
 		if local.Debug {
 			router.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 			router.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -14,7 +14,8 @@ import (
 // served; requests for others go on.
 //
 // Another version of a served resource is answered 404, as by a server that does not have it: passed on, it
-// would come back unpruned. Requests for a subresource, and those that write, go on.
+// would come back unpruned. Requests for a subresource, and those that write, go on. A request that WithUnit
+// found a unit in is answered as that unit sees things.
 func WithServed(server *serve.Server, nodeName string) Filter {
 	served := make(map[schema.GroupResource]*storage.Resource)
 	for _, r := range storage.Resources() {
@@ -32,6 +33,12 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 				next.ServeHTTP(w, r)
 				return
 			}
+			server, release, err := asUnit(server, r)
+			if err != nil {
+				serve.WriteError(w, r, err)
+				return
+			}
+			defer release()
 			switch {
 			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) || (info.Name != "" && resource.Namespaced && info.Namespace == ""):
 				serve.WriteError(w, r, serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))

@@ -13,6 +13,7 @@ import (
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
 	chain := []filters.Filter{
+		filters.WithUnit(),
 		filters.WithRequestInfo(),
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
@@ -20,6 +21,7 @@ func (p *Proxy) chain() http.Handler {
 			Alive:   http.HandlerFunc(alive),
 			Ready:   p.readiness(),
 			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}),
+			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),
 		filters.WithBodyLimit(),

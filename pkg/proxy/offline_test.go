@@ -77,7 +77,8 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 		}
 		return ""
 	})
-	if took := time.Since(began); took > time.Second {
+	// On a quiet machine this is within 0.1 s of syncPatience; the fault suite holds the real program to 1 s.
+	if took := time.Since(began); took < syncPatience || took > 10*time.Second {
 		t.Errorf("served after %s", took)
 	}
 	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")

@@ -51,7 +51,7 @@ const (
 	gracePeriod = 10 * time.Second
 	// syncPatience is how long after the start the upstream may take before the snapshot is served. A node that
 	// starts is to have its Services within a second.
-	syncPatience = 700 * time.Millisecond
+	syncPatience = 500 * time.Millisecond
 	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It
 	// is as long as a connection may take to be made, or the first call after the link is back would fail.
 	awayPatience = apiclient.DialTimeout

@@ -609,3 +609,71 @@ func TestNotReadyBeforeTheStart(t *testing.T) {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	w := start(t, smallCluster(), nil)
+	if code, body := w.get("/debug/explain/default/s"); code != http.StatusServiceUnavailable && code != http.StatusOK {
+		t.Errorf("before it is synced: %d %s", code, body)
+	}
+	w.expectReady()
+	for path, want := range map[string]struct {
+		code  int
+		parts []string
+	}{
+		"/debug/explain/default/s":              {http.StatusOK, []string{`"node":"node0"`, `"kept":1`, "node node1 has zone=b, not a"}},
+		"/debug/explain/default/s?node=node1":   {http.StatusOK, []string{`"node":"node1"`, "node node0 has zone=a, not b"}},
+		"/debug/explain/default/s?node=nowhere": {http.StatusNotFound, []string{`nodes \"nowhere\" not found`}},
+		"/debug/explain/default/nothing":        {http.StatusNotFound, []string{`services \"default/nothing\" not found`}},
+	} {
+		code, body := w.get(path)
+		if code != want.code {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+		for _, part := range want.parts {
+			if !strings.Contains(body, part) {
+				t.Errorf("%s does not say %q: %s", path, part, body)
+			}
+		}
+	}
+}
+
+// TestViewFromAUnit is what /superedge-ingress/<unit>/ serves: lists and watches alike.
+func TestViewFromAUnit(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	w := start(t, api, nil)
+	w.expectReady()
+	const endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
+	for unit, want := range map[string][]bool{"a": {true, false}, "b": {false, true}, "c": {false, false}, "": {false, false}} {
+		code, body := w.get("/superedge-ingress/" + unit + endpointSlices)
+		if code != http.StatusOK || strings.Contains(body, "10.0.0.1") != want[0] || strings.Contains(body, "10.0.0.2") != want[1] {
+			t.Errorf("unit %q: %d %s", unit, code, body)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	watch := w.open(ctx, http.MethodGet, "/superedge-ingress/c"+endpointSlices+"?watch=true", "")
+	defer watch.Body.Close()
+	read := make([]byte, 64<<10)
+	if n, err := watch.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.") {
+		t.Fatalf("%s, %v", read[:n], err)
+	}
+	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "c"}}})
+	if n, err := watch.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") || strings.Contains(string(read[:n]), "10.0.0.1") {
+		t.Errorf("a node moved into the unit: %s, %v", read[:n], err)
+	}
+	// All else is as without the prefix.
+	if code, body := w.get("/superedge-ingress/a/readyz"); code != http.StatusOK {
+		t.Errorf("got %d %s", code, body)
+	}
+	if code, _ := w.get("/superedge-ingress/a/api/v1/nodes/node0"); code != http.StatusOK {
+		t.Errorf("this node: %d", code)
+	}
+	if _, body := w.get("/superedge-ingress/a/api/v1/namespaces/default/pods/x", "Authorization", "Bearer somebody"); strings.Contains(body, "superedge") {
+		t.Errorf("passed on as %s", body)
+	}
+	if !slices.ContainsFunc(api.Requests(), func(r upstreamtest.Request) bool { return r.Path == "/api/v1/namespaces/default/pods/x" }) {
+		t.Error("a request for another resource did not get to the upstream under its own path")
+	}
+}

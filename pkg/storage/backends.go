@@ -89,7 +89,7 @@ func (s *Store) join(b *backend, svc *service) {
 	g.members = append(g.members, b)
 	// Not decideAndPublish: the caller ranks the newcomer first.
 	if len(g.members) == 1 {
-		g.decision = svc.keys.Decide(s.here, topology.NoRank)
+		g.decision = s.decision(svc, topology.NoRank)
 	}
 }
 

@@ -17,34 +17,37 @@ import (
 func (s *Store) SetDeadNodes(names map[string]struct{}) {
 	dead := maps.Clone(names)
 	delete(dead, s.options.NodeName)
-	s.update(func() {
-		affected := make(map[*backend]struct{})
-		changed := func(name string, among map[string]struct{}) {
-			if _, both := among[name]; both || s.nodes[name] == nil {
-				return
-			}
-			for _, b := range s.nodes[name].backends {
-				affected[b] = struct{}{}
-			}
+	delete(dead, "") // endpoints without a node are on none
+	s.update(func() { s.each(func(s *Store) { s.setDead(dead) }) })
+}
+
+func (s *Store) setDead(dead map[string]struct{}) {
+	affected := make(map[*backend]struct{})
+	changed := func(name string, among map[string]struct{}) {
+		if _, both := among[name]; both || s.nodes[name] == nil {
+			return
 		}
-		for name := range s.dead {
-			changed(name, dead)
+		for _, b := range s.nodes[name].backends {
+			affected[b] = struct{}{}
 		}
-		for name := range dead {
-			changed(name, s.dead)
+	}
+	for name := range s.dead {
+		changed(name, dead)
+	}
+	for name := range dead {
+		changed(name, s.dead)
+	}
+	s.dead = dead
+	// All are ranked before the first is decided on: a decision between two ranks would be an event that
+	// never was.
+	for b := range affected {
+		s.rank(b)
+	}
+	for b := range affected {
+		if b.service == nil || !s.decideAndPublish(b.collection, b.service) {
+			s.publish(b.collection, b)
 		}
-		s.dead = dead
-		// All are ranked before the first is decided on: a decision between two ranks would be an event that
-		// never was.
-		for b := range affected {
-			s.rank(b)
-		}
-		for b := range affected {
-			if b.service == nil || !s.decideAndPublish(b.collection, b.service) {
-				s.publish(b.collection, b)
-			}
-		}
-	})
+	}
 }
 
 // DeadNodes are the names that SetDeadNodes was given last, without this node's.

@@ -50,7 +50,7 @@ func (in *Input) Apply(o *wire.Object) {
 			held.objects[nameOf(o)] = o
 			return
 		}
-		in.apply(o)
+		in.each(func(in *Input) { in.apply(o) })
 	})
 }
 
@@ -62,7 +62,7 @@ func (in *Input) Remove(namespace, name string) {
 			delete(held.objects, name)
 			return
 		}
-		in.remove(name)
+		in.each(func(in *Input) { in.remove(name) })
 	})
 }
 
@@ -74,9 +74,16 @@ func (in *Input) Replace(objects []*wire.Object) {
 			in.s.release()
 			return
 		}
-		in.replace(objects)
-		in.s.openTables()
+		in.each(func(in *Input) {
+			in.replace(objects)
+			in.s.openTables()
+		})
 	})
+}
+
+// each makes a change through this input and through that of every view.
+func (in *Input) each(change func(*Input)) {
+	in.s.each(func(s *Store) { change(s.inputs[in.name]) })
 }
 
 func (in *Input) replace(objects []*wire.Object) {
@@ -102,8 +109,10 @@ func (in *Input) SetAbsent() {
 			in.s.release()
 			return
 		}
-		in.absent(true)
-		in.s.openTables()
+		in.each(func(in *Input) {
+			in.absent(true)
+			in.s.openTables()
+		})
 	})
 }
 

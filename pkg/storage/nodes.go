@@ -51,6 +51,9 @@ func (s *Store) setNode(name string, known bool, labels topology.Labels) {
 		s.here = n.labels
 	}
 	s.forget(name, n)
+	if s.unit != nil && len(changed) > 0 {
+		s.nodeOfUnitChanged(before, n.labels)
+	}
 	switch {
 	case len(changed) == 0:
 	case name == s.options.NodeName:

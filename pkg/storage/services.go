@@ -80,6 +80,7 @@ func (s *Store) govern(svc *service, known bool, keys topology.Keys) {
 			}
 			s.byKey[key][svc] = struct{}{}
 		}
+		s.lookFrom(keys)
 	}
 	s.refresh(svc)
 }
@@ -115,7 +116,7 @@ func (s *Store) decide(c *collection, svc *service) (moved bool) {
 		best = min(best, b.rank)
 	}
 	before := g.decision.Key()
-	g.decision = svc.keys.Decide(s.here, best)
+	g.decision = s.decision(svc, best)
 	return g.decision.Key() != before
 }
 

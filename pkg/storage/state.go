@@ -100,7 +100,7 @@ func (s *Store) release() {
 	}
 	all := s.pending
 	s.pending, s.restored, s.options.State = nil, nil, nil
-	s.asOne(func() {
+	s.asOne(func(s *Store) {
 		for _, name := range inputOrder {
 			held := all[name]
 			switch {
@@ -109,28 +109,25 @@ func (s *Store) release() {
 				s.inputs[name].replace(nil)
 				s.inputs[name].absent(true)
 			case held.complete:
-				objects := make([]*wire.Object, 0, len(held.objects))
-				for _, o := range held.objects {
-					objects = append(objects, o)
-				}
-				slices.SortFunc(objects, compareObjects)
-				s.inputs[name].replace(objects)
+				s.inputs[name].replace(slices.SortedFunc(maps.Values(held.objects), compareObjects))
 			}
 		}
 	})
 }
 
 // asOne makes changes of which clients see the outcome only.
-func (s *Store) asOne(change func()) {
-	s.suspended = true
-	change()
-	s.suspended = false
-	for _, c := range s.collections() {
-		if c.table.ready {
-			s.publishAll(c)
+func (s *Store) asOne(change func(*Store)) {
+	s.each(func(s *Store) {
+		s.suspended = true
+		change(s)
+		s.suspended = false
+		for _, c := range s.collections() {
+			if c.table.ready {
+				s.publishAll(c)
+			}
 		}
-	}
-	s.openTables()
+		s.openTables()
+	})
 }
 
 // Restore serves Options.State until the upstream's state is complete. It does nothing, and returns false, if
@@ -144,7 +141,7 @@ func (s *Store) Restore() bool {
 		}
 		restored, s.restored = true, state
 		s.addresses = maps.Clone(state.Addresses)
-		s.asOne(func() {
+		s.asOne(func(s *Store) {
 			// The State may come from a process that had no use for it; then nothing is rewritten.
 			s.local.synced = true
 			for _, name := range inputOrder {

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -82,6 +83,13 @@ type Store struct {
 	live chan struct{}
 	// suspended is set while several changes are applied that clients are to see as one.
 	suspended bool
+
+	// views are this Store as seen from units, by unit.
+	views map[string]*unitView
+	// unit is set in such a view; its here is then the unit's value of every key. inhabited tells whether any
+	// node is of the unit.
+	unit      *string
+	inhabited bool
 
 	local          localEndpointState
 	serviceTable   *table
@@ -189,17 +197,17 @@ func (s *Store) openTables() {
 
 // publishAll shows all of a collection anew, in the order of lists.
 func (s *Store) publishAll(c *collection) {
-	backends := make([]*backend, 0, len(c.backends))
-	for _, b := range c.backends {
-		backends = append(backends, b)
-	}
-	slices.SortFunc(backends, func(a, b *backend) int { return compareObjects(a.upstream, b.upstream) })
 	for _, svc := range s.services {
 		s.decide(c, svc)
 	}
-	for _, b := range backends {
+	for _, b := range sorted(slices.Collect(maps.Values(c.backends))) {
 		s.publish(c, b)
 	}
+}
+
+// sorted are the backends in the order of lists.
+func sorted(backends []*backend) []*backend {
+	return slices.SortedFunc(slices.Values(backends), func(a, b *backend) int { return compareObjects(a.upstream, b.upstream) })
 }
 
 func compareObjects(a, b *wire.Object) int {

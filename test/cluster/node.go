@@ -454,6 +454,14 @@ func (n *Node) Get(ctx context.Context, url string) (*Reply, error) {
 	return get(ctx, newClient(n.dial(), nil), url)
 }
 
+// Listen opens a TCP listener in the node's namespace.
+func (n *Node) Listen(ctx context.Context, address string) (net.Listener, error) {
+	if n.namespace == nil {
+		return nil, fmt.Errorf("node %s has no namespace", n.Spec.Name)
+	}
+	return n.namespace.Listen(ctx, address)
+}
+
 // Run runs a program in the node's namespace and returns its output, of which the error has a copy.
 func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
 	if n.namespace == nil {

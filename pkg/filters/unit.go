@@ -1,0 +1,76 @@
+package filters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+// UnitPathPrefix begins the path of a request for what a named unit sees: the unit follows, then the path as it
+// is without. It is for an ingress controller that serves a unit from a node outside of it.
+const UnitPathPrefix = "/superedge-ingress/"
+
+// unitKey is where the unit of a request is kept.
+type unitKey struct{}
+
+// WithUnit takes UnitPathPrefix and the unit off a request's path. It comes before WithRequestInfo, and
+// WithServed heeds what it found.
+func WithUnit() Filter {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			escaped, ok := strings.CutPrefix(r.URL.EscapedPath(), UnitPathPrefix)
+			if !ok {
+				next.ServeHTTP(w, r)
+				return
+			}
+			segment, rest, _ := strings.Cut(escaped, "/")
+			unit, err := url.PathUnescape(segment)
+			if (unit == "api" || unit == "apis") && !strings.HasPrefix(rest, "api") {
+				// An empty unit is lost where clients join paths: the API's own prefix would be taken for it.
+				err = errors.New("the unit is missing")
+			}
+			if err == nil {
+				if problems := validation.IsValidLabelValue(unit); len(problems) > 0 {
+					err = errors.New(problems[0])
+				}
+			}
+			r = r.Clone(context.WithValue(r.Context(), unitKey{}, unit))
+			if err == nil {
+				r.URL.RawPath = "/" + rest
+				r.URL.Path, err = url.PathUnescape(r.URL.RawPath)
+			}
+			if err != nil {
+				serve.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("after %s the value of a node label is expected, then the path of an API request: %v", UnitPathPrefix, err)))
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// asUnit is the server of what the request's unit sees: the server itself if the request names none.
+func asUnit(server *serve.Server, r *http.Request) (*serve.Server, func(), error) {
+	unit, ok := r.Context().Value(unitKey{}).(string)
+	if !ok {
+		return server, func() {}, nil
+	}
+	view, release, err := server.Store.ViewFrom(unit)
+	if errors.Is(err, storage.ErrTooManyViews) {
+		return nil, nil, serve.NotReady(fmt.Sprintf("%v; one that nobody asks for is dropped after a while", err))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	fromUnit := *server
+	fromUnit.Store = view
+	return &fromUnit, release, nil
+}

@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/autonomy"
+)
+
+// healthService answers what the string holds, and 500 if that is empty.
+func healthService(t *testing.T) (*atomic.Value, *autonomy.Options) {
+	t.Helper()
+	says := &atomic.Value{}
+	says.Store("")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		body, _ := says.Load().(string)
+		if body == "" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(server.Close)
+	return says, &autonomy.Options{Address: server.URL, Interval: 400 * time.Millisecond}
+}
+
+// TestDeadNeighbours: from the health service to what clients see, and what /readyz, the metrics and the log say
+// of it: one line per change.
+func TestDeadNeighbours(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	api.Put(service("open", "[]"))
+	open := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "open-1", Labels: map[string]string{discoveryv1.LabelServiceName: "open"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node0")}, {Addresses: []string{"10.0.0.2"}, NodeName: ptr.To("node1")}},
+	}
+	api.Put(open)
+	says, options := healthService(t)
+	w := start(t, api, func(c *Config) { c.Autonomy = options })
+	shows := func(nodes string) {
+		t.Helper()
+		eventually(t, func() string {
+			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/" + open.Name)
+			for _, node := range []string{"node0", "node1"} {
+				if code != http.StatusOK || strings.Contains(body, `"nodeName":"`+node+`"`) != strings.Contains(nodes, node) {
+					return fmt.Sprintf("want %s: %d %s", nodes, code, body)
+				}
+			}
+			return ""
+		})
+	}
+	shows("node0 node1")
+	w.expectReadyz(http.StatusOK, "autonomy: no endpoint is hidden", "500")
+	says.Store(`{"node1":{"normal":false},"192.0.2.77":{"normal":false}}`)
+	shows("node0")
+	w.expectReadyz(http.StatusOK, "autonomy: endpoints on node1 are hidden", "192.0.2.77 not known")
+	expectMetric(t, w, "application_grid_wrapper_dead_nodes 1")
+	says.Store(`{"node1":{"normal":true}}`)
+	shows("node0 node1")
+	w.expectReadyz(http.StatusOK, "autonomy: no endpoint is hidden", "calls none dead")
+	expectMetric(t, w, "application_grid_wrapper_dead_nodes 0")
+	says.Store("")
+	w.expectReadyz(http.StatusOK, "500")
+	for _, result := range []string{"ok", "status"} {
+		expectMetric(t, w, `application_grid_wrapper_autonomy_polls_total{result="`+result+`"}`)
+	}
+	// Some polls later nothing more was said than there were changes.
+	counted := func(result string) (count int) {
+		_, body := w.get("/metrics")
+		if _, after, found := strings.Cut(body, `application_grid_wrapper_autonomy_polls_total{result="`+result+`"} `); found {
+			if _, err := fmt.Sscan(after, &count); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return count
+	}
+	said := func() int { return strings.Count(logged.String(), options.Address) }
+	polls, late, lines := counted("status"), counted("timeout"), said()
+	eventually(t, func() string {
+		if n := counted("status"); n < polls+3 {
+			return fmt.Sprintf("%d polls, then %d", polls, n)
+		}
+		return ""
+	})
+	// A poll that takes too long on a busy machine is a change.
+	if n := said(); n != lines && counted("timeout") == late {
+		t.Errorf("%d lines of the log name the health service, later %d, and nothing had changed", lines, n)
+	}
+}
+
+func expectMetric(t *testing.T, w *wrapper, line string) {
+	t.Helper()
+	eventually(t, func() string {
+		if _, body := w.get("/metrics"); !strings.Contains(body, line) {
+			return "the metrics do not say " + line
+		}
+		return ""
+	})
+}
+
+// TestNoHealthServiceIsAskedUnbidden: without the option there is no word of it.
+func TestNoHealthServiceIsAskedUnbidden(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	w := start(t, api, nil)
+	w.expectReady()
+	if _, body := w.get("/readyz"); strings.Contains(body, "autonomy") {
+		t.Errorf("/readyz says %s", body)
+	}
+	for _, r := range api.Requests() {
+		if fmt.Sprint(r.Query["limit"]) == "[250]" && r.Path == "/api/v1/nodes" && !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+			t.Errorf("nodes are listed with their status: %+v", r)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/gorilla/mux"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/storage"
+)
+
+// explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
+// storage.Explanation.
+func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
+	vars := mux.Vars(r)
+	service, node := types.NamespacedName{Namespace: vars["namespace"], Name: vars["service"]}, r.URL.Query().Get("node")
+	explanation, err := p.store.Explain(service, node)
+	switch {
+	case errors.Is(err, storage.ErrNotReady), errors.Is(err, storage.ErrAbsent):
+		err = serve.NotReady(err.Error())
+	case errors.Is(err, storage.ErrNoService):
+		err = apierrors.NewNotFound(storage.Services.GroupResource(), service.String())
+	case errors.Is(err, storage.ErrNoNode):
+		err = apierrors.NewNotFound(storage.Nodes.GroupResource(), node)
+	case err != nil:
+		err = fmt.Errorf("explaining Service %s: %w", service, err)
+	}
+	if err != nil {
+		serve.WriteError(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_ = json.NewEncoder(w).Encode(explanation) // a client that is gone needs no error
+}

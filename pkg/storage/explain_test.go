@@ -1,0 +1,138 @@
+package storage
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func explain(t *testing.T, s *Store, service, asNode string) *Explanation {
+	t.Helper()
+	e, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: service}, asNode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestExplain(t *testing.T) {
+	s := syncedStore(t, Options{})
+	s.NodeLabels().Apply(testNode(t, "node-x", ""))
+	for name, keys := range map[string]string{"free": "", "strict": `["zone"]`, "ordered": `["zone","*"]`, "broken": `zone`, "lacking": `["rack"]`, "two": `["rack","zone"]`} {
+		s.Services().Apply(testService(t, name, keys))
+		s.EndpointSlices().Apply(testSlice(t, name+"-1", name, "node-a2", "node-b1", "", "elsewhere"))
+	}
+	s.EndpointSlices().Apply(testSlice(t, "ordered-1", "ordered", "node-b1"))
+	s.Services().Apply(testService(t, "empty", `["zone"]`))
+	tests := []struct {
+		service, asNode string
+		kept, hidden    int
+		// says are reasons, one after the other.
+		says []string
+	}{
+		{"free", "", 4, 0, []string{"no topologyKeys", "no topologyKeys"}},
+		{"strict", "", 1, 3, []string{"node node-a2 has zone=a too", "node node-b1 has zone=b, not a", "names no node", "node elsewhere is not known"}},
+		{"strict", "node-b2", 1, 3, []string{"node node-a2 has zone=a, not b", "node node-b1 has zone=b too"}},
+		{"ordered", "", 1, 0, []string{`"*"`}},
+		{"broken", "", 0, 4, []string{"does not parse: not a JSON array"}},
+		{"lacking", "", 0, 4, []string{"node node-a1 has no label rack"}},
+		{"two", "", 1, 3, []string{"node node-a2 has zone=a too", "zone=b, not a"}},
+		{"two", "node-x", 0, 4, []string{"no ready endpoint shares a value of rack, zone with node node-x"}},
+		{"empty", "", 0, 0, nil},
+	}
+	for _, test := range tests {
+		e := explain(t, s, test.service, test.asNode)
+		if e.Kept != test.kept || e.Hidden != test.hidden {
+			t.Errorf("%s as %q: %d kept, %d hidden: %+v", test.service, test.asNode, e.Kept, e.Hidden, e)
+		}
+		for i, want := range test.says {
+			if i >= len(e.Endpoints) || !strings.Contains(e.Endpoints[i].Reason, want) {
+				t.Errorf("%s as %q: endpoint %d does not say %q: %+v", test.service, test.asNode, i, want, e.Endpoints)
+			}
+		}
+	}
+	if e := explain(t, s, "two", ""); e.DecidingKey != "zone" || e.Unit["zone"] != "a" || len(e.Unit) != 1 || e.Node != "node-a1" {
+		t.Errorf("got %+v", e)
+	}
+	s.SetDeadNodes(map[string]struct{}{"node-a2": {}})
+	if e := explain(t, s, "strict", ""); e.Kept != 0 || !strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead") {
+		t.Errorf("got %+v", e)
+	}
+	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "nothing"}, ""); err != ErrNoService { //nolint:errorlint // that very value
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, "nowhere"); err != ErrNoNode { //nolint:errorlint // that very value
+		t.Errorf("got %v", err)
+	}
+	if _, err := newStore(nil, 0).Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, ""); err != ErrNotReady { //nolint:errorlint // that very value
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestExplanationIsWhatIsShown: it is computed by itself, and must not tell another story than the view.
+func TestExplanationIsWhatIsShown(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 2))
+	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	nodes := []string{"node-a1", "node-a2", "node-b1", "node-b2", "elsewhere", ""}
+	for round := range 300 {
+		s := newStore(nil, 0)
+		c := cloud{InputNode: nil, InputServices: {testService(t, "svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`))}}
+		for _, name := range nodes[:4] {
+			c[InputNodes] = append(c[InputNodes], testNode(t, name, pick("a", "b")))
+		}
+		for i := range 1 + random.IntN(3) {
+			var on []string
+			for range random.IntN(4) {
+				on = append(on, pick(nodes...))
+			}
+			c[InputEndpointSlices] = append(c[InputEndpointSlices], testSlice(t, fmt.Sprint("svc-", i), "svc", on...))
+		}
+		c.fill(s, inputsOf)
+		s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
+
+		// As seen from here, and from another node that is asked itself.
+		for _, as := range []string{"node-a1", "node-a2"} {
+			there := New(Options{NodeName: as, KeepKubernetesEndpoint: true})
+			c.fill(there, inputsOf)
+			there.SetDeadNodes(s.DeadNodes())
+			var told, shown []string
+			for _, x := range explain(t, s, "svc", as).Endpoints {
+				if x.Kept {
+					told = append(told, x.Slice+" "+x.Addresses[0]+" "+x.Node)
+				}
+			}
+			objects, _, err := there.List(EndpointSlices, "ns")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range objects {
+				typed, err := o.Decode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range typed.(*discoveryv1.EndpointSlice).Endpoints {
+					shown = append(shown, o.Name()+" "+x.Addresses[0]+" "+*x.NodeName)
+				}
+			}
+			if fmt.Sprint(told) != fmt.Sprint(shown) {
+				t.Fatalf("seed %d round %d as %s: told %q, shown %q", seed, round, as, told, shown)
+			}
+		}
+	}
+}
+
+// TestExplanationOfASnapshot says that it is one.
+func TestExplanationOfASnapshot(t *testing.T) {
+	before := newStore(nil, 0)
+	smallCloud(t).fill(before, inputsOf)
+	e := explain(t, restored(t, before), "strict", "")
+	if len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "snapshot of "+time.Unix(1, 0).UTC().Format("2006")) || e.Kept != 2 {
+		t.Errorf("got %+v", e)
+	}
+}

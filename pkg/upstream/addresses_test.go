@@ -1,0 +1,212 @@
+package upstream
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
+)
+
+// testClock is a clock that a test moves.
+type testClock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *testClock) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *testClock) step(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+func nodeAt(name string, addresses ...string) *corev1.Node {
+	n := node(name, "a")
+	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: name})
+	for _, address := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
+	return n
+}
+
+// addressLists are the requests for nodes with their status.
+func addressLists(api *upstreamtest.API) []upstreamtest.Request {
+	return slices.DeleteFunc(api.Requests(), func(r upstreamtest.Request) bool {
+		return r.Path != "/api/v1/nodes" || r.Query["watch"] != nil || r.Query["fieldSelector"] != nil || strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
+	})
+}
+
+func addressesOf(s *storage.Store) string {
+	known := s.NodeAddresses()
+	var all []string
+	for _, address := range slices.SortedFunc(maps.Keys(known), netip.Addr.Compare) {
+		all = append(all, address.String()+"="+known[address])
+	}
+	return strings.Join(all, " ")
+}
+
+// TestNodeAddressesAreListed: in pages, from protobuf and JSON, of both families, and rarely.
+func TestNodeAddressesAreListed(t *testing.T) {
+	for name, behaviour := range map[string]upstreamtest.Behaviour{"protobuf": {}, "JSON": {JSONOnly: true}, "paged": {PageSize: 2}, "paged JSON": {PageSize: 1, JSONOnly: true}} {
+		t.Run(name, func(t *testing.T) {
+			api := upstreamtest.New()
+			api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
+			api.Put(nodeAt("node1", "10.0.0.2", "10.9.9.9"))
+			api.Put(nodeAt("node2", "::ffff:10.0.0.3", "10.9.9.9"))
+			api.Put(nodeAt("node3"))
+			api.Behave(behaviour)
+			clock := &testClock{now: time.Unix(1800000000, 0)}
+			f := followAt(t, api, clock.read)
+
+			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed {
+				t.Fatalf("listed %v, %v", listed, err)
+			}
+			// Of 10.9.9.9 nobody knows whose it is.
+			if got, want := addressesOf(f.store), "10.0.0.1=node0 10.0.0.2=node1 10.0.0.3=node2 fd00::1=node0"; got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+			lists := addressLists(api)
+			want := 1
+			if behaviour.PageSize > 0 {
+				want = (4 + behaviour.PageSize - 1) / behaviour.PageSize
+			}
+			if len(lists) != want {
+				t.Errorf("%d requests, want %d", len(lists), want)
+			}
+			for _, r := range lists {
+				if fmt.Sprint(r.Query["limit"]) != "[250]" {
+					t.Errorf("asked with %v", r.Query)
+				}
+			}
+			// Not again so soon, but then with what is new.
+			api.Put(nodeAt("node3", "10.0.0.4"))
+			clock.step(addressInterval - time.Second)
+			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || listed || len(addressLists(api)) != want {
+				t.Errorf("listed again: %v, %v", listed, err)
+			}
+			clock.step(time.Second)
+			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed || !strings.Contains(addressesOf(f.store), "10.0.0.4=node3") {
+				t.Errorf("listed %v, %v: %s", listed, err, addressesOf(f.store))
+			}
+		})
+	}
+}
+
+// TestNodeAddressesWaitForTheUpstream: a list that cannot succeed is not tried, and one that failed counts.
+func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
+	api := upstreamtest.New()
+	clock := &testClock{now: time.Unix(1800000000, 0)}
+	api.Put(nodeAt("node0", "10.0.0.1"))
+
+	// Before the first sync it waits, and ends with its context.
+	api.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
+	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Store: storage.New(storage.Options{}), NodeName: "node0", Clock: clock.read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if listed, err := u.ListAddresses(ctx); listed || err != nil || len(api.Requests()) > 0 {
+		t.Errorf("before the sync: listed %v, %v, %d requests", listed, err, len(api.Requests()))
+	}
+
+	api.Behave(upstreamtest.Behaviour{})
+	f := followAt(t, api, clock.read)
+	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
+	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err == nil || !strings.Contains(err.Error(), "addresses") {
+		t.Errorf("refused: listed %v, %v", listed, err)
+	}
+	api.Behave(upstreamtest.Behaviour{})
+	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err != nil {
+		t.Errorf("at once after that: listed %v, %v", listed, err)
+	}
+	clock.step(addressInterval)
+	for _, s := range f.upstream.sources {
+		if s.name == "nodes" {
+			s.noteResult(context.DeadlineExceeded)
+		}
+	}
+	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err != nil {
+		t.Errorf("while the link is down: listed %v, %v", listed, err)
+	}
+	for _, s := range f.upstream.sources {
+		if s.name == "nodes" {
+			s.noteResult(nil)
+		}
+	}
+	if listed, err := f.upstream.ListAddresses(t.Context()); !listed || err != nil || addressesOf(f.store) != "10.0.0.1=node0" {
+		t.Errorf("when it is up: listed %v, %v: %s", listed, err, addressesOf(f.store))
+	}
+}
+
+func TestListsOfAddressesThatAreNone(t *testing.T) {
+	for _, body := range []string{"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"NodeList","items":[{"status":{"addresses":[1]}}]}`, "k8s\x00", "k8s\x00\xff", "k8s\x00\x12\x03\x12\x01\xff"} {
+		if _, err := scanAddresses([]byte(body), func(string, string) {}); err == nil {
+			t.Errorf("%q is taken for a list of nodes", body)
+		}
+	}
+	whole, err := (&corev1.NodeList{ListMeta: metav1.ListMeta{Continue: "c"}, Items: []corev1.Node{*nodeAt("n", "10.0.0.1")}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	enveloped := append([]byte("k8s\x00\x0a\x0e\x0a\x02v1\x12\x08NodeList\x12"), byte(len(whole)|0x80), byte(len(whole)>>7))
+	enveloped = append(enveloped, whole...)
+	if next, err := scanAddresses(enveloped, func(string, string) {}); err != nil || next != "c" {
+		t.Errorf("%q, %v", next, err)
+	}
+}
+
+// followAt is follow on an API with a clock, until the view is complete.
+func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *follower {
+	t.Helper()
+	f := &follower{t: t, api: api, store: storage.New(storage.Options{NodeName: "node0"})}
+	var err error
+	f.upstream, err = New(Options{Config: &rest.Config{Host: serve(t, api)}, Store: f.store, NodeName: "node0", FollowKubernetesEndpoints: true, Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.upstream.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	eventually(t, func() string {
+		if _, err := f.store.Readable(storage.EndpointSlices); err != nil {
+			return err.Error()
+		}
+		watches := 0
+		for _, r := range api.Requests() {
+			if r.Path == "/api/v1/nodes" && r.Query["watch"] != nil {
+				watches++
+			}
+		}
+		if watches < 2 {
+			return "the nodes are not watched yet"
+		}
+		return ""
+	})
+	return f
+}

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/features"
+	featuretesting "k8s.io/client-go/features/testing"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// TestIngressControllerOfAnotherUnit: client-go informers, as ingress controllers have them, on a node of unit a
+// see what a named unit sees, in both protocols, and follow a node that moves.
+func TestIngressControllerOfAnotherUnit(t *testing.T) {
+	for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
+		t.Run(string(protocol), func(t *testing.T) {
+			featuretesting.SetFeatureDuringTest(t, features.WatchListClient, protocol == cluster.WatchList)
+			f := newFixture(t)
+			f.daemonSet("echo", unitLabel)
+			node, err := shared.Node("a1")
+			f.must(err)
+			factories := map[string]informers.SharedInformerFactory{}
+			for _, unit := range []string{unitA, unitB, "unit-c"} {
+				config := node.WrapperConfig(cluster.RoleKubeProxy)
+				config.Host += "/superedge-ingress/" + unit
+				client, err := kubernetes.NewForConfig(config)
+				f.must(err)
+				factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(f.namespace))
+				factory.Discovery().V1().EndpointSlices().Informer()
+				factory.Start(f.ctx.Done())
+				f.Cleanup(factory.Shutdown)
+				factories[unit] = factory
+			}
+			expect := func(what string, want map[string]string) {
+				t.Helper()
+				f.eventually(what, func() error {
+					for unit, factory := range factories {
+						listed, err := factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(f.namespace).List(labels.Everything())
+						if err != nil || len(listed) == 0 {
+							return fmt.Errorf("unit %q: no slices: %w", unit, err)
+						}
+						if got := nodesOf(listed); got != want[unit] {
+							return fmt.Errorf("unit %q sees endpoints on %q, want %q", unit, got, want[unit])
+						}
+					}
+					return nil
+				})
+			}
+			expect("every unit sees its own", map[string]string{unitA: "a1 a2", unitB: "b1 b2"})
+			f.relabel("b2", "unit-c")
+			expect("a node moves into a unit that nobody was of", map[string]string{unitA: "a1 a2", unitB: "b1", "unit-c": "b2"})
+		})
+	}
+}
+
+func nodesOf(listed []*discoveryv1.EndpointSlice) string {
+	var nodes []string
+	for _, slice := range listed {
+		for _, endpoint := range slice.Endpoints {
+			nodes = append(nodes, *endpoint.NodeName)
+		}
+	}
+	slices.Sort(nodes)
+	return strings.Join(nodes, " ")
+}
+
+// TestExplainCommand asks the running wrapper with the shipped binary, on the node.
+func TestExplainCommand(t *testing.T) {
+	f := newFixture(t)
+	service := f.daemonSet("echo", unitLabel)
+	f.expectReach("before", service, closedLoop)
+	node, err := shared.Node("a1")
+	f.must(err)
+	binary, err := binary("WRAPPER_BIN", "application-grid-wrapper")
+	f.must(err)
+	if _, err := os.Stat(binary); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, error) {
+		return node.Run(f.ctx, binary, append([]string{"explain", f.namespace + "/echo"}, args...)...)
+	}
+	table, err := run()
+	f.must(err)
+	t.Logf("\n%s", table)
+	for _, want := range []string{"Seen from node:  a1", unitLabel + "=" + unitA, "2 kept, 2 hidden", "node b1 has " + unitLabel + "=" + unitB + ", not " + unitA} {
+		if !strings.Contains(table, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	output, err := run("--as-node=b1", "--output=json")
+	f.must(err)
+	var explanation struct {
+		Node      string
+		Kept      int
+		Endpoints []struct {
+			Node string
+			Kept bool
+		}
+	}
+	f.must(json.Unmarshal([]byte(output), &explanation))
+	for _, e := range explanation.Endpoints {
+		if e.Kept != strings.HasPrefix(e.Node, "b") {
+			t.Errorf("as b1: %+v", e)
+		}
+	}
+	if explanation.Node != "b1" || explanation.Kept != 2 {
+		t.Errorf("as b1: %+v", explanation)
+	}
+	if output, err := run("--as-node=nowhere"); err == nil || !strings.Contains(output, `nodes "nowhere" not found`) {
+		t.Errorf("got %q, %v", output, err)
+	}
+}

@@ -160,7 +160,14 @@ func (s *site) change() {
 
 // hasConverged tells whether the data plane shows the change. It looks twice: of the thousands of looks of a fault that
 // lasts for minutes, one misses an endpoint that is still there.
-func (s *site) hasConverged() bool { return s.reach(s.canary) == near2 && s.reach(s.canary) == near2 }
+func (s *site) hasConverged() bool {
+	for range 2 {
+		if s.reach(s.canary) != near2 {
+			return false
+		}
+	}
+	return true
+}
 
 // awaitConverged waits until it does.
 func (s *site) awaitConverged() {

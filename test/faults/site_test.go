@@ -49,7 +49,7 @@ var sites atomic.Int64
 
 func newSite(t *testing.T, f fault) *site {
 	t.Helper()
-	s := &site{T: t, fault: f, ctx: t.Context(), result: result{fault: f.name, converged: -1}}
+	s := &site{T: t, fault: f, ctx: t.Context(), result: result{test: t.Name(), fault: f.name, converged: -1}}
 	number := sites.Add(1)
 	spec := f.node
 	spec.Name = fmt.Sprintf("site%d", number)

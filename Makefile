@@ -9,6 +9,10 @@ LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
 # Modules of this repository beside the product: the embedded cluster with its tests, the linters, and the generator.
 MODULES := . test hack/tools hack/generate
+# Further modules, each only the go.mod and go.sum of one release of kube-proxy. They are not among MODULES: `go mod
+# tidy` of one that was not built here before downloads 149 modules of 124 MB, which `make verify` does not spend on
+# what only `make compat` builds. That checks them itself.
+KUBE_PROXY_MODULES := $(patsubst %/go.mod,%,$(wildcard test/compat/kube-proxy-*/go.mod))
 
 # Nothing here needs C but the race detector. One value for all: with another, Go builds everything again.
 export CGO_ENABLED := 0
@@ -47,6 +51,20 @@ test-e2e: build cluster ## Runs the end-to-end tests and the short fault suite o
 test-faults: build cluster ## Runs the whole fault suite, 8 minutes. ARGS='-run TestLink -short' for less. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
+
+.PHONY: compat
+compat: build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old kube-proxies and other clients through the wrapper; writes docs/compatibility.md. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	@for m in $(KUBE_PROXY_MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
+	BIN=$(BIN) COMPAT_DOC=$(CURDIR)/docs/compatibility.md go -C test test -count=1 -timeout 30m -v ./compat $(ARGS)
+
+# The version is stamped as in a release's binary: what --version says, and the name by which kube-proxy asks servers.
+$(BIN)/kube-proxy-%: test/compat/kube-proxy-%/go.mod test/compat/kube-proxy-%/go.sum
+	@version=$$(go -C $(<D) list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+		hack/progress.sh "building kube-proxy $$version (about 4 minutes on 2 cores when nothing is built yet)" \
+		go -C $(<D) build -o $@ \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" \
+		k8s.io/kubernetes/cmd/kube-proxy
 
 .PHONY: demo
 demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.

@@ -78,6 +78,11 @@ func readCRDs() ([]*unstructured.Unstructured, error) {
 func ensureCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured, install bool) error {
 	if install {
 		u := crd.DeepCopy()
+		// A CRD that was once made through apiextensions.k8s.io/v1beta1 lets every unknown field pass, and goes on
+		// doing so until it is told not to. The tool that generates ours leaves false out.
+		if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
+			return fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
+		}
 		if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
 			return err
 		}

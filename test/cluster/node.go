@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 	"time"
@@ -202,10 +203,18 @@ func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
 	if !node.Spec.Direct {
 		args = append(args, "--master="+node.WrapperURL())
 	}
-	if node.Spec.Protocol == ListThenWatch {
+	switch {
+	case node.Spec.Protocol == ListThenWatch:
 		args = append(args, "--feature-gates=WatchListClient=false")
+	case node.Spec.Protocol == WatchList && node.Spec.KubeProxyBinary != "": // the components' has it on by itself
+		args = append(args, "--feature-gates=WatchListClient=true")
 	}
-	node.KubeProxy = c.component("kube-proxy@"+node.Spec.Name, node.namespace.Thread, node.rulesProgrammed, args...)
+	name := "kube-proxy@" + node.Spec.Name
+	if node.Spec.KubeProxyBinary != "" {
+		node.KubeProxy = c.program(name, node.Spec.KubeProxyBinary, node.namespace.Thread, node.rulesProgrammed, args...)
+	} else {
+		node.KubeProxy = c.component(name, node.namespace.Thread, node.rulesProgrammed, args...)
+	}
 	return c.startStep(ctx, node.KubeProxy)
 }
 
@@ -217,13 +226,33 @@ func (n *Node) rulesProgrammed(ctx context.Context) error {
 		return err
 	}
 	var health struct {
-		LastUpdated time.Time `json:"lastUpdated"`
+		LastUpdated string `json:"lastUpdated"`
 	}
 	if err := json.Unmarshal([]byte(reply.Body), &health); err != nil {
 		return fmt.Errorf("reading kube-proxy's healthz: %w", err)
 	}
-	if reply.Status != http.StatusOK || health.LastUpdated.IsZero() {
+	updated, err := time.Parse(time.RFC3339Nano, health.LastUpdated)
+	if err != nil {
+		// Old kube-proxies (1.29) write the time in another form, and say the present one before the first rules.
+		return n.rulesCounted(ctx)
+	}
+	if reply.Status != http.StatusOK || updated.IsZero() {
 		return fmt.Errorf("no rules programmed yet: status %d: %s", reply.Status, reply.Body)
+	}
+	return nil
+}
+
+// lastRules is kube-proxy's metric of when it last wrote rules, 0 before the first time.
+var lastRules = regexp.MustCompile(`(?m)^kubeproxy_sync_proxy_rules_last_timestamp_seconds(?:\{.*\})? [1-9]`)
+
+// rulesCounted asks kube-proxy's metrics whether it has written rules.
+func (n *Node) rulesCounted(ctx context.Context) error {
+	reply, err := n.Get(ctx, "http://"+local(proxyMetricsPort)+"/metrics")
+	if err != nil {
+		return err
+	}
+	if reply.Status != http.StatusOK || !lastRules.MatchString(reply.Body) {
+		return fmt.Errorf("no rules programmed yet: kube-proxy's metrics, status %d, do not say when", reply.Status)
 	}
 	return nil
 }

@@ -28,6 +28,8 @@ const (
 	WatchList Protocol = "watchlist"
 	// ListThenWatch is the classic LIST followed by a WATCH.
 	ListThenWatch Protocol = "list-then-watch"
+	// Unasked is whatever kube-proxy does when no flag tells it. Those before 1.30 have no such flag.
+	Unasked Protocol = "unasked"
 )
 
 // Options say what Start starts. Only Components is required.
@@ -85,6 +87,9 @@ type NodeSpec struct {
 	// ProxyMode and Protocol, if set, take the place of the cluster's.
 	ProxyMode ProxyMode
 	Protocol  Protocol
+	// KubeProxyBinary, if set, is the path of the kube-proxy to run in place of the one among the components: one
+	// of another release.
+	KubeProxyBinary string
 	// Direct lets this node's kube-proxy talk to kube-apiserver directly; the node has no wrapper.
 	Direct bool
 	// Kubelet runs a real kubelet over a fake runtime (kubemark) on this node instead of kwok. All its pods
@@ -152,8 +157,13 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 	if spec.ProxyMode != NFTables && spec.ProxyMode != IPTables {
 		return fmt.Errorf("node %s: proxy mode %q is not one of %s, %s", spec.Name, spec.ProxyMode, NFTables, IPTables)
 	}
-	if spec.Protocol != WatchList && spec.Protocol != ListThenWatch {
-		return fmt.Errorf("node %s: protocol %q is not one of %s, %s", spec.Name, spec.Protocol, WatchList, ListThenWatch)
+	if spec.Protocol != WatchList && spec.Protocol != ListThenWatch && spec.Protocol != Unasked {
+		return fmt.Errorf("node %s: protocol %q is not one of %s, %s, %s", spec.Name, spec.Protocol, WatchList, ListThenWatch, Unasked)
+	}
+	if spec.KubeProxyBinary != "" {
+		if err := executable(spec.KubeProxyBinary); err != nil {
+			return fmt.Errorf("node %s: kube-proxy: %w", spec.Name, err)
+		}
 	}
 	if o.Wrapper == "" {
 		spec.Direct = true

@@ -98,28 +98,15 @@ func (f *fixture) service(name string, options workload.ServiceOptions) *corev1.
 // podsOn returns the names of the workload's pods on a node.
 func (f *fixture) podsOn(name, node string) []string {
 	f.Helper()
-	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{
-		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: workload.Labels(name)}),
-		FieldSelector: "spec.nodeName=" + node,
-	})
+	names, err := workload.PodsOn(f.ctx, f.client, f.namespace, name, node)
 	f.must(err)
-	var names []string
-	for _, pod := range pods.Items {
-		names = append(names, pod.Name)
-	}
 	return names
 }
 
 // setReady sets the condition Ready of the workload's pods on a node.
 func (f *fixture) setReady(name, node string, status corev1.ConditionStatus) {
 	f.Helper()
-	pods := f.podsOn(name, node)
-	if len(pods) == 0 {
-		f.Fatalf("there is no pod of %s on %s", name, node)
-	}
-	for _, pod := range pods {
-		f.must(workload.SetPodCondition(f.ctx, f.client, f.namespace, pod, corev1.PodReady, status))
-	}
+	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, name, node, status))
 }
 
 // relabel moves a node to another unit, or out of all if unit is empty. The cleanup moves it back.
@@ -156,6 +143,8 @@ func (r reach) with(other reach) reach {
 func (f *fixture) expectReach(what string, service *corev1.Service, expected reach) {
 	f.Helper()
 	begin := time.Now()
+	ctx, cancel := context.WithTimeout(f.ctx, deadline)
+	defer cancel()
 	var mu sync.Mutex
 	var wrong []string
 	took := map[string]time.Duration{}
@@ -163,23 +152,13 @@ func (f *fixture) expectReach(what string, service *corev1.Service, expected rea
 	for _, name := range slices.Sorted(maps.Keys(expected)) {
 		node, err := shared.Node(name)
 		f.must(err)
-		want := expected[name]
-		if want == "" {
-			want = workload.Refused
-		}
 		group.Go(func() {
-			var got string
-			for got != want && time.Since(begin) < deadline && f.ctx.Err() == nil {
-				if got != "" {
-					time.Sleep(between)
-				}
-				got = strings.Join(workload.Reach(f.ctx, node, service, tries).Nodes(), " ")
-			}
+			err := workload.AwaitReach(ctx, node, service, expected[name], tries)
 			mu.Lock()
 			defer mu.Unlock()
 			took[name] = time.Since(begin)
-			if got != want {
-				wrong = append(wrong, fmt.Sprintf("from %s (%s, %s): want %s, got %s", name, node.Spec.ProxyMode, node.Spec.Protocol, want, got))
+			if err != nil {
+				wrong = append(wrong, fmt.Sprintf("(%s, %s) %v", node.Spec.ProxyMode, node.Spec.Protocol, err))
 			}
 		})
 	}

@@ -166,3 +166,36 @@ func CreatePod(ctx context.Context, client kubernetes.Interface, namespace, name
 	}
 	return nil
 }
+
+// PodsOn returns the names of the echo workload's pods on a node.
+func PodsOn(ctx context.Context, client kubernetes.Interface, namespace, name, node string) ([]string, error) {
+	pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: Labels(name)}),
+		FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of %s/%s on node %s: %w", namespace, name, node, err)
+	}
+	var names []string
+	for _, pod := range pods.Items {
+		names = append(names, pod.Name)
+	}
+	return names, nil
+}
+
+// SetReadyOn sets the condition Ready of the echo workload's pods on a node, of which there must be one.
+func SetReadyOn(ctx context.Context, client kubernetes.Interface, namespace, name, node string, status corev1.ConditionStatus) error {
+	pods, err := PodsOn(ctx, client, namespace, name, node)
+	if err != nil {
+		return err
+	}
+	if len(pods) == 0 {
+		return fmt.Errorf("there is no pod of %s/%s on node %s", namespace, name, node)
+	}
+	for _, pod := range pods {
+		if err := SetPodCondition(ctx, client, namespace, pod, corev1.PodReady, status); err != nil {
+			return err
+		}
+	}
+	return nil
+}

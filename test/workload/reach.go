@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,6 +51,32 @@ func Reach(ctx context.Context, from *cluster.Node, service *corev1.Service, tri
 		reached[answer.Node]++
 	})
 	return reached
+}
+
+// lookPause is the time between two looks of AwaitReach.
+const lookPause = 20 * time.Millisecond
+
+// AwaitReach looks, with this many tries each time, until the node reaches exactly the nodes of want: their names
+// in order, separated by spaces, or "" for nobody. If ctx ends before, the error says whom it reached last.
+func AwaitReach(ctx context.Context, from *cluster.Node, service *corev1.Service, want string, tries int) error {
+	if want == "" {
+		want = Refused
+	}
+	last := "nobody was asked"
+	for {
+		seen := strings.Join(Reach(ctx, from, service, tries).Nodes(), " ")
+		if ctx.Err() == nil { // what a look that was cut off saw means nothing
+			if seen == want {
+				return nil
+			}
+			last = seen
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("from %s: want %s, got %s", from.Spec.Name, want, last)
+		case <-time.After(lookPause):
+		}
+	}
 }
 
 // ReachPods is Reach by pod; requests that nobody answered are not counted.

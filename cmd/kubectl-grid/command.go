@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/version"
+)
+
+// exitProblems is the exit code when the question was answered, and the answer is that something is wrong. Both
+// `kubectl diff` and `systemctl status` tell the answer so, and a script can wait for 0; a failure to ask is
+// flags.ExitFailure.
+const exitProblems = 3
+
+// exitCodes is what --help says of them.
+const exitCodes = `
+Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong; 3 the answer names a
+problem.`
+
+// errProblems ends a command with exitProblems. What the problem is has been printed.
+var errProblems = errors.New("there are problems")
+
+// usageError is a command line that is wrong.
+type usageError struct{ error }
+
+// command is what all subcommands use.
+type command struct {
+	stdout, stderr io.Writer
+	// kubeconfig and overrides are the flags that lead to the API server.
+	kubeconfig string
+	overrides  clientcmd.ConfigOverrides
+}
+
+// run runs the command line and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot(stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errProblems):
+		return exitProblems
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "error: %v\nSee 'kubectl grid --help' for usage.\n", err)
+		return flags.ExitUsage
+	}
+	fmt.Fprintf(stderr, "error: %v\n", err)
+	return flags.ExitFailure
+}
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	c := &command{stdout: stdout, stderr: stderr}
+	root := &cobra.Command{
+		Use:   "kubectl-grid",
+		Short: "How it stands with grids, and what the units see of a Service",
+		Long: "kubectl grid says how it stands with the grids of application-grid, unit by unit, and what the nodes of\n" +
+			"every unit see of a Service.\n" + exitCodes,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl grid"},
+		Version:       version.String(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          usageArgs(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetVersionTemplate("kubectl-grid {{.Version}}\n")
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := root.PersistentFlags()
+	f.StringVar(&c.kubeconfig, "kubeconfig", "", "Path to the kubeconfig file to use")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	names.ClusterOverrideFlags.APIServer.ShortName = "s" // as kubectl has it
+	clientcmd.BindOverrideFlags(&c.overrides, f, names)
+	// Without the short -v, which is verbosity to users of kubectl.
+	root.Flags().Bool("version", false, "Print the version and exit")
+	for _, name := range []string{"namespace", "context", "cluster", "user"} { // names of no files
+		if err := root.RegisterFlagCompletionFunc(name, c.completeFlag(name)); err != nil {
+			panic(err) // the flag is bound above
+		}
+	}
+	root.AddCommand(newStatusCommand(c), newViewCommand(c))
+	return root
+}
+
+// usageArgs makes a mistake in the arguments a usageError.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
+// format is the value of --output.
+type format string
+
+// The formats of answers.
+const (
+	formatTable format = "table"
+	formatWide  format = "wide"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+)
+
+// bindOutput adds --output with these formats.
+func bindOutput(cmd *cobra.Command, to *format, formats ...format) {
+	value := &outputValue{to, formats}
+	*to = formats[0]
+	cmd.Flags().VarP(value, "output", "o", "Output format: "+value.list())
+	if err := cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return value.names(), cobra.ShellCompDirectiveNoFileComp
+	}); err != nil {
+		panic(err) // the flag is bound above
+	}
+}
+
+// outputValue is a format as a flag that takes some formats only.
+type outputValue struct {
+	to      *format
+	formats []format
+}
+
+func (v *outputValue) names() []string {
+	names := make([]string, 0, len(v.formats))
+	for _, f := range v.formats {
+		names = append(names, string(f))
+	}
+	return names
+}
+
+// list is the formats as a sentence names them. There is more than one.
+func (v *outputValue) list() string {
+	names := v.names()
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// String implements pflag.Value.
+func (v *outputValue) String() string { return string(*v.to) }
+
+// Type implements pflag.Value.
+func (v *outputValue) Type() string { return "format" }
+
+// Set implements pflag.Value.
+func (v *outputValue) Set(text string) error {
+	for _, f := range v.formats {
+		if text == string(f) {
+			*v.to = f
+			return nil
+		}
+	}
+	return fmt.Errorf("must be %s", v.list())
+}

@@ -1,0 +1,17 @@
+// Command kubectl-grid is a plugin of kubectl: `kubectl grid` says how it stands with grids, and what the units see of
+// a Service.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,2 @@
+// Package flagstest compares a program's flags with the documentation. Only tests import it.
+package flagstest

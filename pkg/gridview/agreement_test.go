@@ -1,0 +1,145 @@
+package gridview
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// TestAgreesWithTheWrapper: for random clusters, what OfService says that a node sees is what that node's wrapper
+// shows, endpoint by endpoint; and what nobody is said to see no wrapper shows.
+func TestAgreesWithTheWrapper(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	annotations := []string{"", "[]", `["a"]`, `["a","b"]`, `["b","a","*"]`, `["*"]`, "nonsense"}
+	compared := 0
+	for range 150 {
+		nodes := map[string]topology.Labels{}
+		for i := range 1 + random.IntN(6) {
+			labels := topology.Labels{}
+			for _, key := range []string{"a", "b"} {
+				if value := random.IntN(4); value < 3 {
+					labels[key] = []string{"", "x", "y"}[value]
+				}
+			}
+			nodes[fmt.Sprint("n", i)] = labels
+		}
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}}
+		if annotation := annotations[random.IntN(len(annotations))]; annotation != "" {
+			service.Annotations = map[string]string{"topologyKeys": annotation}
+		}
+		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(4))
+		for i := range endpointSlices {
+			endpointSlices[i] = discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: fmt.Sprint("s-", i), Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
+			}}
+			for j := range random.IntN(5) {
+				e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, j)}}
+				if node := random.IntN(8); node < 7 { // n6 is no node
+					e.NodeName = ptr.To(fmt.Sprint("n", node))
+				}
+				if ready := random.IntN(3); ready < 2 {
+					e.Conditions.Ready = ptr.To(ready == 1)
+				}
+				endpointSlices[i].Endpoints = append(endpointSlices[i].Endpoints, e)
+			}
+		}
+		view := OfService(service, endpointSlices, nodes)
+		said := map[string]string{}
+		for _, unit := range view.Units {
+			for _, node := range unit.Nodes {
+				said[node] = addresses(unit.Endpoints)
+			}
+		}
+		seen := map[string]bool{}
+		for node := range nodes {
+			shown := shownBy(t, node, service, endpointSlices, nodes)
+			if shown != said[node] {
+				t.Fatalf("node %s: the wrapper shows %q, the view says %q\nkeys %v\nnodes %v\nslices %+v", node, shown, said[node], service.Annotations, nodes, endpointSlices)
+			}
+			for address := range strings.FieldsSeq(shown) {
+				seen[address] = true
+			}
+			compared++
+		}
+		for _, hidden := range view.Hidden {
+			if seen[hidden.Addresses[0]] {
+				t.Fatalf("%s is said to be seen by no node: %s", hidden.Addresses[0], hidden.Reason)
+			}
+		}
+		total := 0
+		for _, s := range endpointSlices {
+			total += len(s.Endpoints)
+		}
+		if len(seen)+len(view.Hidden) != total {
+			t.Fatalf("%d endpoints are seen and %d hidden, of %d", len(seen), len(view.Hidden), total)
+		}
+	}
+	t.Logf("%d nodes' views compared", compared)
+}
+
+func addresses(endpoints []Endpoint) string {
+	var all []string
+	for _, e := range endpoints {
+		all = append(all, e.Addresses...)
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// shownBy is what the wrapper of a node shows of the slices.
+func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice, nodes map[string]topology.Labels) string {
+	t.Helper()
+	store := storage.New(storage.Options{NodeName: node, KeepKubernetesEndpoint: true})
+	var all []*wire.Object
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		all = append(all, encode(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodes[name]}}))
+	}
+	store.NodeLabels().Replace(all)
+	store.Services().Replace([]*wire.Object{encode(t, service)})
+	all = nil
+	for i := range endpointSlices {
+		all = append(all, encode(t, &endpointSlices[i]))
+	}
+	store.EndpointSlices().Replace(all)
+	objects, _, err := store.List(storage.EndpointSlices, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, object := range objects {
+		typed, err := object.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
+			shown = append(shown, e.Addresses...)
+		}
+	}
+	slices.Sort(shown)
+	return strings.Join(shown, " ")
+}
+
+func encode(t *testing.T, object interface{ Marshal() ([]byte, error) }) *wire.Object {
+	t.Helper()
+	message, err := object.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := wire.ParseObject(message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}

@@ -1,0 +1,72 @@
+package gridview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// why says what is the matter with the first of a unit's pods that is not ready, to follow upon a sentence; nothing
+// if that is not known. A unit's pods are told by the node selector that its workload gave them: the labels are the
+// same in all units.
+func (s Surroundings) why(key, unit string) string {
+	var first *corev1.Pod
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || isReady(pod) {
+			continue
+		}
+		if first == nil || pod.Name < first.Name {
+			first = pod
+		}
+	}
+	if first == nil {
+		return ""
+	}
+	return fmt.Sprintf("; pod %s: %s", first.Name, podProblem(first))
+}
+
+func isReady(pod *corev1.Pod) bool {
+	ready := podCondition(pod, corev1.PodReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}
+
+func podCondition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == of })
+	if i < 0 {
+		return nil
+	}
+	return &pod.Status.Conditions[i]
+}
+
+// podProblem says why a pod is not ready: it finds no node, a container does not start or has ended, or what its
+// Ready condition says.
+func podProblem(pod *corev1.Pod) string {
+	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+		// What follows says at length that evicting others would not help either.
+		message, _, _ := strings.Cut(scheduled.Message, " preemption: ")
+		return phrase(scheduled.Reason, message)
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		// Every container waits a moment in these, for others or for its start.
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			return fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))
+		}
+		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+			return fmt.Sprintf("container %s ended with exit code %d: %s", c.Name, t.ExitCode, phrase(t.Reason, t.Message))
+		}
+	}
+	if ready := podCondition(pod, corev1.PodReady); ready != nil && (ready.Reason != "" || ready.Message != "") {
+		return phrase(ready.Reason, ready.Message)
+	}
+	return "it is " + strings.ToLower(string(pod.Status.Phase))
+}
+
+func phrase(reason, message string) string {
+	if reason == "" || message == "" {
+		return reason + message
+	}
+	return reason + ": " + message
+}

@@ -1,0 +1,222 @@
+package gridview
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Phases of a unit beside those in package v1.
+const (
+	// Missing is that the unit has no workload, and the controller has not said why.
+	Missing v1.UnitPhase = "Missing"
+	// Unknown is that the controller has told nothing of the unit.
+	Unknown v1.UnitPhase = "Unknown"
+)
+
+// Grid is how it stands with one grid.
+type Grid struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Key is gridUniqKey.
+	Key string `json:"gridUniqKey"`
+	// Healthy: there is nothing to tell of the grid, and every unit is Ready.
+	Healthy bool `json:"healthy"`
+	// Problem is what concerns the grid as a whole, in words; empty if nothing does.
+	Problem string `json:"problem,omitempty"`
+	// Service is that of a ServiceGrid, UnitCount the number of units that it is closed over.
+	Service   string `json:"service,omitempty"`
+	UnitCount int32  `json:"unitCount"`
+	// Units are those of a grid of workloads, by name.
+	Units []Unit `json:"units,omitempty"`
+}
+
+// Unit is how it stands with one unit of a grid. The counts are of pods.
+type Unit struct {
+	Name  string       `json:"name"`
+	Phase v1.UnitPhase `json:"phase"`
+	// Child is the name of the unit's workload.
+	Child     string `json:"child"`
+	Desired   int64  `json:"desired"`
+	Ready     int64  `json:"ready"`
+	Updated   int64  `json:"updated"`
+	Available int64  `json:"available"`
+	// Nodes is how many nodes are in the unit; nil if nodes could not be read.
+	Nodes *int `json:"nodes,omitempty"`
+	// Template is the template in use, if it is not spec.template.
+	Template string `json:"template,omitempty"`
+	// Problem is why the unit is not Ready, in words.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Surroundings are what is known beside the grids. What could not be read is nil, and nothing is said that would
+// follow from it.
+type Surroundings struct {
+	// Nodes are the labels of every node, by name.
+	Nodes map[string]topology.Labels
+	// Children are the workloads, or the Services, that are labelled as children of one kind of grid in the grid's
+	// namespace, by name.
+	Children map[string]*metav1.PartialObjectMetadata
+	// Pods are those of the grid's units, or more.
+	Pods []corev1.Pod
+	// Now is the time that times are told relative to.
+	Now time.Time
+}
+
+// Workloads is the status of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid; kind is the grid's, child that of
+// its workloads.
+func Workloads(kind, child string, grid metav1.Object, spec *v1.WorkloadGridSpec, status *v1.WorkloadGridStatus, s Surroundings) Grid {
+	g := Grid{Kind: kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey, UnitCount: status.Units}
+	nodes := s.nodesIn(spec.GridUniqKey)
+	names := maps.Clone(nodes)
+	if names == nil {
+		names = map[string]int{}
+	}
+	for unit := range status.States {
+		names[unit] += 0
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		state := status.States[name]
+		told := state.Phase != "" // SuperEdge's controller told of no phase
+		if !told && nodes != nil && nodes[name] == 0 {
+			continue
+		}
+		unit := Unit{
+			Name: name, Phase: state.Phase, Child: grid.GetName() + "-" + name, Template: state.Template,
+			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas, Available: state.AvailableReplicas,
+		}
+		if nodes != nil {
+			count := nodes[name]
+			unit.Nodes = &count
+		}
+		unit.Problem = describe(&unit, state, child, spec.GridUniqKey, s)
+		if !told {
+			unit.Phase = Unknown
+			unit.Problem = "the controller has not told of this unit yet"
+		}
+		s.lookFor(&unit, child, grid)
+		g.Units = append(g.Units, unit)
+	}
+	g.Problem = gridProblem(grid, status.ObservedGeneration, status.Conditions, len(g.Units) > 0)
+	g.Healthy = g.Problem == "" && !slices.ContainsFunc(g.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+	return g
+}
+
+// Service is the status of a ServiceGrid.
+func Service(grid *v1.ServiceGrid, s Surroundings) Grid {
+	g := Grid{
+		Kind: "ServiceGrid", Namespace: grid.Namespace, Name: grid.Name, Key: grid.Spec.GridUniqKey,
+		Service: grid.Name + v1.ServiceSuffix, UnitCount: grid.Status.Units,
+	}
+	g.Problem = gridProblem(grid, grid.Status.ObservedGeneration, grid.Status.Conditions, false)
+	if g.Problem == "" && s.Children != nil {
+		switch live := s.Children[g.Service]; {
+		case live == nil:
+			g.Problem = fmt.Sprintf("there is no Service %s of this grid", g.Service)
+		case !metav1.IsControlledBy(live, grid):
+			g.Problem = foreign("Service", live)
+		}
+	}
+	g.Healthy = g.Problem == ""
+	return g
+}
+
+// nodesIn counts the nodes of every unit; nil if nodes are not known.
+func (s Surroundings) nodesIn(key string) map[string]int {
+	if s.Nodes == nil {
+		return nil
+	}
+	units := map[string]int{}
+	for _, labels := range s.Nodes {
+		if unit := labels[key]; unit != "" {
+			units[unit]++
+		}
+	}
+	return units
+}
+
+// describe says in words why a unit is not Ready.
+func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings) string {
+	switch state.Phase {
+	case v1.UnitReady:
+		return ""
+	case v1.UnitFailed:
+		if state.Message == "" {
+			return state.Reason
+		}
+		return state.Reason + ": " + state.Message
+	case v1.UnitRemoving:
+		text := "no node is in this unit any more; " + child + " " + unit.Child + " is removed "
+		switch {
+		case state.RemovalTime == nil:
+			text += "soon"
+		case s.Now.Before(state.RemovalTime.Time):
+			text += fmt.Sprintf("in %s unless one comes back", state.RemovalTime.Sub(s.Now).Round(time.Second))
+		default:
+			text += "now"
+		}
+		if state.Message != "" {
+			text += ": " + state.Message
+		}
+		return text
+	default:
+	}
+	switch {
+	case unit.Ready < unit.Desired:
+		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired) + s.why(key, unit.Name)
+	case unit.Updated < unit.Desired:
+		return fmt.Sprintf("%d of %d pods not updated yet", unit.Desired-unit.Updated, unit.Desired)
+	case unit.Available < unit.Desired:
+		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired)
+	default:
+		return child + " " + unit.Child + " is being created or changed"
+	}
+}
+
+// lookFor compares what the controller has told of a unit's workload with what there is: the controller may be away.
+func (s Surroundings) lookFor(unit *Unit, child string, grid metav1.Object) {
+	if s.Children == nil || unit.Phase == v1.UnitFailed || unit.Phase == v1.UnitRemoving {
+		return
+	}
+	switch live := s.Children[unit.Child]; {
+	case live == nil:
+		unit.Phase, unit.Problem = Missing, fmt.Sprintf("there is no %s %s of this grid", child, unit.Child)
+	case !metav1.IsControlledBy(live, grid):
+		unit.Phase, unit.Problem = v1.UnitFailed, foreign(child, live)
+	}
+}
+
+// foreign says whose an object is that has the name of a child.
+func foreign(kind string, live metav1.Object) string {
+	text := fmt.Sprintf("%s: %s %s exists already and ", v1.ReasonNameConflict, kind, live.GetName())
+	if by := metav1.GetControllerOf(live); by != nil {
+		return text + fmt.Sprintf("belongs to %s %s", by.Kind, by.Name)
+	}
+	return text + "belongs to no grid"
+}
+
+// gridProblem says what concerns the grid as a whole; units is whether its units tell what concerns them.
+func gridProblem(grid metav1.Object, observed int64, conditions []metav1.Condition, units bool) string {
+	switch ready := meta.FindStatusCondition(conditions, v1.ConditionReady); {
+	case grid.GetDeletionTimestamp() != nil:
+		return "the grid is being deleted"
+	case ready == nil:
+		return "the controller has not told of this grid yet; is application-grid-controller running?"
+	case observed < grid.GetGeneration():
+		return fmt.Sprintf("the controller has not answered the last change of the grid yet (generation %d of %d); is application-grid-controller running?", observed, grid.GetGeneration())
+	case units && ready.Reason != v1.ReasonInvalidKey:
+		return ""
+	case ready.Status != metav1.ConditionTrue:
+		return ready.Reason + ": " + ready.Message
+	}
+	return ""
+}

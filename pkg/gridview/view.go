@@ -1,0 +1,240 @@
+package gridview
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// View is what the nodes see of one Service.
+type View struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	// ServiceGrid is the grid that the Service is made of, if there is one.
+	ServiceGrid string `json:"serviceGrid,omitempty"`
+	// TopologyKeys are the parsed annotation; empty for a Service that is not governed.
+	TopologyKeys topology.Keys `json:"topologyKeys"`
+	// Error says what is wrong with the annotation. It hides all endpoints, on every node.
+	Error string `json:"error,omitempty"`
+	// Closed: the Service is governed, and every unit has a ready endpoint. Without are the units that have none.
+	Closed  bool     `json:"closed"`
+	Without []string `json:"without,omitempty"`
+	// Units are the nodes that see the same, by name. Of a Service that is not governed there is one, of all nodes.
+	Units []UnitView `json:"units"`
+	// Hidden are the endpoints that no node sees.
+	Hidden []HiddenEndpoint `json:"hidden,omitempty"`
+}
+
+// UnitView is what the nodes with the same values of the topology keys see.
+type UnitView struct {
+	// Name is the value of the topology key, or key=value of every key if there are several; empty for nodes that
+	// are in no unit: they have none of the labels.
+	Name  string   `json:"name"`
+	Nodes []string `json:"nodes"`
+	// Key is the topology key that decided; empty if none did, or the Service is not governed.
+	Key string `json:"key,omitempty"`
+	// Ready is how many of the endpoints are.
+	Ready     int        `json:"ready"`
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// Endpoint is one endpoint of a Service. One that is in several EndpointSlices, for it has addresses of both
+// families, stands here once.
+type Endpoint struct {
+	Addresses []string `json:"addresses"`
+	Pod       string   `json:"pod,omitempty"`
+	Node      string   `json:"node,omitempty"`
+	Ready     bool     `json:"ready"`
+}
+
+// HiddenEndpoint is an endpoint that no node sees.
+type HiddenEndpoint struct {
+	Endpoint `json:",inline"`
+
+	// Reason is why, in words.
+	Reason string `json:"reason"`
+}
+
+// OfService is what every node sees of a Service. slices are the Service's EndpointSlices, nodes the labels of every
+// node by name.
+func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice, nodes map[string]topology.Labels) *View {
+	view := &View{Namespace: service.Namespace, Service: service.Name, TopologyKeys: topology.Keys{}, Units: []UnitView{}}
+	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
+		view.ServiceGrid = by.Name
+	}
+	endpoints := endpointsOf(endpointSlices)
+	if annotation, ok := service.Annotations[v1.AnnotationTopologyKeys]; ok {
+		keys, err := topology.ParseKeys(annotation)
+		if err != nil {
+			view.Error = fmt.Sprintf("annotation %s=%s is %v", v1.AnnotationTopologyKeys, annotation, err)
+			for _, endpoint := range endpoints {
+				view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, "the annotation does not parse"})
+			}
+			return view
+		}
+		view.TopologyKeys = keys
+	}
+	seen := make([]bool, len(endpoints))
+	for _, group := range groupNodes(view.TopologyKeys, nodes) {
+		view.Units = append(view.Units, see(view.TopologyKeys, group, endpoints, nodes, seen))
+	}
+	for i, endpoint := range endpoints {
+		if !seen[i] {
+			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, nodes)})
+		}
+	}
+	for _, unit := range view.Units {
+		if unit.Ready == 0 && (unit.Name != "" || !view.TopologyKeys.Governed()) {
+			view.Without = append(view.Without, unit.Name)
+		}
+	}
+	view.Closed = view.TopologyKeys.Governed() && len(view.Without) == 0
+	return view
+}
+
+// Healthy tells whether there is nothing to mend: no unit is without a ready endpoint, and no ready endpoint is
+// without a node that sees it.
+func (v *View) Healthy() bool {
+	return v.Error == "" && len(v.Without) == 0 && !slices.ContainsFunc(v.Hidden, func(e HiddenEndpoint) bool { return e.Ready })
+}
+
+// nodeGroup are nodes that see the same.
+type nodeGroup struct {
+	name   string
+	nodes  []string
+	labels topology.Labels
+}
+
+// groupNodes groups the nodes by their values of the keys.
+func groupNodes(keys topology.Keys, nodes map[string]topology.Labels) []nodeGroup {
+	groups := map[string]*nodeGroup{}
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		name := groupName(keys, nodes[node])
+		if groups[name] == nil {
+			groups[name] = &nodeGroup{name: name, labels: nodes[node]}
+		}
+		groups[name].nodes = append(groups[name].nodes, node)
+	}
+	sorted := make([]nodeGroup, 0, len(groups))
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		sorted = append(sorted, *groups[name])
+	}
+	return sorted
+}
+
+func groupName(keys topology.Keys, labels topology.Labels) string {
+	var names []string
+	for _, key := range keys {
+		value, ok := labels[key]
+		switch {
+		case !ok:
+		case len(keys) > 1:
+			names = append(names, key+"="+value)
+		case value == "": // a value like any other for the rule, though no unit of a grid
+			names = append(names, strconv.Quote(value))
+		default:
+			names = append(names, value)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// see applies the rule for one group of nodes, and notes in seen what they see.
+func see(keys topology.Keys, group nodeGroup, endpoints []Endpoint, nodes map[string]topology.Labels, seen []bool) UnitView {
+	unit := UnitView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
+	best := topology.NoRank
+	for _, endpoint := range endpoints {
+		if endpoint.Ready {
+			best = min(best, keys.Rank(group.labels, nodes[endpoint.Node]))
+		}
+	}
+	decision := keys.Decide(group.labels, best)
+	unit.Key = decision.Key()
+	for i, endpoint := range endpoints {
+		if keys.Governed() && !decision.Keep(nodes[endpoint.Node]) {
+			continue
+		}
+		seen[i] = true
+		unit.Endpoints = append(unit.Endpoints, endpoint)
+		if endpoint.Ready {
+			unit.Ready++
+		}
+	}
+	return unit
+}
+
+// notPreferred is why an endpoint on a node that has one of several keys is hidden.
+const notPreferred = "it is not ready, and of several topologyKeys the first counts that a ready endpoint matches"
+
+// whyHidden says why no node sees an endpoint.
+func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.Labels) string {
+	labels, known := nodes[endpoint.Node]
+	switch {
+	case endpoint.Node == "":
+		return "it names no node"
+	case !known:
+		return "there is no node " + endpoint.Node
+	}
+	for _, key := range keys {
+		if _, ok := labels[key]; ok {
+			return notPreferred
+		}
+	}
+	return fmt.Sprintf("node %s has no label %s", endpoint.Node, strings.Join(keys, " or "))
+}
+
+// endpointsOf are the endpoints of all slices, in an order that depends on what they are only.
+func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
+	type identity struct{ node, target string }
+	byIdentity := map[identity]*Endpoint{}
+	for _, slice := range endpointSlices {
+		for _, e := range slice.Endpoints {
+			endpoint := Endpoint{
+				Node: ptr.Deref(e.NodeName, ""),
+				// discovery/v1: a nil ready condition is to be read as ready.
+				Ready: ptr.Deref(e.Conditions.Ready, true),
+			}
+			id := identity{endpoint.Node, strings.Join(e.Addresses, ",")}
+			if target := e.TargetRef; target != nil && target.Kind == "Pod" {
+				endpoint.Pod = target.Name
+				id.target = "pod " + target.Name
+			}
+			known := byIdentity[id]
+			if known == nil {
+				byIdentity[id] = &endpoint
+				known = &endpoint
+			}
+			known.Ready = known.Ready || endpoint.Ready
+			for _, address := range e.Addresses {
+				if !slices.Contains(known.Addresses, address) {
+					known.Addresses = append(known.Addresses, address)
+				}
+			}
+		}
+	}
+	endpoints := make([]Endpoint, 0, len(byIdentity))
+	for _, endpoint := range byIdentity {
+		slices.Sort(endpoint.Addresses)
+		endpoints = append(endpoints, *endpoint)
+	}
+	slices.SortFunc(endpoints, func(a, b Endpoint) int {
+		if c := strings.Compare(a.Node, b.Node); c != 0 {
+			return c
+		}
+		if c := strings.Compare(a.Pod, b.Pod); c != 0 {
+			return c
+		}
+		return slices.Compare(a.Addresses, b.Addresses)
+	})
+	return endpoints
+}

@@ -1,0 +1,153 @@
+package gridview
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// endpoint is one on a node; a name that ends with "!" is not ready.
+func endpoint(pod, node string) discoveryv1.Endpoint {
+	name, notReady := strings.CutSuffix(pod, "!")
+	e := discoveryv1.Endpoint{Addresses: []string{"ip-" + name}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: name}}
+	if notReady {
+		e.Conditions.Ready = ptr.To(false)
+	}
+	if node != "" {
+		e.NodeName = &node
+	}
+	return e
+}
+
+// slice reads "pod@node pod@node".
+func slice(endpoints string) discoveryv1.EndpointSlice {
+	var s discoveryv1.EndpointSlice
+	for text := range strings.FieldsSeq(endpoints) {
+		pod, node, _ := strings.Cut(text, "@")
+		s.Endpoints = append(s.Endpoints, endpoint(pod, node))
+	}
+	return s
+}
+
+// tell is a view in one line per unit: "unit(nodes) key: pods".
+func tell(v *View) string {
+	var lines []string
+	pods := func(endpoints []Endpoint) string {
+		var names []string
+		for _, e := range endpoints {
+			name := e.Pod
+			if !e.Ready {
+				name += "!"
+			}
+			names = append(names, name)
+		}
+		return strings.Join(names, " ")
+	}
+	for _, u := range v.Units {
+		lines = append(lines, fmt.Sprintf("%s(%s) %s: %s", u.Name, strings.Join(u.Nodes, " "), u.Key, pods(u.Endpoints)))
+	}
+	for _, h := range v.Hidden {
+		lines = append(lines, fmt.Sprintf("hidden %s: %s", pods([]Endpoint{h.Endpoint}), h.Reason))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestViews(t *testing.T) {
+	nodes := map[string]topology.Labels{
+		"a1": {"zone": "a", "region": "r"}, "a2": {"zone": "a", "region": "r"},
+		"b1": {"zone": "b", "region": "r"}, "c1": {"zone": "c", "region": "s"}, "bare": {},
+	}
+	tests := []struct {
+		name, annotation string
+		slices           []string
+		want             []string
+		closed, healthy  bool
+		without          string
+	}{
+		{
+			"every unit has its own", `["zone"]`, []string{"p@a1 q@a2", "r@b1 s@c1"},
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p q", "b(b1) zone: r", "c(c1) zone: s"}, true, true, "",
+		},
+		{
+			"a unit is without", `["zone"]`, []string{"p@a1 r!@b1"},
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r!", "c(c1) zone: "}, false, false, "b c",
+		},
+		{
+			"endpoints that nobody sees", `["zone"]`, []string{"p@a1 r@b1 s@c1 x@bare y@gone z"},
+			[]string{
+				"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",
+				"hidden z: it names no node", "hidden x: node bare has no label zone", "hidden y: there is no node gone",
+			}, true, false, "",
+		},
+		{
+			"one that is not ready is no reason to act", `["zone"]`, []string{"p@a1 r@b1 s@c1 x!@bare"},
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s", "hidden x!: node bare has no label zone"}, true, true, "",
+		},
+		{
+			"in order of preference", `["zone", "region"]`, []string{"p@a1"},
+			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p", "zone=c,region=s(c1) : "}, false, false, "zone=c,region=s",
+		},
+		{
+			"in order of preference, any at last", `["zone", "region", "*"]`, []string{"p@a1 r!@b1"},
+			[]string{"(bare) *: p r!", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p r!", "zone=c,region=s(c1) *: p r!"}, true, true, "",
+		},
+		{
+			"a ready one of a later key is preferred to one that is not ready", `["zone", "region"]`, []string{"p@a1 s!@c1 r@b1"},
+			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) zone: r", "zone=c,region=s(c1) : ", "hidden s!: " + notPreferred}, false, false, "zone=c,region=s",
+		},
+		{"any alone", `["*"]`, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) *: z p"}, true, true, ""},
+		{"not governed", ``, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) : z p"}, false, true, ""},
+		{"not governed, by an empty array", `[]`, []string{"p@a1"}, []string{"(a1 a2 b1 bare c1) : p"}, false, true, ""},
+		{"not governed, and nothing ready", ``, []string{"p!@a1"}, []string{"(a1 a2 b1 bare c1) : p!"}, false, false, ""},
+		{"does not parse", `zone`, []string{"p@a1"}, []string{"hidden p: the annotation does not parse"}, false, false, ""},
+		{"no endpoints", `["zone"]`, nil, []string{"(bare) zone: ", "a(a1 a2) zone: ", "b(b1) zone: ", "c(c1) zone: "}, false, false, "a b c"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc"}}
+			if test.annotation != "" {
+				service.Annotations = map[string]string{"topologyKeys": test.annotation}
+			}
+			var endpointSlices []discoveryv1.EndpointSlice
+			for _, text := range test.slices {
+				endpointSlices = append(endpointSlices, slice(text))
+			}
+			view := OfService(service, endpointSlices, nodes)
+			if got, want := tell(view), strings.Join(test.want, "\n"); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			if view.Closed != test.closed || view.Healthy() != test.healthy || strings.Join(view.Without, " ") != test.without {
+				t.Errorf("closed %t, healthy %t, without %q, error %q", view.Closed, view.Healthy(), view.Without, view.Error)
+			}
+			if (view.Error != "") != (test.annotation == "zone") {
+				t.Errorf("error %q", view.Error)
+			}
+		})
+	}
+}
+
+// TestEmptyLabel: an empty value is a value for the rule.
+func TestEmptyLabel(t *testing.T) {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"topologyKeys": `["zone"]`}}}
+	view := OfService(service, []discoveryv1.EndpointSlice{slice("p@n1")}, map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}})
+	if got, want := tell(view), "(n2) zone: \n\"\"(n1) zone: p"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestBothFamilies: a pod with addresses of both families is one endpoint.
+func TestBothFamilies(t *testing.T) {
+	a, b := slice("p@n1"), slice("p@n1")
+	b.Endpoints[0].Addresses = []string{"fd00::1"}
+	endpoints := endpointsOf([]discoveryv1.EndpointSlice{a, b})
+	if len(endpoints) != 1 || strings.Join(endpoints[0].Addresses, " ") != "fd00::1 ip-p" {
+		t.Errorf("got %+v", endpoints)
+	}
+}

@@ -1,0 +1,93 @@
+package compat
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+)
+
+// results is what worked and what did not, in the order it was noted.
+var results table
+
+type table struct {
+	mu   sync.Mutex
+	rows []row // guarded by mu
+	asks []ask // guarded by mu
+}
+
+// row is a line of the table: what was run, and how.
+type row struct{ component, version, protocol, mode, result string }
+
+// ask is what a release asks in a protocol.
+type ask struct {
+	who      string
+	requests []request
+}
+
+func (t *table) add(r row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows = append(t.rows, r)
+}
+
+// addAsk notes what somebody asks, beside what was noted of the same before: at another node, in another mode.
+func (t *table) addAsk(who string, requests []request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.asks {
+		if t.asks[i].who == who {
+			t.asks[i].requests = append(t.asks[i].requests, requests...)
+			return
+		}
+	}
+	t.asks = append(t.asks, ask{who: who, requests: requests})
+}
+
+// String is the table, and what was asked, as Markdown.
+func (t *table) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var b strings.Builder
+	b.WriteString("| component | version | protocol | mode | result |\n| --- | --- | --- | --- | --- |\n")
+	for _, r := range t.rows {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode, strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
+	}
+	b.WriteString("\n## What they ask\n\nEvery kind of request to the wrapper, with the codes of its answers. A 410 is of a restarted wrapper; 503, which tells a\nclient to wait for one, is left out.\n")
+	var order []string // who asks the same stands together
+	who := map[string][]string{}
+	for _, a := range t.asks {
+		lines := strings.Join(kinds(a.requests), "\n")
+		if who[lines] == nil {
+			order = append(order, lines)
+		}
+		who[lines] = append(who[lines], a.who)
+	}
+	for _, lines := range order {
+		fmt.Fprintf(&b, "\n%s:\n\n```\n%s\n```\n", strings.Join(who[lines], "; "), lines)
+	}
+	return b.String()
+}
+
+const (
+	tableBegin = "<!-- From here on `make compat` writes. -->\n"
+	tableEnd   = "<!-- Up to here. -->\n"
+)
+
+// writeInto puts the table into a document, between the two marks.
+func (t *table) writeInto(document string) error {
+	data, err := os.ReadFile(document)
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	before, rest, begun := strings.Cut(string(data), tableBegin)
+	_, after, ended := strings.Cut(rest, tableEnd)
+	if !begun || !ended {
+		return fmt.Errorf("writing the table: %s does not have the lines %q and %q", document, tableBegin, tableEnd)
+	}
+	content := before + tableBegin + "\n" + t.String() + "\n" + tableEnd + after
+	if err := os.WriteFile(document, []byte(content), 0o644); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	return nil
+}

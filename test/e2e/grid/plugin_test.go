@@ -1,0 +1,197 @@
+package grid
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// said is what kubectl said.
+type said struct {
+	code           int
+	stdout, stderr string
+}
+
+// rows are the lines of a table, its columns separated by one space.
+func (s said) rows() string {
+	var rows []string
+	for line := range strings.Lines(s.stdout) {
+		rows = append(rows, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(rows, "\n")
+}
+
+// kubectl runs the real kubectl in the test's namespace, with the plugin and its completion on the PATH.
+func (f *fixture) kubectl(args ...string) said {
+	f.Helper()
+	components, err := binary("COMPONENTS_BIN", "components")
+	f.must(err)
+	plugin, err := binary("KUBECTL_GRID_BIN", "kubectl-grid")
+	f.must(err)
+	completion, err := filepath.Abs(filepath.Join("..", "..", "..", "hack", "kubectl_complete-grid"))
+	f.must(err)
+	dir := f.TempDir()
+	f.must(os.Symlink(plugin, filepath.Join(dir, "kubectl-grid")))
+	f.must(os.Symlink(completion, filepath.Join(dir, "kubectl_complete-grid")))
+	f.must(os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+components+" kubectl \"$@\"\n"), 0o700))
+	command := exec.CommandContext(f.ctx, filepath.Join(dir, "kubectl"), args...)
+	command.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "HOME=" + dir, "KUBECONFIG=" + shared.Kubeconfig()}
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err = command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		f.Fatal(err)
+	}
+	return said{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// expectSaid runs kubectl until it ends with the code, and all of says stands in its output: tables with one space
+// between columns, $KEY for the test's unit label.
+func (f *fixture) expectSaid(line string, code int, says ...string) said {
+	f.Helper()
+	var last said
+	f.eventually(fmt.Sprintf("kubectl %s: %d", line, code), func() error {
+		last = f.kubectl(strings.Fields(line)...)
+		text := last.rows() + "\n" + last.stderr
+		for _, want := range says {
+			if want = strings.ReplaceAll(want, "$KEY", f.key); !strings.Contains(text, want) {
+				return fmt.Errorf("it does not say %q, but (%d)\n%s%s", want, last.code, last.stdout, last.stderr)
+			}
+		}
+		if last.code != code {
+			return fmt.Errorf("exit code %d\n%s%s", last.code, last.stdout, last.stderr)
+		}
+		return nil
+	})
+	f.Logf("$ kubectl %s\n%s%s", line, last.stdout, last.stderr)
+	return last
+}
+
+// cordon keeps new pods from a node.
+func (f *fixture) cordon(node string, cordoned bool) {
+	f.Helper()
+	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, cordoned), metav1.PatchOptions{})
+	f.must(err)
+}
+
+// TestPlugin: kubectl grid, in the words of a user's day.
+func TestPlugin(t *testing.T) {
+	f := newFixture(t)
+	east, west := f.node("east"), f.node("west")
+	in := " -n " + f.namespace
+	f.expectSaid("grid status"+in, 0, "No grids found in "+f.namespace+" namespace.")
+	f.apply(deploymentGrid("demo"))
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
+	f.expectSaid("grid status"+in, 0,
+		"KIND GRID KEY UNIT DESIRED READY UPDATED STATE\n",
+		"DeploymentGrid demo $KEY east 2 2 2 Ready\n", "DeploymentGrid demo $KEY west 2 2 2 Ready\n",
+		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
+	f.expectSaid("grid view demo-svc"+in, 0, "Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
+		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.", "The closed loop holds: every one of 2 units has a ready endpoint.")
+
+	// A unit that lacks a pod.
+	f.cordon(west, true)
+	lost := f.pods("demo-west-")[0].Name
+	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
+	f.expectSaid("grid status dg/demo -o wide"+in, 3,
+		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD STATE\n",
+		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
+	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
+	for _, pod := range f.pods("demo-west-") {
+		f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
+	}
+	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n", "The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
+	var view struct {
+		Closed  bool
+		Without []string
+	}
+	f.must(json.Unmarshal([]byte(f.expectSaid("grid view demo -o json"+in, 3).stdout), &view))
+	if view.Closed || len(view.Without) != 1 || view.Without[0] != "west" {
+		f.Errorf("got %+v", view)
+	}
+	f.cordon(west, false)
+	f.expectSaid("grid view demo"+in, 0, "The closed loop holds")
+	f.expectSaid("grid status"+in, 0)
+
+	// A unit that vanishes is told while its workload waits.
+	f.eventually("a unit that vanishes is told", func() error {
+		f.relabel(west, "")
+		defer f.relabel(west, "west")
+		var last said
+		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(between) { // on a busy machine it may be gone before it is looked at
+			last = f.kubectl("grid", "status", "--problems", "-n", f.namespace)
+			if last.code == 3 && strings.Contains(last.rows(), "west 2 2 2 Removing: no node is in this unit any more; Deployment demo-west is removed ") {
+				return nil
+			}
+		}
+		return fmt.Errorf("got %d\n%s%s", last.code, last.stdout, last.stderr)
+	})
+	f.expectSaid("grid status"+in, 0)
+
+	f.expectSaid("grid status --as=jane"+in, 1, `User "jane" cannot list resource "deploymentgrids"`)
+	f.expectSaid("grid view absent"+in, 1, "there is no Service and no ServiceGrid absent in namespace "+f.namespace)
+	f.expectSaid("grid status pods"+in, 2, `"pods" is no kind of grid`)
+	f.expectSaid("grid --version", 0, "kubectl-grid ")
+	f.expectSaid("__complete grid st", 0, "status How it stands")
+	f.expectSaid("__complete grid view"+in+" de", 0, "demo-svc")
+	f.expectSaid("__complete grid status"+in+" dg/", 0, "dg/demo")
+}
+
+// TestPluginViews: Services that are not a grid's: several keys, endpoints that no node sees, a bad annotation.
+func TestPluginViews(t *testing.T) {
+	f := newFixture(t)
+	east, west := f.node("east"), f.node("west")
+	f.bareNode(f.namespace+"-bare", "")
+	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, f.namespace+"-bare", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"%s":null}}}`, f.key), metav1.PatchOptions{})
+	f.must(err)
+	f.relabelRegion(east)
+	f.relabelRegion(west)
+	_, err = f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"topologyKeys": `["` + f.key + `"]`}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}, // no selector: the endpoints are the test's
+	}, metav1.CreateOptions{})
+	f.must(err)
+	_, err = f.client.DiscoveryV1().EndpointSlices(f.namespace).Create(f.ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"10.1.0.1"}, NodeName: &east},
+			{Addresses: []string{"10.1.0.2"}, NodeName: ptr.To(f.namespace + "-bare")},
+			{Addresses: []string{"10.1.0.3"}, NodeName: ptr.To("gone")},
+			{Addresses: []string{"10.1.0.4"}},
+		},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	in := " -n " + f.namespace
+	f.expectSaid("grid view s"+in, 3,
+		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
+		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
+		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n", "without a ready endpoint: west")
+	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
+	f.expectSaid("grid view s"+in, 0,
+		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1", "$KEY=west,region.$KEY=r "+west+" region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
+	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: KEY}}`)
+	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=$KEY is not a JSON array of label keys", "the annotation does not parse")
+	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: null}}`)
+	f.expectSaid("grid view s"+in, 0, "is not governed: it has no topologyKeys, and every node sees all endpoints.", "4/4 10.1.0.4")
+}
+
+// relabelRegion gives a node the test's second label.
+func (f *fixture) relabelRegion(node string) {
+	f.Helper()
+	f.must(shared.RelabelNode(f.ctx, node, "region."+f.key, "r"))
+}

@@ -48,7 +48,7 @@ test-e2e: build cluster ## Runs the end-to-end tests and the short fault suite o
 	$(ON_CLUSTER) -short ./e2e/... ./faults/... $(ARGS)
 
 .PHONY: test-faults
-test-faults: build cluster ## Runs the whole fault suite, 15 minutes. ARGS='-run TestLink -short' for less. Needs root.
+test-faults: build cluster ## Runs the whole fault suite, 8 minutes. ARGS='-run TestLink -short' for less. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
 

@@ -73,11 +73,11 @@ func Truncate() Behaviour {
 	broken <- false
 	return Behaviour{Alter: func(response *http.Response) {
 		if response.Request.URL.Query().Get("watch") != "" {
-			end := io.EOF
-			if <-broken {
+			end, breaks := io.EOF, <-broken
+			if breaks {
 				end = io.ErrUnexpectedEOF
 			}
-			broken <- end == io.EOF
+			broken <- !breaks
 			response.Body = &truncatedStream{ReadCloser: response.Body, end: end}
 			return
 		}

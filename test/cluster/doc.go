@@ -17,6 +17,13 @@
 // directories carry the supervisor's pid and start time in their names; Start removes those whose supervisor
 // is gone.
 //
+// # What can go wrong in it
+//
+// A node's link to the control plane can be cut, lose packets or forget the connections that are open
+// (Node.CutLink and what follows it), without touching the data path between pods. An Interposer between a wrapper
+// and kube-apiserver answers wrongly, partly, late or never. A node can reboot, and the wrapper's state directory,
+// which outlives it as a disk does, can be full or read-only. The kernel needs no netem for this.
+//
 // # What it needs
 //
 // The components binary (cmd/components), root, and nft, iptables and conntrack, which kube-proxy runs. With

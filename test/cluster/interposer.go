@@ -213,7 +213,7 @@ func carry(to io.WriteCloser, from io.ReadCloser, delay func() time.Duration) {
 		for p := range parcels {
 			time.Sleep(time.Until(p.due))
 			if _, err := to.Write(p.bytes); err != nil {
-				from.Close() // nothing more is read, so that the channel is closed
+				_ = from.Close() // nothing more is read, so that the channel is closed
 			}
 		}
 	}()

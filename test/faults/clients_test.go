@@ -46,16 +46,26 @@ const (
 func TestClients(t *testing.T) {
 	for _, f := range []fault{
 		slowWatching(),
-		{
-			name: fmt.Sprintf("%d watch connects per second", connectRate), bound: deadline,
-			inflict: func(s *site) { s.connectWatches(forms(3*time.Second, 20*time.Second)) },
-		},
-		{
-			name: "requests sent byte by byte", bound: deadline,
-			inflict: (*site).sendByteByByte,
-		},
+		loading(fmt.Sprintf("%d watch connects per second", connectRate), func(s *site) { s.connectWatches(forms(3*time.Second, 20*time.Second)) }),
+		loading("requests sent byte by byte", (*site).sendByteByByte),
 	} {
 		t.Run(f.name, f.run)
+	}
+}
+
+// loading is a fault that is what clients do, while the cloud changes.
+func loading(name string, load func(*site)) fault {
+	done := make(chan struct{})
+	return fault{
+		name: name, bound: deadline,
+		inflict: func(s *site) {
+			go func() {
+				defer close(done)
+				load(s)
+			}()
+			s.Cleanup(func() { <-done }) // also if the test fails before
+		},
+		relieve: func(*site) { <-done },
 	}
 }
 

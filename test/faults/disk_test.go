@@ -38,12 +38,7 @@ func unwritable(name string, inflict, relieve func(*cluster.Node) error) fault {
 		},
 		during: func(s *site) {
 			s.Helper()
-			s.eventually(deadline, "the change arrives although it cannot be written", func() error {
-				if got := s.reach(s.canary); got != near2 {
-					return fmt.Errorf("it reaches %s", got)
-				}
-				return nil
-			})
+			s.awaitConverged() // although it cannot be written
 			s.expectMore(writeErrors, 0)
 			cutLink(s)
 			s.restartOffline()

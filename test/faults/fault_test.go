@@ -43,7 +43,7 @@ func forms(short, full time.Duration) time.Duration {
 }
 
 // run makes a site, lets the fault befall it and judges what came of it.
-func (f fault) run(t *testing.T) {
+func (f fault) run(t *testing.T) { //nolint:thelper // it is the test
 	s := newSite(t, f)
 	defer s.conclude()
 	before := s.level()

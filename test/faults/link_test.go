@@ -38,6 +38,10 @@ func TestLink(t *testing.T) {
 		faults = append(faults, fault{
 			name: "link cut for 2 min", lasts: 2 * time.Minute, bound: deadline, isolates: true,
 			inflict: cutLink, relieve: restoreLink,
+			during: func(s *site) {
+				s.wait(time.Minute) // by then it knows
+				s.expectRefusal()
+			},
 		})
 	}
 	runAll(t, faults)

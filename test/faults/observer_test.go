@@ -123,11 +123,8 @@ func (o *observer) drain(w watch.Interface, resource schema.GroupVersionResource
 }
 
 func (o *observer) note(kind watch.EventType, resource schema.GroupVersionResource, object *unstructured.Unstructured) {
-	if kind == watch.Bookmark {
-		return
-	}
 	key := object.GetNamespace() + "/" + object.GetName()
-	content := comparable(object)
+	after := content(object)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before, known := o.state[resource][key]
@@ -140,21 +137,23 @@ func (o *observer) note(kind watch.EventType, resource schema.GroupVersionResour
 		case o.deleted[object.GetUID()]:
 			needless = "it comes back"
 		}
-		o.state[resource][key] = content
+		o.state[resource][key] = after
 	case watch.Modified:
 		switch {
 		case !known:
 			needless = "it was not there"
-		case reflect.DeepEqual(before, content):
+		case reflect.DeepEqual(before, after):
 			needless = "nothing differs"
 		}
-		o.state[resource][key] = content
+		o.state[resource][key] = after
 	case watch.Deleted:
 		if !known {
 			needless = "it was not there"
 		}
 		o.deleted[object.GetUID()] = true
 		delete(o.state[resource], key)
+	default: // a bookmark; errors are the caller's
+		return
 	}
 	if needless == "" {
 		o.events++
@@ -230,13 +229,13 @@ func listed(ctx context.Context, client dynamic.Interface, resource schema.Group
 	found := objects{}
 	for i := range list.Items {
 		object := &list.Items[i]
-		found[object.GetNamespace()+"/"+object.GetName()] = comparable(object)
+		found[object.GetNamespace()+"/"+object.GetName()] = content(object)
 	}
 	return found, list.GetResourceVersion(), nil
 }
 
-// comparable is the object without what the wrapper gives its own value to, or drops.
-func comparable(object *unstructured.Unstructured) map[string]any {
+// content is the object without what the wrapper gives its own value to, or drops.
+func content(object *unstructured.Unstructured) map[string]any {
 	object.SetResourceVersion("")
 	object.SetManagedFields(nil)
 	return object.Object

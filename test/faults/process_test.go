@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +41,31 @@ func (s *site) reboot() {
 	s.expectSnapshotServed(begin)
 }
 
+// quick is how soon a call that has to be passed on is refused while the upstream is away: 5 s, on a quiet machine.
+const quick = 8 * time.Second
+
+// expectRefusal checks what a wrapper answers whose upstream it knows to be away: the node from what it has, and that it
+// cannot pass on the rest.
+func (s *site) expectRefusal() {
+	s.Helper()
+	reply, err := s.get("/api/v1/nodes/" + s.node.Spec.Name)
+	s.must(err)
+	if reply.Status != http.StatusOK {
+		s.Errorf("the own Node was answered with status %d: %s", reply.Status, reply.Body)
+	}
+	begin := time.Now()
+	reply, err = s.get("/api/v1/namespaces/default")
+	s.must(err)
+	took := time.Since(begin)
+	if reply.Status != http.StatusServiceUnavailable || !strings.Contains(reply.Body, `"kind":"Status"`) || reply.Header.Get("Retry-After") == "" {
+		s.Errorf("a call that cannot be passed on was answered with status %d, headers %v: %s", reply.Status, reply.Header, reply.Body)
+	}
+	if took > quick {
+		s.Errorf("a call that cannot be passed on was refused after %s, more than %s", took, quick)
+	}
+	s.Logf("a call that cannot be passed on was refused after %s", took.Round(time.Millisecond))
+}
+
 func TestProcess(t *testing.T) {
 	runAll(t, []fault{
 		{
@@ -54,7 +81,7 @@ func TestProcess(t *testing.T) {
 				s.atLeast(50)
 				s.restartOffline()
 			},
-			relieve: restoreLink, after: (*site).expectSynced,
+			during: (*site).expectRefusal, relieve: restoreLink, after: (*site).expectSynced,
 		},
 		{
 			name: "node reboots, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
@@ -64,7 +91,7 @@ func TestProcess(t *testing.T) {
 				cutLink(s)
 				s.reboot()
 			},
-			relieve: restoreLink, after: (*site).expectSynced,
+			during: (*site).expectRefusal, relieve: restoreLink, after: (*site).expectSynced,
 		},
 		{
 			name: "node reboots, link down, cloud changes", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
@@ -73,7 +100,7 @@ func TestProcess(t *testing.T) {
 				cutLink(s)
 				s.reboot()
 			},
-			relieve: restoreLink, after: (*site).expectSynced,
+			during: (*site).expectRefusal, relieve: restoreLink, after: (*site).expectSynced,
 		},
 	})
 }

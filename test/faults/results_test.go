@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,7 +13,8 @@ import (
 
 // result is one row of the table.
 type result struct {
-	fault         string
+	// test is the name of the test, by which the rows are grouped.
+	test, fault   string
 	tried, failed int
 	// traffic is false where there is no data plane, and so neither connections nor converging.
 	traffic bool
@@ -42,6 +44,7 @@ func (t *table) print(w io.Writer) {
 	if len(t.rows) == 0 {
 		return
 	}
+	slices.SortStableFunc(t.rows, func(a, b result) int { return strings.Compare(a.test, b.test) })
 	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(columns, "\nfault\tconnections tried\tfailed\ttime to converge\twhat was lost")
 	for _, r := range t.rows {

@@ -49,7 +49,7 @@ var sites atomic.Int64
 
 func newSite(t *testing.T, f fault) *site {
 	t.Helper()
-	s := &site{T: t, fault: f, ctx: t.Context(), result: result{fault: f.name, converged: -1}}
+	s := &site{T: t, fault: f, ctx: t.Context(), result: result{test: t.Name(), fault: f.name, converged: -1}}
 	number := sites.Add(1)
 	spec := f.node
 	spec.Name = fmt.Sprintf("site%d", number)
@@ -158,15 +158,23 @@ func (s *site) change() {
 	s.must(workload.SetPodCondition(s.ctx, shared.Client(), namespace, podName(s.canary.Name, near1), corev1.PodReady, corev1.ConditionFalse))
 }
 
-// hasConverged tells whether the data plane shows the change.
-func (s *site) hasConverged() bool { return s.reach(s.canary) == near2 }
+// hasConverged tells whether the data plane shows the change. It looks twice: of the thousands of looks of a fault that
+// lasts for minutes, one misses an endpoint that is still there.
+func (s *site) hasConverged() bool {
+	for range 2 {
+		if s.reach(s.canary) != near2 {
+			return false
+		}
+	}
+	return true
+}
 
 // awaitConverged waits until it does.
 func (s *site) awaitConverged() {
 	s.Helper()
 	s.eventually(s.fault.bound, "the data plane shows what changed in the cloud", func() error {
-		if got := s.reach(s.canary); got != near2 {
-			return fmt.Errorf("it reaches %s", got)
+		if !s.hasConverged() {
+			return fmt.Errorf("it reaches %s", s.reach(s.canary))
 		}
 		return nil
 	})

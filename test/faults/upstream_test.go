@@ -34,11 +34,17 @@ func TestUpstream(t *testing.T) {
 		interposed("upstream hangs before headers", cluster.Hang()),
 	}
 	if !testing.Short() {
-		// kube-apiserver sends a bookmark a minute; only their absence tells that a watch is dead.
+		// The connection lives, and only the bookmarks that kube-apiserver sends every minute tell, by their absence,
+		// that the watches do not. It takes two of them until they are expected.
 		forgotten := cluster.Silence()
 		forgotten.Endures = true
 		f := interposed("upstream forgets what is under way", forgotten)
-		f.bound = 5 * time.Minute
+		inflict := f.inflict
+		f.inflict = func(s *site) {
+			s.wait(130 * time.Second)
+			inflict(s)
+		}
+		f.bound = 4 * time.Minute
 		faults = append(faults, f)
 	}
 	runAll(t, faults)

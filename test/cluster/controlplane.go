@@ -106,6 +106,8 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--token-auth-file=" + c.credentials.file("tokens.csv"),
 		"--authorization-mode=RBAC",
 		"--allow-privileged=true", // as kubeadm has it; its kube-proxy is
+		// As some distributions have it: who names an owner that waits must be allowed to make it wait.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.credentials.file("service-account.key"),
 		"--service-account-signing-key-file=" + c.credentials.file("service-account.key"),

@@ -65,32 +65,48 @@ func TestPermissions(t *testing.T) {
 	f.useShippedKubeProxy()
 	f.useLentIdentity()
 	f.loseUnit()
+	f.doWithoutStreaming(controller)
 	f.checkPermissions()
 }
 
-const template = `{replicas: 1, selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: c}]}}}`
+const podTemplate = `{replicas: 1, selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: c}]}}}`
 
 // useGrids has the controller create and change every kind of child.
 func (f *fixture) useGrids() {
 	f.Helper()
-	daemons := strings.Replace(template, "replicas: 1, ", "", 1)
-	grids := `
-{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: web}, spec: {gridUniqKey: zone1, template: ` + template + `, autoDeleteUnusedTemplate: true, templatePool: {unused: ` + template + `}}}
----
-{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: zone1, template: ` + daemons + `}}
----
-{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: zone1, template: ` + strings.Replace(template, "{", "{serviceName: db-svc, ", 1) + `}}
----
-{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: db}, spec: {gridUniqKey: zone1, template: {selector: {app: x}, ports: [{port: 8080}]}}}
-`
-	// What a grid is not, another has: a conflict, which the controller looks at on the API server itself.
-	f.must(f.apply(`{apiVersion: v1, kind: Service, metadata: {name: taken-svc}, spec: {ports: [{port: 80}]}}`))
-	f.must(f.apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: taken-unit-a}, spec: ` + template + `}`))
-	f.must(f.apply(`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: taken-unit-a}, spec: ` + template + `}`))
-	f.must(f.apply(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: taken-unit-a}, spec: ` + daemons + `}`))
-	f.must(f.apply(grids + "---" + strings.NewReplacer("name: web", "name: taken", "name: agent", "name: taken", "name: db}", "name: taken}", "selector: {app: x}, ", "").Replace(grids)))
+	daemons := strings.Replace(podTemplate, "replicas: 1, ", "", 1)
+	set := strings.Replace(podTemplate, "{", "{serviceName: db-svc, ", 1)
+	grid := func(kind, name, template string) string {
+		unused := ""
+		if kind != "ServiceGrid" {
+			unused = ", autoDeleteUnusedTemplate: true, templatePool: {unused: " + template + "}"
+		}
+		return "{apiVersion: superedge.io/v1, kind: " + kind + ", metadata: {name: " + name + "}, spec: {gridUniqKey: zone1, template: " + template + unused + "}}\n---\n"
+	}
+	grids := func(name string) string {
+		return grid("DeploymentGrid", name, podTemplate) + grid("DaemonSetGrid", name, daemons) + grid("StatefulSetGrid", name, set) +
+			grid("ServiceGrid", name, "{selector: {app: x}, ports: [{port: 8080}]}")
+	}
+	// What has a grid's label is adopted, what has not is a conflict, twice; before both, the controller looks on the
+	// API server itself.
+	for name, labels := range map[string]string{"taken": "", "adopted": ", labels: {superedge.io/grid-selector: adopted, superedge.io/grid-uniq-key: zone1}"} {
+		for kind, template := range map[string]string{"Deployment": podTemplate, "DaemonSet": daemons, "StatefulSet": set} {
+			for _, unit := range []string{"unit-a", "unit-b"} {
+				f.must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + unit + labels + "}, spec: " + template + "}"))
+			}
+		}
+		f.must(f.apply("{apiVersion: v1, kind: Service, metadata: {name: " + name + "-svc" + labels + "}, spec: {ports: [{port: 80}]}}"))
+	}
+	// Two events with one reason about one revision of a grid: the second becomes a series, by a patch of the first.
+	uid := f.kubectl("get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.metadata.uid}")
+	f.kubectl("patch", "deployment", "taken-unit-b", "--type=merge", "-p",
+		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "`+uid+`", "controller": true}]}}`)
+	f.must(f.apply(grids("web") + grid("StatefulSetGrid", "db", set) + grid("ServiceGrid", "db", "{selector: {app: x}, ports: [{port: 8080}]}") + grids("taken") + grids("adopted")))
 	f.eventually("two units of every grid are ready", func() error {
-		for _, grid := range []string{"deploymentgrids/web", "daemonsetgrids/agent", "statefulsetgrids/db"} {
+		for _, grid := range []string{
+			"deploymentgrids/web", "daemonsetgrids/web", "statefulsetgrids/web", "statefulsetgrids/db",
+			"deploymentgrids/adopted", "daemonsetgrids/adopted", "statefulsetgrids/adopted",
+		} {
 			out, err := f.tryKubectl("", "get", grid, "-o", "jsonpath={.status.readyUnits}")
 			if err != nil || out != "2" {
 				return fmt.Errorf("%s: %q units are ready: %w", grid, out, err)
@@ -98,12 +114,12 @@ func (f *fixture) useGrids() {
 		}
 		return nil
 	})
-	for _, grid := range []string{"deploymentgrid/web", "daemonsetgrid/agent", "statefulsetgrid/db"} {
+	for _, grid := range []string{"deploymentgrid/web", "daemonsetgrid/web", "statefulsetgrid/db"} {
 		f.kubectl("patch", grid, "--type=merge", "-p", `{"spec": {"template": {"template": {"metadata": {"annotations": {"changed": "yes"}}}}}}`)
 	}
 	f.kubectl("patch", "servicegrid/db", "--type=merge", "-p", `{"spec": {"template": {"ports": [{"port": 8081}]}}}`)
 	f.eventually("the children have followed", func() error {
-		for _, child := range []string{"deployment/web-unit-a", "daemonset/agent-unit-b", "statefulset/db-unit-a"} {
+		for _, child := range []string{"deployment/web-unit-a", "daemonset/web-unit-b", "statefulset/db-unit-a"} {
 			out, err := f.tryKubectl("", "get", child, "-o", "jsonpath={.spec.template.metadata.annotations.changed}")
 			if err != nil || out != "yes" {
 				return fmt.Errorf("%s has not: %w", child, err)
@@ -149,11 +165,17 @@ func (f *fixture) useShippedKubeProxy() {
 clusters: [{name: default, cluster: {server: "https://192.0.2.1:6443"}}], contexts: [{name: default, context: {cluster: default, user: default}}],
 users: [{name: default, user: {tokenFile: `+filepath.Join(dir, "token")+`}}]}`), 0o600))
 	f.must(os.WriteFile(filepath.Join(dir, "token"), []byte(f.cluster.Token(cluster.RoleKubeProxy)), 0o600))
-	f.must(os.WriteFile(filepath.Join(dir, "config.conf"), []byte(`{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration,
-mode: nftables, clusterCIDR: 10.244.0.0/16, conntrack: {maxPerCore: 0}, healthzBindAddress: "127.0.0.1:10256", clientConnection: {kubeconfig: `+kubeconfig+`}}`), 0o600))
+	f.must(os.WriteFile(filepath.Join(dir, "config.conf"), []byte(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clusterCIDR: 10.244.0.0/16
+conntrack: {maxPerCore: 0}
+healthzBindAddress: 127.0.0.1:10256
+clientConnection: {kubeconfig: `+kubeconfig+`}
+`), 0o600))
 	var command []string
 	for _, document := range render(f.T, "kubeadm") {
-		if _, name, template := workload(f.T, document); name == "kube-proxy-edge" {
+		if _, name, template := podOf(f.T, document); name == "kube-proxy-edge" {
 			command = template.Spec.Containers[0].Command
 		}
 	}
@@ -219,11 +241,18 @@ func (f *fixture) loseUnit() {
 	f.must(f.cluster.RelabelNode(f.ctx, "b1", unitLabel, ""))
 	f.eventually("the unit's workloads are removed", func() error {
 		out, err := f.tryKubectl("", "get", "deployments,statefulsets,daemonsets", "-o", "name")
-		if err == nil && (strings.Contains(out, "web-unit-b") || strings.Contains(out, "db-unit-b") || strings.Contains(out, "agent-unit-b")) {
+		if err == nil && (strings.Contains(out, "web-unit-b") || strings.Contains(out, "db-unit-b")) {
 			err = fmt.Errorf("there are %s", out)
 		}
 		return err
 	})
+}
+
+// doWithoutStreaming restarts the controller as it is with an API server that does not stream lists.
+func (f *fixture) doWithoutStreaming(controller *cluster.Controller) {
+	f.Helper()
+	controller.AddEnv("KUBE_FEATURE_WatchListClient=false")
+	f.must(controller.Restart(f.ctx))
 }
 
 // checkPermissions compares the audit log with the shipped roles.
@@ -234,8 +263,35 @@ func (f *fixture) checkPermissions() {
 	for p := range granted {
 		roles[string(p.role)] = true
 	}
-	requests, err := f.cluster.Audited(0, func(r cluster.Request) bool { return roles[r.User.Username] })
-	f.must(err)
+	var used map[permission]int
+	f.eventually("all permissions have been used", func() error { // the last of them by what is still starting
+		requests, err := f.cluster.Audited(0, func(r cluster.Request) bool { return roles[r.User.Username] })
+		f.must(err)
+		used = f.used(requests)
+		for p := range granted {
+			if used[p] == 0 && unusedForAReason[p] == "" && !f.Failed() {
+				return fmt.Errorf("never used: %s", p)
+			}
+		}
+		return nil
+	})
+	for _, p := range slices.SortedFunc(maps.Keys(granted), func(a, b permission) int { return strings.Compare(a.String(), b.String()) }) {
+		reason := unusedForAReason[p]
+		if used[p] > 0 && reason != "" {
+			f.Errorf("%s is used, and excused because it %s", p, reason)
+		}
+		f.Logf("%6d  %s %s", used[p], p, reason)
+	}
+	for p, reason := range unusedForAReason {
+		if !granted[p] {
+			f.Errorf("%s is not granted, and excused because it %s", p, reason)
+		}
+	}
+}
+
+// used counts what the requests needed. One that was refused fails the test.
+func (f *fixture) used(requests []cluster.Request) map[permission]int {
+	f.Helper()
 	used := map[permission]int{}
 	for _, r := range requests {
 		if r.ResponseStatus.Code == http.StatusForbidden || r.ResponseStatus.Code == http.StatusUnauthorized {
@@ -252,22 +308,7 @@ func (f *fixture) checkPermissions() {
 			used[p]++
 		}
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(granted), func(a, b permission) int { return strings.Compare(a.String(), b.String()) }) {
-		reason := unusedForAReason[p]
-		switch {
-		case used[p] == 0 && reason == "":
-			f.Errorf("never used: %s", p)
-		case used[p] > 0 && reason != "":
-			f.Errorf("%s is used, and excused because it %s", p, reason)
-		default:
-			f.Logf("%6d  %s %s", used[p], p, reason)
-		}
-	}
-	for p, reason := range unusedForAReason {
-		if !granted[p] {
-			f.Errorf("%s is not granted, and excused because it %s", p, reason)
-		}
-	}
+	return used
 }
 
 // granted is every permission of the shipped roles.

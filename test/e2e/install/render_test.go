@@ -51,8 +51,8 @@ func kustomizations(t *testing.T) []string {
 	return directories
 }
 
-// workload is the pod of a Deployment or DaemonSet; kind is "" for everything else.
-func workload(t *testing.T, document string) (kind, name string, template corev1.PodTemplateSpec) {
+// podOf is the pod of a Deployment or DaemonSet; kind is "" for everything else.
+func podOf(t *testing.T, document string) (kind, name string, template corev1.PodTemplateSpec) {
 	t.Helper()
 	object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
 	if runtime.IsNotRegisteredError(err) {
@@ -86,7 +86,7 @@ func TestPodsAreConfined(t *testing.T) {
 	seen := map[string]bool{}
 	for _, directory := range kustomizations(t) {
 		for _, document := range render(t, directory) {
-			kind, name, template := workload(t, document)
+			kind, name, template := podOf(t, document)
 			if kind == "" {
 				continue
 			}
@@ -137,7 +137,7 @@ func TestPodsAreConfined(t *testing.T) {
 func TestShippedCommandLines(t *testing.T) {
 	for _, directory := range kustomizations(t) {
 		for _, document := range render(t, directory) {
-			kind, name, template := workload(t, document)
+			kind, name, template := podOf(t, document)
 			if kind == "" || name == "kube-proxy-edge" {
 				continue
 			}
@@ -160,7 +160,7 @@ func TestShippedCommandLines(t *testing.T) {
 func TestTheWrapperDoesNotNeedKubeProxy(t *testing.T) {
 	for _, directory := range []string{"application-grid-wrapper", "kubeadm", "k3s"} {
 		for _, document := range render(t, directory) {
-			_, name, template := workload(t, document)
+			_, name, template := podOf(t, document)
 			if name != "application-grid-wrapper" {
 				continue
 			}

@@ -12,6 +12,7 @@ MODULES := . test hack/tools hack/generate
 
 # Nothing here needs C but the race detector. One value for all: with another, Go builds everything again.
 export CGO_ENABLED := 0
+export PREFIX SYSCONFDIR DESTDIR
 
 .PHONY: help
 help: ## Lists the targets.
@@ -20,6 +21,14 @@ help: ## Lists the targets.
 .PHONY: build
 build: ## Builds the product's binaries into bin/.
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+.PHONY: install
+install: build ## Installs programs and systemd units: PREFIX=/usr/local, SYSCONFDIR=/etc, DESTDIR=.
+	@hack/install.sh install
+
+.PHONY: uninstall
+uninstall: ## Removes what make install installed; says what it keeps.
+	@hack/install.sh uninstall
 
 .PHONY: cluster
 cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minutes when cold, seconds later.

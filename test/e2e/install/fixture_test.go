@@ -101,8 +101,12 @@ func (f *fixture) eventually(what string, ask func() error) {
 // kubectl runs the real kubectl as an administrator and returns what it prints.
 func (f *fixture) kubectl(args ...string) string {
 	f.Helper()
+	begin := time.Now()
 	out, err := f.tryKubectl("", args...)
 	f.must(err)
+	if took := time.Since(begin); took > 5*time.Second {
+		f.Logf("kubectl %s took %s:\n%s", strings.Join(args, " "), took, out)
+	}
 	return out
 }
 

@@ -10,9 +10,12 @@ import (
 	"strings"
 	"testing"
 	"text/template"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/proxy"
 
@@ -27,9 +30,8 @@ func TestInstallAndRemove(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
 		{Name: "edge1", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "edge2", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "cloud1"},
 	}})
-	for _, directory := range []string{"kubeadm", "crds"} { // the embedded cluster's programs have their roles from the start
-		f.kubectl("delete", "-k", filepath.Join(manifests, directory), "--ignore-not-found")
-	}
+	// The embedded cluster's programs have their roles from the start.
+	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
 	f.installKubeadmsKubeProxy()
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	before := f.inventory()
@@ -66,7 +68,7 @@ func TestInstallAndRemove(t *testing.T) {
 
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
 	f.kubectl("delete", "-k", overlay)
-	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"))
+	f.deleteCRDs()
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	f.expectInventory(before)
 
@@ -74,6 +76,34 @@ func TestInstallAndRemove(t *testing.T) {
 	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
 	f.kubectl("delete", "-k", f.overlay("k3s"))
 	f.expectInventory(before)
+}
+
+// deleteCRDs deletes them and waits until they are gone. kube-apiserver sometimes fails to remove the (no) objects of
+// a CRD, InstanceDeletionFailed, and looks at it again only five minutes later, or when the CRD changes.
+func (f *fixture) deleteCRDs() {
+	f.Helper()
+	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"), "--wait=false")
+	client, err := dynamic.NewForConfig(f.cluster.RESTConfig())
+	f.must(err)
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	begin := time.Now()
+	f.eventually("the CRDs are gone", func() error {
+		left, err := crds.List(f.ctx, metav1.ListOptions{})
+		if err != nil || len(left.Items) == 0 {
+			return err
+		}
+		if time.Since(begin) > 5*time.Second {
+			begin = time.Now()
+			for _, crd := range left.Items {
+				f.Logf("%s is left, with %v", crd.GetName(), crd.Object["status"])
+				patch := fmt.Sprintf(`{"metadata": {"annotations": {"looked-at": %q}}}`, begin)
+				if _, err := crds.Patch(f.ctx, crd.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+					return err
+				}
+			}
+		}
+		return fmt.Errorf("%d are left", len(left.Items))
+	})
 }
 
 // overlay is a kustomization of a user's own, as docs/install.md has it.

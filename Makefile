@@ -31,6 +31,7 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 .PHONY: cross
 cross: ## Builds the product for every platform of the images, into dist/bin/.
+	@rm -rf dist/bin
 	@$(foreach p,$(PLATFORMS),hack/progress.sh "building for $(p)" \
 		env GOOS=$(word 1,$(subst _, ,$(p))) GOARCH=$(word 2,$(subst _, ,$(p))) GOARM=$(patsubst v%,%,$(word 3,$(subst _, ,$(p)))) \
 		go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o dist/bin/$(p)/ ./cmd/... &&) true

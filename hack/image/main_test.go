@@ -111,7 +111,7 @@ func TestImages(t *testing.T) {
 				start(t, image, *descriptor.Platform, name, started)
 			})
 		}
-		if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm/v7", "linux/arm64"}) {
+		if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm64", "linux/arm/v7"}) {
 			t.Errorf("%s is for %q", name, platforms)
 		}
 	}
@@ -188,7 +188,7 @@ func check(t *testing.T, image v1.Image, o options) {
 // start runs the program of an image: --version, and in earnest until it is told to end.
 func start(t *testing.T, image v1.Image, platform v1.Platform, name string, started []string) {
 	t.Helper()
-	root, err := os.MkdirTemp("", "image-root-") // t.TempDir would be closed to the user 65532
+	root, err := os.MkdirTemp("", "image-root-") //nolint:usetesting // t.TempDir is closed to the user 65532
 	if err != nil {
 		t.Fatal(err)
 	}

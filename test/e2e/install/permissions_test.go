@@ -230,7 +230,7 @@ func (f *fixture) useLentIdentity() {
 	f.must(err)
 	watch.Stop()
 	f.eventually("legacy Endpoints are served", func() error { // the first who asks makes the wrapper follow them
-		_, err := client.CoreV1().Endpoints("default").List(f.ctx, metav1.ListOptions{}) //nolint:staticcheck // old clients still ask for them
+		_, err := client.CoreV1().Endpoints("default").List(f.ctx, metav1.ListOptions{})
 		return err
 	})
 }

@@ -63,7 +63,8 @@ func TestNotifications(t *testing.T) {
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			for !strings.HasPrefix(next(), "STOPPING=1") {
+			for ending := false; !ending; {
+				ending = strings.HasPrefix(next(), "STOPPING=1")
 			}
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("it ends with %v:\n%s", err, log.String())

@@ -7,8 +7,9 @@ MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
-# Modules of this repository beside the product: the embedded cluster with its tests, the linters, and the generator.
-MODULES := . test hack/tools hack/generate
+# Modules of this repository beside the product: the embedded cluster with its tests, the linters, the generator, and
+# what makes images.
+MODULES := . test hack/tools hack/generate hack/image
 # Further modules, each only the go.mod and go.sum of one release of kube-proxy. They are not among MODULES: `go mod
 # tidy` of one that was not built here before downloads 149 modules of 124 MB, which `make verify` does not spend on
 # what only `make compat` builds. That checks them itself.
@@ -16,6 +17,7 @@ KUBE_PROXY_MODULES := $(patsubst %/go.mod,%,$(wildcard test/compat/kube-proxy-*/
 
 # Nothing here needs C but the race detector. One value for all: with another, Go builds everything again.
 export CGO_ENABLED := 0
+export PREFIX SYSCONFDIR DESTDIR
 
 .PHONY: help
 help: ## Lists the targets.
@@ -24,6 +26,38 @@ help: ## Lists the targets.
 .PHONY: build
 build: ## Builds the product's binaries into bin/.
 	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+# Platforms of the images, as they are named in dist/bin. -trimpath, and no stamp of the repository's state: the same
+# bytes come of every directory.
+PLATFORMS := linux_amd64 linux_arm64 linux_arm_v7
+PROGRAMS  := $(notdir $(wildcard cmd/*))
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: cross
+cross: ## Builds the product for every platform of the images, into dist/bin/.
+	@rm -rf dist/bin
+	@$(foreach p,$(PLATFORMS),hack/progress.sh "building for $(p)" \
+		env GOOS=$(word 1,$(subst _, ,$(p))) GOARCH=$(word 2,$(subst _, ,$(p))) GOARM=$(patsubst v%,%,$(word 3,$(subst _, ,$(p)))) \
+		go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o dist/bin/$(p)/ ./cmd/... &&) true
+
+.PHONY: images
+images: cross ## Makes the images of build/*.Dockerfile without a container engine, into dist/images/, as OCI archives.
+	@go -C hack/image build -o $(BIN)/image .
+	@$(foreach p,$(PROGRAMS),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version $(VERSION) \
+		--dockerfile build/$(p).Dockerfile --binaries dist/bin --archive dist/images/$(p).tar &&) true
+
+.PHONY: test-images
+test-images: cross ## Runs what is in the images, as they would be run. Needs root.
+	@hack/require.sh qemu-arm-static:qemu-user-static
+	go -C hack/image test -count=1 ./... $(ARGS)
+
+.PHONY: install
+install: build ## Installs programs and systemd units: PREFIX=/usr/local, SYSCONFDIR=/etc, DESTDIR=.
+	@hack/install.sh install
+
+.PHONY: uninstall
+uninstall: ## Removes what make install installed; says what it keeps.
+	@hack/install.sh uninstall
 
 .PHONY: cluster
 cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minutes when cold, seconds later.
@@ -44,7 +78,7 @@ ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-gri
 
 .PHONY: test-e2e
 test-e2e: build cluster ## Runs the end-to-end tests and the short fault suite on the embedded cluster. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd
 	$(ON_CLUSTER) -short ./e2e/... ./faults/... $(ARGS)
 
 .PHONY: test-faults
@@ -108,4 +142,4 @@ verify: $(BIN)/controller-gen ## Checks that formatting, go.mod files and genera
 
 .PHONY: clean
 clean: ## Removes what was built.
-	rm -rf $(BIN)
+	rm -rf $(BIN) dist

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/systemd"
 )
 
 // Config is what a Daemon is made from.
@@ -192,6 +193,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer d.running.Wait()
 	defer cancel()
+	answers := func(context.Context) error { return nil }
 	if d.config.BindAddress != "" {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.config.BindAddress)
 		if err != nil {
@@ -206,6 +208,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 		defer server.Close()
+		answers = func(ctx context.Context) error { return systemd.Answers(ctx, listener.Addr(), false, "/livez") }
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)
@@ -213,6 +216,15 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for _, s := range d.sources {
 		d.running.Go(func() { s.run(ctx) })
 	}
+	d.running.Go(func() {
+		systemd.Notify(ctx, systemd.Program{
+			Alive: func(ctx context.Context) error {
+				d.state() // takes the lock
+				return answers(ctx)
+			},
+			Status: d.summary,
+		})
+	})
 	d.loop(ctx)
 	return nil
 }

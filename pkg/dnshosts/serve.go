@@ -54,6 +54,15 @@ func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(body.String()))
 }
 
+// summary is the state as one line.
+func (d *Daemon) summary() string {
+	reasons, details := d.state()
+	if len(reasons) > 0 {
+		return "not ready: " + strings.Join(reasons, "; ")
+	}
+	return "ready: " + strings.Join(details, "; ")
+}
+
 // state says why the file is not what it should be, and what else there is to know.
 func (d *Daemon) state() (reasons, details []string) {
 	d.mu.Lock()

@@ -55,7 +55,7 @@ func ensureCRDs(ctx context.Context, api client.Client, install bool) error {
 }
 
 func readCRDs() ([]*unstructured.Unstructured, error) {
-	files, err := fs.Glob(manifests.CRDs, "crds/*.yaml")
+	files, err := fs.Glob(manifests.CRDs, "crds/superedge.io_*.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("listing the CRDs: %w", err)
 	}

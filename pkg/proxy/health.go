@@ -113,6 +113,15 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
+// summary is the state as one line.
+func (h readiness) summary() string {
+	reasons, details := h.reasons()
+	if len(reasons) > 0 {
+		return "not ready: " + strings.Join(reasons, "; ")
+	}
+	return "ready: " + strings.Join(details, "; ")
+}
+
 // ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.
 func (h readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	reasons, details := h.reasons()

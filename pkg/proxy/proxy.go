@@ -20,6 +20,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/systemd"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
@@ -243,7 +244,17 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 	}
 }
 
-func (p *Proxy) readiness() http.Handler {
+// alive fails if the store is locked for good, or the listener does not answer. With client certificates, of which
+// the wrapper has none, serving is not tried.
+func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
+	p.store.NodeKnown()
+	if p.config.TLS != nil && p.config.TLS.ClientCA != "" {
+		return nil
+	}
+	return systemd.Answers(ctx, address, p.config.TLS != nil, "/livez")
+}
+
+func (p *Proxy) readiness() readiness {
 	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, snapshots: p.snapshots, autonomy: p.autonomy, stopping: p.stopping.Done()}
 }
 
@@ -299,6 +310,12 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 			served <- server.Serve(listener)
 		}
 	}()
+	wg.Go(func() {
+		systemd.Notify(background, systemd.Program{
+			Alive:  func(ctx context.Context) error { return p.alive(ctx, listener.Addr()) },
+			Status: func() string { return p.readiness().summary() },
+		})
+	})
 	select {
 	case err := <-served:
 		return fmt.Errorf("serving on %s: %w", p.config.BindAddress, err)

@@ -12,7 +12,8 @@ import (
 // Request is a request in kube-apiserver's audit log.
 type Request struct {
 	Verb, UserAgent, RequestURI string
-	ObjectRef                   struct{ Resource, Subresource, Namespace, Name string }
+	User                        struct{ Username string }
+	ObjectRef                   struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus              struct{ Code int }
 }
 

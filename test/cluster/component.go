@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,7 +31,6 @@ type Component struct {
 	name    string
 	thread  *netns.Thread
 	path    string
-	env     []string
 	logFile string
 	// privateTmp, if set, is a directory that this component of the components binary sees as /tmp.
 	privateTmp string
@@ -42,6 +42,7 @@ type Component struct {
 
 	mu      sync.Mutex
 	args    []string // guarded by mu
+	env     []string // guarded by mu
 	process *process // guarded by mu; the latest one, nil before the first Start
 }
 
@@ -74,6 +75,13 @@ func (c *Component) SetArgs(args []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.args = append([]string(nil), args...)
+}
+
+// AddEnv adds NAME=VALUE to the environment of the next Start.
+func (c *Component) AddEnv(variables ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.env = append(slices.Clone(c.env), variables...)
 }
 
 // PID is the process id, 0 if the component does not run.

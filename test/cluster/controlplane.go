@@ -68,7 +68,7 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err := c.startAPIServer(ctx); err != nil {
 		return err
 	}
-	if err := grantRoles(ctx, c.client); err != nil {
+	if err := c.grantRoles(ctx); err != nil {
 		return err
 	}
 	if err := c.startControllers(ctx); err != nil {
@@ -105,6 +105,9 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--tls-private-key-file=" + c.credentials.file("apiserver.key"),
 		"--token-auth-file=" + c.credentials.file("tokens.csv"),
 		"--authorization-mode=RBAC",
+		"--allow-privileged=true", // as kubeadm has it; its kube-proxy is
+		// As some distributions have it: who names an owner that waits must be allowed to make it wait.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.credentials.file("service-account.key"),
 		"--service-account-signing-key-file=" + c.credentials.file("service-account.key"),

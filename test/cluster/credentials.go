@@ -24,17 +24,33 @@ import (
 type Role string
 
 // The roles. RoleAdmin is in system:masters and also what the controller manager, kwok and kubelets use;
-// RoleKubeProxy has ClusterRole system:node-proxier, RoleWrapper, RoleController and RoleCoreDNS have what rbac.go
-// lists, RoleNobody has nothing.
+// RoleKubeProxy has ClusterRole system:node-proxier. RoleWrapper, RoleController and RoleDNSDaemon are the
+// ServiceAccounts of manifests/, with what these grant; RoleCoreDNS has what rbac.go lists, RoleNobody nothing.
 const (
 	RoleAdmin      Role = "admin"
 	RoleScheduler  Role = "system:kube-scheduler"
 	RoleKubeProxy  Role = "system:kube-proxy"
-	RoleWrapper    Role = "application-grid-wrapper"
-	RoleController Role = "application-grid-controller"
+	RoleWrapper    Role = serviceAccountPrefix + "kube-system:application-grid-wrapper"
+	RoleController Role = serviceAccountPrefix + "kube-system:application-grid-controller"
+	RoleDNSDaemon  Role = serviceAccountPrefix + "kube-system:statefulset-grid-daemon"
 	RoleCoreDNS    Role = "coredns"
 	RoleNobody     Role = "nobody"
 )
+
+// serviceAccountPrefix begins a ServiceAccount's user name; NAMESPACE:NAME follows.
+const serviceAccountPrefix = "system:serviceaccount:"
+
+// groups are those that kube-apiserver puts the role in, besides system:authenticated.
+func (r Role) groups() []string {
+	if r == RoleAdmin {
+		return []string{"system:masters"}
+	}
+	if account, ok := strings.CutPrefix(string(r), serviceAccountPrefix); ok {
+		namespace, _, _ := strings.Cut(account, ":")
+		return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace}
+	}
+	return nil
+}
 
 var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleController, RoleCoreDNS, RoleDNSDaemon, RoleNobody}
 
@@ -156,11 +172,7 @@ func (c *credentials) createTokens() error {
 			return err
 		}
 		c.tokens[role] = hex.EncodeToString(token)
-		groups := ""
-		if role == RoleAdmin {
-			groups = ",system:masters"
-		}
-		fmt.Fprintf(&lines, "%s,%s,%s%s\n", c.tokens[role], role, role, groups)
+		fmt.Fprintf(&lines, "%s,%s,%s,%q\n", c.tokens[role], role, role, strings.Join(role.groups(), ","))
 	}
 	return os.WriteFile(c.file("tokens.csv"), []byte(lines.String()), 0o600)
 }

@@ -11,20 +11,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/application-grid/application-grid/test/netns"
 )
-
-// RoleDNSDaemon is statefulset-grid-daemon's identity, with dnsDaemonRules.
-const RoleDNSDaemon Role = "statefulset-grid-daemon"
-
-// dnsDaemonRules is what manifests/statefulset-grid-daemon.yaml gives to the daemon.
-var dnsDaemonRules = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"nodes", "pods", "services"}, Verbs: read},
-	{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: read},
-	{APIGroups: []string{"superedge.io"}, Resources: []string{"statefulsetgrids"}, Verbs: read},
-}
 
 // Corefile is manifests/coredns/Corefile; a test of e2e/dns compares them.
 const Corefile = `.:53 {

@@ -3,79 +3,89 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-)
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 
-// wrapperRules is all that the wrapper's own identity may do; more would hide that it lends its identity to
-// its callers.
-var wrapperRules = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"nodes", "services", "endpoints"}, Verbs: read},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
-	{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: []string{"get", "list", "watch"}},
-}
+	"github.com/application-grid/application-grid/manifests"
+)
 
 // coreDNSRules is what CoreDNS' manifests give to it.
 var coreDNSRules = []rbacv1.PolicyRule{
-	{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: read},
-	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: read},
+	{APIGroups: []string{""}, Resources: []string{"services", "namespaces"}, Verbs: []string{"list", "watch"}},
+	{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}},
 }
 
-// ControllerRules is what manifests/application-grid-controller.yaml gives to the controller, in ClusterRole and
-// Role.
-var ControllerRules = []rbacv1.PolicyRule{
-	{APIGroups: []string{"superedge.io"}, Resources: grids(""), Verbs: []string{"get", "list", "watch", "patch"}},
-	{APIGroups: []string{"superedge.io"}, Resources: grids("/status"), Verbs: []string{"patch"}},
-	{APIGroups: []string{"superedge.io"}, Resources: grids("/finalizers"), Verbs: []string{"update"}},
-	{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets", "daemonsets"}, Verbs: write},
-	{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: write},
-	{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch"}},
-	{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
-	{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: []string{"get", "create"}},
-	{
-		APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"},
-		ResourceNames: grids(".superedge.io"), Verbs: []string{"patch"},
-	},
-	{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
-	{
-		APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
-		ResourceNames: []string{"application-grid-controller"}, Verbs: []string{"get", "update"},
-	},
-}
-
-// write is what the controller may do with children.
-var write = []string{"get", "list", "watch", "create", "patch", "delete"}
-
-func grids(suffix string) []string {
-	resources := []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"}
-	for i := range resources {
-		resources[i] += suffix
+// grantRoles gives the roles that Kubernetes does not know their permissions: the product's are the shipped ones.
+func (c *Cluster) grantRoles(ctx context.Context) error {
+	objects, err := ShippedRBAC()
+	if err != nil {
+		return err
 	}
-	return resources
-}
-
-// read is what an informer needs.
-var read = []string{"list", "watch"}
-
-// grantRoles gives the roles that Kubernetes does not know their permissions.
-func grantRoles(ctx context.Context, client kubernetes.Interface) error {
-	for role, rules := range map[Role][]rbacv1.PolicyRule{RoleWrapper: wrapperRules, RoleController: ControllerRules, RoleCoreDNS: coreDNSRules, RoleDNSDaemon: dnsDaemonRules} {
-		meta := metav1.ObjectMeta{Name: string(role)}
-		clusterRole := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}
-		if _, err := client.RbacV1().ClusterRoles().Create(ctx, clusterRole, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("creating ClusterRole %s: %w", role, err)
-		}
-		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: meta,
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: string(role)},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: string(role)}},
-		}
-		if _, err := client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("creating ClusterRoleBinding %s: %w", role, err)
+	meta := metav1.ObjectMeta{Name: string(RoleCoreDNS)}
+	objects = append(objects, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: coreDNSRules}, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: string(RoleCoreDNS)},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: string(RoleCoreDNS)}},
+	})
+	for _, object := range objects {
+		// kube-apiserver makes the namespace kube-system a moment after it is ready.
+		err := poll(ctx, func(ctx context.Context) error { return c.create(ctx, object) })
+		if err != nil {
+			return fmt.Errorf("granting roles: %w", err)
 		}
 	}
 	return nil
+}
+
+// ShippedRBAC is what manifests/*/rbac.yaml contain.
+func ShippedRBAC() ([]runtime.Object, error) {
+	files, err := fs.Glob(manifests.RBAC, "*/rbac.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("listing the shipped roles: %w", err)
+	}
+	var objects []runtime.Object
+	for _, file := range files {
+		data, err := fs.ReadFile(manifests.RBAC, file)
+		if err != nil {
+			return nil, fmt.Errorf("reading the shipped roles: %w", err)
+		}
+		for document := range strings.SplitSeq(string(data), "\n---\n") {
+			object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+			if err != nil {
+				return nil, fmt.Errorf("manifests/%s: %w", file, err)
+			}
+			objects = append(objects, object)
+		}
+	}
+	return objects, nil
+}
+
+// create creates an object of ShippedRBAC's kinds.
+func (c *Cluster) create(ctx context.Context, object runtime.Object) error {
+	var err error
+	options := metav1.CreateOptions{}
+	switch o := object.(type) {
+	case *corev1.ServiceAccount:
+		_, err = c.client.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, options)
+	case *rbacv1.ClusterRole:
+		_, err = c.client.RbacV1().ClusterRoles().Create(ctx, o, options)
+	case *rbacv1.ClusterRoleBinding:
+		_, err = c.client.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
+	case *rbacv1.Role:
+		_, err = c.client.RbacV1().Roles(o.Namespace).Create(ctx, o, options)
+	case *rbacv1.RoleBinding:
+		_, err = c.client.RbacV1().RoleBindings(o.Namespace).Create(ctx, o, options)
+	case *coordinationv1.Lease:
+		_, err = c.client.CoordinationV1().Leases(o.Namespace).Create(ctx, o, options)
+	default:
+		err = fmt.Errorf("%T is no kind that the embedded cluster expects in an rbac.yaml", object)
+	}
+	return err
 }

@@ -4,20 +4,15 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/test/cluster"
 )
@@ -221,28 +216,4 @@ func TestForeignCRDs(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// TestPermissions: what the tests' controller may do is what its manifest gives to it.
-func TestPermissions(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "application-grid-controller.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rules []rbacv1.PolicyRule
-	for document := range strings.SplitSeq(string(data), "\n---\n") {
-		var role struct {
-			Kind  string
-			Rules []rbacv1.PolicyRule
-		}
-		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
-			t.Fatal(err)
-		}
-		if role.Kind == "ClusterRole" || role.Kind == "Role" {
-			rules = append(rules, role.Rules...)
-		}
-	}
-	if !reflect.DeepEqual(rules, cluster.ControllerRules) {
-		t.Errorf("the manifest has %+v\nthe tests have %+v", rules, cluster.ControllerRules)
-	}
 }

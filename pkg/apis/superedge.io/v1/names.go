@@ -16,6 +16,10 @@ const (
 	LabelGridSelector = "superedge.io/grid-selector"
 	// LabelGridUniqKey stands on a grid's child: the grid's gridUniqKey.
 	LabelGridUniqKey = "superedge.io/grid-uniq-key"
+
+	// LabelEdgeNode stands, with the value "true", on the nodes that chose to have the wrapper, the daemon of
+	// names, and a kube-proxy that asks the wrapper. manifests/ leave all others alone.
+	LabelEdgeNode = "superedge.io/application-grid"
 )
 
 const (

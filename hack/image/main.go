@@ -1,0 +1,252 @@
+// Command image makes a container image of a program without a container engine: the image that the program's
+// Dockerfile describes after its last FROM, for every platform that it is given a binary of, as an OCI archive. Of the
+// same binaries it makes the same bytes.
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// options say what an image is made of.
+type options struct {
+	// dockerfile describes it; $VERSION there becomes version.
+	dockerfile, version string
+	// binaries is a directory with a directory per platform: linux_amd64, linux_arm_v7.
+	binaries string
+	// created is the time that everything in the image bears.
+	created time.Time
+	// archive is the file to write, tagged name:version.
+	archive, name string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.name, "name", "", "program, and name of the image")
+	flag.StringVar(&o.version, "version", "", "version, and tag of the image")
+	flag.StringVar(&o.dockerfile, "dockerfile", "", "file that describes the image")
+	flag.StringVar(&o.binaries, "binaries", "", "directory with a directory per platform")
+	flag.StringVar(&o.archive, "archive", "", "file to write")
+	flag.Parse()
+	if err := run(o); err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	if o.name == "" || o.version == "" || o.dockerfile == "" || o.binaries == "" || o.archive == "" {
+		return errors.New("--name, --version, --dockerfile, --binaries and --archive are all needed")
+	}
+	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("SOURCE_DATE_EPOCH is not seconds since 1970: %w", err)
+	}
+	o.created = time.Unix(seconds, 0).UTC()
+	digest, err := write(o)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s  %s:%s  %s\n", o.archive, o.name, o.version, digest)
+	return nil
+}
+
+// write makes the image and writes its archive.
+func write(o options) (v1.Hash, error) {
+	index, err := assemble(o)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("computing the digest: %w", err)
+	}
+	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
+		Add: index,
+		Descriptor: v1.Descriptor{Annotations: map[string]string{
+			"org.opencontainers.image.ref.name": o.version,
+			"io.containerd.image.name":          o.name + ":" + o.version,
+		}},
+	})
+	directory, err := os.MkdirTemp("", "image-")
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	defer os.RemoveAll(directory)
+	if _, err := layout.Write(directory, named); err != nil {
+		return v1.Hash{}, fmt.Errorf("writing the image: %w", err)
+	}
+	return digest, pack(o.archive, directory, o.created)
+}
+
+// assemble makes the image of all platforms.
+func assemble(o options) (v1.ImageIndex, error) {
+	config, file, err := describe(o.dockerfile, o.version)
+	if err != nil {
+		return nil, err
+	}
+	platforms, err := os.ReadDir(o.binaries)
+	if err != nil {
+		return nil, fmt.Errorf("--binaries: %w", err)
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, entry := range platforms { // in the order of their names
+		parts := append(strings.Split(entry.Name(), "_"), "")
+		platform := v1.Platform{OS: parts[0], Architecture: parts[1], Variant: parts[2]}
+		binary, err := os.ReadFile(filepath.Join(o.binaries, entry.Name(), o.name))
+		if err != nil {
+			return nil, fmt.Errorf("--binaries: %w", err)
+		}
+		image, err := assembleFor(platform, *config, file, binary, o.created)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
+	}
+	return index, nil
+}
+
+// assembleFor makes the image of one platform: the binary is its only file.
+func assembleFor(platform v1.Platform, config v1.Config, file string, binary []byte, created time.Time) (v1.Image, error) {
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(file, "/"), Mode: 0o755, Size: int64(len(binary)), ModTime: created}
+	if err := w.WriteHeader(header); err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(binary); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	files, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+	}, tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return nil, err
+	}
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	image, err = mutate.Append(image, mutate.Addendum{
+		Layer: files, MediaType: types.OCILayer,
+		History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "COPY " + file},
+	})
+	if err != nil {
+		return nil, err
+	}
+	described, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	described = described.DeepCopy()
+	described.OS, described.Architecture, described.Variant = platform.OS, platform.Architecture, platform.Variant
+	described.Created = v1.Time{Time: created}
+	described.Config = config
+	return mutate.ConfigFile(image, described)
+}
+
+// describe reads of a Dockerfile what its last stage says: the configuration of the image, and its only file. An
+// instruction that it does not know is an error, so that the image cannot be another one than Docker's.
+func describe(dockerfile, version string) (*v1.Config, string, error) {
+	data, err := os.ReadFile(dockerfile) //nolint:gosec // what the caller says
+	if err != nil {
+		return nil, "", fmt.Errorf("--dockerfile: %w", err)
+	}
+	config, file := &v1.Config{Labels: map[string]string{}}, ""
+	last := strings.LastIndex("\n"+string(data), "\nFROM ")
+	if last < 0 {
+		return nil, "", fmt.Errorf("%s has no FROM", dockerfile)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(data[last:]))
+	for lines.Scan() {
+		instruction, rest, _ := strings.Cut(lines.Text(), " ")
+		switch instruction {
+		case "", "ARG":
+		case "FROM":
+			if rest != "scratch" {
+				return nil, "", fmt.Errorf("%s: the last stage is from %s, not from scratch", dockerfile, rest)
+			}
+		case "COPY":
+			fields := strings.Fields(rest)
+			if len(fields) != 3 || !strings.HasPrefix(fields[0], "--from=") || file != "" {
+				return nil, "", fmt.Errorf("%s: want one COPY --from=STAGE BINARY FILE, got %q", dockerfile, lines.Text())
+			}
+			file = path.Clean(fields[2])
+		case "LABEL":
+			key, value, _ := strings.Cut(rest, "=")
+			value, err := strconv.Unquote(value)
+			if err != nil {
+				return nil, "", fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
+			}
+			config.Labels[key] = strings.ReplaceAll(value, "$VERSION", version)
+		case "USER":
+			config.User = rest
+		case "ENTRYPOINT":
+			if err := json.Unmarshal([]byte(rest), &config.Entrypoint); err != nil {
+				return nil, "", fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
+			}
+		default:
+			return nil, "", fmt.Errorf("%s: the instruction %q is not known here", dockerfile, instruction)
+		}
+	}
+	if file == "" || config.User == "" || !slices.Equal(config.Entrypoint, []string{file}) {
+		return nil, "", fmt.Errorf("%s: the last stage has to COPY one file, to be its ENTRYPOINT, and to have a USER", dockerfile)
+	}
+	return config, file, lines.Err()
+}
+
+// pack writes a directory as a tar file, whose bytes depend on the files' names and contents only.
+func pack(archive, directory string, created time.Time) error {
+	if err := os.MkdirAll(filepath.Dir(archive), 0o755); err != nil { //nolint:gosec // as any directory of a build
+		return err
+	}
+	out, err := os.Create(archive) //nolint:gosec // what the caller says
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	w := tar.NewWriter(out)
+	err = filepath.WalkDir(directory, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(file) //nolint:gosec // our own
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(directory, file)
+		if err != nil {
+			return err
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: created}); err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
+	if err := errors.Join(err, w.Close(), out.Close()); err != nil {
+		return fmt.Errorf("writing %s: %w", archive, err)
+	}
+	return nil
+}

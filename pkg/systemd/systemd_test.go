@@ -1,0 +1,155 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// manager is systemd's end of NOTIFY_SOCKET.
+type manager struct {
+	t    *testing.T
+	conn *net.UnixConn
+}
+
+func newManager(t *testing.T, watchdog time.Duration) *manager {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	if watchdog > 0 {
+		t.Setenv("WATCHDOG_USEC", strconv.FormatInt(watchdog.Microseconds(), 10))
+	}
+	return &manager{t, conn}
+}
+
+// next is the next message within the time; "" if there is none.
+func (m *manager) next(within time.Duration) string {
+	m.t.Helper()
+	if err := m.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+		m.t.Fatal(err)
+	}
+	buffer := make([]byte, 4096)
+	n, err := m.conn.Read(buffer)
+	if err != nil {
+		return ""
+	}
+	return string(buffer[:n])
+}
+
+func TestTheLifeOfAProgram(t *testing.T) {
+	m := newManager(t, 300*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var ill atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Notify(ctx, Program{
+			Alive: func(context.Context) error {
+				if ill.Load() {
+					return errors.New("ill")
+				}
+				return nil
+			},
+			Status: func() string { return "fine\nand more " + strings.Repeat("x", 2*statusLimit) },
+		})
+	}()
+	first := m.next(10 * time.Second)
+	if !strings.HasPrefix(first, "READY=1\nSTATUS=fine and more xxx") || len(first) > statusLimit+30 {
+		t.Errorf("first it says %q", first)
+	}
+	for range 3 {
+		if got := m.next(10 * time.Second); got != "WATCHDOG=1" {
+			t.Errorf("while it is well it says %q", got)
+		}
+	}
+	ill.Store(true)
+	got := m.next(time.Second)
+	for got == "WATCHDOG=1" { // it may have been on its way
+		got = m.next(time.Second)
+	}
+	if got != "" {
+		t.Errorf("while it is ill it says %q", got)
+	}
+	ill.Store(false)
+	if got := m.next(10 * time.Second); got != "WATCHDOG=1" {
+		t.Errorf("well again it says %q", got)
+	}
+	stop()
+	for got := ""; !strings.HasPrefix(got, "STOPPING=1"); {
+		if got = m.next(10 * time.Second); got == "" {
+			t.Fatal("it does not say that it ends")
+		}
+	}
+	<-done
+}
+
+// TestHanging: what does not return does not keep systemd waiting for the truth.
+func TestHanging(t *testing.T) {
+	m := newManager(t, 90*time.Millisecond)
+	ctx, stop := context.WithCancel(t.Context())
+	hang := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Notify(ctx, Program{
+			Alive:  func(context.Context) error { <-hang; return nil },
+			Status: func() string { <-hang; return "" },
+		})
+	}()
+	if got := m.next(10 * time.Second); got != "READY=1\nSTATUS=does not answer" {
+		t.Errorf("first it says %q", got)
+	}
+	if got := m.next(10 * time.Second); got != "WATCHDOG=1" { // the first, for having started
+		t.Errorf("then %q", got)
+	}
+	if got := m.next(time.Second); got != "" {
+		t.Errorf("it says %q", got)
+	}
+	stop()
+	<-done
+	close(hang)
+}
+
+func TestWithoutSystemd(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "")
+	Notify(t.Context(), Program{Alive: func(context.Context) error { return nil }, Status: func() string { return "" }}) // returns
+}
+
+func TestAnswers(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/livez" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	})
+	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	defer plain.Close()
+	defer secure.Close()
+	if err := Answers(t.Context(), plain.Listener.Addr(), false, "/livez"); err != nil {
+		t.Error(err)
+	}
+	if err := Answers(t.Context(), secure.Listener.Addr(), true, "/livez"); err != nil {
+		t.Error(err)
+	}
+	if err := Answers(t.Context(), plain.Listener.Addr(), false, "/other"); err == nil || !strings.Contains(err.Error(), "418") {
+		t.Errorf("of a refusal: %v", err)
+	}
+	address := plain.Listener.Addr()
+	plain.Close()
+	if err := Answers(t.Context(), address, false, "/livez"); err == nil {
+		t.Error("nobody listens, and it is answered")
+	}
+}

@@ -1,0 +1,221 @@
+package install
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/proxy"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// TestInstallAndRemove goes through docs/install.md on a cluster with kubeadm's kube-proxy: labelled nodes have
+// what they should, the others what they had, and in the end there is what there was in the beginning. The pods
+// are kwok's: what runs in them is shown by TestPermissions and the other packages.
+func TestInstallAndRemove(t *testing.T) {
+	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
+		{Name: "edge1", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "edge2", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "cloud1"},
+	}})
+	// The embedded cluster's programs have their roles from the start.
+	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
+	f.installKubeadmsKubeProxy()
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	before := f.inventory()
+
+	f.kubectl("apply", "-k", filepath.Join(manifests, "crds"), "--validate=strict")
+	overlay := f.overlay("kubeadm")
+	f.kubectl("apply", "-k", overlay, "--validate=strict")
+	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+		f.expectPods(app, "app", "edge1 edge2")
+	}
+	f.eventually("both controllers are available", func() error {
+		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller", metav1.GetOptions{})
+		if err == nil && d.Status.AvailableReplicas != 2 {
+			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
+		}
+		return err
+	})
+	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2") // not on one node
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+	f.expectPods("kube-proxy", "k8s-app", "cloud1")
+	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"=true")
+	f.expectPods("kube-proxy", "k8s-app", "")
+	f.expectPods("kube-proxy-edge", "app", "cloud1 edge1 edge2")
+	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"-")
+	f.expectPods("kube-proxy", "k8s-app", "cloud1")
+	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
+
+	for line := range strings.Lines(f.kubectl("apply", "-k", overlay, "--validate=strict")) {
+		// kubectl sends the selector of a PodDisruptionBudget always: it cannot be merged.
+		if !strings.HasSuffix(strings.TrimSpace(line), " unchanged") && !strings.HasPrefix(line, "poddisruptionbudget.policy/") {
+			t.Errorf("applied again: %s", line)
+		}
+	}
+
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
+	f.kubectl("delete", "-k", overlay)
+	f.deleteCRDs()
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	f.expectInventory(before)
+
+	f.kubectl("apply", "-k", f.overlay("k3s"), "--validate=strict")
+	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
+	f.kubectl("delete", "-k", f.overlay("k3s"))
+	f.expectInventory(before)
+}
+
+// deleteCRDs deletes them and waits until they are gone. kube-apiserver sometimes fails to remove the (no) objects of
+// a CRD, InstanceDeletionFailed, and looks at it again only five minutes later, or when the CRD changes.
+func (f *fixture) deleteCRDs() {
+	f.Helper()
+	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"), "--wait=false")
+	client, err := dynamic.NewForConfig(f.cluster.RESTConfig())
+	f.must(err)
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	begin := time.Now()
+	f.eventually("the CRDs are gone", func() error {
+		left, err := crds.List(f.ctx, metav1.ListOptions{})
+		if err != nil || len(left.Items) == 0 {
+			return err
+		}
+		if time.Since(begin) > 5*time.Second {
+			begin = time.Now()
+			for _, crd := range left.Items {
+				f.Logf("%s is left, with %v", crd.GetName(), crd.Object["status"])
+				patch := fmt.Sprintf(`{"metadata": {"annotations": {"looked-at": %q}}}`, begin)
+				if _, err := crds.Patch(f.ctx, crd.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+					return err
+				}
+			}
+		}
+		return fmt.Errorf("%d are left", len(left.Items))
+	})
+}
+
+// overlay is a kustomization of a user's own, as docs/install.md has it.
+func (f *fixture) overlay(directory string) string {
+	f.Helper()
+	absolute, err := filepath.Abs(manifests)
+	f.must(err)
+	overlay := f.TempDir()
+	base, err := filepath.Rel(overlay, filepath.Join(absolute, directory)) // kustomize wants it relative
+	f.must(err)
+	f.must(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(`apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [`+base+`]
+images:
+  - {name: application-grid-controller, newName: registry.example.org/application-grid-controller, newTag: v1}
+  - {name: application-grid-wrapper, newName: registry.example.org/application-grid-wrapper, newTag: v1}
+  - {name: statefulset-grid-daemon, newName: registry.example.org/statefulset-grid-daemon, newTag: v1}
+  - {name: registry.k8s.io/kube-proxy, newTag: v1.37.1}
+`), 0o600))
+	return overlay
+}
+
+// installKubeadmsKubeProxy applies kubeadm's own templates.
+func (f *fixture) installKubeadmsKubeProxy() {
+	f.Helper()
+	values := map[string]string{
+		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf", "Image": "registry.k8s.io/kube-proxy:v1.37.1",
+		"ControlPlaneEndpoint": "https://192.0.2.1:6443", "ProxyConfig": "    kind: KubeProxyConfiguration",
+	}
+	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19, "{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
+		var manifest bytes.Buffer
+		f.must(template.Must(template.New("").Parse(text)).Execute(&manifest, values))
+		_, err := f.tryKubectl(manifest.String(), "apply", "-f", "-")
+		f.must(err)
+	}
+}
+
+// expectPods waits until the pods of an app are on exactly one of these sets of nodes, and run.
+func (f *fixture) expectPods(app, label string, nodes ...string) {
+	f.Helper()
+	f.eventually(fmt.Sprintf("%s runs on %q", app, nodes), func() error {
+		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: label + "=" + app})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, pod := range pods.Items {
+			if pod.Status.Phase != "Running" {
+				return fmt.Errorf("pod %s on %s is %s", pod.Name, pod.Spec.NodeName, pod.Status.Phase)
+			}
+			got = append(got, pod.Spec.NodeName)
+		}
+		slices.Sort(got)
+		if !slices.Contains(nodes, strings.Join(got, " ")) {
+			return fmt.Errorf("got %q", got)
+		}
+		return nil
+	})
+}
+
+// inventory is all that is in the cluster, by kind, namespace and name; of names that the API server made, what
+// they begin with. Events, which end by themselves, and the past versions of workloads are left out.
+func (f *fixture) inventory() map[string]int {
+	f.Helper()
+	lists, err := f.client.Discovery().ServerPreferredResources()
+	f.must(err)
+	client, err := dynamic.NewForConfig(f.cluster.RESTConfig())
+	f.must(err)
+	inventory := map[string]int{}
+	for _, list := range lists {
+		group, err := schema.ParseGroupVersion(list.GroupVersion)
+		f.must(err)
+		for _, resource := range list.APIResources {
+			if !slices.Contains(resource.Verbs, "list") || resource.Name == "events" || resource.Name == "controllerrevisions" {
+				continue
+			}
+			objects, err := client.Resource(group.WithResource(resource.Name)).List(f.ctx, metav1.ListOptions{})
+			f.must(err)
+			for _, object := range objects.Items {
+				name := object.GetName()
+				if generated := object.GetGenerateName(); generated != "" {
+					name = generated + "*"
+				}
+				inventory[fmt.Sprintf("%s %s/%s", resource.Name, object.GetNamespace(), name)]++
+			}
+		}
+	}
+	if len(inventory) < 50 {
+		f.Fatalf("an inventory of %d objects is not that of a cluster", len(inventory))
+	}
+	return inventory
+}
+
+// expectInventory waits until there is again what there was.
+func (f *fixture) expectInventory(before map[string]int) {
+	f.Helper()
+	f.eventually(fmt.Sprintf("nothing is left beside the %d objects that were there", len(before)), func() error {
+		now := f.inventory()
+		var differences []string
+		for _, name := range slices.Sorted(maps.Keys(now)) {
+			if now[name] != before[name] {
+				differences = append(differences, fmt.Sprintf("%s: %d, was %d", name, now[name], before[name]))
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(before)) {
+			if now[name] == 0 {
+				differences = append(differences, name+": gone")
+			}
+		}
+		if len(differences) > 0 {
+			return fmt.Errorf("%s", strings.Join(differences, "; "))
+		}
+		return nil
+	})
+}

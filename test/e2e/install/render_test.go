@@ -1,0 +1,172 @@
+package install
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const manifests = "../../../manifests"
+
+// render is what kustomize makes of a directory of manifests/, as YAML documents.
+func render(t *testing.T, directory string) []string {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(manifests, directory))
+	if err != nil {
+		t.Fatalf("%s: %v", directory, err)
+	}
+	var documents []string
+	for _, resource := range resources.Resources() {
+		document, err := resource.AsYAML()
+		if err != nil {
+			t.Fatalf("%s: %v", directory, err)
+		}
+		documents = append(documents, string(document))
+	}
+	return documents
+}
+
+// kustomizations are the directories of manifests/ that `kubectl apply -k` takes.
+func kustomizations(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(manifests, "*", "kustomization.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no kustomizations: %v", err)
+	}
+	var directories []string
+	for _, file := range files {
+		directories = append(directories, filepath.Base(filepath.Dir(file)))
+	}
+	return directories
+}
+
+// podOf is the pod of a Deployment or DaemonSet; kind is "" for everything else.
+func podOf(t *testing.T, document string) (kind, name string, template corev1.PodTemplateSpec) {
+	t.Helper()
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+	if runtime.IsNotRegisteredError(err) {
+		return "", "", template // a CRD
+	}
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, document)
+	}
+	switch o := object.(type) {
+	case *appsv1.Deployment:
+		return "Deployment", o.Name, o.Spec.Template
+	case *appsv1.DaemonSet:
+		return "DaemonSet", o.Name, o.Spec.Template
+	}
+	return "", "", template
+}
+
+// TestEveryCRDIsListed: a new CRD must not be forgotten in the kustomization.
+func TestEveryCRDIsListed(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(manifests, "crds", "superedge.io_*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(render(t, "crds")); got != len(files) || got == 0 {
+		t.Errorf("the kustomization of the CRDs makes %d of %d", got, len(files))
+	}
+}
+
+// TestPodsAreConfined: what runs on others' nodes has no privilege, a limit of memory, and its place.
+func TestPodsAreConfined(t *testing.T) {
+	seen := map[string]bool{}
+	for _, directory := range kustomizations(t) {
+		for _, document := range render(t, directory) {
+			kind, name, template := podOf(t, document)
+			if kind == "" {
+				continue
+			}
+			seen[name] = true
+			pod := template.Spec
+			check := func(what string, ok bool) {
+				t.Helper()
+				if !ok {
+					t.Errorf("%s: %s %s: %s", directory, kind, name, what)
+				}
+			}
+			check("has a priority class of the system", strings.HasPrefix(pod.PriorityClassName, "system-"))
+			if kind == "DaemonSet" {
+				check("only where "+v1.LabelEdgeNode+" says so", pod.NodeSelector[v1.LabelEdgeNode] == "true")
+				check("tolerates every taint", slices.Contains(pod.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists}))
+			}
+			if name == "kube-proxy-edge" {
+				continue // privileged, as kubeadm's
+			}
+			of := pod.SecurityContext
+			check("has a security context", of != nil)
+			check("seccomp", of.SeccompProfile != nil && of.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault)
+			if name == "statefulset-grid-daemon" {
+				check("is root, whose directory /data/edge is", *of.RunAsUser == 0)
+			} else {
+				check("is not root", *of.RunAsNonRoot && *of.RunAsUser != 0)
+			}
+			for _, c := range pod.Containers {
+				check("memory is limited", !c.Resources.Limits.Memory().IsZero() && !c.Resources.Requests.Memory().IsZero())
+				check("the CPU is requested, not limited", !c.Resources.Requests.Cpu().IsZero() && c.Resources.Limits.Cpu().IsZero())
+				check("probes", c.LivenessProbe != nil && c.ReadinessProbe != nil)
+				s := c.SecurityContext
+				check("no privilege", s.Privileged == nil && !*s.AllowPrivilegeEscalation)
+				check("read-only root", *s.ReadOnlyRootFilesystem)
+				check("no capability", slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) && len(s.Capabilities.Add) == 0)
+			}
+		}
+	}
+	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+		if !seen[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+// TestShippedCommandLines: the programs know every flag that the manifests give them. --version is answered only
+// if they do. kube-proxy-edge's are run by TestPermissions.
+func TestShippedCommandLines(t *testing.T) {
+	for _, directory := range kustomizations(t) {
+		for _, document := range render(t, directory) {
+			kind, name, template := podOf(t, document)
+			if kind == "" || name == "kube-proxy-edge" {
+				continue
+			}
+			for _, c := range template.Spec.Containers {
+				args := slices.Clone(c.Args)
+				for i := range args {
+					args[i] = strings.ReplaceAll(args[i], "$(NODE_NAME)", "node0")
+				}
+				out, err := exec.Command(binary(t, c.Name), append(args, "--version")...).CombinedOutput()
+				if err != nil || !strings.Contains(string(out), "go1.") {
+					t.Errorf("%s: %s %q: %v: %s", directory, name, args, err, out)
+				}
+			}
+		}
+	}
+}
+
+// TestTheWrapperDoesNotNeedKubeProxy: its way to the API server is not the Service, which kube-proxy would have to
+// program after having asked the wrapper.
+func TestTheWrapperDoesNotNeedKubeProxy(t *testing.T) {
+	for _, directory := range []string{"application-grid-wrapper", "kubeadm", "k3s"} {
+		for _, document := range render(t, directory) {
+			_, name, template := podOf(t, document)
+			if name != "application-grid-wrapper" {
+				continue
+			}
+			if !slices.Contains(template.Spec.Containers[0].Args, "--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf") {
+				t.Errorf("%s: it takes the address of the Service: %q", directory, template.Spec.Containers[0].Args)
+			}
+		}
+	}
+}

@@ -1,31 +1,76 @@
 package filters
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// MaxBody is the largest request body, in bytes, that is taken. It is kube-apiserver's.
-const MaxBody = 3 << 20
+const (
+	// MaxBody is the largest request body, in bytes, that is taken. It is kube-apiserver's.
+	MaxBody = 3 << 20
+	// BodyTimeout is how long a body may take to arrive.
+	BodyTimeout = time.Minute
+)
 
-// WithBodyLimit refuses request bodies over MaxBody. Upgraded connections (exec, port-forward) are no bodies.
-func WithBodyLimit() Filter {
+// errSlowBody is why a request is broken off.
+var errSlowBody = errors.New("the request body did not arrive in time")
+
+// WithBodyLimit refuses request bodies over MaxBody, and breaks off those that take longer than the timeout: a
+// client that sends one byte by byte would hold a connection here and another one upstream. Upgraded connections
+// (exec, port-forward) are no bodies.
+func WithBodyLimit(timeout time.Duration) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.ContentLength > MaxBody {
 				serve.WriteError(w, r, bodyTooLarge())
 				return
 			}
-			if r.Body != nil && !isUpgrade(r) {
+			if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
+				controller := http.NewResponseController(w)
+				// A writer without deadlines is that of a test.
+				if controller.SetReadDeadline(time.Now().Add(timeout)) == nil {
+					r.Body = &timedBody{ReadCloser: r.Body, arrived: func() { _ = controller.SetReadDeadline(time.Time{}) }}
+				}
 				r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 			}
 			next.ServeHTTP(w, r)
 		})
 	}
+}
+
+// timedBody is a body with a deadline, which must not outlive it: the server takes a deadline that passes while it
+// waits for the client's next request, or for its end, for the end of the connection.
+type timedBody struct {
+	io.ReadCloser
+
+	arrived func()
+}
+
+// Read implements io.Reader.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == io.EOF: //nolint:errorlint // a Reader's end is that very value
+		b.arrived()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = errSlowBody
+	}
+	return n, err
+}
+
+func bodyTooSlow() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: errSlowBody.Error(),
+	}}
 }
 
 func bodyTooLarge() error {

@@ -242,7 +242,7 @@ func TestLocalEndpoints(t *testing.T) {
 
 func TestBodyLimit(t *testing.T) {
 	var read int
-	handler := WithBodyLimit()(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	handler := WithBodyLimit(BodyTimeout)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		read = len(body)
 	}))
@@ -263,7 +263,7 @@ func TestBodyLimit(t *testing.T) {
 func TestForwardedBodyOverTheLimit(t *testing.T) {
 	front := forwardTo(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
-	}), "", WithBodyLimit())
+	}), "", WithBodyLimit(BodyTimeout))
 	body := io.MultiReader(bytes.NewReader(make([]byte, MaxBody)), strings.NewReader("x"))
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front+"/api/v1/namespaces", body)
 	if err != nil {
@@ -388,7 +388,7 @@ func TestForwardUpgrades(t *testing.T) {
 		defer conn.Close()
 		line, _ := buffered.ReadString('\n')
 		_, _ = io.WriteString(conn, "echo "+line)
-	}), "", WithBodyLimit(), WithRecover(), WithRequestLog(&requestCounter{}), WithRequestInfo())
+	}), "", WithBodyLimit(BodyTimeout), WithRecover(), WithRequestLog(&requestCounter{}), WithRequestInfo())
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(front, "http://"))
 	if err != nil {
 		t.Fatal(err)

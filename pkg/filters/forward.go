@@ -157,6 +157,10 @@ func forwardError(w http.ResponseWriter, r *http.Request, err error) {
 		serve.WriteError(w, r, bodyTooLarge())
 		return
 	}
+	if errors.Is(err, errSlowBody) {
+		serve.WriteError(w, r, bodyTooSlow())
+		return
+	}
 	if errors.Is(err, context.Canceled) {
 		// The client went away; nobody reads an answer.
 		panic(http.ErrAbortHandler)

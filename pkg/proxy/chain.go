@@ -24,7 +24,7 @@ func (p *Proxy) chain() http.Handler {
 			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),
-		filters.WithBodyLimit(),
+		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithServed(&serve.Server{
 			Store:    p.store,
 			Demand:   p.demand,

@@ -81,6 +81,9 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 		return err
 	}
 	t.add("resident memory after the load", "", afterLoad, "")
+	if err := measureOffline(ctx, node, &t); err != nil {
+		return err
+	}
 	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	t.print(os.Stdout)
 	return nil

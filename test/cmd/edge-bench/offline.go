@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// measureOffline restarts the wrapper with its link cut, and times how soon it serves its snapshot.
+func measureOffline(ctx context.Context, node *cluster.Node, t *table) (err error) {
+	// An orderly end leaves a snapshot.
+	if err := node.Wrapper.Stop(); err != nil {
+		return err
+	}
+	info, err := os.Stat(filepath.Join(node.StateDir, "snapshot"))
+	if err != nil {
+		return fmt.Errorf("the wrapper left no snapshot: %w", err)
+	}
+	t.add("snapshot: size", "", fmt.Sprintf("%.0f kB", float64(info.Size())/1000), "")
+	if err := node.CutLink(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		if restored := node.RestoreLink(ctx); err == nil {
+			err = restored
+		}
+	}()
+	s, err := newSide("wrapper", node.WrapperConfig(cluster.RoleKubeProxy), false)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := node.Wrapper.Launch(); err != nil {
+		return err
+	}
+	for {
+		body, err := s.get(ctx, "", "application/vnd.kubernetes.protobuf")
+		if err == nil {
+			_, err = io.Copy(io.Discard, body)
+			_ = body.Close() // read to its end
+		}
+		if err == nil {
+			break
+		}
+		if time.Since(begin) > 30*time.Second || ctx.Err() != nil {
+			return fmt.Errorf("the snapshot is not served: %w", err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	t.add("snapshot: from start, link cut, to a list of all slices", "", milliseconds(time.Since(begin)), "")
+	resident, err := memory(node.Wrapper.PID())
+	if err != nil {
+		return err
+	}
+	t.add("snapshot: resident memory while it is served", "", resident, "")
+	return nil
+}

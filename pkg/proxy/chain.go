@@ -18,9 +18,10 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
-			Alive:   http.HandlerFunc(alive),
-			Ready:   p.readiness(),
-			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}),
+			Alive: http.HandlerFunc(alive),
+			Ready: p.readiness(),
+			// A compressor is a megabyte of garbage with every scrape, and the answer is small.
+			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{DisableCompression: true}),
 			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),

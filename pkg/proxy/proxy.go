@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime/debug"
+	runtimemetrics "runtime/metrics"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -234,13 +235,39 @@ func isLoopback(bindAddress string) (bool, error) {
 	return host == "localhost" || (err == nil && ip.IsLoopback()), nil
 }
 
-// returnMemory gives back, once, what filling the cache took: the lists that came are several times its size,
-// and the memory of a small node is better used than kept in reserve.
+// memoryInterval is how often it is looked whether memory can be given back. A process that did not collect
+// garbage for that long is at rest.
+const memoryInterval = 15 * time.Second
+
+// returnMemory gives back what filling the cache took, and later what a burst took: the lists that come are
+// several times the cache's size, and the memory of a small node is better used than kept in reserve. Go itself
+// would do so in the course of minutes of further work, and here there may be none.
 func (p *Proxy) returnMemory(ctx context.Context) {
 	select {
 	case <-p.store.Live():
 		debug.FreeOSMemory()
 	case <-ctx.Done():
+		return
+	}
+	collections := []runtimemetrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	ticker := time.NewTicker(memoryInterval)
+	defer ticker.Stop()
+	var before, given uint64
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		runtimemetrics.Read(collections)
+		now := collections[0].Value.Uint64()
+		if now == before && now != given {
+			debug.FreeOSMemory()
+			runtimemetrics.Read(collections)
+			now = collections[0].Value.Uint64()
+			given = now
+		}
+		before = now
 	}
 }
 

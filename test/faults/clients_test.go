@@ -79,8 +79,6 @@ func slowWatching() fault {
 	lasting := forms(8*time.Second, time.Minute)
 	return fault{
 		name: fmt.Sprintf("%d slow watchers", slowWatchers), bound: deadline,
-		// The log of Services is full of large events then, up to 8 MiB and the JSON of them; Go's heap is twice that.
-		moreResident: 48,
 		inflict: func(s *site) {
 			before := s.level()
 			quiet := s.latencies(lasting / 2)

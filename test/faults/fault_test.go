@@ -28,8 +28,6 @@ type fault struct {
 	// bound is how long converging may take. Where a client of its own waits before it tries again (the wrapper up
 	// to 30 s, kube-proxy up to 60 s), that is in it.
 	bound time.Duration
-	// moreResident is what the wrapper may hold in memory afterwards beyond the usual, in MiB.
-	moreResident float64
 	// restarts tells that the wrapper's process ends, and with it the watches of its clients.
 	restarts bool
 }

@@ -44,9 +44,10 @@ func (g stallGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	timer.Stop()
-	limit := g.body(r)
+	// Asked again whenever something comes: a watch may learn on its way that the upstream sends bookmarks.
+	limit := func() time.Duration { return g.body(r) }
 	body := &guardedBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, limit: limit}
-	body.timer = time.AfterFunc(limit, func() { cancel(errStalled) })
+	body.timer = time.AfterFunc(limit(), func() { cancel(errStalled) })
 	response.Body = body
 	return response, nil
 }
@@ -65,7 +66,7 @@ type guardedBody struct {
 
 	ctx    context.Context //nolint:containedctx // that of the body's request
 	cancel context.CancelCauseFunc
-	limit  time.Duration
+	limit  func() time.Duration
 	timer  *time.Timer
 	close  sync.Once
 }
@@ -74,7 +75,7 @@ type guardedBody struct {
 func (b *guardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.timer.Reset(b.limit)
+		b.timer.Reset(b.limit())
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = stalled(b.ctx, err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -118,5 +119,34 @@ func TestSilence(t *testing.T) {
 	s.UpdateResourceVersion("2")
 	if !s.bookmarks {
 		t.Error("a bookmark is not noticed")
+	}
+}
+
+// TestStallGuardLearns: a limit that is known only after a while holds for the response that is under way.
+func TestStallGuardLearns(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "some")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	var asked atomic.Int64
+	client := &http.Client{Transport: stallGuard{next: http.DefaultTransport, headers: patience, body: func(*http.Request) time.Duration {
+		if asked.Add(1) == 1 {
+			return time.Hour
+		}
+		return time.Millisecond
+	}}}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); !errors.Is(err, errStalled) {
+		t.Errorf("got %q, %v", body, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,8 +43,9 @@ type fixture struct {
 	mu sync.Mutex // guards all below
 	// calls are the writes that reached the API server: "apply demo-east".
 	calls []string
-	// fail, if set, makes a call fail.
-	fail func(call string) error
+	// fail, if set, makes a call fail; failLists makes live lists fail.
+	fail      func(call string) error
+	failLists error
 }
 
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
@@ -95,7 +97,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
 	common := shared{
-		cluster:  cluster{cache: f.client, live: f.client, writer: f.client, clock: f.clock},
+		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: f.client, clock: f.clock},
 		recorder: f.events, gauges: newGauges(), grace: 5 * time.Minute,
 	}
 	before := f.workloads["DeploymentGrid"]
@@ -107,6 +109,25 @@ func (f *fixture) restart() {
 		f.workloads[w.grid] = r
 	}
 	f.services = &serviceReconciler{shared: common, units: newUnits()}
+}
+
+// liveReader fails where the fixture says so.
+type liveReader struct{ *fixture }
+
+// Get implements client.Reader.
+func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	return r.client.Get(ctx, key, o, options...)
+}
+
+// List implements client.Reader.
+func (r liveReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	r.mu.Lock()
+	fail := r.failLists
+	r.mu.Unlock()
+	if fail != nil {
+		return fail
+	}
+	return r.client.List(ctx, list, options...)
 }
 
 func (f *fixture) call(call string) error {
@@ -135,12 +156,26 @@ func (f *fixture) failing(fail func(call string) error) {
 	f.fail = fail
 }
 
-// node sets a node's unit for all reconcilers; empty takes it out of all.
+// node sets a node's unit; empty takes it out of all. The reconcilers hear of it.
 func (f *fixture) node(name, unit string) {
+	f.Helper()
 	labels := map[string]string{}
 	if unit != "" {
 		labels["zone1"] = unit
 	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+	err := f.client.Create(f.Context(), node)
+	if apierrors.IsAlreadyExists(err) {
+		err = f.client.Update(f.Context(), node)
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.hear(name, labels)
+}
+
+// hear tells the reconcilers of a node's labels, or with nil that it is gone, whether or not it is so.
+func (f *fixture) hear(name string, labels map[string]string) {
 	for _, r := range f.workloads {
 		r.units.set(name, labels)
 	}

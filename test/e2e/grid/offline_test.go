@@ -88,17 +88,24 @@ func TestUpstreamMisbehaves(t *testing.T) {
 		cluster.Hang(),
 		cluster.Silence(),
 	} {
+		before := interposer.Served()
 		interposer.Behave(behaviour)
-		time.Sleep(400 * time.Millisecond)
+		if behaviour.Freezes { // what is under way; little that is new may come
+			time.Sleep(time.Second)
+			continue
+		}
+		f.eventually("it is met", func() error {
+			if n := interposer.Served() - before; n < 3 {
+				return fmt.Errorf("%d requests", n)
+			}
+			return nil
+		})
 	}
 	asked := interposer.Served() - served
 	interposer.Behave(cluster.Behaviour{})
 	begin := time.Now()
 	f.led()
 	f.Logf("%d requests were answered wrongly; back to work %s after the end", asked, time.Since(begin))
-	if asked < 10 {
-		f.Errorf("only %d requests were answered wrongly", asked)
-	}
 	time.Sleep(time.Second)
 	f.expectNoWrites(mark)
 	if misled.PID() != pid {

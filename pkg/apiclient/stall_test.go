@@ -29,7 +29,7 @@ func guarded(headers, body time.Duration) *http.Client {
 
 // TestStallGuard: what falls silent is given up, what is merely slow is not.
 func TestStallGuard(t *testing.T) {
-	const limit = 150 * time.Millisecond
+	const limit = time.Second
 	gone := make(chan struct{}, 1)
 	mux := http.NewServeMux()
 	silent := func(r *http.Request) {
@@ -43,10 +43,10 @@ func TestStallGuard(t *testing.T) {
 		silent(r)
 	})
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, _ *http.Request) {
-		for range 10 {
+		for range 10 { // for longer than the limit in all
 			_, _ = io.WriteString(w, "x")
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(limit / 5)
+			time.Sleep(limit / 8)
 		}
 	})
 	server := httptest.NewServer(mux)

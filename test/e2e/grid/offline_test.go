@@ -128,7 +128,7 @@ func TestLeaseLost(t *testing.T) {
 	f.gridsOfEveryKind()
 	misled, interposer := f.misled()
 	var output bytes.Buffer
-	leader := exec.Command(program, misled.Args()...) //nolint:noctx // it is waited for
+	leader := exec.Command(program, misled.Args()...)
 	leader.Stderr = &output
 	f.must(leader.Start())
 	ended := make(chan struct{})

@@ -141,6 +141,7 @@ func (o *options) config() (proxy.Config, error) {
 	}
 	config.Upstream, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,
+		PassesOn: true, // package upstream guards the wrapper's own requests
 	}.Config()
 	if err != nil {
 		return proxy.Config{}, err

@@ -1,5 +1,6 @@
-// Package apiclient says how the programs here reach the API server: from which flags, and over connections
-// that notice a dead link. Links at the edge do not break, they fall silent.
+// Package apiclient says how the programs here reach the API server: from which flags, over connections that notice
+// a dead link, and with requests that notice a server that says nothing. Links at the edge do not break, they fall
+// silent.
 package apiclient
 
 import (
@@ -38,6 +39,8 @@ type Options struct {
 	// QPS and Burst bound the program's own requests; both must be greater than 0.
 	QPS   float32
 	Burst int
+	// PassesOn leaves the StallGuard out, for a program that passes requests on for others.
+	PassesOn bool
 }
 
 // Config is the client configuration. The error says which flag to change.
@@ -52,6 +55,9 @@ func (o Options) Config() (*rest.Config, error) {
 	config.QPS, config.Burst = o.QPS, o.Burst
 	config.UserAgent = o.Program + "/" + strings.Fields(version.String())[0]
 	config.Dial = Dial
+	if !o.PassesOn {
+		config.Wrap(guard)
+	}
 	return config, nil
 }
 

@@ -153,6 +153,9 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 		c.ownNode(config.NodeName, d.node, d.onceSynced()), c.grids(d.grids, d.onceSynced()),
 		c.services(d.services, d.onceSynced()), c.sets(d.sets, d.onceSynced()),
 	}
+	for _, s := range d.sources[1:] { // all but the node's
+		s.witness = c.knowsNode(config.NodeName)
+	}
 	d.metrics = newMetrics(d)
 	return d, nil
 }
@@ -212,7 +215,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.logger.Info("Keeping the hosts file", "path", d.config.Path, "node", d.config.NodeName, "domain", d.config.Domain,
 		"address", d.config.BindAddress, "wholeSync", d.config.WholeSync)
-	d.prepare()
+	if err := d.prepare(); err != nil {
+		d.fail(err)
+	}
 	for _, s := range d.sources {
 		d.running.Go(func() { s.run(ctx) })
 	}
@@ -229,20 +234,20 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare looks at the file before anything is known of the cluster. What is wrong is told; the first write will
-// fail of it too, and be repeated.
-func (d *Daemon) prepare() {
+// prepare looks at the file before anything is known of the cluster. What is wrong would keep it from being written,
+// too.
+func (d *Daemon) prepare() error {
 	if err := d.file.Prepare(); err != nil {
-		d.fail(err)
+		return err
 	}
 	block, err := d.file.Load()
 	if err != nil {
-		d.fail(err)
-		return
+		return err
 	}
 	if len(block) > 0 && !d.file.content.Marked {
 		d.logger.Info("Taking over lines that another daemon of this kind wrote, without a marked block", "lines", len(block))
 	}
+	return nil
 }
 
 // loop syncs when something has changed, when the file is not what was written, and when it is time.
@@ -288,10 +293,21 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 	if now.Before(retryAt) {
 		return retryAt.Sub(now)
 	}
-	if blocked := d.blocked(); blocked != "" {
+	blocked := d.blocked()
+	d.mu.Lock()
+	d.status.blocked = blocked
+	failed := d.status.err
+	d.mu.Unlock()
+	if blocked != "" {
+		if failed == nil {
+			return 0
+		}
+		if err := d.prepare(); err != nil {
+			return d.fail(err)
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.status.blocked = blocked
+		d.status.err, d.status.retryIn = nil, 0
 		return 0
 	}
 	d.mu.Lock()
@@ -318,11 +334,8 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 // blocked says why nothing can be said yet of what should be in the file. While it cannot, the file stays: what
 // a process before this one wrote is better than nothing.
 func (d *Daemon) blocked() string {
-	for _, s := range d.sources {
-		// A missing grid is tolerated, and so is a missing list of them.
-		if state := s.State(); !state.Synced && state.Name != "statefulsetgrids" {
-			return state.problem()
-		}
+	if unlisted := d.unlisted(); unlisted != "" {
+		return unlisted
 	}
 	if node, ok := d.node.get(key{name: d.config.NodeName}); ok {
 		d.labels = node.Labels
@@ -333,6 +346,17 @@ func (d *Daemon) blocked() string {
 	// A Node that was deleted says nothing of its unit. It may be on its way back; its last labels hold.
 	if d.labels == nil {
 		return fmt.Sprintf("there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register", d.config.NodeName)
+	}
+	return ""
+}
+
+// unlisted says which list is missing, and why; "" if none is.
+func (d *Daemon) unlisted() string {
+	for _, s := range d.sources {
+		// A missing grid is tolerated, and so is a missing list of them.
+		if state := s.State(); !state.Synced && state.Name != "statefulsetgrids" {
+			return state.problem()
+		}
 	}
 	return ""
 }
@@ -429,6 +453,7 @@ func (d *Daemon) followPods(ctx context.Context, own []ownSet) {
 			return podOf(pod), true
 		}, (*Pod).equal, d.changed)
 		p.source = d.clients.pods(c.namespace, c.podNames(), p.table, d.onceSynced())
+		p.source.witness = d.clients.knowsNode(d.config.NodeName)
 		d.pods[c] = p
 		d.running.Go(func() { p.source.run(running) })
 	}
@@ -457,7 +482,7 @@ func (d *Daemon) fail(err error) time.Duration {
 	if d.status.err == nil || d.status.err.Error() != err.Error() {
 		d.logger.Error(err, "The hosts file stays as it is; trying again", "path", d.config.Path)
 	}
-	d.status.blocked, d.status.err = "", err
+	d.status.err = err
 	d.status.retryIn = min(max(2*d.status.retryIn, firstRetry), lastRetry)
 	d.status.retryAt = time.Now().Add(d.status.retryIn)
 	if d.woken.IsZero() {

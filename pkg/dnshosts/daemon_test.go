@@ -36,6 +36,8 @@ type api struct {
 	mu      sync.Mutex
 	objects map[string][]metav1.Object // guarded by mu; by resource
 	broken  map[string]int             // guarded by mu; status codes, by resource
+	treat   map[string]behaviour       // guarded by mu; by resource, or "" for all
+	treated map[string]int             // guarded by mu; how many requests, by resource
 	queries []string                   // guarded by mu; of lists
 	changed chan struct{}              // guarded by mu; closed at the next change
 	version int                        // guarded by mu
@@ -43,7 +45,7 @@ type api struct {
 
 func newAPI(t *testing.T) *api {
 	t.Helper()
-	a := &api{objects: map[string][]metav1.Object{}, broken: map[string]int{}, changed: make(chan struct{}), version: 1}
+	a := &api{objects: map[string][]metav1.Object{}, broken: map[string]int{}, treat: map[string]behaviour{}, treated: map[string]int{}, changed: make(chan struct{}), version: 1}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(func() {
 		a.CloseClientConnections()
@@ -74,6 +76,16 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(r.URL.Path, "/")
 	resource, query := parts[len(parts)-1], r.URL.Query()
 	a.mu.Lock()
+	treat := a.treat[resource]
+	if treat == nil {
+		treat = a.treat[""]
+	}
+	if treat != nil && r.Context().Value(treatedKey{}) == nil {
+		a.treated[resource]++
+		a.mu.Unlock()
+		treat(a, w, r.WithContext(context.WithValue(r.Context(), treatedKey{}, true)))
+		return
+	}
 	status, changed, version := a.broken[resource], a.changed, a.version
 	objects := slices.Clone(a.objects[resource])
 	if query.Get("watch") == "" {

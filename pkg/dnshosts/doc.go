@@ -20,4 +20,26 @@
 // EndpointSlices would be no lighter (one slice has the pods of many units, and is sent whole when one of them
 // changes), and they say neither to which incarnation of a set a pod belongs nor anything of pods that the
 // Service does not select.
+//
+// # What is believed
+//
+// At the edge the API server is away for hours, and what stands before it makes things up. The file is what a node has
+// then, also after a reboot. So
+//
+//   - it is not touched before the node, the Services and the StatefulSets were listed completely, and of a set
+//     whose pods are not listed yet the lines stay;
+//   - a list or watch that fails, in whatever way, changes nothing: only a complete list takes the place of what was
+//     known, and /readyz tells how old that is;
+//   - a list that has nothing, where there was something, is believed only if the same API server, asked at that
+//     moment, knows this node: a cache that lost its data does not. This cannot keep the truth out for ever: it comes in
+//     with the node's registration, and a watch's events are always believed.
+//
+// More cannot be told apart. A cache that knows the node and has lost the rest looks like a cluster whose last grid
+// was deleted; revisions do not help, which some proxies leave out and a restored etcd sets back; nor does a Service
+// that must be there, as default/kubernetes, which says nothing of StatefulSets. An answer that comes too often to be
+// a lie is not known either: a cache may lie as long as the link is down. After a restart there is nothing to compare
+// with but the file, and there an upstream that knows the node is believed.
+//
+// How a fleet returns: every source waits between attempts for a random time that grows to 10 to 20 s, as client-go's
+// reflectors do, and then lists its few objects once. Nothing else is asked of a cloud that has just come back.
 package dnshosts

@@ -68,12 +68,17 @@ func (d *Daemon) state() (reasons, details []string) {
 	d.mu.Lock()
 	now := d.status
 	d.mu.Unlock()
-	switch {
-	case now.err != nil:
+	if now.err != nil {
 		reasons = append(reasons, fmt.Sprintf("%v; trying again every %s at most", now.err, lastRetry))
+	}
+	switch {
 	case now.blocked != "":
+		// The reason may have become another one since the last sync.
+		if unlisted := d.unlisted(); unlisted != "" {
+			now.blocked = unlisted
+		}
 		reasons = append(reasons, now.blocked)
-	case !now.synced:
+	case !now.synced && now.err == nil:
 		reasons = append(reasons, "starting: waiting for the API server")
 	case now.pending > 0:
 		reasons = append(reasons, fmt.Sprintf("the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))

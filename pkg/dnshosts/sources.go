@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -151,9 +152,14 @@ type source struct {
 	into     cache.ReflectorStore
 	// observe is called after every change of the state.
 	observe func(*SourceState)
+	// witness, if set, is asked before a list that has nothing is believed where there was something before. An
+	// error says why it is not.
+	witness func(context.Context) error
 
 	mu    sync.Mutex
 	state SourceState // guarded by mu
+	// some is set while there is something in the store. Guarded by mu.
+	some bool
 }
 
 // SourceState is what is known of one source.
@@ -214,8 +220,48 @@ func (s *source) narrow(options metav1.ListOptions) metav1.ListOptions {
 // ListWithContext implements cache.ListerWithContext.
 func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	listed, err := s.from.list(ctx, s.narrow(options))
+	switch {
+	case err != nil:
+	case !apimeta.IsListType(listed):
+		err = fmt.Errorf("the API server sent a %T in place of a list", listed)
+	default:
+		err = s.doubt(ctx, listed)
+	}
 	s.note(err)
-	return listed, err
+	if err != nil {
+		return nil, err
+	}
+	return listed, nil
+}
+
+// doubt asks the witness, if a list would take away everything that there was.
+func (s *source) doubt(ctx context.Context, listed runtime.Object) error {
+	s.mu.Lock()
+	some := s.some
+	s.mu.Unlock()
+	if !some || s.witness == nil || apimeta.LenList(listed) > 0 {
+		return nil
+	}
+	if err := s.witness(ctx); err != nil {
+		return fmt.Errorf("there were some, and the list has none any more, which is not believed: %w", err)
+	}
+	return nil
+}
+
+// knowsNode is a witness: an API server that does not know this node has no say in what belongs to it. It may be a
+// cache that lost its data.
+func (c *clients) knowsNode(name string) func(context.Context) error {
+	nodes := metadataOf{c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))}
+	return func(ctx context.Context) error {
+		listed, err := nodes.list(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+		if err != nil {
+			return fmt.Errorf("asking for node %s: %w", name, err)
+		}
+		if apimeta.LenList(listed) == 0 {
+			return fmt.Errorf("the API server does not know node %s either", name)
+		}
+		return nil
+	}
 }
 
 // WatchWithContext implements cache.WatcherWithContext.
@@ -251,7 +297,12 @@ func (s *source) note(err error) {
 type reflected struct{ *source }
 
 // Add implements cache.ReflectorStore.
-func (r reflected) Add(obj any) error { return r.into.Add(obj) }
+func (r reflected) Add(obj any) error {
+	r.mu.Lock()
+	r.some = true
+	r.mu.Unlock()
+	return r.into.Add(obj)
+}
 
 // Update implements cache.ReflectorStore.
 func (r reflected) Update(obj any) error { return r.into.Update(obj) }
@@ -267,6 +318,9 @@ func (r reflected) Replace(listed []any, resourceVersion string) error {
 	if err := r.into.Replace(listed, resourceVersion); err != nil {
 		return err
 	}
+	r.mu.Lock()
+	r.some = len(listed) > 0
+	r.mu.Unlock()
 	r.update(func(state *SourceState) { state.Synced, state.Absent = true, false })
 	return nil
 }

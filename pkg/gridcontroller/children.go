@@ -10,12 +10,14 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -252,6 +254,31 @@ func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *ch
 	uid := types.UID(live.uid)
 	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	return client.IgnoreNotFound(err)
+}
+
+// nodeIn asks the API server for a node of a unit; "" if there is none. A cluster without any node is none that
+// answers for its nodes: one that has them has lost its data, and in one that has none nothing runs that could be removed.
+func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) {
+	first := func(options ...client.ListOption) (string, error) {
+		nodes := &metav1.PartialObjectMetadataList{}
+		nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+		if err := c.live.List(ctx, nodes, append(options, client.Limit(1))...); err != nil {
+			return "", fmt.Errorf("asking for the nodes of the unit: %w", err)
+		}
+		if len(nodes.Items) == 0 {
+			return "", nil
+		}
+		return nodes.Items[0].Name, nil
+	}
+	if len(validation.IsValidLabelValue(unit)) == 0 { // else it is the end of some name, and no unit
+		if node, err := first(client.MatchingLabels{key: unit}); node != "" || err != nil {
+			return node, err
+		}
+	}
+	if other, err := first(); other != "" || err != nil {
+		return "", err
+	}
+	return "", errors.New("the API server knows no node at all, and is not believed")
 }
 
 // of returns a grid's children from the cache, by name.

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -42,8 +43,11 @@ type fixture struct {
 	mu sync.Mutex // guards all below
 	// calls are the writes that reached the API server: "apply demo-east".
 	calls []string
-	// fail, if set, makes a call fail.
-	fail func(call string) error
+	// fail, if set, makes a call fail; failLists makes live lists fail.
+	fail      func(call string) error
+	failLists error
+	// nodes are the labels of all nodes.
+	nodes map[string]map[string]string
 }
 
 func newFixture(t *testing.T, objects ...client.Object) *fixture {
@@ -54,7 +58,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 			t.Fatal(err)
 		}
 	}
-	f := &fixture{T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), workloads: map[string]*workloadReconciler{}}
+	f := &fixture{T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{}}
 	f.client = fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
 		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -95,7 +99,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
 	common := shared{
-		cluster:  cluster{cache: f.client, live: f.client, writer: f.client, clock: f.clock},
+		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: f.client, clock: f.clock},
 		recorder: f.events, gauges: newGauges(), grace: 5 * time.Minute,
 	}
 	before := f.workloads["DeploymentGrid"]
@@ -107,6 +111,31 @@ func (f *fixture) restart() {
 		f.workloads[w.grid] = r
 	}
 	f.services = &serviceReconciler{shared: common, units: newUnits()}
+}
+
+// liveReader asks the API server itself.
+type liveReader struct{ *fixture }
+
+// Get implements client.Reader.
+func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	return r.client.Get(ctx, key, o, options...)
+}
+
+// List implements client.Reader. It is for nodes only.
+func (r liveReader) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	nodes, ok := list.(*metav1.PartialObjectMetadataList)
+	if !ok || nodes.Kind != "NodeList" {
+		return fmt.Errorf("a list of %T", list)
+	}
+	asked := (&client.ListOptions{}).ApplyOptions(options)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, of := range r.nodes {
+		if asked.LabelSelector == nil || asked.LabelSelector.Matches(labels.Set(of)) {
+			nodes.Items = append(nodes.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: of}})
+		}
+	}
+	return r.failLists
 }
 
 func (f *fixture) call(call string) error {
@@ -135,12 +164,20 @@ func (f *fixture) failing(fail func(call string) error) {
 	f.fail = fail
 }
 
-// node sets a node's unit for all reconcilers; empty takes it out of all.
+// node sets a node's unit; empty takes it out of all. The reconcilers hear of it.
 func (f *fixture) node(name, unit string) {
 	labels := map[string]string{}
 	if unit != "" {
 		labels["zone1"] = unit
 	}
+	f.mu.Lock()
+	f.nodes[name] = labels
+	f.mu.Unlock()
+	f.hear(name, labels)
+}
+
+// hear tells the reconcilers of a node's labels, or with nil that it is gone, whether or not it is so.
+func (f *fixture) hear(name string, labels map[string]string) {
 	for _, r := range f.workloads {
 		r.units.set(name, labels)
 	}

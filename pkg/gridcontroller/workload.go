@@ -293,7 +293,7 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, o *owner, units
 		case now.Before(at):
 			p.lookAgain(at)
 		default:
-			if err := r.remove(ctx, r.kind, o.namespace, live); err != nil {
+			if err := r.removeUnit(ctx, o, unit, live); err != nil {
 				state.Reason, state.Message = v1.ReasonSyncFailed, shorten(err.Error())
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
@@ -303,6 +303,20 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, o *owner, units
 		p.states[unit] = state
 	}
 	m.removals = removals
+}
+
+// removeUnit deletes the child of a unit that has had no node for the grace time. What is known of the nodes comes from
+// a watch, which may have fallen silent, or come from a server that had lost its data: before a site is taken down, the
+// API server is asked.
+func (r *workloadReconciler) removeUnit(ctx context.Context, o *owner, unit string, live *child) error {
+	node, err := r.nodeIn(ctx, o.key, unit)
+	if err != nil {
+		return fmt.Errorf("before %s %s is removed: %w", r.child.Kind, live.name, err)
+	}
+	if node != "" {
+		return fmt.Errorf("%s %s is not removed: node %s is in the unit, and the watch of nodes has not told so yet", r.child.Kind, live.name, node)
+	}
+	return r.remove(ctx, r.kind, o.namespace, live)
 }
 
 // deleteUnusedTemplates does what autoDeleteUnusedTemplate asks for.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -170,20 +170,9 @@ func (s *source) noteResult(err error) {
 
 // silence is how long the body of a response to this source may keep silent.
 func (s *source) silence(r *http.Request) time.Duration {
-	query := r.URL.Query()
-	if query.Get("watch") != "true" {
-		return stallLimit
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bookmarks {
-		return bookmarkLimit
-	}
-	seconds, err := strconv.Atoi(query.Get("timeoutSeconds"))
-	if err != nil {
-		return bookmarkLimit
-	}
-	return time.Duration(seconds)*time.Second + watchMargin
+	return apiclient.SilenceIn(r, s.bookmarks)
 }
 
 // errNoName is told for an object that cannot be kept because nothing could find it again.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/storage"
 )
 
@@ -95,7 +96,7 @@ func restClient(config *rest.Config, httpClient *http.Client, s *source) (rest.I
 		transport = http.DefaultTransport
 	}
 	guarded := *httpClient
-	guarded.Transport = stallGuard{next: transport, headers: stallLimit, body: s.silence}
+	guarded.Transport = apiclient.StallGuard{Next: transport, Headers: apiclient.SilenceBefore, Body: s.silence}
 	config = rest.CopyConfig(config)
 	config.GroupVersion = new(s.resource.GroupVersion())
 	config.APIPath = "/apis"

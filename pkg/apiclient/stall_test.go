@@ -1,4 +1,4 @@
-package upstream
+package apiclient
 
 import (
 	"context"
@@ -9,16 +9,27 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
 )
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// always is a limit for every request.
+func always(limit time.Duration) func(*http.Request) time.Duration {
+	return func(*http.Request) time.Duration { return limit }
+}
 
 // guarded is a client with short limits.
 func guarded(headers, body time.Duration) *http.Client {
-	return &http.Client{Transport: stallGuard{next: &http.Transport{DisableKeepAlives: true}, headers: headers, body: func(*http.Request) time.Duration { return body }}}
+	return &http.Client{Transport: StallGuard{Next: &http.Transport{DisableKeepAlives: true}, Headers: always(headers), Body: always(body)}}
 }
 
 // TestStallGuard: what falls silent is given up, what is merely slow is not.
 func TestStallGuard(t *testing.T) {
-	const limit = 150 * time.Millisecond
+	const limit = time.Second
 	gone := make(chan struct{}, 1)
 	mux := http.NewServeMux()
 	silent := func(r *http.Request) {
@@ -32,10 +43,10 @@ func TestStallGuard(t *testing.T) {
 		silent(r)
 	})
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, _ *http.Request) {
-		for range 10 {
+		for range 10 { // for longer than the limit in all
 			_, _ = io.WriteString(w, "x")
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(limit / 5)
+			time.Sleep(limit / 8)
 		}
 	})
 	server := httptest.NewServer(mux)
@@ -57,7 +68,7 @@ func TestStallGuard(t *testing.T) {
 	for _, path := range []string{"/headers", "/body"} {
 		began := time.Now()
 		_, err := get(path)
-		if !errors.Is(err, errStalled) || time.Since(began) > 20*limit {
+		if !errors.Is(err, ErrStalled) || time.Since(began) > 20*limit {
 			t.Errorf("%s: %v after %s", path, err, time.Since(began))
 		}
 		select {
@@ -90,9 +101,8 @@ func TestStallGuardLeavesTheCallersEndAlone(t *testing.T) {
 	}
 }
 
-// TestSilence: a watch may be quiet for long, unless the upstream is one that sends bookmarks.
+// TestSilence: a watch may be quiet for long, unless the other end is one that sends bookmarks.
 func TestSilence(t *testing.T) {
-	s := &source{clock: time.Now}
 	for _, test := range []struct {
 		query string
 		marks bool
@@ -100,25 +110,55 @@ func TestSilence(t *testing.T) {
 	}{
 		{"limit=500", false, stallLimit},
 		{"limit=500", true, stallLimit},
+		{"watch=false", true, stallLimit},
 		{"watch=true&timeoutSeconds=400", false, 430 * time.Second},
 		{"watch=true&timeoutSeconds=400", true, bookmarkLimit},
+		{"watch=true&timeoutSeconds=400&sendInitialEvents=true", false, bookmarkLimit},
 		{"watch=true", false, bookmarkLimit},
 	} {
-		s.bookmarks = test.marks
 		request := httptest.NewRequest(http.MethodGet, "/x?"+test.query, nil)
-		if got := s.silence(request); got != test.want {
+		if got := SilenceIn(request, test.marks); got != test.want {
 			t.Errorf("%s, bookmarks %v: got %s, want %s", test.query, test.marks, got, test.want)
 		}
+		if got := SilenceBefore(request); got != stallLimit {
+			t.Errorf("%s: got %s before the response", test.query, got)
+		}
 	}
-	s.bookmarks = false
-	s.noteObject()
-	s.UpdateResourceVersion("1")
-	if s.bookmarks {
-		t.Error("the report of an event's revision is taken for a bookmark")
+	// kube-apiserver gives a write up to a minute.
+	if got := SilenceBefore(httptest.NewRequest(http.MethodPatch, "/x", nil)); got <= time.Minute {
+		t.Errorf("a write is given up after %s", got)
 	}
-	s.UpdateResourceVersion("2")
-	if !s.bookmarks {
-		t.Error("a bookmark is not noticed")
+}
+
+// TestClientsAreGuarded: all but those that pass requests on.
+func TestClientsAreGuarded(t *testing.T) {
+	for _, passesOn := range []bool{false, true} {
+		config, err := Options{Program: "x", Master: "http://localhost", QPS: 1, Burst: 1, PassesOn: passesOn}.Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport, err := rest.TransportFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for {
+			if g, ok := transport.(StallGuard); ok {
+				found = true
+				request := httptest.NewRequest(http.MethodGet, "/x?watch=true&timeoutSeconds=400", nil)
+				if headers, body := g.Headers(request), g.Body(request); headers != stallLimit || body != 430*time.Second {
+					t.Errorf("a watch is given up after %s and %s of silence", headers, body)
+				}
+			}
+			wrapped, ok := transport.(utilnet.RoundTripperWrapper)
+			if !ok {
+				break
+			}
+			transport = wrapped.WrappedRoundTripper()
+		}
+		if found == passesOn {
+			t.Errorf("passes on: %v, guarded: %v", passesOn, found)
+		}
 	}
 }
 
@@ -131,7 +171,7 @@ func TestStallGuardLearns(t *testing.T) {
 	}))
 	defer server.Close()
 	var asked atomic.Int64
-	client := &http.Client{Transport: stallGuard{next: http.DefaultTransport, headers: patience, body: func(*http.Request) time.Duration {
+	client := &http.Client{Transport: StallGuard{Next: http.DefaultTransport, Headers: always(patience), Body: func(*http.Request) time.Duration {
 		if asked.Add(1) == 1 {
 			return time.Hour
 		}
@@ -146,7 +186,7 @@ func TestStallGuardLearns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if body, err := io.ReadAll(response.Body); !errors.Is(err, errStalled) {
+	if body, err := io.ReadAll(response.Body); !errors.Is(err, ErrStalled) {
 		t.Errorf("got %q, %v", body, err)
 	}
 }

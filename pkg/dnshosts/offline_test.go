@@ -1,0 +1,394 @@
+package dnshosts
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// behaviour is how an API server, or what is before it, treats a request.
+type behaviour func(a *api, w http.ResponseWriter, r *http.Request)
+
+// treatedKey is the context key of a request that a behaviour hands back to the api.
+type treatedKey struct{}
+
+// answer sends a body with status 200.
+func answer(contentType, body string) behaviour {
+	return func(_ *api, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// refuse sends a Status.
+func refuse(code int) behaviour {
+	return func(_ *api, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"refused on purpose","code":%d}`, code)
+	}
+}
+
+// half sends the first half of the right answer to a list, and with honest a length that tells of the rest.
+func half(honest bool) behaviour {
+	return func(a *api, w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") != "" {
+			panic(http.ErrAbortHandler)
+		}
+		whole := httptest.NewRecorder()
+		a.ServeHTTP(whole, r)
+		w.Header().Set("Content-Type", "application/json")
+		if honest {
+			w.Header().Set("Content-Length", fmt.Sprint(whole.Body.Len()))
+		}
+		_, _ = w.Write(whole.Body.Bytes()[:whole.Body.Len()/2])
+		if honest {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// behaviours are all ways in which a list or a watch fails.
+var behaviours = map[string]behaviour{
+	"500": refuse(http.StatusInternalServerError), "403": refuse(http.StatusForbidden), "404": refuse(http.StatusNotFound),
+	"410": refuse(http.StatusGone), "429": refuse(http.StatusTooManyRequests),
+	"empty body":            answer("application/json", ""),
+	"empty protobuf":        answer("application/vnd.kubernetes.protobuf", ""),
+	"no object":             answer("application/json", "{}"),
+	"a success":             answer("application/json", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`),
+	"a page":                answer("text/html", "<html><body>Please log in</body></html>"),
+	"truncated":             half(true),
+	"truncated and at ease": half(false),
+	"garbage": func(_ *api, w http.ResponseWriter, _ *http.Request) {
+		garbage := make([]byte, 4096)
+		_, _ = rand.Read(garbage)
+		w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+		_, _ = w.Write(append([]byte("k8s\x00"), garbage...))
+	},
+	"cut off": func(*api, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	// The stall guard of package apiclient ends these after half a minute; here the test does.
+	"silent": func(_ *api, w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	},
+	"hanging": func(_ *api, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+}
+
+// isQuiet names the behaviours that no error tells of soon: what says nothing, and what breaks connections, after which
+// client-go itself asks again ten times, for ten seconds.
+func isQuiet(name string) bool {
+	return slices.Contains([]string{"silent", "hanging", "cut off", "truncated"}, name)
+}
+
+// settle ends a behaviour, with what it has under way.
+func (a *api) settle(change func()) {
+	a.change(func() {
+		clear(a.treat)
+		change()
+	})
+	a.CloseClientConnections()
+}
+
+// treatedOften waits until a resource has been asked for so often since the behaviour began.
+func (a *api) treatedOften(t *testing.T, resource string, times int) {
+	t.Helper()
+	eventually(t, resource+" are asked for", func() error {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.treated[resource] < times {
+			return fmt.Errorf("%d times", a.treated[resource])
+		}
+		return nil
+	})
+}
+
+// untouched checks that a file has not even been written anew, and that nothing is beside it.
+func untouched(t *testing.T, path string, before fs.FileInfo, want string) {
+	t.Helper()
+	after, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameVersion(before, after) {
+		t.Errorf("the file was written: modified %s, before %s", after.ModTime(), before.ModTime())
+	}
+	if err := fileIs(path, want)(); err != nil {
+		t.Error(err)
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
+		t.Errorf("files are left: %v", entries)
+	}
+}
+
+func mustStat(t *testing.T, path string) fs.FileInfo {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// TestStartedWhileAway: a daemon that starts, as after a reboot, and gets no list, leaves the file byte by byte as
+// it is, does not write it anew, and says why; when the lists come, it converges.
+func TestStartedWhileAway(t *testing.T) {
+	for name, treat := range behaviours {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t)
+			a.populate(2, 2)
+			a.treat[""] = treat
+			path := filepath.Join(t.TempDir(), "hosts")
+			const head, tail = "127.0.0.1 localhost\n", "\n10.1.1.1\tprinter # no newline at the end"
+			outdated := strings.Replace(east0, "10.0.0.1", "10.9.9.9", 1)
+			present := head + block(east1, outdated) + tail // not in order, either
+			if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			before := mustStat(t, path)
+			d := startDaemon(t, a.URL, path)
+			for _, resource := range []string{"nodes", "services", "statefulsets", "statefulsetgrids"} {
+				a.treatedOften(t, resource, 1)
+			}
+			eventually(t, "the daemon says why", func() error {
+				response := httptest.NewRecorder()
+				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+				body := response.Body.String()
+				silent := strings.Contains(body, "[-] node: not listed yet: waiting for the API server")
+				if response.Code != http.StatusServiceUnavailable || !strings.Contains(body, "[-] node: not listed yet: ") || silent != isQuiet(name) {
+					return fmt.Errorf("status %d: %s", response.Code, body)
+				}
+				return nil
+			})
+			untouched(t, path, before, present)
+			a.settle(func() {})
+			eventually(t, "the lines are right", fileIs(path, head+block(east0, east1)+tail))
+		})
+	}
+}
+
+// TestNobodyListens is the same for connections that are refused.
+func TestNobodyListens(t *testing.T) {
+	a := newAPI(t)
+	url := a.URL
+	a.Close()
+	path := filepath.Join(t.TempDir(), "hosts")
+	present := "127.0.0.1 localhost\n" + block(east0)
+	if err := os.WriteFile(path, []byte(present), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := mustStat(t, path)
+	d := startDaemon(t, url, path)
+	eventually(t, "the daemon says why", func() error {
+		reasons, _ := d.state()
+		if len(reasons) != 1 || !strings.Contains(reasons[0], "connection refused") {
+			return fmt.Errorf("it says %q", reasons)
+		}
+		return nil
+	})
+	untouched(t, path, before, present)
+}
+
+// TestRelistFailsHalfWay: all watches end and have to begin with a list, of which one fails: the rest is followed,
+// and nothing is taken away, nor even written.
+func TestRelistFailsHalfWay(t *testing.T) {
+	resources := slices.Sorted(maps.Keys(kinds))
+	for i, name := range slices.Sorted(maps.Keys(behaviours)) {
+		treat := behaviours[name]
+		resource := resources[i%len(resources)] // each with three or more; TestErrorsClearNothing has the rest
+		t.Run(name+" "+resource, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t)
+			a.populate(2, 2)
+			path := filepath.Join(t.TempDir(), "hosts")
+			d := startDaemon(t, a.URL, path)
+			eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+			before := mustStat(t, path)
+			var lost []metav1.Object
+			a.change(func() {
+				a.treat[resource] = treat
+				if !strings.HasPrefix(name, "truncated") {
+					lost, a.objects[resource] = a.objects[resource], nil // to be believed only once a list says so
+				}
+			})
+			a.treatedOften(t, resource, 1)
+			if !isQuiet(name) {
+				eventually(t, "it says that it goes by what was last known", func() error {
+					if _, details := d.state(); !strings.Contains(strings.Join(details, " "), "what was last known holds") {
+						return fmt.Errorf("it says %q", details)
+					}
+					return nil
+				})
+			}
+			untouched(t, path, before, block(east0, east1))
+			if reasons, _ := d.state(); len(reasons) > 0 {
+				t.Errorf("not ready: %q", reasons)
+			}
+			// The others are followed meanwhile.
+			if resource == "pods" {
+				return
+			}
+			a.change(func() {
+				pod := a.objects["pods"][0].(*corev1.Pod).DeepCopy()
+				pod.Status.PodIP = "10.0.0.77"
+				a.objects["pods"] = slices.Concat([]metav1.Object{pod}, a.objects["pods"][1:])
+			})
+			moved := block(strings.Replace(east0, "10.0.0.1", "10.0.0.77", 1), east1)
+			eventually(t, "a pod's new address is followed", fileIs(path, moved))
+			a.settle(func() {
+				if lost != nil {
+					a.objects[resource] = lost
+				}
+			})
+			eventually(t, "all is well", func() error {
+				if _, details := d.state(); strings.Contains(strings.Join(details, " "), "what was last known holds") {
+					return fmt.Errorf("it says %q", details)
+				}
+				return nil
+			})
+			if err := fileIs(path, moved)(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestStrangerIsNotBelieved: an API server that knows nothing any more, not even this node, takes nothing away, in
+// whatever order it is asked; one that knows the node does.
+func TestStrangerIsNotBelieved(t *testing.T) {
+	a := newAPI(t)
+	a.populate(2, 2)
+	path := filepath.Join(t.TempDir(), "hosts")
+	d := startDaemon(t, a.URL, path)
+	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+	before := mustStat(t, path)
+	objects := maps.Clone(a.objects)
+	a.change(func() { clear(a.objects) })
+	eventually(t, "it is not believed, which is said", func() error {
+		_, details := d.state()
+		if n := strings.Count(strings.Join(details, "\n"), "does not know node node0 either"); n != 4 {
+			return fmt.Errorf("it says %q", details)
+		}
+		return nil
+	})
+	untouched(t, path, before, block(east0, east1))
+	a.change(func() { maps.Copy(a.objects, objects) })
+	eventually(t, "all is well", func() error {
+		if _, details := d.state(); len(details) != 1 {
+			return fmt.Errorf("it says %q", details)
+		}
+		return nil
+	})
+	untouched(t, path, before, block(east0, east1))
+	a.change(func() { a.objects["statefulsets"] = nil })
+	eventually(t, "the truth is believed", fileIs(path, block()))
+}
+
+// TestDiskFails: a full disk, and one that is read-only, are told in /readyz and the metrics, and tried again; the
+// old file stays whole.
+func TestDiskFails(t *testing.T) {
+	for name, says := range map[string]string{"full": "no space left on device", "read-only": "read-only file system"} {
+		t.Run(name, func(t *testing.T) {
+			path := mounted(t, "tmpfs", "size=64k").Path
+			dir := filepath.Dir(path)
+			a := newAPI(t)
+			a.populate(1, 2)
+			d := startDaemon(t, a.URL, path)
+			eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+			filler := filepath.Join(dir, "filler")
+			if name == "full" {
+				if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); err == nil {
+					t.Fatal("the disk is not full")
+				}
+			} else if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+				t.Fatal(err)
+			}
+			a.change(func() { a.objects["pods"] = a.objects["pods"][:1] })
+			eventually(t, "it is said", func() error {
+				response := httptest.NewRecorder()
+				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+				if body := response.Body.String(); response.Code != http.StatusServiceUnavailable || !strings.Contains(body, says) || !strings.Contains(body, "trying again") {
+					return fmt.Errorf("status %d: %s", response.Code, body)
+				}
+				response = httptest.NewRecorder()
+				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+				for _, line := range []string{"statefulset_grid_daemon_in_sync 0\n", "statefulset_grid_daemon_write_failures_total "} {
+					if !strings.Contains(response.Body.String(), line) || strings.Contains(response.Body.String(), line+"0\n") {
+						return fmt.Errorf("the metrics do not say %q", line)
+					}
+				}
+				return nil
+			})
+			if err := fileIs(path, block(east0, east1))(); err != nil {
+				t.Error(err)
+			}
+			if name == "full" {
+				if err := os.Remove(filler); err != nil {
+					t.Fatal(err)
+				}
+			} else if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT, ""); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the file is written", fileIs(path, block(east0)))
+			eventually(t, "the daemon is ready", func() error {
+				if reasons, _ := d.state(); len(reasons) > 0 {
+					return fmt.Errorf("it says %q", reasons)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestDirectoryComesLate: what is wrong with the file, and that the API server is away, are both told, and each no
+// longer than it is so.
+func TestDirectoryComesLate(t *testing.T) {
+	a := newAPI(t)
+	a.populate(1, 2)
+	a.treat[""] = refuse(http.StatusInternalServerError)
+	target := filepath.Join(t.TempDir(), "late")
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no directory
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "hosts")
+	d := startDaemon(t, a.URL, path)
+	says := func(wanted ...string) func() error {
+		return func() error {
+			reasons, _ := d.state()
+			for i, want := range wanted {
+				if len(reasons) != len(wanted) || !strings.Contains(reasons[i], want) {
+					return fmt.Errorf("it says %q", reasons)
+				}
+			}
+			return nil
+		}
+	}
+	eventually(t, "both are said", says("not a directory", "not listed yet"))
+	if err := os.Mkdir(target, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, dir); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one is said", says("not listed yet"))
+	a.settle(func() {})
+	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+}

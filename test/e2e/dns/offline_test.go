@@ -1,0 +1,222 @@
+package dns
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// version is a hosts file as its readers can tell it from another one.
+type version struct {
+	data     string
+	inode    uint64
+	modified time.Time
+}
+
+func (f *fixture) version(node *cluster.Node) version {
+	f.Helper()
+	data, err := os.ReadFile(node.HostsFile)
+	f.must(err)
+	info, err := os.Stat(node.HostsFile)
+	f.must(err)
+	return version{string(data), info.Sys().(*syscall.Stat_t).Ino, info.ModTime()}
+}
+
+// untouched fails the test if the file was written, even if with the same content.
+func (f *fixture) untouched(node *cluster.Node, before version) {
+	f.Helper()
+	if after := f.version(node); after != before {
+		f.Errorf("the hosts file was written: before, %s:\n%s\nafter, %s:\n%s", before.modified, before.data, after.modified, after.data)
+	}
+}
+
+// readyz waits until the daemon answers with this status and says all of this.
+func (f *fixture) readyz(node *cluster.Node, status int, says ...string) {
+	f.Helper()
+	took := f.eventually(fmt.Sprintf("/readyz is %d and says %q", status, says), deadline, func() error {
+		reply, err := node.Get(f.ctx, "http://127.0.0.1:51007/readyz")
+		if err != nil {
+			return err
+		}
+		missing := slices.ContainsFunc(says, func(text string) bool { return !strings.Contains(reply.Body, text) })
+		if reply.Status != status || missing {
+			return fmt.Errorf("status %d: %s", reply.Status, reply.Body)
+		}
+		return nil
+	})
+	f.Logf("/readyz is %d and says %-40q %5d ms", status, says, took.Milliseconds())
+}
+
+// alwaysAnswers asks for a unit's names all the time until the returned function is called, which tells how many
+// answers there were and fails the test if one was wrong.
+func (f *fixture) alwaysAnswers(node *cluster.Node, addresses []string) (stop func()) {
+	f.Helper()
+	type count struct {
+		asked int
+		err   error
+	}
+	end, counted := make(chan struct{}), make(chan count, 1)
+	go func() {
+		var c count
+		for {
+			select {
+			case <-end:
+				counted <- c
+				return
+			case <-time.After(between):
+				c.asked++
+				if err := f.asUnit(node, addresses); err != nil && c.err == nil {
+					c.err = err
+				}
+			}
+		}
+	}()
+	return func() {
+		f.Helper()
+		close(end)
+		c := <-counted
+		f.Logf("asked for all names %d times meanwhile", c.asked)
+		if c.err != nil || c.asked == 0 {
+			f.Errorf("of %d times, at least once: %v", c.asked, c.err)
+		}
+	}
+}
+
+// TestRebootWhileOffline: the link of a node is cut, packets dropped, and then its power fails. The file has not been
+// touched, CoreDNS goes on answering from it, and when the link is back everything is followed: also with a clock that
+// was set back meanwhile.
+func TestRebootWhileOffline(t *testing.T) {
+	f := newFixture(t)
+	f.createGrid()
+	addresses := f.podAddresses("east", replicas)
+	node := f.node("east1")
+	f.follows("created", func() error { return f.asUnit(node, addresses) })
+	f.settled(node)
+
+	// The lines of the last run, and foreign ones.
+	f.must(os.WriteFile(node.HostsFile, []byte("10.9.9.9 printer.example.org\n"+f.version(node).data+"# the end"), 0o600))
+	f.eventually("the foreign line is answered", 15*time.Second, func() error {
+		return f.answers(node, "printer.example.org", "A", "10.9.9.9")
+	})
+	f.readyz(node, http.StatusOK)
+	before := f.version(node)
+
+	f.must(node.CutLink(f.ctx))
+	defer node.RestoreLink(f.ctx)
+	f.scale("east", 1) // of which the node hears later
+	stop := f.alwaysAnswers(node, addresses)
+	time.Sleep(time.Second)
+	stop()
+	f.untouched(node, before)
+
+	f.must(node.Reboot(f.ctx))
+	begin := time.Now()
+	f.eventually("CoreDNS answers after the reboot", deadline, func() error { return f.asUnit(node, addresses) })
+	f.Logf("CoreDNS answers %s after the power is back", time.Since(begin))
+	stop = f.alwaysAnswers(node, addresses)
+	f.readyz(node, http.StatusServiceUnavailable, "node: not listed yet: ", "i/o timeout") // a connection may take 5 s
+	time.Sleep(time.Second)
+	stop()
+	f.untouched(node, before)
+
+	f.must(node.RestoreLink(f.ctx))
+	took := f.eventually("the pod that is gone is gone", deadline, func() error { return f.unknown(node, f.name(1)) })
+	f.Logf("what happened meanwhile is followed %s after the link is back", took)
+	f.must(f.asUnit(node, addresses[:1]))
+	f.must(f.answers(node, "printer.example.org", "A", "10.9.9.9"))
+	f.readyz(node, http.StatusOK)
+	if now := f.version(node).data; !strings.HasPrefix(now, "10.9.9.9 printer.example.org\n") || !strings.HasSuffix(now, "# the end") {
+		f.Errorf("the foreign lines are not as they were:\n%s", now)
+	}
+	f.clockSetBack(node, addresses[0])
+}
+
+// clockSetBack makes a node's file newer than its clock. CoreDNS, which goes by modification times, is to notice the next
+// version all the same, though it is of one size.
+func (f *fixture) clockSetBack(node *cluster.Node, address string) {
+	f.Helper()
+	future := time.Now().Add(48 * time.Hour)
+	f.must(os.Chtimes(node.HostsFile, future, future))
+	time.Sleep(time.Second) // CoreDNS looks every 200 ms
+	size := len(f.version(node).data)
+	other := strings.Replace(address, "10.244.", "10.245.", 1)
+	f.setAddress(units[node.Spec.Name], 0, other)
+	f.follows("the clock is set back: the next version is noticed", func() error { return f.answers(node, f.name(0), "A", other) })
+	if now := f.version(node); len(now.data) != size || !now.modified.After(future) {
+		f.Errorf("%d bytes, before %d, modified %s", len(now.data), size, now.modified)
+	}
+}
+
+// TestUpstreamMisbehaves: what is before the API server answers with errors, nonsense, halves or nothing, while the
+// daemon runs and when it starts. Nothing is written; and once it behaves, what happened meanwhile is followed.
+func TestUpstreamMisbehaves(t *testing.T) {
+	f := newFixture(t)
+	f.createGrid()
+	addresses := f.podAddresses("east", replicas)
+	node := f.node("east1")
+	f.follows("created", func() error { return f.asUnit(node, addresses) })
+	f.settled(node)
+	interposer, err := shared.Interpose(f.ctx)
+	f.must(err)
+	defer interposer.Close()
+	args := node.DNSDaemon.Args()
+	node.DNSDaemon.SetArgs(append(slices.Clone(args), "--master="+interposer.URL()))
+	f.must(node.DNSDaemon.Restart(f.ctx))
+	defer func() {
+		node.DNSDaemon.SetArgs(args)
+		f.must(node.DNSDaemon.Restart(f.ctx))
+	}()
+	before := f.version(node)
+	stop := f.alwaysAnswers(node, addresses)
+	for _, fault := range []struct {
+		name      string
+		behaviour cluster.Behaviour
+	}{
+		{"500", cluster.AnswerStatus(http.StatusInternalServerError, "InternalError", 0)},
+		{"403", cluster.AnswerStatus(http.StatusForbidden, "Forbidden", 0)},
+		{"404", cluster.AnswerStatus(http.StatusNotFound, "NotFound", 0)},
+		{"410", cluster.AnswerStatus(http.StatusGone, "Expired", 0)},
+		{"429", cluster.AnswerStatus(http.StatusTooManyRequests, "TooManyRequests", time.Second)},
+		{"empty body", cluster.Behaviour{Answer: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+		}}},
+		{"garbage", cluster.AnswerGarbage()},
+		{"truncated", cluster.Truncate()},
+		{"hanging", cluster.Hang()},
+		{"silent", cluster.Silence()},
+	} {
+		served := interposer.Served()
+		interposer.Behave(fault.behaviour)
+		if fault.name != "hanging" && fault.name != "silent" { // they freeze what is under way
+			f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 4) })
+		}
+		f.untouched(node, before)
+		// And started anew.
+		node.DNSDaemon.Kill()
+		served = interposer.Served()
+		f.must(node.DNSDaemon.Launch())
+		f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 4) })
+		f.readyz(node, http.StatusServiceUnavailable, "[-] node: not listed yet: ")
+		f.untouched(node, before)
+	}
+	stop()
+	f.setAddress("east", 0, "10.244.9.9")
+	interposer.Behave(cluster.Behaviour{})
+	took := f.eventually("the new address is answered", deadline, func() error { return f.answers(node, f.name(0), "A", "10.244.9.9") })
+	f.Logf("what happened meanwhile is followed %s after the end", took)
+	f.readyz(node, http.StatusOK)
+}
+
+func servedMore(interposer *cluster.Interposer, before, times int64) error {
+	if n := interposer.Served() - before; n < times {
+		return fmt.Errorf("%d requests", n)
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package grid
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// misled takes the place of the controller of all tests for the time of one: its way to kube-apiserver leads through
+// the Interposer. Of two replicas it would not be known which one works, so that one ends.
+func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interposer) {
+	f.Helper()
+	interposer, err := shared.Interpose(f.ctx)
+	f.must(err)
+	misled, err := shared.NewController(f.ctx, "misled", program, append(append(arguments(), "--master="+interposer.URL()), args...)...)
+	f.must(err)
+	f.must(controller.Stop())
+	f.Cleanup(func() {
+		misled.Kill()
+		if err := interposer.Close(); err != nil {
+			f.Error(err)
+		}
+		if controller.PID() == 0 {
+			if err := controller.Start(context.Background()); err != nil { // the test's context is done
+				f.Error(err)
+			}
+		}
+	})
+	return misled, interposer
+}
+
+// expectNoWrites fails the test if since the mark any controller has written to what is in the test's namespace, but
+// for the grids that led makes.
+func (f *fixture) expectNoWrites(mark int64) {
+	f.Helper()
+	writes := f.requests(mark, func(a cluster.Request) bool {
+		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && !strings.HasPrefix(a.ObjectRef.Name, probe)
+	})
+	if len(writes) > 0 {
+		f.Errorf("%d writes: %v", len(writes), writes)
+	}
+}
+
+// gridsOfEveryKind makes three grids in two units.
+func (f *fixture) gridsOfEveryKind() {
+	f.Helper()
+	f.node("east")
+	f.node("west")
+	f.apply(deploymentGrid("demo"))
+	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectReady("DaemonSetGrid", "agent", 2)
+	time.Sleep(time.Second) // statuses follow
+}
+
+// TestUpstreamMisbehaves: for a while the API server, or what is before it, answers with errors, nonsense, halves or
+// nothing. No unit vanishes by that, nothing is deleted, and when it behaves nothing is written, because nothing has
+// changed.
+func TestUpstreamMisbehaves(t *testing.T) {
+	f := newFixture(t)
+	f.gridsOfEveryKind()
+	misled, interposer := f.misled("--leader-elect=false")
+	mark := f.auditMark()
+	f.must(misled.Start(f.ctx))
+	f.led()
+	pid, served := misled.PID(), interposer.Served()
+	for _, behaviour := range []cluster.Behaviour{
+		cluster.AnswerStatus(http.StatusInternalServerError, "InternalError", 0),
+		cluster.AnswerStatus(http.StatusForbidden, "Forbidden", 0),
+		cluster.AnswerStatus(http.StatusNotFound, "NotFound", 0),
+		cluster.AnswerStatus(http.StatusGone, "Expired", 0),
+		cluster.AnswerStatus(http.StatusTooManyRequests, "TooManyRequests", time.Second),
+		{Answer: func(http.ResponseWriter, *http.Request) {}}, // an empty body
+		cluster.AnswerGarbage(),
+		cluster.Truncate(),
+		cluster.Hang(),
+		cluster.Silence(),
+	} {
+		before := interposer.Served()
+		interposer.Behave(behaviour)
+		if behaviour.Freezes { // what is under way; little that is new may come
+			time.Sleep(time.Second)
+			continue
+		}
+		f.eventually("it is met", func() error {
+			if n := interposer.Served() - before; n < 3 {
+				return fmt.Errorf("%d requests", n)
+			}
+			return nil
+		})
+	}
+	asked := interposer.Served() - served
+	interposer.Behave(cluster.Behaviour{})
+	begin := time.Now()
+	f.led()
+	f.Logf("%d requests were answered wrongly; back to work %s after the end", asked, time.Since(begin))
+	time.Sleep(time.Second)
+	f.expectNoWrites(mark)
+	if misled.PID() != pid {
+		f.Error("the controller has ended")
+	}
+	// And it goes on as before.
+	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
+	f.eventually("a change reaches the children", func() error {
+		if seconds, _, _ := unstructured.NestedInt64(f.get("Deployment", "demo-east").Object, "spec", "minReadySeconds"); seconds != 1 {
+			return fmt.Errorf("minReadySeconds is %d", seconds)
+		}
+		return nil
+	})
+}
+
+// TestLeaseLost: a leader that cannot reach the API server ends, and says why with an exit code that makes its
+// supervisor start it again; another one goes on, and finds nothing to do. Started again, it waits.
+func TestLeaseLost(t *testing.T) {
+	f := newFixture(t)
+	f.gridsOfEveryKind()
+	misled, interposer := f.misled()
+	var output bytes.Buffer
+	leader := exec.Command(program, misled.Args()...)
+	leader.Stderr = &output
+	f.must(leader.Start())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = leader.Wait() // its state tells
+	}()
+	f.Cleanup(func() {
+		_ = leader.Process.Kill()
+		<-ended
+	})
+	mark := f.auditMark()
+	f.led()
+	f.must(controller.Start(f.ctx)) // the one in reserve
+	interposer.Behave(cluster.Hang())
+	begin := time.Now()
+	select {
+	case <-ended:
+	case <-time.After(deadline):
+		f.Fatal("the leader goes on without a Lease")
+	}
+	f.Logf("the leader has ended %s after it lost the API server", time.Since(begin))
+	if code := leader.ProcessState.ExitCode(); code != 1 || !strings.Contains(output.String(), "application-grid-controller: running: leader election lost") {
+		f.Errorf("exit code %d, and it says\n%s", code, output.String())
+	}
+	f.led()
+	f.Logf("the other one works after %s", time.Since(begin))
+	f.must(misled.Launch())
+	time.Sleep(time.Second)
+	interposer.Behave(cluster.Behaviour{})
+	f.must(misled.WaitReady(f.ctx))
+	f.expectNoWrites(mark)
+}
+
+// withoutNodes lets a controller believe that there are no nodes: a server with an empty cache.
+func withoutNodes() cluster.Behaviour {
+	const (
+		list     = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
+		expired  = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old","reason":"Expired","code":410}`
+		bookmark = `{"type":"BOOKMARK","object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1",` +
+			`"annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
+	)
+	return cluster.Behaviour{Alter: func(response *http.Response) {
+		if response.Request.URL.Path != "/api/v1/nodes" {
+			return
+		}
+		body, code := io.Reader(strings.NewReader(list)), http.StatusOK
+		query := response.Request.URL.Query()
+		switch {
+		case query.Get("watch") != "true":
+		case query.Get("sendInitialEvents") == "true":
+			body = io.MultiReader(strings.NewReader(bookmark), &swallowed{response.Body})
+		default:
+			body, code = strings.NewReader(expired), http.StatusGone
+		}
+		response.StatusCode, response.ContentLength = code, -1
+		response.Header.Del("Content-Length")
+		response.Header.Del("Content-Encoding")
+		response.Header.Set("Content-Type", "application/json")
+		response.Body = struct {
+			io.Reader
+			io.Closer
+		}{body, response.Body}
+	}}
+}
+
+// swallowed is a stream of which nothing but the end comes through.
+type swallowed struct{ from io.Reader }
+
+// Read implements io.Reader.
+func (s *swallowed) Read([]byte) (int, error) {
+	if _, err := io.Copy(io.Discard, s.from); err != nil {
+		return 0, err
+	}
+	return 0, io.EOF
+}
+
+// TestServerThatLostTheNodes: a server with an empty cache says that there are no nodes, for longer than the grace
+// time. Nothing is deleted, and when the nodes are back all of it is forgotten.
+func TestServerThatLostTheNodes(t *testing.T) {
+	f := newFixture(t)
+	f.gridsOfEveryKind()
+	misled, interposer := f.misled("--leader-elect=false")
+	f.must(misled.Start(f.ctx))
+	f.led()
+	children := f.names("Deployment") + " " + f.names("DaemonSet")
+	mark := f.auditMark()
+	interposer.Behave(withoutNodes())
+	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing", "no node is in east, west")
+	f.stays("nothing is deleted, not even after the grace time", grace+time.Second, func() error {
+		if now := f.names("Deployment") + " " + f.names("DaemonSet"); now != children {
+			return fmt.Errorf("%s, before %s", now, children)
+		}
+		return nil
+	})
+	state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east", "message")
+	if !strings.Contains(state, "knows no node at all") {
+		f.Errorf("the state of unit east says %q", state)
+	}
+	interposer.Behave(cluster.Behaviour{})
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectReady("DaemonSetGrid", "agent", 2)
+	f.expectEvent("DeploymentGrid", "demo", "UnitReturned", "east, west")
+	writes := f.requests(mark, func(a cluster.Request) bool {
+		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && a.ObjectRef.Subresource != "status" && !strings.HasPrefix(a.ObjectRef.Name, probe)
+	})
+	if len(writes) > 0 {
+		f.Errorf("something was written besides statuses: %v", writes)
+	}
+}

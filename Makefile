@@ -7,7 +7,7 @@ MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
-# Modules of this repository beside the product: the embedded cluster with its tests, the linters, and the generator.
+# Modules of this repository: the product, the embedded cluster with its tests, the tools of the checks, the generator.
 MODULES := . test hack/tools hack/generate
 # Further modules, each only the go.mod and go.sum of one release of kube-proxy. They are not among MODULES: `go mod
 # tidy` of one that was not built here before downloads 149 modules of 124 MB, which `make verify` does not spend on
@@ -37,6 +37,7 @@ test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 test-unit: ## Runs the unit tests, with the race detector. Needs no root.
 	@hack/require.sh gcc:gcc
 	CGO_ENABLED=1 go test -race -timeout 10m ./...
+	go -C hack/tools test ./...
 
 # What tests on the embedded cluster are run with: where the binaries are, and one package after the other.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
@@ -80,6 +81,7 @@ bench: build cluster ## Measures the wrapper beside direct access, the controlle
 lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.
 	$(BIN)/golangci-lint run ./...
 	cd test && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
+	cd hack/tools && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
 
 $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 	@hack/progress.sh "building golangci-lint" \
@@ -95,16 +97,28 @@ generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API typ
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
 	go -C hack/generate build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
+# The packages that are built into what is shipped, and the file with the licences that ask to go with them.
+NOTICES = THIRD_PARTY_NOTICES ./cmd/...
+
+.PHONY: notices
+notices: $(BIN)/licences ## Writes THIRD_PARTY_NOTICES, which goes with the binaries; fails on a licence that forbids that.
+	$(BIN)/licences -write $(NOTICES)
+
+$(BIN)/licences: $(wildcard hack/tools/licences/*.go) hack/tools/go.mod hack/tools/go.sum
+	go -C hack/tools build -o $@ ./licences
+
 .PHONY: verify
-verify: $(BIN)/controller-gen ## Checks that formatting, go.mod files and generated files are as the tools make them.
+verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files, generated files and licences.
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 		if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	@for m in $(MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
 	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
+	$(BIN)/licences -check $(NOTICES)
 	go vet ./...
 	go -C test vet ./...
+	go -C hack/tools vet ./...
 
 .PHONY: clean
 clean: ## Removes what was built.

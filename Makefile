@@ -107,8 +107,15 @@ notices: $(BIN)/licences ## Writes THIRD_PARTY_NOTICES, which goes with the bina
 $(BIN)/licences: $(wildcard hack/tools/licences/*.go) hack/tools/go.mod hack/tools/go.sum
 	go -C hack/tools build -o $@ ./licences
 
+.PHONY: vulncheck
+vulncheck: ## Looks for known vulnerabilities that the code reaches. VULNDB=file:///DIR asks a copy of the database.
+	@hack/vulncheck.sh ./...
+
+$(BIN)/govulncheck: hack/tools/go.mod hack/tools/go.sum
+	@hack/progress.sh "building govulncheck" go -C hack/tools build -o $(BIN)/govulncheck golang.org/x/vuln/cmd/govulncheck
+
 .PHONY: verify
-verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files, generated files and licences.
+verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files, generated files, licences and known vulnerabilities.
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 		if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	@for m in $(MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
@@ -119,6 +126,7 @@ verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files
 	go vet ./...
 	go -C test vet ./...
 	go -C hack/tools vet ./...
+	@hack/vulncheck.sh ./...
 
 .PHONY: clean
 clean: ## Removes what was built.

@@ -35,7 +35,7 @@ test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
 .PHONY: test-unit
 test-unit: ## Runs the unit tests, with the race detector. Needs no root.
-	@hack/require.sh gcc:gcc
+	@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev
 	CGO_ENABLED=1 go test -race -timeout 10m ./...
 	go -C hack/tools test ./...
 
@@ -116,7 +116,8 @@ $(BIN)/govulncheck: hack/tools/go.mod hack/tools/go.sum
 
 .PHONY: verify
 verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files, generated files, licences and known vulnerabilities.
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	@hack/require.sh git:git
+	@files=$$(git ls-files '*.go') && [ -n "$$files" ] && unformatted=$$(gofmt -l $$files) || exit 1; \
 		if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	@for m in $(MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
 	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \

@@ -7,7 +7,7 @@ MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
-# Modules of this repository: the product, the embedded cluster with its tests, the tools of the checks, the generator.
+# Modules of this repository beside the product: the embedded cluster with its tests, the linters, and the generator.
 MODULES := . test hack/tools hack/generate
 # Further modules, each only the go.mod and go.sum of one release of kube-proxy. They are not among MODULES: `go mod
 # tidy` of one that was not built here before downloads 149 modules of 124 MB, which `make verify` does not spend on

@@ -30,5 +30,5 @@ if ! said=$(curl --silent --show-error --fail --location --max-time 20 --output 
 	exit 0
 fi
 
-make --silent bin/govulncheck
+make --silent "$PWD/bin/govulncheck"
 bin/govulncheck -db "$db" -show version "$@"

@@ -69,8 +69,9 @@ test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
 .PHONY: test-unit
 test-unit: ## Runs the unit tests, with the race detector. Needs no root.
-	@hack/require.sh gcc:gcc
+	@hack/require.sh gcc:gcc /usr/include/stdlib.h:libc6-dev
 	CGO_ENABLED=1 go test -race -timeout 10m ./...
+	go -C hack/tools test ./...
 
 # What tests on the embedded cluster are run with: where the binaries are, and one package after the other.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
@@ -114,6 +115,7 @@ bench: build cluster ## Measures the wrapper beside direct access, the controlle
 lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.
 	$(BIN)/golangci-lint run ./...
 	cd test && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
+	cd hack/tools && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
 
 $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 	@hack/progress.sh "building golangci-lint" \
@@ -129,16 +131,37 @@ generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API typ
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
 	go -C hack/generate build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 
+# The packages that are built into what is shipped, and the file with the licences that ask to go with them.
+NOTICES = THIRD_PARTY_NOTICES ./cmd/...
+
+.PHONY: notices
+notices: $(BIN)/licences ## Writes THIRD_PARTY_NOTICES, which goes with the binaries; fails on a licence that forbids that.
+	$(BIN)/licences -write $(NOTICES)
+
+$(BIN)/licences: $(wildcard hack/tools/licences/*.go) hack/tools/go.mod hack/tools/go.sum
+	go -C hack/tools build -o $@ ./licences
+
+.PHONY: vulncheck
+vulncheck: ## Looks for known vulnerabilities that the code reaches. VULNDB=file:///DIR asks a copy of the database.
+	@hack/vulncheck.sh ./...
+
+$(BIN)/govulncheck: hack/tools/go.mod hack/tools/go.sum
+	@hack/progress.sh "building govulncheck" go -C hack/tools build -o $(BIN)/govulncheck golang.org/x/vuln/cmd/govulncheck
+
 .PHONY: verify
-verify: $(BIN)/controller-gen ## Checks that formatting, go.mod files and generated files are as the tools make them.
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files, generated files, licences and known vulnerabilities.
+	@hack/require.sh git:git
+	@files=$$(git ls-files '*.go') && [ -n "$$files" ] && unformatted=$$(gofmt -l $$files) || exit 1; \
 		if [ -n "$$unformatted" ]; then echo "not formatted, run gofmt -w on: $$unformatted"; exit 1; fi
 	@for m in $(MODULES); do go -C $$m mod tidy -diff || { echo "run go mod tidy in $$m"; exit 1; }; done
 	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
+	$(BIN)/licences -check $(NOTICES)
 	go vet ./...
 	go -C test vet ./...
+	go -C hack/tools vet ./...
+	@hack/vulncheck.sh ./...
 
 .PHONY: clean
 clean: ## Removes what was built.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that programs are there: require.sh PROGRAM:DEBIAN-PACKAGE...
+# Makes sure that programs are there, and files that begin with a slash: require.sh PROGRAM-OR-FILE:DEBIAN-PACKAGE...
 # As root on Debian it installs what is missing and says so; else it names the one command that does.
 set -euo pipefail
 
@@ -8,7 +8,11 @@ PATH=$PATH:/usr/sbin:/sbin
 
 missing=()
 for pair in "$@"; do
-	command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+	wanted=${pair%%:*}
+	case $wanted in
+	/*) [ -e "$wanted" ] ;;
+	*) command -v "$wanted" >/dev/null ;;
+	esac || missing+=("${pair#*:}")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

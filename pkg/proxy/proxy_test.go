@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/tlstest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
@@ -487,8 +488,8 @@ func TestStopEndsWatchesCleanly(t *testing.T) {
 }
 
 func TestOnlyLoopbackWithoutTLS(t *testing.T) {
-	ca := newAuthority(t)
-	certFile, keyFile := ca.issue(t, t.TempDir(), "serving")
+	ca := tlstest.NewAuthority(t)
+	certFile, keyFile := ca.IssueFiles(t, t.TempDir(), "serving")
 	for address, ok := range map[string]bool{
 		"localhost:51006": true, "127.0.0.1:51006": true, "127.3.2.1:1": true, "[::1]:51006": true,
 		"0.0.0.0:51006": false, ":51006": false, "[::]:51006": false, "192.168.1.1:51006": false, "node0:51006": false, "example.com:80": false,
@@ -530,8 +531,8 @@ func TestAddressInUse(t *testing.T) {
 // TestBadTLSFilesAreNamed: SuperEdge's wrapper ended with exit code 0 and no word.
 func TestBadTLSFilesAreNamed(t *testing.T) {
 	dir := t.TempDir()
-	certFile, keyFile := newAuthority(t).issue(t, dir, "serving")
-	_, otherKey := newAuthority(t).issue(t, dir, "other")
+	certFile, keyFile := tlstest.NewAuthority(t).IssueFiles(t, dir, "serving")
+	_, otherKey := tlstest.NewAuthority(t).IssueFiles(t, dir, "other")
 	garbage := filepath.Join(dir, "garbage.pem")
 	if err := os.WriteFile(garbage, []byte("not PEM"), 0o600); err != nil {
 		t.Fatal(err)
@@ -570,8 +571,8 @@ func TestBadTLSFilesAreNamed(t *testing.T) {
 // certificate; not for whoever reaches an address of the network.
 func TestStrangersAreLentNothing(t *testing.T) {
 	dir := t.TempDir()
-	ca := newAuthority(t)
-	certFile, keyFile := ca.issue(t, dir, "serving")
+	ca := tlstest.NewAuthority(t)
+	certFile, keyFile := ca.IssueFiles(t, dir, "serving")
 	for _, test := range []struct {
 		address string
 		tls     *TLSFiles
@@ -580,7 +581,7 @@ func TestStrangersAreLentNothing(t *testing.T) {
 		{"127.0.0.1:0", nil, true},
 		{"127.0.0.1:0", &TLSFiles{Cert: certFile, Key: keyFile}, true},
 		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile}, false},
-		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile, ClientCA: ca.file(t, dir)}, true},
+		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile, ClientCA: ca.File(t, dir)}, true},
 	} {
 		lentTo := make(chan string, 1)
 		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { lentTo <- r.Header.Get("Authorization") }))

@@ -2,18 +2,11 @@ package upstream
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -36,6 +29,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/tlstest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
@@ -462,9 +456,9 @@ func TestAbsentEndpointsHoldNothingUp(t *testing.T) {
 // TestUpstreamChangesItsCertificate: a restarted upstream has a new serving certificate of the same CA.
 func TestUpstreamChangesItsCertificate(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t)
+	ca := tlstest.NewAuthority(t)
 	api := smallCluster()
-	first := ca.issue(t)
+	first := ca.Issue(t, "upstream")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -474,22 +468,22 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := serveAt(t, address, api, &first)
-	f := follow(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}})
+	f := follow(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
 	f.expectSynced()
 	stop()
-	second := ca.issue(t)
+	second := ca.Issue(t, "upstream")
 	serveAt(t, address, api, &second)
 	api.Put(service("d"))
 	f.expect(storage.Services, "a,b,c,d")
 
 	// One of another CA is not believed.
-	stranger := newAuthority(t).issue(t)
+	stranger := tlstest.NewAuthority(t).Issue(t, "upstream")
 	server := httptest.NewUnstartedServer(api)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{stranger}, MinVersion: tls.VersionTLS12}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	g := follow(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.pem}})
+	g := follow(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
 	eventually(t, func() string {
 		if s := g.state("services"); s.Err == nil || !strings.Contains(s.Err.Error(), "certificate") {
 			return fmt.Sprintf("%+v", s)
@@ -497,56 +491,6 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 		return ""
 	})
 	g.expect(storage.Services, storage.ErrNotReady.Error())
-}
-
-// authority is a CA for one test.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-	pem         []byte
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{certificate: certificate, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
-}
-
-// issue makes a serving certificate for loopback.
-func (a *authority) issue(t *testing.T) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: "upstream"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // TestNamelessObjectsDoNotBreakTheStream: bookmarks have no name by nature; an event without one is passed over.

@@ -2,7 +2,6 @@ package compat
 
 import (
 	"debug/buildinfo"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -13,7 +12,7 @@ import (
 	"time"
 
 	"github.com/application-grid/application-grid/test/cluster"
-	"github.com/application-grid/application-grid/test/netns"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -52,10 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (int, error) {
-	if os.Geteuid() != 0 {
-		return 1, errors.New("these tests make network namespaces: run them as root")
-	}
-	if err := netns.Supported(); err != nil {
+	if err := suite.Privileged(); err != nil {
 		return 1, err
 	}
 	var err error

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -39,22 +39,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
-	created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
-	f.must(err)
-	f.namespace = created.Name
-	t.Cleanup(func() {
-		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // the cluster goes in the end
-		select {
-		case err := <-shared.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
-	})
-	f.eventually("the default service account exists", func() error {
-		_, err := f.client.CoreV1().ServiceAccounts(f.namespace).Get(f.ctx, "default", metav1.GetOptions{})
-		return err
-	})
+	f.namespace = suite.Namespace(t, shared, "e2e-")
 	return f
 }
 
@@ -68,17 +53,7 @@ func (f *fixture) must(err error) {
 // eventually asks until there is no error, and returns how long that took.
 func (f *fixture) eventually(what string, ask func() error) time.Duration {
 	f.Helper()
-	begin := time.Now()
-	for {
-		err := ask()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > deadline {
-			f.Fatalf("not within %s: %s: %v", deadline, what, err)
-		}
-		time.Sleep(between)
-	}
+	return suite.Await{Within: deadline, Between: between}.Until(f.T, what, ask)
 }
 
 // daemonSet creates an echo pod on every node and a Service for them.

@@ -1,17 +1,11 @@
 package e2e
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/application-grid/application-grid/test/cluster"
-	"github.com/application-grid/application-grid/test/netns"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -24,57 +18,19 @@ const (
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (code int, err error) {
-	options, err := clusterOptions()
-	if err != nil {
-		return 1, err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	shared, err = cluster.Start(ctx, options)
-	if err != nil {
-		return 1, err
-	}
-	finished := make(chan struct{})
-	go func() {
-		select {
-		case <-finished:
-		case <-ctx.Done():
-			fmt.Fprintln(os.Stderr, "e2e: interrupted")
-			shared.Stop() // the program ends with an error anyway
-			os.Exit(1)
-		}
-	}()
-	code = m.Run()
-	close(finished)
-	select {
-	case err = <-shared.Failed():
-	default:
-	}
-	return code, errors.Join(err, shared.Stop())
+	suite.Suite{Name: "e2e", Options: clusterOptions, Cluster: &shared}.Main(m)
 }
 
 func clusterOptions() (cluster.Options, error) {
 	var options cluster.Options
-	if os.Geteuid() != 0 {
-		return options, errors.New("these tests make network namespaces: run them as root")
-	}
-	if err := netns.Supported(); err != nil {
+	if err := suite.Privileged(); err != nil {
 		return options, err
 	}
-	components, err := binary("COMPONENTS_BIN", "components")
+	components, err := suite.Program("COMPONENTS_BIN", "components")
 	if err != nil {
 		return options, err
 	}
-	wrapper, err := binary("WRAPPER_BIN", "application-grid-wrapper")
+	wrapper, err := suite.Program("WRAPPER_BIN", "application-grid-wrapper")
 	if err != nil {
 		return options, err
 	}
@@ -91,20 +47,4 @@ func clusterOptions() (cluster.Options, error) {
 			{Name: "b2", Labels: unit(unitB), ProxyMode: cluster.IPTables, Protocol: cluster.WatchList},
 		},
 	}, nil
-}
-
-// binary is the path in the environment variable, or the one that `make build` writes.
-func binary(variable, name string) (string, error) {
-	path := os.Getenv(variable)
-	if path == "" {
-		path = filepath.Join("..", "..", "bin", name)
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("there is no %s at %s: run `make build` first, or name it in %s", name, path, variable)
-	}
-	return path, nil
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // TestIngressControllerOfAnotherUnit: client-go informers, as ingress controllers have them, on a node of unit a
@@ -80,7 +81,7 @@ func TestExplainCommand(t *testing.T) {
 	f.expectReach("before", service, closedLoop)
 	node, err := shared.Node("a1")
 	f.must(err)
-	binary, err := binary("WRAPPER_BIN", "application-grid-wrapper")
+	binary, err := suite.Program("WRAPPER_BIN", "application-grid-wrapper")
 	f.must(err)
 	if _, err := os.Stat(binary); err != nil {
 		t.Fatal(err)

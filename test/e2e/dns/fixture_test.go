@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -87,22 +88,7 @@ func newFixture(t *testing.T) *fixture {
 	var err error
 	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
 	f.must(err)
-	created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "dns-"}}, metav1.CreateOptions{})
-	f.must(err)
-	f.namespace = created.Name
-	t.Cleanup(func() {
-		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // the cluster goes in the end
-		select {
-		case err := <-shared.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
-	})
-	f.eventually("the default service account exists", deadline, func() error {
-		_, err := f.client.CoreV1().ServiceAccounts(f.namespace).Get(f.ctx, "default", metav1.GetOptions{})
-		return err
-	})
+	f.namespace = suite.Namespace(t, shared, "dns-")
 	return f
 }
 
@@ -116,17 +102,7 @@ func (f *fixture) must(err error) {
 // eventually asks until there is no error, and returns how long that took.
 func (f *fixture) eventually(what string, within time.Duration, ask func() error) time.Duration {
 	f.Helper()
-	begin := time.Now()
-	for {
-		err := ask()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > within {
-			f.Fatalf("not within %s: %s: %v", within, what, err)
-		}
-		time.Sleep(between)
-	}
+	return suite.Await{Within: within, Between: between}.Until(f.T, what, ask)
 }
 
 // follows measures how long DNS takes to be as asked. That has to be as promised; once in a test it may take

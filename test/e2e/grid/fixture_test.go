@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -48,22 +49,8 @@ func newFixture(t *testing.T) *fixture {
 	var err error
 	f.dynamic, err = dynamic.NewForConfig(shared.RESTConfig())
 	f.must(err)
-	created, err := f.client.CoreV1().Namespaces().Create(f.ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "grid-"}}, metav1.CreateOptions{})
-	f.must(err)
-	f.namespace, f.key = created.Name, created.Name
-	t.Cleanup(func() {
-		f.client.CoreV1().Namespaces().Delete(context.Background(), f.namespace, metav1.DeleteOptions{}) // the cluster goes in the end
-		select {
-		case err := <-shared.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
-	})
-	f.eventually("the default service account exists", func() error {
-		_, err := f.client.CoreV1().ServiceAccounts(f.namespace).Get(f.ctx, "default", metav1.GetOptions{})
-		return err
-	})
+	f.namespace = suite.Namespace(t, shared, "grid-")
+	f.key = f.namespace
 	return f
 }
 
@@ -77,19 +64,9 @@ func (f *fixture) must(err error) {
 // eventually asks until there is no error, and returns how long that took.
 func (f *fixture) eventually(what string, ask func() error) time.Duration {
 	f.Helper()
-	begin := time.Now()
-	for {
-		err := ask()
-		if err == nil {
-			took := time.Since(begin)
-			f.Logf("%-60s %dms", what, took.Milliseconds())
-			return took
-		}
-		if time.Since(begin) > deadline {
-			f.Fatalf("not within %s: %s: %v", deadline, what, err)
-		}
-		time.Sleep(between)
-	}
+	took := suite.Await{Within: deadline, Between: between}.Until(f.T, what, ask)
+	f.Logf("%-60s %dms", what, took.Milliseconds())
+	return took
 }
 
 // stays fails the test if the question has an error within the time.

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 // said is what kubectl said.
@@ -37,9 +39,9 @@ func (s said) rows() string {
 // kubectl runs the real kubectl in the test's namespace, with the plugin and its completion on the PATH.
 func (f *fixture) kubectl(args ...string) said {
 	f.Helper()
-	components, err := binary("COMPONENTS_BIN", "components")
+	components, err := suite.Program("COMPONENTS_BIN", "components")
 	f.must(err)
-	plugin, err := binary("KUBECTL_GRID_BIN", "kubectl-grid")
+	plugin, err := suite.Program("KUBECTL_GRID_BIN", "kubectl-grid")
 	f.must(err)
 	completion, err := filepath.Abs(filepath.Join("..", "..", "..", "hack", "kubectl_complete-grid"))
 	f.must(err)

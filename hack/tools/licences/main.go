@@ -1,0 +1,285 @@
+// Licences reads the licences of everything that is linked into programs, fails if one does not allow distribution
+// under the Apache License, and keeps the file that carries their texts, which most of them want to go with binaries.
+//
+//	licences -check THIRD_PARTY_NOTICES ./cmd/...
+//	licences -write THIRD_PARTY_NOTICES ./cmd/...
+//
+// It reads what lies in the module cache, and asks no network.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	classifier "github.com/google/licenseclassifier/v2"
+	"github.com/google/licenseclassifier/v2/assets"
+)
+
+// allowed are the licences whose conditions are met when the texts go with the binaries: category A of
+// https://www.apache.org/legal/resolved.html. Another one is a decision to be made, and added here.
+var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
+
+// platforms are those that releases are built for; some packages are linked on one only.
+var platforms = []string{"linux/amd64", "linux/arm64", "linux/arm"}
+
+// unrecognised is how many lines of a licence file may be in no known licence: titles, lists of files, copyrights in
+// forms that the classifier does not know. More is a licence that someone has to read.
+const unrecognised = 15
+
+// The standard library and the runtime are linked into everything, and under the very text of the authors' modules
+// beside them. That is read, as GOROOT is without its LICENSE where a distribution has packed it.
+const (
+	standardLibrary = "Go's standard library and runtime"
+	goAuthors       = "golang.org/x/sys"
+)
+
+// licence and notice are the names of files that count. A NOTICE is passed on as it is, section 4(d) of the Apache
+// License; it grants nothing and forbids nothing.
+var (
+	licence = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([-._].*)?$`)
+	notice  = regexp.MustCompile(`(?i)^notice([-._].*)?$`)
+	code    = regexp.MustCompile(`\.(go|s|c|h)$`)
+)
+
+func main() {
+	check := flag.String("check", "", "fail unless this `file` is as -write would write it")
+	write := flag.String("write", "", "write this `file`")
+	flag.Parse()
+	if err := run(*check, *write, flag.Args()); err != nil {
+		fmt.Fprintf(os.Stderr, "licences: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(check, write string, packages []string) error {
+	if (check == "") == (write == "") || len(packages) == 0 {
+		return errors.New("usage: licences -check FILE | -write FILE PACKAGES")
+	}
+	linked, err := linkedPackages(packages)
+	if err != nil {
+		return err
+	}
+	texts, err := collect(linked)
+	if err != nil {
+		return err
+	}
+	known, err := assets.DefaultClassifier()
+	if err != nil {
+		return fmt.Errorf("the classifier's licences: %w", err)
+	}
+	names, err := judge(texts, known)
+	if err != nil {
+		return err
+	}
+	fresh := render(texts)
+	file := cmp.Or(check, write)
+	if write != "" {
+		if err := os.WriteFile(write, fresh, 0o644); err != nil { //nolint:gosec // it is for everybody to read
+			return err
+		}
+	} else if committed, err := os.ReadFile(check); err != nil || !bytes.Equal(committed, fresh) { //nolint:gosec // the Makefile names it
+		return errors.Join(err, fmt.Errorf("%s is not what the linked modules ask for: run `make notices`, and commit it", check))
+	}
+	fmt.Printf("%s: %d texts of licences and notices, all %s\n", file, len(texts), strings.Join(names, ", "))
+	return nil
+}
+
+// linkedPackage is what `go list` says of a package.
+type linkedPackage struct {
+	ImportPath string
+	Dir        string
+	Standard   bool
+	Module     *struct {
+		Path string
+		Dir  string
+		Main bool
+	}
+}
+
+// linkedPackages are the packages that are linked into the programs on any platform; the standard library's come
+// without being asked for, and count once.
+func linkedPackages(packages []string) (map[string]linkedPackage, error) {
+	linked := map[string]linkedPackage{}
+	for _, platform := range platforms {
+		goos, goarch, _ := strings.Cut(platform, "/")
+		command := exec.Command("go", append([]string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}, packages...)...) //nolint:gosec,noctx // the arguments are the Makefile's
+		command.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch)
+		command.Stderr = os.Stderr
+		output, err := command.Output()
+		if err != nil {
+			return nil, fmt.Errorf("go list for %s: %w", platform, err)
+		}
+		for decoder := json.NewDecoder(bytes.NewReader(output)); ; {
+			var p linkedPackage
+			if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return nil, fmt.Errorf("what go list says for %s: %w", platform, err)
+			}
+			linked[p.ImportPath] = p
+		}
+	}
+	return linked, nil
+}
+
+// text is the text of a licence or a notice, and whose it is.
+type text struct {
+	content string
+	notice  bool
+	// of are the module paths, with the directory below where that has a licence of its own.
+	of []string
+}
+
+// collect reads the licence files of all packages' directories and those above, up to the module's: code that a module
+// has taken over from elsewhere often lies beside its own licence.
+func collect(linked map[string]linkedPackage) ([]*text, error) {
+	byContent := map[string]*text{}
+	seen := map[string]bool{}
+	var missing []string
+	read := func(dir, name string) (licences int, err error) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return 0, err
+		}
+		for _, entry := range entries {
+			isLicence, isNotice := licence.MatchString(entry.Name()), notice.MatchString(entry.Name())
+			if entry.IsDir() || code.MatchString(entry.Name()) || !isLicence && !isNotice {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(dir, entry.Name())) //nolint:gosec // in the module cache
+			if err != nil {
+				return 0, err
+			}
+			content := strings.TrimSpace(strings.ReplaceAll(string(data), "\r\n", "\n"))
+			t := byContent[content]
+			if t == nil {
+				t = &text{content: content, notice: isNotice}
+				byContent[content] = t
+			}
+			if !slices.Contains(t.of, name) {
+				t.of = append(t.of, name)
+			}
+			if isLicence {
+				licences++
+			}
+		}
+		return licences, nil
+	}
+	for _, p := range linked {
+		if p.Standard || p.Module == nil || p.Module.Main {
+			continue
+		}
+		for dir := p.Dir; !seen[dir]; dir = filepath.Dir(dir) {
+			seen[dir] = true
+			below, err := filepath.Rel(p.Module.Dir, dir)
+			if err != nil || strings.HasPrefix(below, "..") {
+				return nil, fmt.Errorf("package %s is at %s, which is not in its module's %s", p.ImportPath, p.Dir, p.Module.Dir)
+			}
+			n, err := read(dir, path.Join(p.Module.Path, filepath.ToSlash(below)))
+			if err != nil {
+				return nil, err
+			}
+			if dir == p.Module.Dir {
+				if n == 0 {
+					missing = append(missing, p.Module.Path)
+				}
+				break
+			}
+		}
+	}
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return nil, fmt.Errorf("there is no licence in: %s", strings.Join(missing, " "))
+	}
+	texts := make([]*text, 0, len(byContent))
+	for _, t := range byContent {
+		if slices.Contains(t.of, goAuthors) {
+			t.of = append(t.of, standardLibrary)
+		}
+		slices.Sort(t.of)
+		texts = append(texts, t)
+	}
+	slices.SortFunc(texts, func(a, b *text) int {
+		return cmp.Or(strings.Compare(a.of[0], b.of[0]), strings.Compare(a.content, b.content))
+	})
+	return texts, nil
+}
+
+// judge returns the names of all licences, or which texts are not of an allowed one.
+func judge(texts []*text, known *classifier.Classifier) ([]string, error) {
+	var names []string
+	var failures []error
+	for _, t := range texts {
+		if t.notice {
+			continue
+		}
+		found, err := t.judge(known)
+		if err != nil {
+			failures = append(failures, err)
+		}
+		names = append(names, found...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), errors.Join(failures...)
+}
+
+func (t *text) judge(known *classifier.Classifier) ([]string, error) {
+	var names []string
+	result := known.Match([]byte(t.content))
+	inLicence := make([]bool, result.TotalInputLines+1)
+	for _, match := range result.Matches {
+		if match.MatchType == "License" || match.MatchType == "Header" {
+			names = append(names, match.Name)
+		}
+		for line := match.StartLine; line <= match.EndLine && line < len(inLicence); line++ {
+			inLicence[line] = true
+		}
+	}
+	of := strings.Join(t.of, ", ")
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no known licence in the text of %s", of)
+	}
+	for _, name := range names {
+		if !slices.Contains(allowed, name) {
+			return nil, fmt.Errorf("%s is under %s, which is not among those allowed: %s", of, name, strings.Join(allowed, ", "))
+		}
+	}
+	outside := 0
+	for i, line := range strings.Split(t.content, "\n") {
+		if strings.TrimSpace(line) != "" && i+1 < len(inLicence) && !inLicence[i+1] {
+			outside++
+		}
+	}
+	if outside > unrecognised {
+		return nil, fmt.Errorf("%d lines in the licence of %s are of no known licence: read it", outside, of)
+	}
+	return names, nil
+}
+
+// render makes the file. It names no versions: they are in every binary (go version -m), and a module's next release
+// seldom changes its licence.
+func render(texts []*text) []byte {
+	var b bytes.Buffer
+	b.WriteString("Licences and notices of the code from elsewhere that is in application-grid's binaries.\n")
+	b.WriteString("Generated by `make notices`; do not edit.\n")
+	for _, t := range texts {
+		fmt.Fprintf(&b, "\n%s\n\n", strings.Repeat("=", 80))
+		for _, name := range t.of {
+			fmt.Fprintf(&b, "%s\n", name)
+		}
+		fmt.Fprintf(&b, "\n%s\n\n%s\n", strings.Repeat("-", 80), t.content)
+	}
+	return b.Bytes()
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/licenseclassifier/v2/assets"
+)
+
+// known returns the text of a licence, by its name and variant in the classifier.
+func known(t *testing.T, name string) string {
+	t.Helper()
+	data, err := assets.ReadLicenseFile("License/" + name + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestJudge(t *testing.T) {
+	classifier, err := assets.DefaultClassifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := strings.Repeat("The software may be used on Tuesdays by people of good character.\n", unrecognised+1)
+	for _, test := range []struct {
+		name, content string
+		want, problem string
+	}{
+		{name: "allowed", content: known(t, "MIT/pristine"), want: "MIT"},
+		{name: "several, allowed", content: known(t, "Apache-2.0/pristine") + "\n\n" + known(t, "BSD-3-Clause/pristine"), want: "Apache-2.0 BSD-3-Clause"},
+		{name: "copyleft", content: known(t, "GPL-3.0/license"), problem: "is under GPL-3.0"},
+		{name: "one of two is not allowed", content: known(t, "MIT/pristine") + "\n\n" + known(t, "AGPL-3.0/license"), problem: "is under AGPL-3.0"},
+		{name: "unknown", content: own, problem: "no known licence"},
+		{name: "unknown beside an allowed one", content: known(t, "MIT/pristine") + "\n\n" + own, problem: "of no known licence: read it"},
+		{name: "empty", problem: "no known licence"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			names, err := judge([]*text{{content: strings.TrimSpace(test.content), of: []string{"example.org/a"}}}, classifier)
+			if got := strings.Join(names, " "); got != test.want && test.problem == "" {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			if test.problem == "" && err != nil || test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)) {
+				t.Errorf("got the error %v, want %q", err, test.problem)
+			}
+			if test.problem != "" && !strings.Contains(err.Error(), "example.org/a") {
+				t.Errorf("it does not say whose licence: %v", err)
+			}
+		})
+	}
+}

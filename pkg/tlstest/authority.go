@@ -1,0 +1,112 @@
+// Package tlstest has certification authorities for unit tests. Their certificates are for 127.0.0.1 and last an hour.
+// Only tests import it.
+package tlstest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Authority is a CA for one test.
+type Authority struct {
+	// Certificate is the CA's own, PEM the same as files have it.
+	Certificate *x509.Certificate
+	PEM         []byte
+
+	key *ecdsa.PrivateKey
+}
+
+// NewAuthority makes a CA that nobody trusts yet.
+func NewAuthority(t *testing.T) *Authority {
+	t.Helper()
+	key := newKey(t)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Authority{Certificate: certificate, PEM: encode("CERTIFICATE", der), key: key}
+}
+
+// File writes the CA's certificate.
+func (a *Authority) File(t *testing.T, dir string) string {
+	t.Helper()
+	return write(t, filepath.Join(dir, "ca.crt"), a.PEM)
+}
+
+// Issue makes a certificate for loopback, for servers and clients, with a serial number of its own.
+func (a *Authority) Issue(t *testing.T, name string) tls.Certificate {
+	t.Helper()
+	der, key := a.issue(t, name)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// IssueFiles writes what Issue makes.
+func (a *Authority) IssueFiles(t *testing.T, dir, name string) (certFile, keyFile string) {
+	t.Helper()
+	der, key := a.issue(t, name)
+	encodedKey, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write(t, filepath.Join(dir, name+".crt"), encode("CERTIFICATE", der)),
+		write(t, filepath.Join(dir, name+".key"), encode("EC PRIVATE KEY", encodedKey))
+}
+
+func (a *Authority) issue(t *testing.T, name string) ([]byte, *ecdsa.PrivateKey) {
+	t.Helper()
+	key := newKey(t)
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.Certificate, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der, key
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func write(t *testing.T, path string, data []byte) string {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,176 @@
+// Package suite runs a package's tests on one embedded cluster: it finds the binaries, starts the cluster before the
+// tests and stops it after them, and gives every test a namespace. What is on the cluster is the package's own.
+// Only tests import it.
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+// Suite is a package's tests with the cluster that they share.
+type Suite struct {
+	// Name is the package's, in messages.
+	Name string
+	// Options are what the cluster is started with.
+	Options func() (cluster.Options, error)
+	// Cluster is set when the cluster has started, before Prepare.
+	Cluster **cluster.Cluster
+	// Prepare, if set, makes what all tests need. The tests do not run if it fails.
+	Prepare func(ctx context.Context) error
+	// Finish, if set, is called after the tests, while the cluster still runs.
+	Finish func()
+}
+
+// Main runs the tests and exits: it is what a TestMain calls. It fails also if a component of the cluster fails, if
+// the cluster cannot be stopped, and when interrupted.
+func (s Suite) Main(m *testing.M) {
+	code, err := s.run(m)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func (s Suite) run(m *testing.M) (code int, err error) {
+	options, err := s.Options()
+	if err != nil {
+		return 1, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	shared, err := cluster.Start(ctx, options)
+	if err != nil {
+		return 1, err
+	}
+	*s.Cluster = shared
+	finished := context.AfterFunc(ctx, func() {
+		fmt.Fprintf(os.Stderr, "%s: interrupted\n", s.Name)
+		_ = shared.Stop() // the program ends with an error anyway
+		os.Exit(1)
+	})
+	defer func() {
+		finished()
+		err = errors.Join(err, shared.Stop())
+	}()
+	if s.Prepare != nil {
+		if err := s.Prepare(ctx); err != nil {
+			return 1, err
+		}
+	}
+	code = m.Run()
+	if s.Finish != nil {
+		s.Finish()
+	}
+	select {
+	case err = <-shared.Failed():
+	default:
+	}
+	return code, err
+}
+
+// Privileged is nil if this process may make a cluster with nodes, or says why it may not.
+func Privileged() error {
+	if os.Geteuid() != 0 {
+		return errors.New("these tests make network namespaces: run them as root")
+	}
+	return netns.Supported()
+}
+
+// Program is the path in the environment variable, or the one of the program in bin/ of the repository, where
+// `make build cluster` writes it. It is an error if there is no such file.
+func Program(variable, name string) (string, error) {
+	path := os.Getenv(variable)
+	if path == "" {
+		root, err := Root()
+		if err != nil {
+			return "", err
+		}
+		path = filepath.Join(root, "bin", name)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); err != nil { //nolint:gosec // who runs the tests names it
+		return "", fmt.Errorf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path, variable)
+	}
+	return path, nil
+}
+
+// Root is the repository's directory: the one above that of the test's module.
+func Root() (string, error) {
+	begin, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := begin; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Dir(dir), nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is in no Go module: run the tests with `go test`", begin)
+		}
+	}
+}
+
+// Namespace makes a namespace in which pods are admitted, named prefix and something, and returns its name. It is
+// deleted after the test, which fails if a component of the cluster has failed by then.
+func Namespace(t *testing.T, c *cluster.Cluster, prefix string) string {
+	t.Helper()
+	client := c.Client().CoreV1()
+	created, err := client.Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = client.Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}) // the cluster goes in the end
+		select {
+		case err := <-c.Failed():
+			t.Errorf("a component failed: %v", err)
+		default:
+		}
+	})
+	Await{Within: time.Minute, Between: 20 * time.Millisecond}.Until(t, "the default service account exists", func() error {
+		_, err := client.ServiceAccounts(created.Name).Get(t.Context(), "default", metav1.GetOptions{})
+		return err
+	})
+	return created.Name
+}
+
+// Await is how patiently something is waited for.
+type Await struct {
+	// Within is how long it may take, Between the pause between two looks.
+	Within, Between time.Duration
+}
+
+// Until asks until there is no error, and returns how long that took. The test fails when the time is over.
+func (a Await) Until(t *testing.T, what string, ask func() error) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for {
+		err := ask()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > a.Within {
+			t.Fatalf("not within %s: %s: %v", a.Within, what, err)
+		}
+		time.Sleep(a.Between)
+	}
+}

@@ -30,7 +30,7 @@ build: ## Builds the product's binaries into bin/.
 # Platforms of the images, as they are named in dist/bin. -trimpath, and no stamp of the repository's state: the same
 # bytes come of every directory.
 PLATFORMS := linux_amd64 linux_arm64 linux_arm_v7
-PROGRAMS  := $(notdir $(wildcard cmd/*))
+PROGRAMS  := $(patsubst build/%.Dockerfile,%,$(wildcard build/*.Dockerfile))
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 .PHONY: cross

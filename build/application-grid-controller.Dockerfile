@@ -12,6 +12,7 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go 
 FROM scratch
 ARG VERSION=unknown
 COPY --from=build /out/application-grid-controller /application-grid-controller
+COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="application-grid-controller"
 LABEL org.opencontainers.image.description="Makes one workload per unit of every grid"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"

@@ -12,6 +12,7 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go 
 FROM scratch
 ARG VERSION=unknown
 COPY --from=build /out/application-grid-wrapper /application-grid-wrapper
+COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="application-grid-wrapper"
 LABEL org.opencontainers.image.description="Shows kube-proxy the endpoints of its node's own unit"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"

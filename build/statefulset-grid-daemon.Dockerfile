@@ -12,6 +12,7 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go 
 FROM scratch
 ARG VERSION=unknown
 COPY --from=build /out/statefulset-grid-daemon /statefulset-grid-daemon
+COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="statefulset-grid-daemon"
 LABEL org.opencontainers.image.description="Keeps the hosts file of its node's unit for CoreDNS"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"

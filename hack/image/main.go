@@ -102,7 +102,7 @@ func write(o options) (v1.Hash, error) {
 
 // assemble makes the image of all platforms.
 func assemble(o options) (v1.ImageIndex, error) {
-	config, file, err := describe(o.dockerfile, o.version)
+	described, err := describe(o.dockerfile, o.version)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func assemble(o options) (v1.ImageIndex, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--binaries: %w", err)
 		}
-		image, err := assembleFor(platform, *config, file, binary, o.created)
+		image, err := assembleFor(platform, described, binary, o.created)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
 		}
@@ -127,16 +127,18 @@ func assemble(o options) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// assembleFor makes the image of one platform: the binary is its only file.
-func assembleFor(platform v1.Platform, config v1.Config, file string, binary []byte, created time.Time) (v1.Image, error) {
+// assembleFor makes the image of one platform.
+func assembleFor(platform v1.Platform, described *description, binary []byte, created time.Time) (v1.Image, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(file, "/"), Mode: 0o755, Size: int64(len(binary)), ModTime: created}
-	if err := w.WriteHeader(header); err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(binary); err != nil {
-		return nil, err
+	for _, file := range append([]content{{described.program, 0o755, binary}}, described.beside...) {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(file.name, "/"), Mode: file.mode, Size: int64(len(file.data)), ModTime: created}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(file.data); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.Close(); err != nil {
 		return nil, err
@@ -150,33 +152,66 @@ func assembleFor(platform v1.Platform, config v1.Config, file string, binary []b
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err = mutate.Append(image, mutate.Addendum{
 		Layer: files, MediaType: types.OCILayer,
-		History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "COPY " + file},
+		History: v1.History{Created: v1.Time{Time: created}, CreatedBy: "COPY " + described.program},
 	})
 	if err != nil {
 		return nil, err
 	}
-	described, err := image.ConfigFile()
+	config, err := image.ConfigFile()
 	if err != nil {
 		return nil, err
 	}
-	described = described.DeepCopy()
-	described.OS, described.Architecture, described.Variant = platform.OS, platform.Architecture, platform.Variant
-	described.Created = v1.Time{Time: created}
-	described.Config = config
-	return mutate.ConfigFile(image, described)
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Variant = platform.OS, platform.Architecture, platform.Variant
+	config.Created = v1.Time{Time: created}
+	config.Config = described.config
+	return mutate.ConfigFile(image, config)
 }
 
-// describe reads of a Dockerfile what its last stage says: the configuration of the image, and its only file. An
+// content is a file of an image.
+type content struct {
+	name string
+	mode int64
+	data []byte
+}
+
+// description is what a Dockerfile says of an image.
+type description struct {
+	config v1.Config
+	// program is the path of the program, which comes from another stage.
+	program string
+	// beside are files of the repository.
+	beside []content
+}
+
+// copyFrom reads files of the repository for COPY FILE... DIRECTORY/.
+func (d *description) copyFrom(repository string, fields []string) error {
+	last := len(fields) - 1
+	if last < 1 || !strings.HasSuffix(fields[last], "/") {
+		return errors.New("want COPY FILE... DIRECTORY/")
+	}
+	for _, name := range fields[:last] {
+		data, err := os.ReadFile(filepath.Join(repository, name)) //nolint:gosec // what the Dockerfile says
+		if err != nil {
+			return err
+		}
+		d.beside = append(d.beside, content{fields[last] + path.Base(name), 0o644, data})
+	}
+	return nil
+}
+
+// describe reads of a Dockerfile what its last stage says: the configuration of the image, and its files. An
 // instruction that it does not know is an error, so that the image cannot be another one than Docker's.
-func describe(dockerfile, version string) (*v1.Config, string, error) {
+func describe(dockerfile, version string) (*description, error) {
 	data, err := os.ReadFile(dockerfile) //nolint:gosec // what the caller says
 	if err != nil {
-		return nil, "", fmt.Errorf("--dockerfile: %w", err)
+		return nil, fmt.Errorf("--dockerfile: %w", err)
 	}
-	config, file := &v1.Config{Labels: map[string]string{}}, ""
+	d := &description{config: v1.Config{Labels: map[string]string{}}}
+	config := &d.config
 	last := strings.LastIndex("\n"+string(data), "\nFROM ")
 	if last < 0 {
-		return nil, "", fmt.Errorf("%s has no FROM", dockerfile)
+		return nil, fmt.Errorf("%s has no FROM", dockerfile)
 	}
 	lines := bufio.NewScanner(bytes.NewReader(data[last:]))
 	for lines.Scan() {
@@ -185,35 +220,41 @@ func describe(dockerfile, version string) (*v1.Config, string, error) {
 		case "", "ARG":
 		case "FROM":
 			if rest != "scratch" {
-				return nil, "", fmt.Errorf("%s: the last stage is from %s, not from scratch", dockerfile, rest)
+				return nil, fmt.Errorf("%s: the last stage is from %s, not from scratch", dockerfile, rest)
 			}
 		case "COPY":
 			fields := strings.Fields(rest)
-			if len(fields) != 3 || !strings.HasPrefix(fields[0], "--from=") || file != "" {
-				return nil, "", fmt.Errorf("%s: want one COPY --from=STAGE BINARY FILE, got %q", dockerfile, lines.Text())
+			if len(fields) > 0 && !strings.HasPrefix(fields[0], "--") {
+				if err := d.copyFrom(filepath.Join(filepath.Dir(dockerfile), ".."), fields); err != nil {
+					return nil, fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
+				}
+				continue
 			}
-			file = path.Clean(fields[2])
+			if len(fields) != 3 || !strings.HasPrefix(fields[0], "--from=") || d.program != "" {
+				return nil, fmt.Errorf("%s: want one COPY --from=STAGE BINARY FILE, got %q", dockerfile, lines.Text())
+			}
+			d.program = path.Clean(fields[2])
 		case "LABEL":
 			key, value, _ := strings.Cut(rest, "=")
 			value, err := strconv.Unquote(value)
 			if err != nil {
-				return nil, "", fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
+				return nil, fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
 			}
 			config.Labels[key] = strings.ReplaceAll(value, "$VERSION", version)
 		case "USER":
 			config.User = rest
 		case "ENTRYPOINT":
 			if err := json.Unmarshal([]byte(rest), &config.Entrypoint); err != nil {
-				return nil, "", fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
+				return nil, fmt.Errorf("%s: %q: %w", dockerfile, lines.Text(), err)
 			}
 		default:
-			return nil, "", fmt.Errorf("%s: the instruction %q is not known here", dockerfile, instruction)
+			return nil, fmt.Errorf("%s: the instruction %q is not known here", dockerfile, instruction)
 		}
 	}
-	if file == "" || config.User == "" || !slices.Equal(config.Entrypoint, []string{file}) {
-		return nil, "", fmt.Errorf("%s: the last stage has to COPY one file, to be its ENTRYPOINT, and to have a USER", dockerfile)
+	if d.program == "" || config.User == "" || !slices.Equal(config.Entrypoint, []string{d.program}) {
+		return nil, fmt.Errorf("%s: the last stage has to COPY one program, to be its ENTRYPOINT, and to have a USER", dockerfile)
 	}
-	return config, file, lines.Err()
+	return d, lines.Err()
 }
 
 // pack writes a directory as a tar file, whose bytes depend on the files' names and contents only.

@@ -195,7 +195,7 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 	defer os.RemoveAll(root)
 	content := mutate.Extract(image)
 	defer content.Close()
-	if names := unpack(t, content, root); !slices.Equal(names, []string{name}) {
+	if names := unpack(t, content, root); !slices.Equal(names, []string{name, "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES"}) {
 		t.Fatalf("in the image are %q", names)
 	}
 	const user = 65532

@@ -59,7 +59,7 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
-	case err == io.EOF: //nolint:errorlint // a Reader's end is that very value
+	case err == io.EOF:
 		b.arrived()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errSlowBody

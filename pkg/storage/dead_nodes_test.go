@@ -121,7 +121,7 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 	}
 	for _, dead := range []map[string]struct{}{nodeSet("node-b2", "stranger"), nil} {
 		s.SetDeadNodes(dead)
-		events, changed, err := cursor.Next(100)
+		events, _, err := cursor.Next(100)
 		if err != nil || len(events) != 5 {
 			t.Fatalf("%v dead: %d events, %v; want 5", dead, len(events), err)
 		}
@@ -130,7 +130,8 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 				t.Errorf("%s of %s at %d", e.Type, e.Object.Name(), e.Object.Revision)
 			}
 		}
-		if _, changed, err = cursor.Next(100); err != nil {
+		_, changed, err := cursor.Next(100)
+		if err != nil {
 			t.Fatal(err)
 		}
 		s.SetDeadNodes(dead)

@@ -85,6 +85,13 @@ func (s *source) snapshot() SourceState {
 	return s.state
 }
 
+// reconnectBackoff is the pause after a list or watch that failed: up to 15 to 30 s. A site is back soon after its
+// link is, and a fleet's wrappers do not return to a restarted cloud at one moment. (The reflector begins it anew
+// every 2 minutes.)
+func reconnectBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: 15 * time.Second}
+}
+
 // run follows the upstream until ctx is done. It never gives up.
 func (s *source) run(ctx context.Context) {
 	s.update(func(state *SourceState) { state.Started = true })
@@ -93,9 +100,7 @@ func (s *source) run(ctx context.Context) {
 		Logger:          &logger,
 		Name:            s.name,
 		TypeDescription: s.name,
-		// Up to 15 to 30 s apart: a site is back soon after its link is, and a fleet's wrappers do not return
-		// to a restarted cloud at one moment.
-		Backoff: &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: 15 * time.Second},
+		Backoff:         reconnectBackoff(),
 	})
 	reflector.RunWithContext(klog.NewContext(ctx, logger))
 }

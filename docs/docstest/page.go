@@ -1,0 +1,89 @@
+package docstest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write what is generated into the documentation, in place of failing where it is stale")
+
+// Root is the repository's directory.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..")
+}
+
+// Page reads a page by its path in the repository.
+func Page(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(Root(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// CompareGenerated fails the test if the part of a page between the marks <!-- begin NAME --> and <!-- end NAME -->
+// is not what is generated; with the flag -update it writes it there instead. Tests that write to one page must not
+// run at the same time: go test -p 1.
+func CompareGenerated(t *testing.T, name, part, generated string) {
+	t.Helper()
+	begin, end := "<!-- begin "+part+" (generated) -->\n", "<!-- end "+part+" -->\n"
+	page := Page(t, name)
+	before, rest, found := strings.Cut(page, begin)
+	old, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no part between %q and %q", name, begin, end)
+	}
+	generated = "\n" + strings.Trim(generated, "\n") + "\n\n"
+	switch {
+	case old == generated:
+	case *update:
+		if err := os.WriteFile(filepath.Join(Root(), name), []byte(before+begin+generated+end+after), 0o644); err != nil { //nolint:gosec // a page that anyone may read
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s: the part %s is stale: run make generate, and commit it. It should be:\n%s", name, part, generated)
+	}
+}
+
+// Table reads the rows of all tables below a heading, up to the next heading of the same or a higher level.
+func Table(t *testing.T, name, heading string) [][]string {
+	t.Helper()
+	_, section, found := strings.Cut(Page(t, name), "\n"+heading+"\n")
+	if !found {
+		t.Fatalf("%s has no heading %q", name, heading)
+	}
+	level, _, _ := strings.Cut(heading, " ")
+	var rows [][]string
+	for line := range strings.Lines(section) {
+		if marks, _, ok := strings.Cut(line, " "); ok && strings.Trim(marks, "#") == "" && marks != "" && len(marks) <= len(level) {
+			break
+		}
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// Quoted are the texts in backquotes in a cell.
+func Quoted(cell string) []string {
+	var texts []string
+	for i, part := range strings.Split(cell, "`") {
+		if i%2 == 1 {
+			texts = append(texts, part)
+		}
+	}
+	return texts
+}

@@ -1,0 +1,17 @@
+package gridcontroller
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/docs/docstest"
+)
+
+// TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
+func TestDocumentedMetrics(t *testing.T) {
+	t.Parallel()
+	g := newGauges()
+	g.set("DeploymentGrid", types.NamespacedName{Name: "echo"}, figures{units: 1})
+	docstest.CompareMetrics(t, "application-grid-controller", g)
+}

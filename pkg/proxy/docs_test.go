@@ -1,0 +1,19 @@
+package proxy
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/application-grid/application-grid/docs/docstest"
+)
+
+// TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
+func TestDocumentedMetrics(t *testing.T) {
+	t.Parallel()
+	w := start(t, smallCluster(), func(c *Config) { c.StateDir = t.TempDir() })
+	w.expectReady()
+	if code, _ := w.get("/api/v1/services"); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	docstest.CompareMetrics(t, "application-grid-wrapper", w.proxy.metrics.registry)
+}

@@ -125,8 +125,9 @@ $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
 
 .PHONY: generate
-generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis.
+generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, and docs/reference.md.
 	$(GENERATE)
+	go test -count=1 -p 1 -run 'TestFlagsReference|TestCRDReference' ./cmd/... ./docs -update
 
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
 	go -C hack/generate build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen

@@ -47,9 +47,8 @@ there is no such Service), and with 2 if the command line is wrong.
 Flags:
 `
 
-// runExplain returns the exit code.
-func runExplain(args []string, stdout, stderr io.Writer) int {
-	c := &explainCommand{}
+// flags are those of the command line.
+func (c *explainCommand) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("explain", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() {}
@@ -60,6 +59,13 @@ func runExplain(args []string, stdout, stderr io.Writer) int {
 	f.StringVar(&c.certFile, "cert-file", "", "PEM file of a client certificate, if the wrapper wants one.")
 	f.StringVar(&c.keyFile, "key-file", "", "PEM file of its key.")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Second, "How long an answer may take.")
+	return f
+}
+
+// runExplain returns the exit code.
+func runExplain(args []string, stdout, stderr io.Writer) int {
+	c := &explainCommand{}
+	f := c.flags()
 	err := f.Parse(args)
 	if err == nil {
 		err = c.check(f.Args())

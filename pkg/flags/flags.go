@@ -75,6 +75,13 @@ func (s *Set) Lookup(name string) *pflag.Flag { return s.all.Lookup(name) }
 // VisitAll calls visit for every flag, hidden ones too, after Parse.
 func (s *Set) VisitAll(visit func(*pflag.Flag)) { s.all.VisitAll(visit) }
 
+// VisitSections calls visit for every section, in the order of --help.
+func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
+	for _, section := range s.sections {
+		visit(section.title, section.flags)
+	}
+}
+
 // Usage is the text of --help.
 func (s *Set) Usage(introduction string) string {
 	var b strings.Builder

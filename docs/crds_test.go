@@ -1,0 +1,134 @@
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/docs/docstest"
+	"github.com/application-grid/application-grid/manifests"
+)
+
+// TestCRDReference: docs/reference.md has the fields of the CRDs as they are. Kinds with the same fields share a table.
+func TestCRDReference(t *testing.T) {
+	t.Parallel()
+	files, err := fs.Glob(manifests.CRDs, "crds/superedge*.yaml")
+	if err != nil || len(files) != 4 {
+		t.Fatal(files, err)
+	}
+	var tables []string
+	kinds := map[string][]string{}
+	for _, file := range files {
+		data, err := fs.ReadFile(manifests.CRDs, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(data, &crd); err != nil {
+			t.Fatal(err)
+		}
+		if len(crd.Spec.Versions) != 1 {
+			t.Fatalf("%s has %d versions", crd.Name, len(crd.Spec.Versions))
+		}
+		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+		var b strings.Builder
+		b.WriteString("| field | type | meaning | checked |\n| --- | --- | --- | --- |\n")
+		fields(&b, "", schema)
+		if kinds[b.String()] == nil {
+			tables = append(tables, b.String())
+		}
+		names := crd.Spec.Names
+		about := fmt.Sprintf("%s (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"), docstest.Cell(schema.Description), messages(schema))
+		kinds[b.String()] = append(kinds[b.String()], about)
+	}
+	var b strings.Builder
+	for _, table := range tables {
+		fmt.Fprintf(&b, "- %s\n\n%s\n", strings.Join(kinds[table], "\n- "), table)
+	}
+	docstest.CompareGenerated(t, docstest.ReferencePage, "fields of the CRDs", b.String())
+}
+
+// messages are what the schema's rules say when they are broken.
+func messages(schema *apiextensionsv1.JSONSchemaProps) string {
+	var b strings.Builder
+	for _, rule := range schema.XValidations {
+		fmt.Fprintf(&b, "; %s", docstest.Cell(rule.Message))
+	}
+	return strings.TrimSuffix(b.String(), ".")
+}
+
+// fields are rows for what is below a path.
+func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps) {
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		field := schema.Properties[name]
+		if path == "" && name != "spec" && name != "status" {
+			continue // the same in every kind
+		}
+		below, kind := strings.TrimPrefix(path+"."+name, "."), field.Type
+		within := &field
+		switch {
+		case field.AdditionalProperties != nil:
+			within = field.AdditionalProperties.Schema
+			kind = "map of " + within.Type + "s"
+		case field.Items != nil:
+			within = field.Items.Schema
+			kind = "list of " + within.Type + "s"
+		}
+		if name == "conditions" {
+			kind, within = "list of metav1.Condition", &apiextensionsv1.JSONSchemaProps{}
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", below, kind, docstest.Cell(field.Description), checks(schema, name, &field, within))
+		switch {
+		case field.AdditionalProperties != nil:
+			below += ".{}"
+		case field.Items != nil:
+			below += "[]"
+		}
+		fields(b, below, within)
+	}
+}
+
+// checks are what the API server checks of a field.
+func checks(parent *apiextensionsv1.JSONSchemaProps, name string, field, within *apiextensionsv1.JSONSchemaProps) string {
+	var all []string
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if slices.Contains(parent.Required, name) {
+		add("required")
+	}
+	if field.Default != nil {
+		add("default `%s`", field.Default.Raw)
+	}
+	for _, s := range slices.Compact([]*apiextensionsv1.JSONSchemaProps{field, within}) {
+		if s.MinLength != nil && s.MaxLength != nil {
+			add("%d to %d characters", *s.MinLength, *s.MaxLength)
+		} else if s.MaxLength != nil {
+			add("at most %d characters", *s.MaxLength)
+		}
+		if s.MaxProperties != nil {
+			add("at most %d", *s.MaxProperties)
+		}
+		if s.Pattern != "" {
+			add("matches `%s`", docstest.Cell(s.Pattern))
+		}
+		if len(s.Enum) > 0 {
+			values := make([]string, len(s.Enum))
+			for i, value := range s.Enum {
+				values[i] = string(value.Raw)
+			}
+			add("one of %s", strings.Join(values, ", "))
+		}
+		for _, rule := range s.XValidations {
+			add("%s", docstest.Cell(rule.Message))
+		}
+		if s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields {
+			add("by the API server, when the child is applied")
+		}
+	}
+	return strings.Join(all, "; ")
+}

@@ -78,9 +78,9 @@ ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-gri
 	go -C test test -count=1 -p 1 -timeout 30m -v
 
 .PHONY: test-e2e
-test-e2e: build cluster ## Runs the end-to-end tests and the short fault suite on the embedded cluster. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd
-	$(ON_CLUSTER) -short ./e2e/... ./faults/... $(ARGS)
+test-e2e: build cluster ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl
+	$(ON_CLUSTER) -short ./e2e/... ./faults/... ./docs/... $(ARGS)
 
 .PHONY: test-faults
 test-faults: build cluster ## Runs the whole fault suite, 8 minutes. ARGS='-run TestLink -short' for less. Needs root.

@@ -15,13 +15,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/docs/docstest"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // pages are all pages of the repository, by their path in it.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	root := docstest.Root()
+	root := docstest.Root(t)
 	for _, pattern := range []string{"*.md", "docs/*.md"} {
 		found, err := fs.Glob(os.DirFS(root), pattern)
 		if err != nil {
@@ -73,7 +74,7 @@ func TestLinks(t *testing.T) {
 			if target != "" {
 				path = filepath.Join(filepath.Dir(name), target)
 			}
-			if _, err := os.Stat(filepath.Join(docstest.Root(), path)); err != nil {
+			if _, err := os.Stat(filepath.Join(docstest.Root(t), path)); err != nil {
 				t.Errorf("%s: the link %s leads nowhere", name, match[1])
 				continue
 			}
@@ -228,4 +229,64 @@ func expectMetrics(t *testing.T, where, expr string) {
 	if found == 0 {
 		t.Errorf("%s: no metric in %s", where, expr)
 	}
+}
+
+// TestTableOfTheRule: what docs/how-it-works.md says that nodes see is what the rule says.
+func TestTableOfTheRule(t *testing.T) {
+	t.Parallel()
+	labels := map[string]topology.Labels{}
+	ready := map[string]bool{"n1": true, "n2": true, "n3": true, "n4": false}
+	for name := range ready {
+		labels[name] = topology.Labels{"kubernetes.io/hostname": name}
+	}
+	rows := docstest.Table(t, "docs/how-it-works.md", "## The rule")
+	nodes, checked := rows[0][1:], 0
+	for _, row := range rows[2:] {
+		quoted := docstest.Quoted(row[0])
+		if len(row) != 5 || len(quoted) == 0 || quoted[0] == "topologyKeys" {
+			continue
+		}
+		if !strings.HasPrefix(quoted[0], "[") { // | `zone1` | a | a | b | (none) |
+			for i, value := range row[1:] {
+				if value != "(none)" {
+					labels[nodes[i]][quoted[0]] = value
+				}
+			}
+			continue
+		}
+		keys, err := topology.ParseKeys(quoted[0])
+		if err != nil {
+			keys = topology.Unsatisfiable()
+		}
+		for i, from := range []string{"n1", "n3", "n4"} {
+			checked++
+			if sees := seen(keys, labels, ready, from); sees != row[1+i] {
+				t.Errorf("%s: %s sees %q, not %q", row[0], from, sees, row[1+i])
+			}
+		}
+	}
+	if checked < 15 {
+		t.Errorf("only %d cells were checked", checked)
+	}
+}
+
+// seen are the nodes whose endpoint is seen from a node.
+func seen(keys topology.Keys, labels map[string]topology.Labels, ready map[string]bool, from string) string {
+	best := topology.NoRank
+	for node, isReady := range ready {
+		if isReady {
+			best = min(best, keys.Rank(labels[from], labels[node]))
+		}
+	}
+	decision := keys.Decide(labels[from], best)
+	var sees []string
+	for _, node := range slices.Sorted(maps.Keys(labels)) {
+		if !keys.Governed() || decision.Keep(labels[node]) {
+			sees = append(sees, node)
+		}
+	}
+	if len(sees) == 0 {
+		return "nothing"
+	}
+	return strings.Join(sees, " ")
 }

@@ -4,23 +4,35 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 )
 
 var update = flag.Bool("update", false, "write what is generated into the documentation, in place of failing where it is stale")
 
-// Root is the repository's directory.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..")
+// Root is the repository's directory: the one above the test's own that has the go.mod.
+func Root(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			t.Fatal("there is no go.mod above the test's directory")
+		}
+		dir = above
+	}
 }
 
 // Page reads a page by its path in the repository.
 func Page(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(Root(), name))
+	data, err := os.ReadFile(filepath.Join(Root(t), name)) //nolint:gosec // a page of this repository
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +55,7 @@ func CompareGenerated(t *testing.T, name, part, generated string) {
 	switch {
 	case old == generated:
 	case *update:
-		if err := os.WriteFile(filepath.Join(Root(), name), []byte(before+begin+generated+end+after), 0o644); err != nil { //nolint:gosec // a page that anyone may read
+		if err := os.WriteFile(filepath.Join(Root(t), name), []byte(before+begin+generated+end+after), 0o644); err != nil { //nolint:gosec // a page that anyone may read
 			t.Fatal(err)
 		}
 	default:

@@ -1,0 +1,236 @@
+package docs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+const (
+	// deadline is how long one block may take, on a busy machine.
+	deadline = 60 * time.Second
+	root     = "../.."
+)
+
+// elsewhere are pages of which no block runs here unless it is marked, or only asks the node's programs something, with
+// the reason.
+var elsewhere = map[string]string{
+	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
+	"docs/coredns.md":       "changes kubeadm's CoreDNS; test/e2e/dns runs what comes of it",
+	"docs/install.md":       "needs a kubeadm or k3s cluster and images; test/e2e/install applies and deletes the manifests",
+	"docs/superedge.md":     "needs SuperEdge's installation; test/e2e/grid takes over what that leaves",
+	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory",
+}
+
+// asksNode matches a script that only asks a program on the node.
+var asksNode = regexp.MustCompile(`^(curl localhost:\d+/\S*( +#.*)?\n)+$`)
+
+// TestCommands runs the commands of all pages, page by page, in their order.
+func TestCommands(t *testing.T) {
+	blocks := read(t)
+	var notRun []string
+	pages := map[string][]block{}
+	var order []string
+	for _, b := range blocks {
+		if reason := elsewhere[b.page]; reason != "" && b.noRun == "" && !b.onNode {
+			if asksNode.MatchString(b.script) {
+				b.onNode = true
+			} else {
+				b.noRun = reason
+			}
+		}
+		if b.noRun != "" {
+			notRun = append(notRun, fmt.Sprintf("%-28s %s", b.name(), b.noRun))
+			continue
+		}
+		if pages[b.page] == nil {
+			order = append(order, b.page)
+		}
+		pages[b.page] = append(pages[b.page], b)
+	}
+	t.Logf("not run here:\n  %s", strings.Join(notRun, "\n  "))
+	if len(order) < 4 {
+		t.Errorf("only %q have commands that can be run", order)
+	}
+	r := start(t)
+	for _, page := range order {
+		t.Run(page, func(t *testing.T) {
+			for _, b := range pages[page] {
+				r.run(t, b)
+			}
+		})
+	}
+}
+
+// read finds the blocks of all pages.
+func read(t *testing.T) []block {
+	t.Helper()
+	var all []block
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			page, err := filepath.Rel(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			blocks, err := blocksOf(page, string(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, blocks...)
+		}
+	}
+	return all
+}
+
+// reader is who tries the commands: with a cluster, and the programs on the PATH.
+type reader struct {
+	cluster *cluster.Cluster
+	path    string
+}
+
+// start starts the cluster and applies the demonstration's grids.
+func start(t *testing.T) *reader {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test makes network namespaces: run it as root")
+	}
+	if err := netns.Supported(); err != nil {
+		t.Fatal(err)
+	}
+	unit := func(name string) map[string]string { return map[string]string{"zone1": name} }
+	c, err := cluster.Start(t.Context(), cluster.Options{
+		Components: binary(t, "COMPONENTS_BIN", "components"),
+		Wrapper:    binary(t, "WRAPPER_BIN", "application-grid-wrapper"),
+		DNSDaemon:  binary(t, "DNS_DAEMON_BIN", "statefulset-grid-daemon"),
+		Nodes: []cluster.NodeSpec{
+			{Name: "node0", Labels: unit("nodeunit1")}, {Name: "node1", Labels: unit("nodeunit2")}, {Name: "node2", Labels: unit("nodeunit2")},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		select {
+		case err := <-c.Failed():
+			t.Errorf("a component failed: %v", err)
+		default:
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	controller, err := c.NewController(t.Context(), "docs", binary(t, "CONTROLLER_BIN", "application-grid-controller"))
+	if err == nil {
+		err = controller.Start(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(controller.Kill)
+	r := &reader{cluster: c, path: programs(t)}
+	grids, err := os.ReadFile(filepath.Join(root, "test", "cmd", "edge-cluster", "grids.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "grids.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(grids), "UNIT-LABEL", "zone1")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The Service is one of the reader's own.
+	r.run(t, block{page: "the reader's cluster", script: `
+kubectl apply -f ` + file + `
+kubectl create service clusterip echo --tcp=8080
+until kubectl grid status; do sleep 0.2; done
+until kubectl grid view echo-svc; do sleep 0.2; done
+`})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return r
+}
+
+// programs is a directory with what a reader has on the PATH.
+func programs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	kubectl := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl \"$@\"\n", binary(t, "COMPONENTS_BIN", "components"))
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for variable, name := range map[string]string{"WRAPPER_BIN": "application-grid-wrapper", "KUBECTL_GRID_BIN": "kubectl-grid"} {
+		if err := os.Symlink(binary(t, variable, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir + ":" + os.Getenv("PATH")
+}
+
+// binary is the path in the environment variable, or the one that `make build` writes.
+func binary(t *testing.T, variable, name string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		path = filepath.Join(root, "bin", name)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path, variable)
+	}
+	return path
+}
+
+// run runs a block, as a reader would who pastes it into a shell in the repository's directory.
+func (r *reader) run(t *testing.T, b block) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	directory, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"env", "-C", directory, "PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "bash", "-euo", "pipefail", "-c", b.script}
+	begin := time.Now()
+	var output string
+	if b.onNode {
+		node, findErr := r.cluster.Node("node0")
+		if findErr != nil {
+			t.Fatal(findErr)
+		}
+		output, err = node.Run(ctx, command[0], command[1:]...)
+	} else {
+		var both []byte
+		both, err = exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+		output = string(both)
+	}
+	code := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code, err = exit.ExitCode(), nil
+	}
+	if err != nil || code != b.exit {
+		t.Errorf("%s: exit code %d, not %d (%v):\n%s\n%s", b.name(), code, b.exit, err, b.script, output)
+		return
+	}
+	t.Logf("%s (%s)\n%s\n%s", b.name(), time.Since(begin).Round(time.Millisecond), b.script, output)
+}

@@ -24,8 +24,8 @@ func CompareFlags(t *testing.T, program string, set *flags.Set) {
 	CompareGenerated(t, ReferencePage, "flags of "+program, b.String())
 }
 
-// computed are the defaults that depend on the machine.
-var computed = map[string]string{"worker": "number of CPUs"}
+// computed are the defaults that depend on the machine, or, as klog's, on what was set in this process before.
+var computed = map[string]string{"worker": "number of CPUs", "v": "`0`"}
 
 // FlagTable is a table of flags, hidden ones left out.
 func FlagTable(set *pflag.FlagSet) string {

@@ -231,6 +231,49 @@ func expectMetrics(t *testing.T, where, expr string) {
 	}
 }
 
+// TestLogLines: the lines of docs/operate.md are ones that the programs write.
+func TestLogLines(t *testing.T) {
+	t.Parallel()
+	var source strings.Builder
+	err := filepath.WalkDir(filepath.Join(docstest.Root(t), "pkg"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		source.Write(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, row := range docstest.Table(t, docstest.OperatePage, "## Log lines that matter")[2:] {
+		for _, line := range docstest.Quoted(row[1]) {
+			message := message.FindString(line)
+			if strings.Contains(row[2], "client-go's") {
+				continue
+			}
+			checked++
+			if message == "" || !strings.Contains(source.String(), message) {
+				t.Errorf("no program writes %s", line)
+			}
+			for _, key := range logKey.FindAllStringSubmatch(line, -1) {
+				if !strings.Contains(source.String(), `"`+key[1]+`"`) {
+					t.Errorf("no line of a log has %s: %s", key[1], line)
+				}
+			}
+		}
+	}
+	if checked < 10 {
+		t.Errorf("only %d lines were checked", checked)
+	}
+}
+
+var (
+	message = regexp.MustCompile(`^"[^"]*"`)
+	logKey  = regexp.MustCompile(` (\w+)=`)
+)
+
 // TestTableOfTheRule: what docs/how-it-works.md says that nodes see is what the rule says.
 func TestTableOfTheRule(t *testing.T) {
 	t.Parallel()

@@ -1,11 +1,13 @@
 package filters
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,10 +37,11 @@ func WithBodyLimit(timeout time.Duration) Filter {
 				return
 			}
 			if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
-				controller := http.NewResponseController(w)
+				timed := &timedBody{ReadCloser: r.Body, controller: http.NewResponseController(w), deadline: time.Now().Add(timeout)}
 				// A writer without deadlines is that of a test.
-				if controller.SetReadDeadline(time.Now().Add(timeout)) == nil {
-					r.Body = &timedBody{ReadCloser: r.Body, arrived: func() { _ = controller.SetReadDeadline(time.Time{}) }}
+				if timed.controller.SetReadDeadline(timed.deadline) == nil {
+					r = r.WithContext(context.WithValue(r.Context(), timedBodyKey{}, timed))
+					r.Body = timed
 				}
 				r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 			}
@@ -52,7 +55,20 @@ func WithBodyLimit(timeout time.Duration) Filter {
 type timedBody struct {
 	io.ReadCloser
 
-	arrived func()
+	controller *http.ResponseController
+	deadline   time.Time
+	// arrived is set when all of it was read.
+	arrived atomic.Bool
+}
+
+// timedBodyKey is where a request's timedBody is kept.
+type timedBodyKey struct{}
+
+// isSlow tells whether a request failed because its body did not arrive in time. The error that it failed with
+// need not say so: with the deadline the server also ends the request's context, which may be noticed first.
+func isSlow(r *http.Request) bool {
+	timed, ok := r.Context().Value(timedBodyKey{}).(*timedBody)
+	return ok && !timed.arrived.Load() && !time.Now().Before(timed.deadline)
 }
 
 // Read implements io.Reader.
@@ -60,7 +76,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
 	case err == io.EOF:
-		b.arrived()
+		b.arrived.Store(true)
+		_ = b.controller.SetReadDeadline(time.Time{}) // it could be set before
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errSlowBody
 	}

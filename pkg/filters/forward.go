@@ -157,7 +157,7 @@ func forwardError(w http.ResponseWriter, r *http.Request, err error) {
 		serve.WriteError(w, r, bodyTooLarge())
 		return
 	}
-	if errors.Is(err, errSlowBody) {
+	if isSlow(r) {
 		serve.WriteError(w, r, bodyTooSlow())
 		return
 	}

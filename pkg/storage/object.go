@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -77,6 +78,20 @@ func (o *Object) at(revision uint64) *Object {
 // same tells whether clients would see no difference but the revision.
 func (o *Object) same(meta *wire.Object, body []byte) bool {
 	return bytes.Equal(o.meta.Meta, meta.Meta) && bytes.Equal(o.body, body)
+}
+
+// differsInContent tells whether a later version is worth a new State at once. A report of the own Node's status,
+// which comes every few minutes, is not, nor are the generation and the time of the last change of a slice, which
+// change with endpoints of other units too.
+func (o *Object) differsInContent(later *Object) bool {
+	switch o.resource {
+	case Nodes:
+		return !bytes.Equal(o.meta.Meta, later.meta.Meta)
+	case EndpointSlices, Endpoints:
+		return !bytes.Equal(o.body, later.body) || !maps.Equal(o.meta.Labels, later.meta.Labels)
+	default:
+		return true
+	}
 }
 
 // size is what the object costs in memory, in bytes, as far as the log counts it. As JSON, which it will be once

@@ -169,8 +169,7 @@ func (s *Store) Restored() (asOf time.Time, restored bool) {
 // Live is closed once the state of the upstream is complete and served.
 func (s *Store) Live() <-chan struct{} { return s.live }
 
-// Content is the revision of the newest event that is worth a new State at once. A report of the own Node's
-// status, which comes every few minutes, is none.
+// Content is the revision of the newest event that is worth a new State at once.
 func (s *Store) Content() uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -52,7 +52,7 @@ type Store struct {
 	// revision is that of the newest event of any resource. It starts at the clock's microseconds, or above
 	// what earlier processes gave out if the clock was set back.
 	revision uint64
-	// content is the revision of the newest event that is more than a report of the own Node's status.
+	// content is the revision of the newest event that is worth a new State at once.
 	content uint64
 	// received is when the change that is being applied arrived.
 	received time.Time

@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"bytes"
 	"slices"
 	"sort"
 
@@ -46,7 +45,7 @@ func (t *table) put(s *Store, meta *wire.Object, body []byte, fields map[string]
 		}
 	}
 	object := &Object{Revision: s.nextRevision(), resource: t.resource, meta: meta, body: body, fields: fields}
-	if !found || t.resource != Nodes || !bytes.Equal(previous.meta.Meta, meta.Meta) {
+	if !found || previous.differsInContent(object) {
 		s.content = object.Revision
 	}
 	if found {

@@ -49,6 +49,9 @@ func (h readiness) reasons() (reasons, details []string) {
 			details = append(details, s.Name+": not followed, no client has asked for it")
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")
+		case s.Absent && restored:
+			// Not believed: what a gateway says that has lost its API server.
+			details = append(details, s.Name+": the upstream says that it does not serve it")
 		case s.Absent:
 			reasons = append(reasons, s.Name+": the upstream does not serve it")
 		case !s.Synced && s.Err != nil && restored:

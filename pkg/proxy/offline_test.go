@@ -119,6 +119,17 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	})
 }
 
+// TestGatewayThatHasLostItsAPIServer: its 404 is no reason to have no Services.
+func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
+	t.Parallel()
+	w := start(t, http.NotFoundHandler(), keepingState(stateOf(t)))
+	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "services: the upstream says that it does not serve it")
+	code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
+	if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
+		t.Errorf("got %d %s", code, body)
+	}
+}
+
 // TestSyncsFirst: with the upstream there the snapshot is of no concern.
 func TestSyncsFirst(t *testing.T) {
 	t.Parallel()

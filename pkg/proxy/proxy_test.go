@@ -277,6 +277,20 @@ func TestReadyzTellsTheReason(t *testing.T) {
 			t.Errorf("the cache is not served: %d", code)
 		}
 	})
+	t.Run("a gateway that has lost its API server", func(t *testing.T) {
+		t.Parallel()
+		api := smallCluster()
+		w := start(t, api, nil)
+		w.expectReady()
+		api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
+		api.Forget()
+		w.expectReadyz(http.StatusOK, "services: served from the cache", "endpointslices: served from the cache", "nodes: served from the cache")
+		for _, path := range []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"} {
+			if code, body := w.get(path); code != http.StatusOK || !strings.Contains(body, `"name":"s`) {
+				t.Errorf("%s: the cache is not served: %d %s", path, code, body)
+			}
+		}
+	})
 	t.Run("annotation that does not parse", func(t *testing.T) {
 		t.Parallel()
 		api := smallCluster()

@@ -135,7 +135,8 @@ func listSuffix(options *metav1.ListOptions) string {
 // ListWithContext implements cache.ListerWithContext.
 func (s *source) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	listed, err := s.request(&options).Do(ctx).Get()
-	if apierrors.IsNotFound(err) {
+	// What was served once is not gone for good: that is a gateway that has lost its API server.
+	if apierrors.IsNotFound(err) && (s.optional || !s.snapshot().Synced) {
 		s.input.SetAbsent()
 		s.update(func(state *SourceState) { state.Absent = true })
 	}

@@ -101,11 +101,9 @@ func (w *Writer) prepare(ctx context.Context) {
 		w.Delay = DefaultDelay
 	}
 	if w.Dir.size > 0 {
-		written := w.Dir.written
-		if now := w.Clock.Now(); written.After(now) {
-			written = now
-		}
-		w.next = written.Add(pause(w.Delay, w.Dir.size))
+		// In the future if the clock was set back. What is added to now does not depend on the clock any more.
+		now := w.Clock.Now()
+		w.next = now.Add(pause(w.Delay, w.Dir.size) - max(now.Sub(w.Dir.written), 0))
 		w.saved, w.asOf = w.Dir.sum, w.Dir.asOf
 	}
 	w.note(func(s *Stats) { s.Size = w.Dir.size })

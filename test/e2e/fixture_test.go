@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	// deadline is how long a change may take to get where it should, on a busy machine.
-	deadline = 60 * time.Second
+	// deadline is how long a change may take to get where it should. A kube-proxy whose wrapper was away again and
+	// again within two minutes, as some tests have it, pauses for up to 60 s between its attempts (client-go: 30 s, and
+	// up to as much again at random).
+	deadline = 90 * time.Second
 	// tries is how many requests make out whom a Service reaches. With four endpoints all of them are seen with
 	// a probability of 99.9 %; if not, the poll asks again.
 	tries = 30

@@ -100,10 +100,11 @@ func TestRebootWhileOffline(t *testing.T) {
 	f.follows("created", func() error { return f.asUnit(node, addresses) })
 	f.settled(node)
 
-	// The lines of the last run, and foreign ones.
-	f.must(os.WriteFile(node.HostsFile, []byte("10.9.9.9 printer.example.org\n"+f.version(node).data+"# the end"), 0o600))
+	// The lines of the last run, and foreign ones. Those of other tests, which the file keeps, have other names.
+	printer := "printer." + f.namespace + ".example.org"
+	f.must(os.WriteFile(node.HostsFile, []byte("10.9.9.9 "+printer+"\n"+f.version(node).data+"# the end"), 0o600))
 	f.eventually("the foreign line is answered", 15*time.Second, func() error {
-		return f.answers(node, "printer.example.org", "A", "10.9.9.9")
+		return f.answers(node, printer, "A", "10.9.9.9")
 	})
 	f.readyz(node, http.StatusOK)
 	before := f.version(node)
@@ -130,9 +131,11 @@ func TestRebootWhileOffline(t *testing.T) {
 	took := f.eventually("the pod that is gone is gone", deadline, func() error { return f.unknown(node, f.name(1)) })
 	f.Logf("what happened meanwhile is followed %s after the link is back", took)
 	f.must(f.asUnit(node, addresses[:1]))
-	f.must(f.answers(node, "printer.example.org", "A", "10.9.9.9"))
+	if err := f.answers(node, printer, "A", "10.9.9.9"); err != nil {
+		f.Fatalf("%v; the file is\n%s", err, f.version(node).data)
+	}
 	f.readyz(node, http.StatusOK)
-	if now := f.version(node).data; !strings.HasPrefix(now, "10.9.9.9 printer.example.org\n") || !strings.HasSuffix(now, "# the end") {
+	if now := f.version(node).data; !strings.HasPrefix(now, "10.9.9.9 "+printer+"\n") || !strings.HasSuffix(now, "# the end") {
 		f.Errorf("the foreign lines are not as they were:\n%s", now)
 	}
 	f.clockSetBack(node, addresses[0])

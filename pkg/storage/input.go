@@ -105,7 +105,8 @@ func (in *Input) replace(objects []*wire.Object) {
 func (in *Input) SetAbsent() {
 	in.s.update(func() {
 		if held := in.s.held(in); held != nil {
-			held.absent = true
+			// That there are no Services at all is what a gateway says that has lost its API server.
+			held.absent = in.name == InputKubernetesEndpoints || in.name == InputEndpoints
 			in.s.release()
 			return
 		}

@@ -91,10 +91,7 @@ func (s *Store) release() {
 		if !s.awaited(name) {
 			continue
 		}
-		held := s.pending[name]
-		// That there are no Services at all is what a gateway says that has lost its API server.
-		mayLack := name == InputKubernetesEndpoints || name == InputEndpoints
-		if held == nil || (!held.complete && (!held.absent || !mayLack)) {
+		if held := s.pending[name]; held == nil || !(held.complete || held.absent) {
 			return
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 func TestMain(m *testing.M) {
@@ -143,12 +144,12 @@ func TestLentIdentityCannotImpersonate(t *testing.T) {
 // TestServedOrPassedOn tells which requests are answered from the cache.
 func TestServedOrPassedOn(t *testing.T) {
 	store := storage.New(storage.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
-	store.Services().Replace([]*wire.Object{encoded(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "1"}})})
+	store.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "1"}})})
 	store.NodeLabels().Replace(nil)
 	store.EndpointSlices().Replace(nil)
 	store.Endpoints().Replace(nil)
 	store.KubernetesEndpoints().Replace(nil)
-	store.Node().Replace([]*wire.Object{encoded(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}})})
+	store.Node().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}})})
 	handler := WithRequestInfo()(WithServed(&serve.Server{Store: store}, "node0")(mark("upstream")))
 	const passedOn = 0
 	tests := []struct {
@@ -203,19 +204,6 @@ func TestServedOrPassedOn(t *testing.T) {
 			t.Errorf("without a node's name, %s: %s", path, w.Body)
 		}
 	}
-}
-
-func encoded(t *testing.T, o storage.Typed) *wire.Object {
-	t.Helper()
-	message, err := o.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	object, err := wire.ParseObject(message)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return object
 }
 
 func TestLocalEndpoints(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 // TestAgreesWithTheWrapper: for random clusters, what OfService says that a node sees is what that node's wrapper
@@ -104,13 +105,13 @@ func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices 
 	store := storage.New(storage.Options{NodeName: node, KeepKubernetesEndpoint: true})
 	var all []*wire.Object
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		all = append(all, encode(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodes[name]}}))
+		all = append(all, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodes[name]}}))
 	}
 	store.NodeLabels().Replace(all)
-	store.Services().Replace([]*wire.Object{encode(t, service)})
+	store.Services().Replace([]*wire.Object{wiretest.Object(service)})
 	all = nil
 	for i := range endpointSlices {
-		all = append(all, encode(t, &endpointSlices[i]))
+		all = append(all, wiretest.Object(&endpointSlices[i]))
 	}
 	store.EndpointSlices().Replace(all)
 	objects, _, err := store.List(storage.EndpointSlices, "shop")
@@ -129,17 +130,4 @@ func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices 
 	}
 	slices.Sort(shown)
 	return strings.Join(shown, " ")
-}
-
-func encode(t *testing.T, object interface{ Marshal() ([]byte, error) }) *wire.Object {
-	t.Helper()
-	message, err := object.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err := wire.ParseObject(message)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 const slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
@@ -37,7 +38,7 @@ func benchSlice(r *rand.Rand, i int) *wire.Object {
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", name, e), UID: "00000000-0000-0000-0000-000000000000"},
 		})
 	}
-	return encode(s)
+	return wiretest.Object(s)
 }
 
 // benchServer serves the fleet of the end-to-end benchmark: 1,000 nodes in 50 units, 2,000 governed Services.
@@ -47,10 +48,10 @@ func benchServer(b *testing.B) (*storage.Store, http.Handler) {
 	store := storage.New(storage.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
 	var nodes, services, endpoints []*wire.Object
 	for i := range 1000 {
-		nodes = append(nodes, encode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"zone": fmt.Sprintf("unit-%d", i%50)}}}))
+		nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"zone": fmt.Sprintf("unit-%d", i%50)}}}))
 	}
 	for i := range 2000 {
-		services = append(services, encode(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("svc-%04d", i), Annotations: map[string]string{"topologyKeys": `["zone"]`}}}))
+		services = append(services, wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("svc-%04d", i), Annotations: map[string]string{"topologyKeys": `["zone"]`}}}))
 		endpoints = append(endpoints, benchSlice(r, i))
 	}
 	store.NodeLabels().Replace(nodes)

@@ -15,12 +15,13 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 func encodeAll(objects ...storage.Typed) []*wire.Object {
 	encoded := make([]*wire.Object, len(objects))
 	for i, o := range objects {
-		encoded[i] = encodeWire(o)
+		encoded[i] = wiretest.Object(o)
 	}
 	return encoded
 }

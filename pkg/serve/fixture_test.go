@@ -26,6 +26,7 @@ import (
 	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 const (
@@ -98,14 +99,14 @@ func (c *cluster) sync(objects ...storage.Typed) {
 	for _, o := range objects {
 		switch o.(type) {
 		case *corev1.Service:
-			services = append(services, encodeWire(o))
+			services = append(services, wiretest.Object(o))
 		case *discoveryv1.EndpointSlice:
-			slices = append(slices, encodeWire(o))
+			slices = append(slices, wiretest.Object(o))
 		default:
 			c.t.Fatalf("sync does not take a %T", o)
 		}
 	}
-	nodes := []*wire.Object{encodeWire(node(thisNode, "a")), encodeWire(node("node1", "a")), encodeWire(node("node2", "b"))}
+	nodes := []*wire.Object{wiretest.Object(node(thisNode, "a")), wiretest.Object(node("node1", "a")), wiretest.Object(node("node2", "b"))}
 	c.store.NodeLabels().Replace(nodes)
 	c.store.Node().Replace(nodes[:1])
 	c.store.Services().Replace(services)
@@ -128,23 +129,11 @@ func (c *cluster) input(o storage.Typed) *storage.Input {
 	}
 }
 
-func (c *cluster) apply(o storage.Typed) { c.input(o).Apply(encodeWire(o)) }
+func (c *cluster) apply(o storage.Typed) { c.input(o).Apply(wiretest.Object(o)) }
 
 func (c *cluster) remove(o storage.Typed) {
-	encoded := encodeWire(o)
+	encoded := wiretest.Object(o)
 	c.input(o).Remove(encoded.Namespace, encoded.Name)
-}
-
-func encodeWire(o storage.Typed) *wire.Object {
-	message, err := o.Marshal()
-	if err != nil {
-		panic(err)
-	}
-	object, err := wire.ParseObject(message)
-	if err != nil {
-		panic(err)
-	}
-	return object
 }
 
 func objectMeta(namespace, name string) metav1.ObjectMeta {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 // TestListCarriesResourceVersionAndWatchResumesFromIt: SuperEdge's wrapper gave lists without one and ignored
@@ -63,7 +64,7 @@ func TestOwnNodeIsListedAndWatched(t *testing.T) {
 	w.expect("ADDED "+thisNode, "BOOKMARK")
 	changed := node(thisNode, "a")
 	changed.Spec.PodCIDR = "10.9.0.0/24"
-	c.store.Node().Apply(encodeWire(changed))
+	c.store.Node().Apply(wiretest.Object(changed))
 	e := w.expect("MODIFIED " + thisNode)[0]
 	if got := e.Object.(*corev1.Node).Spec.PodCIDR; got != "10.9.0.0/24" {
 		t.Errorf("got %q", got)

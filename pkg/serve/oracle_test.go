@@ -39,6 +39,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 var (
@@ -148,7 +149,7 @@ func newFakeCluster(r *rand.Rand, store *storage.Store) *fakeCluster {
 		c.feeds[i+1].all = func() []*wire.Object {
 			var all []*wire.Object
 			for _, o := range c.objects[resource] {
-				all = append(all, encode(o))
+				all = append(all, wiretest.Object(o))
 			}
 			return all
 		}
@@ -159,38 +160,26 @@ func newFakeCluster(r *rand.Rand, store *storage.Store) *fakeCluster {
 func (c *fakeCluster) allNodes() []*wire.Object {
 	var all []*wire.Object
 	for _, n := range c.nodes {
-		all = append(all, encode(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}))
+		all = append(all, wiretest.Object(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}))
 	}
 	return all
 }
 
 func (c *fakeCluster) thisNode() []*wire.Object {
 	if n := c.nodes["node-0"]; n != nil {
-		return []*wire.Object{encode(n)}
+		return []*wire.Object{wiretest.Object(n)}
 	}
 	return nil
 }
 
 func (c *fakeCluster) kubernetesEndpoints() []*wire.Object {
 	if o := c.objects[storage.Endpoints][kubernetesName]; o != nil {
-		return []*wire.Object{encode(o)}
+		return []*wire.Object{wiretest.Object(o)}
 	}
 	return nil
 }
 
 var kubernetesName = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
-
-func encode(o interface{ Marshal() ([]byte, error) }) *wire.Object {
-	message, err := o.Marshal()
-	if err != nil {
-		panic(err)
-	}
-	w, err := wire.ParseObject(message)
-	if err != nil {
-		panic(err)
-	}
-	return w
-}
 
 // takeDead makes the Store take the nodes that are dead now.
 func (c *fakeCluster) takeDead() func() {
@@ -314,9 +303,9 @@ func (c *fakeCluster) changeNode() {
 	n.Labels["kubernetes.io/hostname"] = name
 	n.Spec.Unschedulable = c.r.IntN(2) == 0
 	c.nodes[name] = n
-	c.send(0, encode(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}))
+	c.send(0, wiretest.Object(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}))
 	if name == "node-0" {
-		c.send(4, encode(n))
+		c.send(4, wiretest.Object(n))
 	}
 }
 
@@ -344,13 +333,13 @@ func (c *fakeCluster) changeObject(resource *storage.Resource, o storage.Typed) 
 		}
 		accessor.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update"}})
 		c.objects[resource][name] = o
-		c.send(index, encode(o))
+		c.send(index, wiretest.Object(o))
 	}
 	if resource == storage.Endpoints && name == kubernetesName {
 		if deletes {
 			c.sendGone(5, name)
 		} else {
-			c.send(5, encode(o))
+			c.send(5, wiretest.Object(o))
 		}
 	}
 }

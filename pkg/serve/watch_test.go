@@ -21,6 +21,7 @@ import (
 
 	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 const watchList = "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
@@ -248,7 +249,7 @@ func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
 	if len(got.Subsets) != 1 || got.Subsets[0].Addresses[0].IP != "169.254.0.1" || got.Subsets[0].Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got.Subsets)
 	}
-	c.store.KubernetesEndpoints().Apply(encodeWire(local))
+	c.store.KubernetesEndpoints().Apply(wiretest.Object(local))
 	e = slices.expect("MODIFIED kubernetes")[0]
 	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" || *got.Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got)

@@ -17,26 +17,14 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func object(tb testing.TB, o interface{ Marshal() ([]byte, error) }) *wire.Object {
-	tb.Helper()
-	message, err := o.Marshal()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	w, err := wire.ParseObject(message)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return w
-}
-
 func node(tb testing.TB, name, zone, heartbeat string) *wire.Object {
 	tb.Helper()
-	return object(tb, &corev1.Node{
+	return wiretest.Object(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Message: heartbeat}}},
 	})
@@ -45,7 +33,7 @@ func node(tb testing.TB, name, zone, heartbeat string) *wire.Object {
 // slice has an endpoint on each of node0 and node1.
 func slice(tb testing.TB, service, address string) *wire.Object {
 	tb.Helper()
-	return object(tb, &discoveryv1.EndpointSlice{
+	return wiretest.Object(&discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: service + "-1", UID: types.UID(service), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{
@@ -67,7 +55,7 @@ func fill(tb testing.TB, s *storage.Store, services int) {
 	var svcs, slices []*wire.Object
 	for i := range services {
 		name := fmt.Sprintf("s%03d", i)
-		svcs = append(svcs, object(tb, &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		svcs = append(svcs, wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
 		}}))
 		slices = append(slices, slice(tb, name, fmt.Sprintf("10.0.%d.%d", i>>8, i&255)))
@@ -86,7 +74,7 @@ func largeStore(tb testing.TB) *storage.Store {
 	for i := range 16 {
 		incompressible := make([]byte, 64<<10)
 		_, _ = random.Read(incompressible)
-		s.Services().Apply(object(tb, &corev1.Service{
+		s.Services().Apply(wiretest.Object(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("large", i), Annotations: map[string]string{"large": string(incompressible)}},
 		}))
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 // author is a Writer with a clock of its own.
@@ -72,7 +73,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	a.pass(10 * time.Minute)
 	a.expectWrites("what does not concern this node", 2)
 	before := slice(t, "s001", "10.9.9.9")
-	rollout := object(t, &discoveryv1.EndpointSlice{
+	rollout := wiretest.Object(&discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: before.Name, UID: types.UID(before.UID), Labels: before.Labels, Generation: 7},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}, NodeName: ptr.To("node0")}, {Addresses: []string{"10.1.1.2"}, NodeName: ptr.To("node1")}},

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 func nodeSet(names ...string) map[string]struct{} {
@@ -35,7 +36,7 @@ func endpointsOn(tb testing.TB, namespace, name string, nodes ...string) *wire.O
 	}
 	subset.NotReadyAddresses = []corev1.EndpointAddress{{IP: "10.1.1.1", NodeName: ptr.To(nodes[0])}}
 	subset.Ports = []corev1.EndpointPort{{Port: 80}}
-	return encoded(tb, &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subsets: []corev1.EndpointSubset{subset}})
+	return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subsets: []corev1.EndpointSubset{subset}})
 }
 
 // addressesShown is which nodes' addresses Endpoints show, those that are not ready in brackets.
@@ -219,8 +220,8 @@ func TestDeadBeforeItIsKnown(t *testing.T) {
 func TestTheKubernetesServiceOutlivesItsNodes(t *testing.T) {
 	for _, annotations := range []map[string]string{nil, {"topologyKeys": `["zone","*"]`}} {
 		s := syncedStore(t, Options{})
-		s.Services().Apply(encoded(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: annotations}}))
-		s.EndpointSlices().Apply(encoded(t, &discoveryv1.EndpointSlice{
+		s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: annotations}}))
+		s.EndpointSlices().Apply(wiretest.Object(&discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, NodeName: ptr.To("node-a2")}},
 		}))
@@ -259,7 +260,7 @@ func TestHintsStayWhereNothingIsGoverned(t *testing.T) {
 				Addresses: []string{"10.0.0.1"}, NodeName: ptr.To(node), Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}},
 			})
 		}
-		return encoded(t, s)
+		return wiretest.Object(s)
 	}
 	body := func(s *Store) []byte {
 		o, _, err := s.Get(EndpointSlices, "ns", "svc")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 // cloud is what the upstream says, by input.
@@ -225,7 +226,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 		for _, ip := range addresses {
 			e.Subsets = append(e.Subsets, corev1.EndpointSubset{Addresses: []corev1.EndpointAddress{{IP: ip}}})
 		}
-		return encoded(t, e)
+		return wiretest.Object(e)
 	}
 	before := newStore(nil, 0)
 	smallCloud(t).fill(before, inputsOf)
@@ -257,15 +258,15 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 
 // TestKubernetesEndpointIsRestored: it is rewritten as before, by the annotations that were known.
 func TestKubernetesEndpointIsRestored(t *testing.T) {
-	slice := encoded(t, &discoveryv1.EndpointSlice{
+	slice := wiretest.Object(&discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 		Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
 	})
 	before := New(Options{NodeName: "node-a1"})
 	smallCloud(t).fill(before, []string{InputNodes, InputNode})
-	before.Services().Replace([]*wire.Object{encoded(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})})
+	before.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})})
 	before.EndpointSlices().Replace([]*wire.Object{slice})
-	before.KubernetesEndpoints().Replace([]*wire.Object{encoded(t, &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+	before.KubernetesEndpoints().Replace([]*wire.Object{wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "kubernetes",
 		Annotations: map[string]string{"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": "51003"},
 	}})})

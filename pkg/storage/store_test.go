@@ -16,24 +16,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
-
-func encoded(tb testing.TB, o interface{ Marshal() ([]byte, error) }) *wire.Object {
-	tb.Helper()
-	message, err := o.Marshal()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	w, err := wire.ParseObject(message)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return w
-}
 
 func testNode(tb testing.TB, name, zone string) *wire.Object {
 	tb.Helper()
-	return encoded(tb, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
+	return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
 }
 
 func testService(tb testing.TB, name, keys string) *wire.Object {
@@ -42,7 +30,7 @@ func testService(tb testing.TB, name, keys string) *wire.Object {
 	if keys != "" {
 		svc.Annotations = map[string]string{"topologyKeys": keys}
 	}
-	return encoded(tb, svc)
+	return wiretest.Object(svc)
 }
 
 func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Object {
@@ -58,7 +46,7 @@ func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Objec
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", service, i), UID: "00000000-0000-0000-0000-000000000000"},
 		})
 	}
-	return encoded(tb, s)
+	return wiretest.Object(s)
 }
 
 // nodesShown is which nodes' endpoints a slice shows.
@@ -173,7 +161,7 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 	}
 	// A label that governs nothing changes nothing.
 	before = s.Revision()
-	s.NodeLabels().Apply(encoded(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-b2", Labels: map[string]string{"zone": "a", "other": "x"}}}))
+	s.NodeLabels().Apply(wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-b2", Labels: map[string]string{"zone": "a", "other": "x"}}}))
 	if s.Revision() != before {
 		t.Error("an unrelated label made events")
 	}
@@ -209,7 +197,7 @@ func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Services().Replace([]*wire.Object{encoded(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "another"}})})
+	s.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "another"}})})
 	events, _, err := cursor.Next(100)
 	if err != nil || len(events) != 2 || events[0].Type != watch.Deleted || events[1].Type != watch.Added {
 		t.Fatalf("%+v, %v", events, err)
@@ -336,7 +324,7 @@ func TestTheLogIsBoundedInBytes(t *testing.T) {
 	s := syncedStore(t, Options{MaxBytes: most})
 	for i := range 500 {
 		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", Annotations: map[string]string{"pad": strings.Repeat("x", 5000), "i": fmt.Sprint(i)}}}
-		s.Services().Apply(encoded(t, svc))
+		s.Services().Apply(wiretest.Object(svc))
 	}
 	if got := s.serviceTable.log.bytes; got > most+20000 {
 		t.Errorf("the log holds on to %d bytes", got)

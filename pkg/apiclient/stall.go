@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 )
 
@@ -105,7 +104,6 @@ type guardedBody struct {
 	cancel context.CancelCauseFunc
 	limit  func() time.Duration
 	timer  *time.Timer
-	close  sync.Once
 }
 
 // Read implements io.Reader.
@@ -122,7 +120,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (b *guardedBody) Close() error {
-	b.close.Do(func() { b.timer.Stop() })
+	b.timer.Stop()
 	err := b.ReadCloser.Close()
 	b.cancel(nil)
 	return err

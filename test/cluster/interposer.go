@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Interposer stands between one node's wrapper and kube-apiserver and can misbehave as a cloud, or what is on the
+// Interposer stands between a client, such as one node's wrapper, and kube-apiserver and can misbehave as a cloud, or what is on the
 // way to it, does. It runs beside kube-apiserver and serves with its certificate.
 type Interposer struct {
 	listener net.Listener
@@ -53,7 +53,9 @@ type episode struct {
 	next *episode
 }
 
-func (c *Cluster) startInterposer(ctx context.Context) (*Interposer, error) {
+// Interpose starts an Interposer before kube-apiserver for whoever is told its URL. It ends with Close, or with the
+// process.
+func (c *Cluster) Interpose(ctx context.Context) (*Interposer, error) {
 	host := bridgeAddress
 	if c.namespace == nil {
 		host = "127.0.0.1"
@@ -63,7 +65,7 @@ func (c *Cluster) startInterposer(ctx context.Context) (*Interposer, error) {
 		return nil, fmt.Errorf("interposer: listening: %w", err)
 	}
 	server := &url.URL{Scheme: "https", Host: local(c.ports.apiserver)}
-	// It lives as long as its node, not as the call that starts it.
+	// It lives until Close, not as long as the call that starts it.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	i := &Interposer{listener: listener, cancel: cancel, current: &episode{over: make(chan struct{})}}
 	i.proxy = &httputil.ReverseProxy{
@@ -85,14 +87,15 @@ func (c *Cluster) startInterposer(ctx context.Context) (*Interposer, error) {
 		ErrorLog:          log.New(io.Discard, "", 0), // connections that are cut off are what it is for
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
-	go i.server.ServeTLS(delayingListener{listener, i.delay}, c.credentials.file("apiserver.crt"), c.credentials.file("apiserver.key")) //nolint:errcheck // it ends with close
+	go i.server.ServeTLS(delayingListener{listener, i.delay}, c.credentials.file("apiserver.crt"), c.credentials.file("apiserver.key")) //nolint:errcheck // it ends with Close
 	return i, nil
 }
 
 // alterKey is the context key of Behaviour.Alter.
 type alterKey struct{}
 
-func (i *Interposer) url() string { return "https://" + i.listener.Addr().String() }
+// URL is where it serves.
+func (i *Interposer) URL() string { return "https://" + i.listener.Addr().String() }
 
 // Served counts the requests that came.
 func (i *Interposer) Served() int64 { return i.served.Load() }
@@ -132,8 +135,8 @@ func (i *Interposer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// close ends it and all that is under way.
-func (i *Interposer) close() error {
+// Close ends it and all that is under way.
+func (i *Interposer) Close() error {
 	i.cancel()
 	if err := i.server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("interposer: closing: %w", err)

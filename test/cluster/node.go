@@ -160,10 +160,10 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 	server := c.apiServerURL()
 	if node.Spec.Interposed {
 		var err error
-		if node.Interposer, err = c.startInterposer(ctx); err != nil {
+		if node.Interposer, err = c.Interpose(ctx); err != nil {
 			return err
 		}
-		server = node.Interposer.url()
+		server = node.Interposer.URL()
 	}
 	kubeconfig, err := c.credentials.writeKubeconfig("wrapper-"+node.Spec.Name+".kubeconfig", RoleWrapper, server)
 	if err != nil {
@@ -385,7 +385,7 @@ func (c *Cluster) stopNode(node *Node) error {
 	}
 	err := node.removeStateDir()
 	if node.Interposer != nil {
-		err = errors.Join(err, node.Interposer.close())
+		err = errors.Join(err, node.Interposer.Close())
 	}
 	if node.namespace != nil {
 		if c.echo != nil {

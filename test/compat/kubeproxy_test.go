@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -130,24 +131,12 @@ func start(t *testing.T, change func(*cluster.Options)) *fixture {
 	if change != nil {
 		change(&options)
 	}
-	c, err := cluster.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		select {
-		case err := <-c.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := suite.Start(t, options)
 	f := &fixture{T: t, ctx: t.Context(), cluster: c, client: c.Client(), unready: map[string]bool{}}
 	f.must(workload.CreateDaemonSet(f.ctx, f.client, namespace, echo))
-	f.service, err = workload.CreateService(f.ctx, f.client, namespace, echo, workload.ServiceOptions{})
+	service, err := workload.CreateService(f.ctx, f.client, namespace, echo, workload.ServiceOptions{})
 	f.must(err)
+	f.service = service
 	return f
 }
 

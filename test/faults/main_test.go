@@ -2,13 +2,8 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
 )
 
@@ -55,62 +51,33 @@ func TestMain(m *testing.M) {
 	if !parallel {
 		flag.Set("test.parallel", atOnce)
 	}
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "faults: %v\n", err)
-		code = 1
-	}
-	os.Exit(code)
+	suite.Suite{
+		Name: "faults", Options: options, Cluster: &shared, Prepare: prepare, Finish: func() { results.print(os.Stdout) },
+	}.Main(m)
 }
 
-func run(m *testing.M) (code int, err error) {
-	if os.Geteuid() != 0 {
-		return 1, errors.New("these tests make network namespaces: run them as root")
+func options() (cluster.Options, error) {
+	var none cluster.Options
+	if err := suite.Privileged(); err != nil {
+		return none, err
 	}
-	components, err := program("COMPONENTS_BIN", "components")
+	components, err := suite.Program("COMPONENTS_BIN", "components")
 	if err != nil {
-		return 1, err
+		return none, err
 	}
-	if wrapperBin, err = program("WRAPPER_BIN", "application-grid-wrapper"); err != nil {
-		return 1, err
+	if wrapperBin, err = suite.Program("WRAPPER_BIN", "application-grid-wrapper"); err != nil {
+		return none, err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: unit}, Direct: true}
 	}
-	shared, err = cluster.Start(ctx, cluster.Options{
+	return cluster.Options{
 		Components:  components,
 		Wrapper:     wrapperBin,
 		WrapperArgs: []string{"--state-write-delay=" + writeDelay.String()},
 		Dir:         os.Getenv("E2E_DIR"), // to keep the logs
 		Nodes:       []cluster.NodeSpec{node(near1, unitA), node(near2, unitA), node(far, unitB)},
-	})
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, shared.Stop()) }()
-	if err := prepare(ctx); err != nil {
-		return 1, err
-	}
-	finished := make(chan struct{})
-	go func() {
-		select {
-		case <-finished:
-		case <-ctx.Done():
-			fmt.Fprintln(os.Stderr, "faults: interrupted")
-			shared.Stop() // the program ends with an error anyway
-			os.Exit(1)
-		}
-	}()
-	code = m.Run()
-	close(finished)
-	results.print(os.Stdout)
-	select {
-	case err = <-shared.Failed():
-	default:
-	}
-	return code, err
+	}, nil
 }
 
 // prepare makes the namespace and the Service of the traffic.
@@ -154,19 +121,3 @@ func deleteService(name string) {
 }
 
 func podName(service, node string) string { return service + "-" + node }
-
-// program is the path in the environment variable, or the one that `make build` writes.
-func program(variable, name string) (string, error) {
-	path := os.Getenv(variable)
-	if path == "" {
-		path = filepath.Join("..", "..", "bin", name)
-	}
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path, variable)
-	}
-	return path, nil
-}

@@ -1,5 +1,6 @@
 // Package suite runs a package's tests on one embedded cluster: it finds the binaries, starts the cluster before the
-// tests and stops it after them, and gives every test a namespace. What is on the cluster is the package's own.
+// tests and stops it after them, and gives every test a namespace; or it gives a test a cluster of its own. What is on
+// the cluster is the package's own.
 // Only tests import it.
 package suite
 
@@ -81,6 +82,27 @@ func (s Suite) run(m *testing.M) (code int, err error) {
 	default:
 	}
 	return code, err
+}
+
+// Start starts a cluster for one test, which stops it at its end and fails if a component has failed by then, or if it
+// cannot be stopped.
+func Start(t *testing.T, options cluster.Options) *cluster.Cluster {
+	t.Helper()
+	c, err := cluster.Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		select {
+		case err := <-c.Failed():
+			t.Errorf("a component failed: %v", err)
+		default:
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
 }
 
 // Privileged is nil if this process may make a cluster with nodes, or says why it may not.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
 )
 
 const (
@@ -31,16 +31,9 @@ var variables = map[string]string{
 
 func binary(t *testing.T, name string) string {
 	t.Helper()
-	path := os.Getenv(variables[name])
-	if path == "" {
-		path = filepath.Join("..", "..", "..", "bin", name)
-	}
-	path, err := filepath.Abs(path)
+	path, err := suite.Program(variables[name], name)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path, variables[name])
 	}
 	return path
 }
@@ -57,20 +50,7 @@ func start(t *testing.T, options cluster.Options) *fixture {
 	t.Helper()
 	options.Components = binary(t, "components")
 	options.Progress = os.Stdout
-	c, err := cluster.Start(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		select {
-		case err := <-c.Failed():
-			t.Errorf("a component failed: %v", err)
-		default:
-		}
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := suite.Start(t, options)
 	return &fixture{T: t, ctx: t.Context(), cluster: c, client: c.Client()}
 }
 

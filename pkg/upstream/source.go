@@ -41,7 +41,8 @@ type source struct {
 	clock    func() time.Time
 
 	start sync.Once
-	// demanded is set once a source on demand was asked for. Guarded by the Upstream's lock.
+	// demanded is set for a source that is to be followed: from the start, or once it was asked for. Guarded by the
+	// Upstream's lock.
 	demanded bool
 
 	mu    sync.Mutex

@@ -62,6 +62,7 @@ func New(options Options) (*Upstream, error) {
 	add := func(s *source) *source {
 		s.clock = options.Clock
 		s.state.Name, s.state.Optional = s.name, s.optional
+		s.demanded = true
 		if err == nil {
 			s.client, err = restClient(options.Config, httpClient, s)
 		}
@@ -83,7 +84,9 @@ func New(options Options) (*Upstream, error) {
 			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Store.KubernetesEndpoints(),
 		})
 	}
-	u.onDemand[storage.Endpoints] = add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Store.Endpoints()})
+	legacy := add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Store.Endpoints()})
+	legacy.demanded = false
+	u.onDemand[storage.Endpoints] = legacy
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
@@ -117,7 +120,7 @@ func (u *Upstream) Run(ctx context.Context) {
 	u.running = ctx
 	u.mu.Unlock()
 	for _, s := range u.sources {
-		if !u.isOnDemand(s) || u.isDemanded(s) {
+		if u.isDemanded(s) {
 			u.launch(s)
 		}
 	}
@@ -127,15 +130,6 @@ func (u *Upstream) Run(ctx context.Context) {
 	u.running = nil
 	u.mu.Unlock()
 	u.wg.Wait()
-}
-
-func (u *Upstream) isOnDemand(s *source) bool {
-	for _, d := range u.onDemand {
-		if d == s {
-			return true
-		}
-	}
-	return false
 }
 
 // Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also

@@ -91,7 +91,7 @@ func (s *Store) release() {
 		if !s.awaited(name) {
 			continue
 		}
-		if held := s.pending[name]; held == nil || !(held.complete || held.absent) {
+		if held := s.pending[name]; held == nil || (!held.complete && !held.absent) {
 			return
 		}
 	}

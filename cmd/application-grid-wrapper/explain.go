@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 // explainCommand asks a running wrapper why this node sees of a Service what it sees.
@@ -112,7 +112,7 @@ func (c *explainCommand) run(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var explanation storage.Explanation
+	var explanation view.Explanation
 	if err := json.Unmarshal(body, &explanation); err != nil {
 		return fmt.Errorf("%s did not answer like a wrapper: %w", c.server, err)
 	}
@@ -180,7 +180,7 @@ func (c *explainCommand) client() (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}}, nil
 }
 
-func printExplanation(to io.Writer, e *storage.Explanation) error {
+func printExplanation(to io.Writer, e *view.Explanation) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(w, "Service:\t%s/%s\n", e.Namespace, e.Service)
 	fmt.Fprintf(w, "Seen from node:\t%s\n", e.Node)
@@ -207,7 +207,7 @@ func printExplanation(to io.Writer, e *storage.Explanation) error {
 	if err := w.Flush(); err != nil || len(e.Endpoints) == 0 {
 		return err
 	}
-	slices.SortStableFunc(e.Endpoints, func(a, b storage.ExplainedEndpoint) int {
+	slices.SortStableFunc(e.Endpoints, func(a, b view.ExplainedEndpoint) int {
 		switch {
 		case a.Kept == b.Kept:
 			return 0

@@ -9,15 +9,15 @@ import (
 	"testing"
 
 	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 func TestExplainPrints(t *testing.T) {
 	var asked string
-	answer := storage.Explanation{
+	answer := view.Explanation{
 		Namespace: "shop", Service: "db", Node: "node0", TopologyKeys: []string{"zone", "*"}, Unit: map[string]string{"zone": "a"}, DecidingKey: "zone",
 		Kept: 1, Hidden: 1, Notes: []string{"mind the gap"},
-		Endpoints: []storage.ExplainedEndpoint{
+		Endpoints: []view.ExplainedEndpoint{
 			{Addresses: []string{"10.0.0.2"}, Reason: "too far"},
 			{Addresses: []string{"10.0.0.1"}, Target: "Pod/db-0", Node: "node1", Ready: true, Kept: true, Reason: "near"},
 		},
@@ -50,7 +50,7 @@ ADDRESS   TARGET    NODE    READY  VIEW    REASON
 		t.Errorf("got\n%s", stdout.String())
 	}
 	stdout.Reset()
-	var parsed storage.Explanation
+	var parsed view.Explanation
 	if code := runExplain([]string{"shop/db", "--server=" + server.URL, "-o", "json"}, &stdout, &stderr); code != 0 || json.Unmarshal(stdout.Bytes(), &parsed) != nil || parsed.Kept != 1 {
 		t.Errorf("%d: %s", code, stdout.String())
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.
@@ -127,7 +127,7 @@ func (o *options) config() (proxy.Config, error) {
 		Autonomy:          neighbours,
 	}
 	if o.localEndpoint != "" || o.localPort != "" {
-		local, err := storage.ParseLocalEndpoint(o.localEndpoint, o.localPort)
+		local, err := view.ParseLocalEndpoint(o.localEndpoint, o.localPort)
 		if err != nil {
 			return proxy.Config{}, fmt.Errorf("--local-endpoint, --local-port: %w", err)
 		}

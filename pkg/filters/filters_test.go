@@ -23,7 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -143,14 +143,14 @@ func TestLentIdentityCannotImpersonate(t *testing.T) {
 
 // TestServedOrPassedOn tells which requests are answered from the cache.
 func TestServedOrPassedOn(t *testing.T) {
-	store := storage.New(storage.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+	store := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
 	store.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "1"}})})
 	store.NodeLabels().Replace(nil)
 	store.EndpointSlices().Replace(nil)
 	store.Endpoints().Replace(nil)
 	store.KubernetesEndpoints().Replace(nil)
-	store.Node().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}})})
-	handler := WithRequestInfo()(WithServed(&serve.Server{Store: store}, "node0")(mark("upstream")))
+	store.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}})})
+	handler := WithRequestInfo()(WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "node0")(mark("upstream")))
 	const passedOn = 0
 	tests := []struct {
 		method, path string
@@ -198,7 +198,7 @@ func TestServedOrPassedOn(t *testing.T) {
 			}
 		})
 	}
-	unnamed := WithRequestInfo()(WithServed(&serve.Server{Store: store}, "")(mark("upstream")))
+	unnamed := WithRequestInfo()(WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "")(mark("upstream")))
 	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D", "/api/v1/nodes/node0"} {
 		if w := answer(unnamed, request(t, "GET", path)); w.Body.String() != "upstream" {
 			t.Errorf("without a node's name, %s: %s", path, w.Body)

@@ -7,18 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 // WithServed answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is
 // served; requests for others go on.
 //
 // Another version of a served resource is answered 404, as by a server that does not have it: passed on, it
-// would come back unpruned. Requests for a subresource, and those that write, go on. A request that WithUnit
-// found a unit in is answered as that unit sees things.
+// would come back unpruned. Requests for a subresource, and those that write, go on. The server's HistoryOf says whose
+// view a request gets.
 func WithServed(server *serve.Server, nodeName string) Filter {
-	served := make(map[schema.GroupResource]*storage.Resource)
-	for _, r := range storage.Resources() {
+	served := make(map[schema.GroupResource]*history.Resource)
+	for _, r := range history.Resources() {
 		served[r.GroupResource()] = r
 	}
 	return func(next http.Handler) http.Handler {
@@ -29,16 +29,10 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 				next.ServeHTTP(w, r)
 				return
 			}
-			if resource == storage.Nodes && !isThisNode(r, info, nodeName) {
+			if resource == history.Nodes && !isThisNode(r, info, nodeName) {
 				next.ServeHTTP(w, r)
 				return
 			}
-			server, release, err := asUnit(server, r)
-			if err != nil {
-				serve.WriteError(w, r, err)
-				return
-			}
-			defer release()
 			switch {
 			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) || (info.Name != "" && resource.Namespaced && info.Namespace == ""):
 				serve.WriteError(w, r, serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))

@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 // UnitPathPrefix begins the path of a request for what a named unit sees: the unit follows, then the path as it
@@ -57,20 +58,17 @@ func WithUnit() Filter {
 	}
 }
 
-// asUnit is the server of what the request's unit sees: the server itself if the request names none.
-func asUnit(server *serve.Server, r *http.Request) (*serve.Server, func(), error) {
-	unit, ok := r.Context().Value(unitKey{}).(string)
-	if !ok {
-		return server, func() {}, nil
+// HistoryOf is the History that answers a request: that of its unit, if it names one, else the node's own.
+func HistoryOf(own *history.History, units *view.Units) func(*http.Request) (*history.History, func(), error) {
+	return func(r *http.Request) (*history.History, func(), error) {
+		unit, ok := r.Context().Value(unitKey{}).(string)
+		if !ok {
+			return own, func() {}, nil
+		}
+		h, release, err := units.History(unit)
+		if errors.Is(err, view.ErrTooManyUnits) {
+			err = serve.NotReady(fmt.Sprintf("%v; ask again when one of them is done", err))
+		}
+		return h, release, err
 	}
-	view, release, err := server.Store.ViewFrom(unit)
-	if errors.Is(err, storage.ErrTooManyViews) {
-		return nil, nil, serve.NotReady(fmt.Sprintf("%v; one that nobody asks for is dropped after a while", err))
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	fromUnit := *server
-	fromUnit.Store = view
-	return &fromUnit, release, nil
 }

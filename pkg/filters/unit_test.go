@@ -1,13 +1,21 @@
 package filters
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 // TestUnitIsTakenOffThePath, and nothing else of the request changes.
@@ -38,24 +46,108 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 	}
 }
 
-// TestTooManyUnits is told as something that passes.
-func TestTooManyUnits(t *testing.T) {
-	store := storage.New(storage.Options{KeepKubernetesEndpoint: true})
-	store.NodeLabels().Replace(nil)
-	store.Services().Replace(nil)
+// unitServer serves the units of a cluster with that many nodes, each in a unit of its own: u0, u1 and so on.
+func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
+	t.Helper()
+	store := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+	var all []*wire.Object
+	for i := range nodes {
+		all = append(all, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprint("node", i), Labels: map[string]string{"zone": fmt.Sprint("u", i)},
+		}}))
+	}
+	store.NodeLabels().Replace(all)
+	store.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "s", Annotations: map[string]string{"topologyKeys": `["zone"]`},
+	}})})
 	store.EndpointSlices().Replace(nil)
-	handler := WithUnit()(WithRequestInfo()(WithServed(&serve.Server{Store: store}, "node0")(mark("upstream"))))
+	server := &serve.Server{HistoryOf: HistoryOf(store.History, store.Units)}
+	return store, WithUnit()(WithRequestInfo()(WithServed(server, "node0")(mark("upstream"))))
+}
+
+// TestTooManyUnits is told as something that passes. As many are served at a time as there may be, each of them only as
+// long as somebody asks.
+func TestTooManyUnits(t *testing.T) {
+	store, handler := unitServer(t, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	defer cancel()
 	for i := range 100 {
-		w := answer(handler, request(t, "GET", fmt.Sprintf("/superedge-ingress/u%d/api/v1/services", i)))
+		path := fmt.Sprintf("/superedge-ingress/u%d/api/v1/services", i)
+		w := answer(handler, request(t, "GET", path))
 		if w.Code == http.StatusServiceUnavailable {
-			if i == 0 || w.Header().Get("Retry-After") == "" {
+			if i == 0 || w.Header().Get("Retry-After") == "" || statusOf(t, w).Message == "" {
 				t.Errorf("unit %d: %s", i, w.Body)
+			}
+			if store.Units.Len() != i {
+				t.Errorf("%d units, and %d Views", i, store.Units.Len())
+			}
+			// A unit that is served already, this node's view, and units without nodes once there is room.
+			if w := answer(handler, request(t, "GET", "/superedge-ingress/u0/api/v1/services")); w.Code != http.StatusOK {
+				t.Errorf("a unit that is served: %d %s", w.Code, w.Body)
+			}
+			if w := answer(handler, request(t, "GET", "/api/v1/services")); w.Code != http.StatusOK {
+				t.Errorf("this node's view: %d %s", w.Code, w.Body)
+			}
+			cancel()
+			watches.Wait()
+			if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusOK || store.Units.Len() != i {
+				t.Errorf("when nobody asks for the others any more: %d %s, %d Views", w.Code, w.Body, store.Units.Len())
 			}
 			return
 		}
 		if w.Code != http.StatusOK {
 			t.Fatalf("unit %d: %d %s", i, w.Code, w.Body)
 		}
+		// A watch holds on to its unit.
+		started := make(chan struct{})
+		watches.Go(func() {
+			r := request(t, "GET", path+"?watch=true").WithContext(ctx)
+			handler.ServeHTTP(&startedWriter{ResponseRecorder: httptest.NewRecorder(), started: started}, r)
+		})
+		<-started
 	}
 	t.Error("a hundred units, and no end")
+}
+
+// startedWriter tells when the answer begins.
+type startedWriter struct {
+	*httptest.ResponseRecorder
+
+	started chan struct{}
+}
+
+func (w *startedWriter) WriteHeader(code int) {
+	w.ResponseRecorder.WriteHeader(code)
+	close(w.started)
+}
+
+// TestUnitsWithoutNodesAreNotTooMany: names that nobody is of are answered, however many there are.
+func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
+	store, handler := unitServer(t, 1)
+	for i := range 100 {
+		if w := answer(handler, request(t, "GET", fmt.Sprintf("/superedge-ingress/nobodys%d/api/v1/services", i))); w.Code != http.StatusOK {
+			t.Fatalf("unit %d: %d %s", i, w.Code, w.Body)
+		}
+	}
+	if n := store.Units.Len(); n != 1 {
+		t.Errorf("%d Views", n)
+	}
+}
+
+// TestARequestThatIsWrongCostsNoView: what is wrong with it is known before a unit is looked for.
+func TestARequestThatIsWrongCostsNoView(t *testing.T) {
+	store, handler := unitServer(t, 3)
+	for _, query := range []string{"?resourceVersion=x", "?watch=x", "?fieldSelector=no.such=field", "?limit=-1"} {
+		if w := answer(handler, request(t, "GET", "/superedge-ingress/u1/api/v1/services"+query)); w.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
+	}
+	if w := answer(handler, request(t, "GET", "/superedge-ingress/u1/apis/discovery.k8s.io/v1beta1/endpointslices")); w.Code != http.StatusNotFound {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+	if n := store.Units.Len(); n != 0 {
+		t.Errorf("%d Views", n)
+	}
 }

@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
@@ -102,7 +103,7 @@ func addresses(endpoints []Endpoint) string {
 // shownBy is what the wrapper of a node shows of the slices.
 func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice, nodes map[string]topology.Labels) string {
 	t.Helper()
-	store := storage.New(storage.Options{NodeName: node, KeepKubernetesEndpoint: true})
+	store := storagetest.New(storagetest.Options{NodeName: node, KeepKubernetesEndpoint: true})
 	var all []*wire.Object
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		all = append(all, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: nodes[name]}}))
@@ -114,7 +115,7 @@ func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices 
 		all = append(all, wiretest.Object(&endpointSlices[i]))
 	}
 	store.EndpointSlices().Replace(all)
-	objects, _, err := store.List(storage.EndpointSlices, "shop")
+	objects, _, err := store.History.List(history.EndpointSlices, "shop", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

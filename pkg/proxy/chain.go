@@ -27,10 +27,10 @@ func (p *Proxy) chain() http.Handler {
 		}),
 		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithServed(&serve.Server{
-			Store:    p.store,
-			Demand:   p.demand,
-			Observer: p.metrics,
-			Stopping: p.stopping.Done(),
+			HistoryOf: filters.HistoryOf(p.view.History(), p.units),
+			Demand:    p.demand.of,
+			Observer:  p.metrics,
+			Stopping:  p.stopping.Done(),
 		}, p.config.NodeName),
 	}
 	if p.lendsIdentity {

@@ -11,22 +11,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
-// storage.Explanation.
+// view.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	vars := mux.Vars(r)
 	service, node := types.NamespacedName{Namespace: vars["namespace"], Name: vars["service"]}, r.URL.Query().Get("node")
-	explanation, err := p.store.Explain(service, node)
+	explanation, err := p.view.Explain(service, p.config.NodeName, node)
 	switch {
-	case errors.Is(err, storage.ErrNotReady), errors.Is(err, storage.ErrAbsent):
+	case errors.Is(err, history.ErrNotReady), errors.Is(err, history.ErrAbsent):
 		err = serve.NotReady(err.Error())
-	case errors.Is(err, storage.ErrNoService):
-		err = apierrors.NewNotFound(storage.Services.GroupResource(), service.String())
-	case errors.Is(err, storage.ErrNoNode):
-		err = apierrors.NewNotFound(storage.Nodes.GroupResource(), node)
+	case errors.Is(err, view.ErrNoService):
+		err = apierrors.NewNotFound(history.Services.GroupResource(), service.String())
+	case errors.Is(err, view.ErrNoNode):
+		err = apierrors.NewNotFound(history.Nodes.GroupResource(), node)
 	case err != nil:
 		err = fmt.Errorf("explaining Service %s: %w", service, err)
 	}

@@ -1,54 +1,50 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"sort"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/application-grid/application-grid/pkg/autonomy"
-	"github.com/application-grid/application-grid/pkg/snapshot"
-	"github.com/application-grid/application-grid/pkg/storage"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // readiness says what keeps the wrapper from doing its work.
-type readiness struct {
-	nodeName string
-	store    *storage.Store
-	upstream *upstream.Upstream
-	// snapshots is nil if none are kept.
-	snapshots *snapshot.Writer
-	// autonomy is nil if no health service is asked.
-	autonomy *autonomy.Poller
-	stopping <-chan struct{}
-}
+type readiness struct{ p *Proxy }
 
 // reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
 func (h readiness) reasons() (reasons, details []string) {
 	select {
-	case <-h.stopping:
+	case <-h.p.stopping.Done():
 		reasons = append(reasons, "the wrapper is stopping")
 	default:
 	}
-	asOf, restored := h.store.Restored()
+	served := h.p.view.ServesRestored()
+	restored := served != nil
 	if restored {
 		details = append(details, fmt.Sprintf("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, %s ago",
-			asOf.UTC().Format(time.RFC3339), age(asOf).Round(time.Second)))
+			served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second)))
 	}
-	if h.snapshots != nil {
-		if err := h.snapshots.Stats().Err; err != nil {
-			details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", err))
-		}
+	stateErr := h.p.stateErr
+	if snapshots := h.p.snapshots.Load(); snapshots != nil {
+		stateErr = cmp.Or(stateErr, snapshots.Stats().Err)
+	}
+	if stateErr != nil {
+		details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", stateErr))
 	}
 	labelsSynced := restored
-	for _, s := range h.upstream.States() {
+	for _, s := range h.p.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
 			details = append(details, s.Name+": not followed, no client has asked for it")
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")
+		case refused(s.Err) && !s.Optional:
+			reasons = append(reasons, fmt.Sprintf("%s: the upstream answers and refuses, so it is not away; check the wrapper's credentials and rights: %v", s.Name, s.Err))
 		case s.Absent && restored:
 			// Not believed: what a gateway says that has lost its API server.
 			details = append(details, s.Name+": the upstream says that it does not serve it")
@@ -72,20 +68,23 @@ func (h readiness) reasons() (reasons, details []string) {
 		}
 	}
 	switch {
-	case h.nodeName == "":
+	case h.p.config.NodeName == "":
 		reasons = append(reasons, "hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have no endpoints here; set it to the node's name")
-	case labelsSynced && !h.store.NodeKnown():
-		reasons = append(reasons, fmt.Sprintf("hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have no endpoints here; check --hostname, or wait for the node to register", h.nodeName))
+	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
+		reasons = append(reasons, fmt.Sprintf("hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have no endpoints here; check --hostname, or wait for the node to register", h.p.config.NodeName))
 	}
-	for service, reason := range h.store.Invalid() {
+	for service, reason := range h.p.facts.Invalid() {
 		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: annotation topologyKeys: %s", service, reason))
 	}
-	if h.autonomy != nil {
-		details = append(details, autonomyDetails(h.autonomy.Status())...)
+	if h.p.autonomy != nil {
+		details = append(details, autonomyDetails(h.p.autonomy.Status())...)
 	}
 	sort.Strings(details)
 	return reasons, details
 }
+
+// refused reports whether the upstream answers that it does not know the wrapper, or does not let it read.
+func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }
 
 // age is how long ago something was; 0 for what a clock that was set back has still to come.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }

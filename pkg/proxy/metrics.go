@@ -6,15 +6,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/application-grid/application-grid/pkg/snapshot"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 const namespace = "application_grid_wrapper"
 
-// metrics are the wrapper's. They implement serve.Observer, filters.RequestObserver and autonomy.Observer, and collect what the
-// Store and the upstream know when they are asked.
+// metrics are the wrapper's. They implement serve.Observer, filters.RequestObserver and autonomy.Observer, and collect
+// what the facts, the view and the upstream know when they are asked.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -25,7 +24,7 @@ type metrics struct {
 	autonomyPolls   *prometheus.CounterVec
 }
 
-func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot.Writer) *metrics {
+func newMetrics(p *Proxy) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -48,9 +47,9 @@ func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot
 	}
 	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		storeCollector{store}, upstreamCollector{up})
-	if snapshots != nil {
-		m.registry.MustRegister(snapshotCollector{snapshots})
+		storageCollector{p}, upstreamCollector{p.upstream})
+	if p.config.StateDir != "" {
+		m.registry.MustRegister(snapshotCollector{p})
 	}
 	return m
 }
@@ -75,7 +74,7 @@ func (m *metrics) RequestDone(resource, verb, code string, took time.Duration) {
 
 var knownResources = func() map[string]bool {
 	known := map[string]bool{"events": true, "servicecidrs": true}
-	for _, r := range storage.Resources() {
+	for _, r := range history.Resources() {
 		known[r.Resource] = true
 	}
 	return known
@@ -104,6 +103,8 @@ var (
 	descObjects   = desc("objects", "Objects shown to clients, by resource.", "resource")
 	descEndpoints = desc("endpoints", "Endpoints in the objects shown, by resource and by whether this node may see them (kept) or not (hidden).", "resource", "view")
 	descLogLength = desc("log_events", "Events in the log that watches resume from, by resource.", "resource")
+	descPastBytes = desc("log_bytes", "Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.", "resource")
+	descUnits     = desc("unit_views", "Views of units that are kept because somebody asks for them under /superedge-ingress/.")
 	descRevision  = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes     = desc("nodes", "Nodes known.")
 	descDead      = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
@@ -121,43 +122,47 @@ var (
 	descUpstreamLists   = desc("upstream_lists_total", "Complete lists taken from the upstream.", "source")
 )
 
-// storeCollector reads the Store when it is scraped.
-type storeCollector struct{ store *storage.Store }
+// storageCollector reads the facts and the node's view when it is scraped.
+type storageCollector struct{ p *Proxy }
 
 // Describe implements prometheus.Collector.
-func (c storeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descRevision, descNodes, descDead, descInvalid, descRestoredAge} {
+func (c storageCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead, descInvalid, descRestoredAge} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (c storeCollector) Collect(ch chan<- prometheus.Metric) {
+func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	for _, s := range c.store.Stats() {
+	h := c.p.view.History()
+	for _, s := range h.Stats() {
 		name := s.Resource.Resource
 		gauge(descObjects, float64(s.Objects), name)
 		gauge(descLogLength, float64(s.LogLength), name)
-		if s.Resource == storage.EndpointSlices || s.Resource == storage.Endpoints {
-			gauge(descEndpoints, float64(s.Endpoints.Kept), name, "kept")
-			gauge(descEndpoints, float64(s.Endpoints.Hidden), name, "hidden")
+		gauge(descPastBytes, float64(s.PastBytes), name)
+		if s.Resource == history.EndpointSlices || s.Resource == history.Endpoints {
+			count := c.p.view.Endpoints(s.Resource)
+			gauge(descEndpoints, float64(count.Kept), name, "kept")
+			gauge(descEndpoints, float64(count.Hidden), name, "hidden")
 		}
 	}
-	gauge(descRevision, float64(c.store.Revision()))
-	gauge(descNodes, float64(c.store.NodeCount()))
-	if asOf, restored := c.store.Restored(); restored {
-		gauge(descRestoredAge, age(asOf).Seconds())
+	gauge(descRevision, float64(h.Revision()))
+	gauge(descNodes, float64(c.p.facts.NodeCount()))
+	gauge(descUnits, float64(c.p.units.Len()))
+	if state := c.p.view.ServesRestored(); state != nil {
+		gauge(descRestoredAge, age(state.AsOf).Seconds())
 	}
-	gauge(descDead, float64(len(c.store.DeadNodes())))
-	for service := range c.store.Invalid() {
+	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
+	for service := range c.p.facts.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}
 }
 
 // snapshotCollector reads what was written when it is scraped.
-type snapshotCollector struct{ snapshots *snapshot.Writer }
+type snapshotCollector struct{ p *Proxy }
 
 // Describe implements prometheus.Collector.
 func (c snapshotCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -168,7 +173,11 @@ func (c snapshotCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c snapshotCollector) Collect(ch chan<- prometheus.Metric) {
-	s := c.snapshots.Stats()
+	snapshots := c.p.snapshots.Load()
+	if snapshots == nil {
+		return
+	}
+	s := snapshots.Stats()
 	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Writes), "ok")
 	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Errors), "error")
 	ch <- prometheus.MustNewConstMetric(descSnapshotBytes, prometheus.CounterValue, float64(s.Bytes))

@@ -77,8 +77,8 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 		}
 		return ""
 	})
-	// On a quiet machine this is within 0.1 s of syncPatience; the fault suite holds the real program to 1 s.
-	if took := time.Since(began); took < syncPatience || took > 10*time.Second {
+	// On a quiet machine this is within 0.1 s of silencePatience; the fault suite holds the real program to 1 s.
+	if took := time.Since(began); took < silencePatience || took > 10*time.Second {
 		t.Errorf("served after %s", took)
 	}
 	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
@@ -182,7 +182,7 @@ func TestNothingToServe(t *testing.T) {
 				dir = ""
 			}
 			w := start(t, &link{there: make(chan struct{})}, keepingState(dir))
-			for end := time.Now().Add(2 * syncPatience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(2 * silencePatience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 				if code, body := w.get("/api/v1/services"); code != http.StatusServiceUnavailable {
 					t.Fatalf("got %d %s", code, body)
 				}

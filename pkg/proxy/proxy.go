@@ -20,7 +20,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/snapshot"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/systemd"
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
@@ -29,7 +31,7 @@ import (
 type Config struct {
 	// Upstream leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Upstream *rest.Config
-	// NodeName is this node's name. It may be empty; see storage.Options.
+	// NodeName is this node's name. It may be empty; then the node belongs to no unit.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
 	BindAddress string
@@ -40,7 +42,7 @@ type Config struct {
 	// RewriteKubernetes lets default/kubernetes be rewritten to the local API server, by its annotations or by
 	// LocalEndpoint.
 	RewriteKubernetes bool
-	LocalEndpoint     *storage.LocalEndpoint
+	LocalEndpoint     *view.LocalEndpoint
 	// StateDir is where a snapshot is kept; "" for none. StateWriteDelay is snapshot.Writer's Delay.
 	StateDir        string
 	StateWriteDelay time.Duration
@@ -51,9 +53,6 @@ type Config struct {
 const (
 	// gracePeriod is how long requests under way may take when the process is told to stop.
 	gracePeriod = 10 * time.Second
-	// syncPatience is how long after the start the upstream may take before the snapshot is served. A node that
-	// starts is to have its Services within a second.
-	syncPatience = 500 * time.Millisecond
 	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It
 	// is as long as a connection may take to be made, or the first call after the link is back would fail.
 	awayPatience = apiclient.DialTimeout
@@ -61,17 +60,21 @@ const (
 
 // Proxy is the wrapper.
 type Proxy struct {
-	config   Config
-	store    *storage.Store
-	upstream *upstream.Upstream
-	metrics  *metrics
+	config    Config
+	revisions *history.Revisions
+	facts     *facts.Facts
+	view      *view.View
+	units     *view.Units
+	upstream  *upstream.Upstream
+	demand    *demand
+	metrics   *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *autonomy.Poller
 	tls      *reloadingTLS
-	// snapshots is nil without a state directory.
-	snapshots *snapshot.Writer
-	// endpointsDemanded is set once a client asked for the legacy Endpoints.
-	endpointsDemanded atomic.Bool
+	// snapshots is nil without a state directory, and until it was opened.
+	snapshots atomic.Pointer[snapshot.Writer]
+	// stateErr is why nothing can be kept in the state directory. It is set once, before anything is served.
+	stateErr error
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
 	lendsIdentity bool
@@ -108,42 +111,29 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	default:
 		p.lendsIdentity = true
 	}
-	stateDir, state, minRevision := p.openStateDir(logger)
-	// Without the rewriting, or with one that annotations have no part in, they need not be followed.
-	p.store = storage.New(storage.Options{
-		NodeName:               config.NodeName,
-		LocalEndpoint:          config.LocalEndpoint,
-		KeepKubernetesEndpoint: !config.RewriteKubernetes,
-		State:                  state,
-		MinRevision:            minRevision,
-		Logger:                 logger.WithName("storage"),
+	// Without the rewriting, or with one that annotations have no part in, the annotations need not be followed.
+	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
+	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
+	p.facts = facts.New(facts.Options{
+		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, Logger: logger.WithName("facts"),
 	})
 	p.upstream, err = upstream.New(upstream.Options{
-		Config: config.Upstream, Store: p.store, NodeName: config.NodeName,
-		FollowKubernetesEndpoints: config.RewriteKubernetes && config.LocalEndpoint == nil,
+		Config: config.Upstream, Facts: p.facts, NodeName: config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if state.Has(storage.InputEndpoints) {
-		// They were asked for, so what is restored is to become current with the rest.
-		p.upstream.Demand(storage.Endpoints)
-	}
-	if stateDir != nil {
-		p.snapshots = &snapshot.Writer{
-			Dir: stateDir, Store: p.store, AsOf: p.upstream.AsOf, WithEndpoints: p.endpointsDemanded.Load, Delay: config.StateWriteDelay,
-		}
-	}
+	p.demand = &demand{facts: p.facts, upstream: p.upstream}
 	if p.asWrapper, err = p.target(config.Upstream); err != nil {
 		return nil, err
 	}
 	if p.asCaller, err = p.target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
 		return nil, err
 	}
-	p.metrics = newMetrics(p.store, p.upstream, p.snapshots)
+	p.metrics = newMetrics(p)
 	if config.Autonomy != nil {
 		p.autonomy, err = autonomy.New(autonomy.Config{
-			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.store, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
+			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.facts, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("the health service: %w", err)
@@ -152,58 +142,12 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// openStateDir reads what the state directory has. All is nil and 0 without one.
-func (p *Proxy) openStateDir(logger klog.Logger) (dir *snapshot.Dir, state *storage.State, minRevision uint64) {
-	if p.config.StateDir == "" {
-		return nil, nil, 0
-	}
-	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
-	if err != nil {
-		// The node's Services matter more than its next restart.
-		logger.Error(err, "No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; see --state-dir", "directory", p.config.StateDir)
-	}
-	state, minRevision = dir.Load()
-	return dir, state, minRevision
-}
-
-// restore serves the snapshot if the upstream takes long.
-func (p *Proxy) restore(ctx context.Context) {
-	patience := time.NewTimer(syncPatience)
-	defer patience.Stop()
-	select {
-	case <-p.store.Live():
-		return
-	case <-ctx.Done():
-		return
-	case <-patience.C:
-	}
-	if !p.store.Restore() {
-		return
-	}
-	logger := klog.FromContext(ctx)
-	asOf, _ := p.store.Restored()
-	logger.Info("The upstream is not there yet: serving a snapshot", "asOf", asOf)
-	select {
-	case <-p.store.Live():
-		logger.Info("Serving the state of the upstream")
-	case <-ctx.Done():
-	}
-}
-
 // patience is how long a request that is passed on may wait.
 func (p *Proxy) patience() time.Duration {
 	if p.upstream.Reachable() {
 		return 0
 	}
 	return awayPatience
-}
-
-// demand follows what a client asks for.
-func (p *Proxy) demand(r *storage.Resource) {
-	if r == storage.Endpoints {
-		p.endpointsDemanded.Store(true)
-	}
-	p.upstream.Demand(r)
 }
 
 // target is the upstream as requests are passed on to it.
@@ -244,7 +188,7 @@ const memoryInterval = 15 * time.Second
 // would do so in the course of minutes of further work, and here there may be none.
 func (p *Proxy) returnMemory(ctx context.Context) {
 	select {
-	case <-p.store.Live():
+	case <-p.facts.Live():
 		debug.FreeOSMemory()
 	case <-ctx.Done():
 		return
@@ -271,10 +215,10 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 	}
 }
 
-// alive fails if the store is locked for good, or the listener does not answer. With client certificates, of which
+// alive fails if the facts are locked for good, or the listener does not answer. With client certificates, of which
 // the wrapper has none, serving is not tried.
 func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
-	p.store.NodeKnown()
+	p.facts.NodeExists(p.config.NodeName)
 	if p.config.TLS != nil && p.config.TLS.ClientCA != "" {
 		return nil
 	}
@@ -282,7 +226,7 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 }
 
 func (p *Proxy) readiness() readiness {
-	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, snapshots: p.snapshots, autonomy: p.autonomy, stopping: p.stopping.Done()}
+	return readiness{p}
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -305,11 +249,19 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	// The port is this process's, so what is in its state directory is not another one's.
+	p.openStateDir(logger)
+	p.openViews(logger)
 	wg.Go(func() { p.upstream.Run(background) })
 	wg.Go(func() { p.returnMemory(background) })
 	wg.Go(func() { p.restore(background) })
-	if p.snapshots != nil {
-		wg.Go(func() { p.snapshots.Run(background) })
+	if snapshots := p.snapshots.Load(); snapshots != nil {
+		defer func() {
+			if err := snapshots.Dir.Close(); err != nil {
+				logger.Error(err, "Cannot close the state directory", "directory", p.config.StateDir)
+			}
+		}()
+		wg.Go(func() { snapshots.Run(background) })
 	}
 	if p.autonomy != nil {
 		wg.Go(func() { p.autonomy.Run(background) })

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +55,15 @@ func (b *logBuffer) String() string {
 	return b.buffer.String()
 }
 
+// logger writes to the buffer what operators see, and everything to logged.
+func (b *logBuffer) logger() klog.Logger {
+	return funcr.New(func(prefix, args string) {
+		for _, to := range []*logBuffer{b, logged} {
+			fmt.Fprintln(to, prefix, args)
+		}
+	}, funcr.Options{Verbosity: 10})
+}
+
 func TestMain(m *testing.M) {
 	flags := flag.NewFlagSet("klog", flag.PanicOnError)
 	klog.InitFlags(flags)
@@ -71,7 +82,9 @@ type wrapper struct {
 	proxy *Proxy
 	// address is host:port.
 	address string
-	stop    context.CancelFunc
+	// said is what it logs itself; what is logged for it elsewhere is in logged only.
+	said *logBuffer
+	stop context.CancelFunc
 	// result is what Run returned, once done is closed.
 	result error
 	done   chan struct{}
@@ -107,8 +120,9 @@ func startBefore(t *testing.T, host string, configure func(*Config)) *wrapper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &wrapper{t: t, proxy: p, address: listener.Addr().String(), stop: cancel, done: make(chan struct{})}
+	w := &wrapper{t: t, proxy: p, address: listener.Addr().String(), said: &logBuffer{}, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), w.said.logger()))
+	w.stop = cancel
 	go func() {
 		defer close(w.done)
 		w.result = p.serve(ctx, listener)
@@ -231,22 +245,32 @@ func TestServesThePrunedView(t *testing.T) {
 // TestReadyzTellsTheReason, also when the wrapper is ready.
 func TestReadyzTellsTheReason(t *testing.T) {
 	t.Parallel()
-	t.Run("unsynced, with the last error", func(t *testing.T) {
-		t.Parallel()
-		api := smallCluster()
-		api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
-		w := start(t, api, nil)
-		w.expectReadyz(http.StatusServiceUnavailable, "services: not synced with the upstream yet: the upstream fails", "endpointslices: not synced", "nodes: not synced")
-		if code, body := w.get("/livez"); code != http.StatusOK {
-			t.Errorf("an upstream that fails is no reason to be restarted: %d %s", code, body)
-		}
-		code, body := w.get("/api/v1/services")
-		if code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) {
-			t.Errorf("got %d %s", code, body)
-		}
-		api.Behave(upstreamtest.Behaviour{})
-		w.expectReady()
-	})
+	for code, says := range map[int]string{
+		http.StatusInternalServerError: "not synced with the upstream yet: ", http.StatusBadGateway: "not synced with the upstream yet: ",
+		// An operator would look for a broken link otherwise.
+		http.StatusUnauthorized: "the upstream answers and refuses, so it is not away; check the wrapper's credentials and rights: ",
+		http.StatusForbidden:    "the upstream answers and refuses, so it is not away; check the wrapper's credentials and rights: ",
+	} {
+		t.Run(fmt.Sprint("unsynced, with the last error, ", code), func(t *testing.T) {
+			t.Parallel()
+			api := smallCluster()
+			api.Behave(upstreamtest.Behaviour{Failing: code})
+			w := start(t, api, nil)
+			for _, source := range []string{"services", "endpointslices", "nodes"} {
+				w.expectReadyz(http.StatusServiceUnavailable, "[-] "+source+": "+says+"the upstream fails")
+			}
+			w.expectReadyz(http.StatusServiceUnavailable, "[-] kubernetes-endpoints: not synced with the upstream yet: the upstream fails")
+			if code, body := w.get("/livez"); code != http.StatusOK {
+				t.Errorf("an upstream that fails is no reason to be restarted: %d %s", code, body)
+			}
+			code, body := w.get("/api/v1/services")
+			if code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) {
+				t.Errorf("got %d %s", code, body)
+			}
+			api.Behave(upstreamtest.Behaviour{})
+			w.expectReady()
+		})
+	}
 	t.Run("empty hostname", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, smallCluster(), func(c *Config) { c.NodeName = "" })
@@ -532,13 +556,18 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: listener.Addr().String()}, klog.Background())
+	// What is in the state directory is that of the process that has the port.
+	dir := filepath.Join(t.TempDir(), "state")
+	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: listener.Addr().String(), StateDir: dir}, klog.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = p.Run(t.Context())
 	if opError := (*net.OpError)(nil); !errors.As(err, &opError) || !strings.Contains(err.Error(), "--bind-address") {
 		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the state directory was opened without the port: %v", err)
 	}
 }
 
@@ -604,6 +633,7 @@ func TestStrangersAreLentNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/apis/networking.k8s.io/v1/servicecidrs", nil)
+		p.openViews(klog.Background())
 		p.chain().ServeHTTP(httptest.NewRecorder(), r)
 		if got := <-lentTo == "Bearer the-wrappers"; got != test.lends {
 			t.Errorf("%s, TLS %+v: lent %v, want %v", test.address, test.tls, got, test.lends)
@@ -618,6 +648,7 @@ func TestNotReadyBeforeTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.openViews(klog.Background())
 	w := httptest.NewRecorder()
 	p.readiness().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "services: not synced") {
@@ -674,9 +705,26 @@ func TestViewFromAUnit(t *testing.T) {
 	if n, err := watch.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.") {
 		t.Fatalf("%s, %v", read[:n], err)
 	}
+	// The unit's first node ends what its clients were shown as Nobody's; they list again, and follow the unit from there.
 	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "c"}}})
-	if n, err := watch.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") || strings.Contains(string(read[:n]), "10.0.0.1") {
+	if end, err := io.ReadAll(watch.Body); err != nil || !strings.Contains(string(end), `"type":"ERROR"`) || !strings.Contains(string(end), `"code":410`) {
+		t.Errorf("a node moved into the unit: %s, %v", end, err)
+	}
+	again := w.open(ctx, http.MethodGet, "/superedge-ingress/c"+endpointSlices+"?watch=true", "")
+	defer again.Body.Close()
+	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") || strings.Contains(string(read[:n]), "10.0.0.1") {
 		t.Errorf("a node moved into the unit: %s, %v", read[:n], err)
+	}
+	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", Labels: map[string]string{"zone": "c"}}})
+	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.1") {
+		t.Errorf("another node moved into the unit: %s, %v", read[:n], err)
+	}
+	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", Labels: map[string]string{"zone": "a"}}})
+	if n, err := again.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.1") {
+		t.Errorf("it moved back: %s, %v", read[:n], err)
+	}
+	if expected := `application_grid_wrapper_unit_views 4`; missing(w, expected) != "" {
+		t.Error(missing(w, expected)) // a, b, c, and that of units without nodes
 	}
 	// All else is as without the prefix.
 	if code, body := w.get("/superedge-ingress/a/readyz"); code != http.StatusOK {

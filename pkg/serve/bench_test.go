@@ -16,7 +16,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -42,10 +42,10 @@ func benchSlice(r *rand.Rand, i int) *wire.Object {
 }
 
 // benchServer serves the fleet of the end-to-end benchmark: 1,000 nodes in 50 units, 2,000 governed Services.
-func benchServer(b *testing.B) (*storage.Store, http.Handler) {
+func benchServer(b *testing.B) (*storagetest.Node, http.Handler) {
 	b.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
-	store := storage.New(storage.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
+	store := storagetest.New(storagetest.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
 	var nodes, services, endpoints []*wire.Object
 	for i := range 1000 {
 		nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"zone": fmt.Sprintf("unit-%d", i%50)}}}))
@@ -57,7 +57,7 @@ func benchServer(b *testing.B) (*storage.Store, http.Handler) {
 	store.NodeLabels().Replace(nodes)
 	store.Services().Replace(services)
 	store.EndpointSlices().Replace(endpoints)
-	return store, filters.WithRequestInfo()(filters.WithServed(&serve.Server{Store: store}, "node-0")(http.NotFoundHandler()))
+	return store, filters.WithRequestInfo()(filters.WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "node-0")(http.NotFoundHandler()))
 }
 
 // sink is a connection to a client that takes everything at once. It tells when something was flushed to it.

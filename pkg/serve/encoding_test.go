@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
-func encodeAll(objects ...storage.Typed) []*wire.Object {
+func encodeAll(objects ...history.Typed) []*wire.Object {
 	encoded := make([]*wire.Object, len(objects))
 	for i, o := range objects {
 		encoded[i] = wiretest.Object(o)
@@ -59,7 +59,7 @@ func TestEncodingsEqualTypedOnes(t *testing.T) {
 	service, slice := richService(), richSlice()
 	c := newSyncedCluster(t, service, slice)
 	tests := []struct {
-		object     storage.Typed
+		object     history.Typed
 		collection string
 		kind       string
 		apiVersion string
@@ -120,7 +120,7 @@ func itemsOf(t *testing.T, list runtime.Object) []runtime.Object {
 
 // checkDecoded compares all but the revision, which is the wrapper's own, and the kind, which decoders drop or
 // keep as they like.
-func checkDecoded(t *testing.T, got runtime.Object, want storage.Typed) {
+func checkDecoded(t *testing.T, got runtime.Object, want history.Typed) {
 	t.Helper()
 	wanted := want.DeepCopyObject()
 	for _, o := range []runtime.Object{got, wanted} {

@@ -24,7 +24,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -44,21 +46,22 @@ const (
 // cluster is a Server on a Store that the test fills as an upstream would.
 type cluster struct {
 	t      *testing.T
-	store  *storage.Store
+	store  *storagetest.Node
 	server *Server
 	url    string
 }
 
 // newCluster starts a server with nothing synced. configure may be nil.
-func newCluster(t *testing.T, configure func(*storage.Options, *Server)) *cluster {
+func newCluster(t *testing.T, configure func(*storagetest.Options, *Server)) *cluster {
 	t.Helper()
-	options := storage.Options{NodeName: thisNode, KeepKubernetesEndpoint: true}
+	options := storagetest.Options{NodeName: thisNode, KeepKubernetesEndpoint: true}
 	server := &Server{}
 	if configure != nil {
 		configure(&options, server)
 	}
-	server.Store = storage.New(options)
-	c := &cluster{t: t, store: server.Store, server: server}
+	store := storagetest.New(options)
+	server.HistoryOf = Only(store.History)
+	c := &cluster{t: t, store: store, server: server}
 	listener := httptest.NewServer(c)
 	t.Cleanup(func() {
 		listener.CloseClientConnections()
@@ -69,7 +72,7 @@ func newCluster(t *testing.T, configure func(*storage.Options, *Server)) *cluste
 }
 
 // newSyncedCluster has two nodes in unit "a", one in unit "b", and the given objects.
-func newSyncedCluster(t *testing.T, objects ...storage.Typed) *cluster {
+func newSyncedCluster(t *testing.T, objects ...history.Typed) *cluster {
 	t.Helper()
 	c := newCluster(t, nil)
 	c.sync(objects...)
@@ -79,7 +82,7 @@ func newSyncedCluster(t *testing.T, objects ...storage.Typed) *cluster {
 // ServeHTTP routes as the filters do.
 func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	info := ParseRequest(r)
-	for _, resource := range storage.Resources() {
+	for _, resource := range history.Resources() {
 		if resource.Group != info.Group || resource.Resource != info.Resource {
 			continue
 		}
@@ -94,7 +97,7 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // sync makes the given objects, and the three nodes, the complete upstream state of all resources but Endpoints.
-func (c *cluster) sync(objects ...storage.Typed) {
+func (c *cluster) sync(objects ...history.Typed) {
 	var services, slices []*wire.Object
 	for _, o := range objects {
 		switch o.(type) {
@@ -108,12 +111,12 @@ func (c *cluster) sync(objects ...storage.Typed) {
 	}
 	nodes := []*wire.Object{wiretest.Object(node(thisNode, "a")), wiretest.Object(node("node1", "a")), wiretest.Object(node("node2", "b"))}
 	c.store.NodeLabels().Replace(nodes)
-	c.store.Node().Replace(nodes[:1])
+	c.store.OwnNode().Replace(nodes[:1])
 	c.store.Services().Replace(services)
 	c.store.EndpointSlices().Replace(slices)
 }
 
-func (c *cluster) input(o storage.Typed) *storage.Input {
+func (c *cluster) input(o history.Typed) *facts.Input {
 	switch o.(type) {
 	case *corev1.Service:
 		return c.store.Services()
@@ -129,9 +132,9 @@ func (c *cluster) input(o storage.Typed) *storage.Input {
 	}
 }
 
-func (c *cluster) apply(o storage.Typed) { c.input(o).Apply(wiretest.Object(o)) }
+func (c *cluster) apply(o history.Typed) { c.input(o).Apply(wiretest.Object(o)) }
 
-func (c *cluster) remove(o storage.Typed) {
+func (c *cluster) remove(o history.Typed) {
 	encoded := wiretest.Object(o)
 	c.input(o).Remove(encoded.Namespace, encoded.Name)
 }
@@ -226,6 +229,19 @@ func (c *cluster) get(path string, headers ...string) response {
 		c.t.Fatalf("GET %s: %v", path, err)
 	}
 	return response{code: r.StatusCode, header: r.Header, body: body}
+}
+
+// getFrom is get for a client at an address.
+func (c *cluster) getFrom(address, path string, headers ...string) response {
+	c.t.Helper()
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.RemoteAddr = address
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, r)
+	return response{code: w.Code, header: w.Header(), body: w.Body.Bytes()}
 }
 
 // request sends a GET with headers given as name, value, … and leaves compression alone.

@@ -19,7 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 )
 
 // TestInformersConverge runs client-go's own informers against the server, in both modes and both encodings,
@@ -37,7 +38,7 @@ func TestInformersConverge(t *testing.T) {
 
 func testInformers(t *testing.T, contentType string, streaming bool) {
 	t.Helper()
-	c := newCluster(t, func(o *storage.Options, _ *Server) { o.MaxEvents = 40 })
+	c := newCluster(t, func(o *storagetest.Options, _ *Server) { o.LogEvents = 40 })
 	var lists, streamingLists atomic.Int32
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -72,8 +73,8 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 		}
 	}
 	c.apply(node("node2", "a"))
-	eventually(t, func() string { return differs(c, storage.Services, services) })
-	eventually(t, func() string { return differs(c, storage.EndpointSlices, slices) })
+	eventually(t, func() string { return differs(c, history.Services, services) })
+	eventually(t, func() string { return differs(c, history.EndpointSlices, slices) })
 
 	if streaming && (lists.Load() > 0 || streamingLists.Load() < 2) {
 		t.Errorf("streaming lists are wanted, got %d and %d ordinary ones", streamingLists.Load(), lists.Load())
@@ -83,7 +84,7 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 	}
 }
 
-func startInformer(t *testing.T, url, contentType string, example storage.Typed, resource string) cache.SharedInformer {
+func startInformer(t *testing.T, url, contentType string, example history.Typed, resource string) cache.SharedInformer {
 	t.Helper()
 	gv := corev1.SchemeGroupVersion
 	apiPath := "/api"
@@ -118,8 +119,8 @@ func startInformer(t *testing.T, url, contentType string, example storage.Typed,
 }
 
 // differs compares an informer's store with the Store, down to the resourceVersions.
-func differs(c *cluster, resource *storage.Resource, informer cache.SharedInformer) string {
-	objects, _, err := c.store.List(resource, "")
+func differs(c *cluster, resource *history.Resource, informer cache.SharedInformer) string {
+	objects, _, err := c.store.History.List(resource, "", 0)
 	if err != nil {
 		return err.Error()
 	}
@@ -132,9 +133,9 @@ func differs(c *cluster, resource *storage.Resource, informer cache.SharedInform
 		if err != nil {
 			return err.Error()
 		}
-		held, ok, err := informer.GetStore().GetByKey(o.Namespace() + "/" + o.Name())
+		held, ok, err := informer.GetStore().GetByKey(o.Namespace + "/" + o.Name)
 		if err != nil || !ok {
-			return fmt.Sprintf("the client has no %s", o.Name())
+			return fmt.Sprintf("the client has no %s", o.Name)
 		}
 		wantJSON, err := runtime.Encode(scheme.Codecs.LegacyCodec(resource.GroupVersion()), want)
 		if err != nil {

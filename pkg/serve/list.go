@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"sort"
 	"strconv"
 	"sync"
@@ -14,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -23,18 +24,14 @@ const gzipThreshold = 128 << 10
 
 // page is what one LIST response holds.
 type page struct {
-	objects []*storage.Object
+	objects []*history.Object
 	meta    wire.ListMeta
 	// size is the memory that the encoded items take at least.
 	size int
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, resource *storage.Resource, options Options) error {
-	encoding, err := negotiate(r.Header.Get("Accept"), false)
-	if err != nil {
-		return err
-	}
-	page, err := s.page(resource, options)
+func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, resource *history.Resource, options Options, encoding encoding) error {
+	page, err := pageOf(h, resource, options)
 	if err != nil {
 		return err
 	}
@@ -45,16 +42,16 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource *storage.
 	return s.writeBody(w, r, encoding, body)
 }
 
-// page picks the objects of a LIST response.
-func (s *Server) page(resource *storage.Resource, options Options) (page, error) {
-	objects, revision, err := s.state(resource, options)
+// pageOf picks the objects of a LIST response.
+func pageOf(h *history.History, resource *history.Resource, options Options) (page, error) {
+	objects, revision, err := stateOf(h, resource, options)
 	if err != nil {
 		return page{}, err
 	}
 	if token := options.Continue; token != nil {
 		from := sort.Search(len(objects), func(i int) bool {
 			o := objects[i]
-			return o.Namespace() > token.Namespace || (o.Namespace() == token.Namespace && o.Name() > token.Name)
+			return o.Namespace > token.Namespace || (o.Namespace == token.Namespace && o.Name > token.Name)
 		})
 		objects = objects[from:]
 	}
@@ -65,7 +62,7 @@ func (s *Server) page(resource *storage.Resource, options Options) (page, error)
 	}
 	p := page{meta: wire.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}}
 	if limit == 0 {
-		p.objects = make([]*storage.Object, 0, len(objects))
+		p.objects = make([]*history.Object, 0, len(objects))
 	}
 	for i, o := range objects {
 		if !options.Selector.Matches(o) {
@@ -73,8 +70,8 @@ func (s *Server) page(resource *storage.Resource, options Options) (page, error)
 		}
 		if limit > 0 && len(p.objects) == limit {
 			last := p.objects[limit-1]
-			p.meta.Continue = continueToken{Revision: revision, Namespace: last.Namespace(), Name: last.Name()}.String()
-			if selector := options.Selector; (storage.Selector{Labels: selector.Labels, Fields: selector.Fields}).Everything() {
+			p.meta.Continue = continueToken{Revision: revision, Namespace: last.Namespace, Name: last.Name}.String()
+			if selector := options.Selector; (history.Selector{Labels: selector.Labels, Fields: selector.Fields}).Everything() {
 				p.meta.RemainingItemCount = new(int64(len(objects) - i))
 			}
 			break
@@ -85,34 +82,27 @@ func (s *Server) page(resource *storage.Resource, options Options) (page, error)
 	return p, nil
 }
 
-// state is the resource as the request wants to see it, and its revision.
-func (s *Server) state(resource *storage.Resource, options Options) ([]*storage.Object, uint64, error) {
-	group := resource.GroupResource()
+// stateOf is the resource as the request wants to see it, and its revision.
+func stateOf(h *history.History, resource *history.Resource, options Options) ([]*history.Object, uint64, error) {
 	at := options.Revision
 	if options.Continue != nil {
 		at = options.Continue.Revision
 	}
 	if options.Continue == nil && !options.Exact {
-		objects, revision, err := s.Store.List(resource, options.Selector.Namespace)
-		switch {
-		case err != nil:
-			return nil, 0, storageError(err, group)
-		case at > revision:
-			return nil, 0, futureRevision(at, revision)
+		objects, revision, err := h.List(resource, options.Selector.Namespace, at)
+		if err != nil {
+			return nil, 0, readError(err, h, resource, at)
 		}
 		return objects, revision, nil
 	}
-	if current := s.Store.Revision(); at > current {
-		return nil, 0, futureRevision(at, current)
-	}
-	objects, err := s.Store.ListAt(resource, options.Selector.Namespace, at)
+	objects, err := h.ListAt(resource, options.Selector.Namespace, at)
 	if err != nil {
-		return nil, 0, storageError(err, group)
+		return nil, 0, readError(err, h, resource, at)
 	}
 	return objects, at, nil
 }
 
-func encodeList(p page, resource *storage.Resource, encoding encoding) ([]byte, error) {
+func encodeList(p page, resource *history.Resource, encoding encoding) ([]byte, error) {
 	if encoding == encodingProtobuf {
 		return encodeListProtobuf(p, resource), nil
 	}
@@ -123,7 +113,7 @@ func encodeList(p page, resource *storage.Resource, encoding encoding) ([]byte, 
 	return toYAML(body)
 }
 
-func encodeListProtobuf(p page, resource *storage.Resource) []byte {
+func encodeListProtobuf(p page, resource *history.Resource) []byte {
 	meta := wire.AppendListMeta(nil, p.meta)
 	size := len(meta)
 	for _, o := range p.objects {
@@ -145,7 +135,7 @@ type listMetaJSON struct {
 	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
 }
 
-func encodeListJSON(p page, resource *storage.Resource) ([]byte, error) {
+func encodeListJSON(p page, resource *history.Resource) ([]byte, error) {
 	meta, err := json.Marshal(listMetaJSON(p.meta))
 	if err != nil {
 		return nil, err
@@ -165,7 +155,7 @@ func encodeListJSON(p page, resource *storage.Resource) ([]byte, error) {
 	return append(body, "]}\n"...), nil
 }
 
-func encodeObject(o *storage.Object, resource *storage.Resource, encoding encoding) ([]byte, error) {
+func encodeObject(o *history.Object, resource *history.Resource, encoding encoding) ([]byte, error) {
 	if encoding == encodingProtobuf {
 		body := wire.AppendEnvelope(nil, resource.Type(), o.ProtobufSize())
 		return o.AppendProtobuf(body), nil
@@ -182,7 +172,7 @@ func encodeObject(o *storage.Object, resource *storage.Resource, encoding encodi
 }
 
 // appendObjectJSON appends an object with its kind, which items of lists do not have.
-func appendObjectJSON(dst []byte, o *storage.Object, t wire.TypeMeta) ([]byte, error) {
+func appendObjectJSON(dst []byte, o *history.Object, t wire.TypeMeta) ([]byte, error) {
 	encoded, err := o.JSON()
 	if err != nil {
 		return nil, err
@@ -216,7 +206,7 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	h.Set("Cache-Control", "no-cache, private")
 	h.Add("Vary", "Accept")
 	s.allowWrite(w)
-	if len(body) < gzipThreshold || !acceptsGzip(r) {
+	if len(body) < gzipThreshold || !acceptsGzip(r) || isLocal(r) {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 		_, _ = w.Write(body)
 		return nil
@@ -232,6 +222,12 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	_, _ = zip.Write(body)
 	_ = zip.Close()
 	return nil
+}
+
+// isLocal reports whether the client is on this machine. Compressing takes longer there than the bytes that it saves.
+func isLocal(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && peer.Addr().Unmap().IsLoopback()
 }
 
 // allowWrite sets how long the client may take to accept what is written next.
@@ -252,7 +248,7 @@ func awaitNothing(w http.ResponseWriter) {
 }
 
 // encodeTypedJSON encodes a Go value with its kind.
-func encodeTypedJSON(typed storage.Typed, t wire.TypeMeta) ([]byte, error) {
+func encodeTypedJSON(typed history.Typed, t wire.TypeMeta) ([]byte, error) {
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 	return json.Marshal(typed)
 }

@@ -17,7 +17,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
@@ -64,7 +65,7 @@ func TestOwnNodeIsListedAndWatched(t *testing.T) {
 	w.expect("ADDED "+thisNode, "BOOKMARK")
 	changed := node(thisNode, "a")
 	changed.Spec.PodCIDR = "10.9.0.0/24"
-	c.store.Node().Apply(wiretest.Object(changed))
+	c.store.OwnNode().Apply(wiretest.Object(changed))
 	e := w.expect("MODIFIED " + thisNode)[0]
 	if got := e.Object.(*corev1.Node).Spec.PodCIDR; got != "10.9.0.0/24" {
 		t.Errorf("got %q", got)
@@ -125,7 +126,7 @@ func namesOf(items []corev1.Service) string {
 // TestPagesAreOfOneRevision: the pages of a limited list are those of the revision of the first, whatever
 // changes meanwhile.
 func TestPagesAreOfOneRevision(t *testing.T) {
-	var objects []storage.Typed
+	var objects []history.Typed
 	var want []string
 	for i := range 10 {
 		name := fmt.Sprintf("s%d", i)
@@ -199,7 +200,7 @@ func TestLimit(t *testing.T) {
 }
 
 func TestPagesExpireWithTheLog(t *testing.T) {
-	c := newCluster(t, func(o *storage.Options, _ *Server) { o.MaxEvents = 4 })
+	c := newCluster(t, func(o *storagetest.Options, _ *Server) { o.LogEvents = 4 })
 	c.sync(service("a"), service("b"))
 	list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?limit=1"))
 	for i := range 10 {
@@ -239,7 +240,7 @@ func TestListAtARevision(t *testing.T) {
 // TestRevisionFromTheFuture: silence would leave the client stale. For a list reflectors look for the cause.
 func TestRevisionFromTheFuture(t *testing.T) {
 	c := newSyncedCluster(t, service("s"))
-	future := strconv.FormatUint(c.store.Revision()+1000, 10)
+	future := strconv.FormatUint(c.store.History.Revision()+1000, 10)
 	for _, path := range []string{
 		servicesPath + "?resourceVersion=" + future,
 		servicesPath + "?resourceVersionMatch=Exact&resourceVersion=" + future,
@@ -290,6 +291,17 @@ func TestGetOneObject(t *testing.T) {
 	}
 }
 
+// TestNothingIsCompressedOnThisMachine: it takes half the time of an answer, and the bytes go nowhere.
+func TestNothingIsCompressedOnThisMachine(t *testing.T) {
+	big := service("big")
+	big.Annotations = map[string]string{"filler": strings.Repeat("0123456789abcdef", gzipThreshold/16)}
+	c := newSyncedCluster(t, big)
+	r := c.get(servicesPath, "Accept", asProtobuf, "Accept-Encoding", "gzip")
+	if got := r.header.Get("Content-Encoding"); got != "" {
+		t.Errorf("got Content-Encoding %q", got)
+	}
+}
+
 func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 	big := service("big")
 	big.Annotations = map[string]string{"filler": strings.Repeat("0123456789abcdef", gzipThreshold/16)}
@@ -310,7 +322,7 @@ func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 		for _, accept := range []string{asJSON, asProtobuf} {
 			// Twice: the compressors are used again.
 			for range 2 {
-				r := test.c.get(servicesPath, "Accept", accept, "Accept-Encoding", test.acceptEncoding)
+				r := test.c.getFrom("192.0.2.1:1234", servicesPath, "Accept", accept, "Accept-Encoding", test.acceptEncoding)
 				if got := r.header.Get("Content-Encoding"); got != test.want {
 					t.Fatalf("%s: got Content-Encoding %q, want %q", test.name, got, test.want)
 				}
@@ -400,7 +412,7 @@ type storageInput struct {
 
 // TestResourceThatTheUpstreamDoesNotServeIs404: an empty 200 would make kube-proxy delete its rules.
 func TestResourceThatTheUpstreamDoesNotServeIs404(t *testing.T) {
-	c := newSyncedCluster(t, service("s"))
+	c := newCluster(t, nil)
 	c.store.EndpointSlices().SetAbsent()
 	for _, path := range []string{slicesPath, slicesPath + "?watch=true", slicesPath + "?watch=true&resourceVersion=1", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s"} {
 		r := c.get(path)
@@ -408,8 +420,9 @@ func TestResourceThatTheUpstreamDoesNotServeIs404(t *testing.T) {
 			t.Errorf("%s: got %d %+v", path, r.code, status)
 		}
 	}
-	// It comes back, after an upgrade of the upstream.
-	c.store.EndpointSlices().Replace(encodeAll(slice("s", "node2")))
+	// It comes, after an upgrade of the upstream; and it does not go again because a gateway has lost its API server.
+	c.sync(service("s"), slice("s", "node2"))
+	c.store.EndpointSlices().SetAbsent()
 	if list := decodeAs[*discoveryv1.EndpointSliceList](t, c.get(slicesPath)); len(list.Items) != 1 {
 		t.Errorf("got %v", list)
 	}
@@ -425,11 +438,11 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 	}
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
-			demands := make(chan *storage.Resource, 10)
-			c := newCluster(t, func(_ *storage.Options, s *Server) { s.Demand = func(r *storage.Resource) { demands <- r } })
+			demands := make(chan *history.Resource, 10)
+			c := newCluster(t, func(_ *storagetest.Options, s *Server) { s.Demand = func(r *history.Resource) func() { demands <- r; return func() {} } })
 			c.sync(governed("s"))
 			go func() {
-				if <-demands == storage.Endpoints {
+				if <-demands == history.Endpoints {
 					arrive(c)
 				}
 			}()

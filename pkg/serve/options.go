@@ -17,13 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 // Options are the query parameters of a LIST or WATCH.
 type Options struct {
 	Watch    bool
-	Selector storage.Selector
+	Selector history.Selector
 	// Revision is that of resourceVersion; 0 for "0" and for none.
 	Revision uint64
 	// RevisionGiven tells "0" from none.
@@ -74,7 +74,7 @@ func parseContinue(token string) (*continueToken, error) {
 
 // ParseOptions reads the query of a LIST or WATCH of a resource. A value that is not understood is an error
 // (400, or 422 where parameters contradict each other), never a default.
-func ParseOptions(query url.Values, resource *storage.Resource, info RequestInfo) (Options, error) {
+func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo) (Options, error) {
 	q := queryParser{query: query}
 	o := Options{
 		Watch:     q.boolean("watch") || info.Verb == "watch",
@@ -162,8 +162,8 @@ func (q *queryParser) number(name string, most uint64) uint64 {
 	return min(n, most)
 }
 
-func (q *queryParser) selector(resource *storage.Resource, info RequestInfo) storage.Selector {
-	selector := storage.Selector{Namespace: info.Namespace}
+func (q *queryParser) selector(resource *history.Resource, info RequestInfo) history.Selector {
+	selector := history.Selector{Namespace: info.Namespace}
 	var err error
 	if value := q.query.Get("labelSelector"); value != "" {
 		if selector.Labels, err = labels.Parse(value); err != nil {
@@ -194,7 +194,7 @@ func (q *queryParser) selector(resource *storage.Resource, info RequestInfo) sto
 	return selector
 }
 
-func supportedFields(resource *storage.Resource) []string {
+func supportedFields(resource *history.Resource) []string {
 	supported := []string{"metadata.name"}
 	if resource.Namespaced {
 		supported = append(supported, "metadata.namespace")
@@ -202,6 +202,6 @@ func supportedFields(resource *storage.Resource) []string {
 	return append(supported, resource.FieldLabels...)
 }
 
-func supportsField(resource *storage.Resource, field string) bool {
+func supportsField(resource *history.Resource, field string) bool {
 	return slices.Contains(supportedFields(resource), field)
 }

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 // TestMalformedQueryIsRefused: bad input gets a clear error as a Status, never a default.
@@ -114,7 +114,7 @@ func TestParseOptions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := ParseOptions(query, storage.Services, test.info)
+			o, err := ParseOptions(query, history.Services, test.info)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,21 +128,21 @@ func TestParseOptions(t *testing.T) {
 // TestFieldSelectorsOfEachResource: those of kube-apiserver, and no others.
 func TestFieldSelectorsOfEachResource(t *testing.T) {
 	tests := []struct {
-		resource *storage.Resource
+		resource *history.Resource
 		field    string
 		ok       bool
 	}{
-		{storage.Services, "metadata.name", true},
-		{storage.Services, "metadata.namespace", true},
-		{storage.Services, "spec.clusterIP", true},
-		{storage.Services, "spec.type", true},
-		{storage.EndpointSlices, "metadata.namespace", true},
-		{storage.EndpointSlices, "addressType", false},
-		{storage.Endpoints, "metadata.name", true},
-		{storage.Endpoints, "spec.clusterIP", false},
-		{storage.Nodes, "metadata.name", true},
-		{storage.Nodes, "metadata.namespace", false},
-		{storage.Nodes, "spec.unschedulable", true},
+		{history.Services, "metadata.name", true},
+		{history.Services, "metadata.namespace", true},
+		{history.Services, "spec.clusterIP", true},
+		{history.Services, "spec.type", true},
+		{history.EndpointSlices, "metadata.namespace", true},
+		{history.EndpointSlices, "addressType", false},
+		{history.Endpoints, "metadata.name", true},
+		{history.Endpoints, "spec.clusterIP", false},
+		{history.Nodes, "metadata.name", true},
+		{history.Nodes, "metadata.namespace", false},
+		{history.Nodes, "spec.unschedulable", true},
 	}
 	for _, test := range tests {
 		_, err := ParseOptions(url.Values{"fieldSelector": {test.field + "=x"}}, test.resource, RequestInfo{Verb: "list"})
@@ -225,7 +225,7 @@ func FuzzParseOptions(f *testing.F) {
 		if named {
 			info = RequestInfo{Verb: "watch", Name: name}
 		}
-		for _, resource := range storage.Resources() {
+		for _, resource := range history.Resources() {
 			o, err := ParseOptions(query, resource, info)
 			switch {
 			case err != nil && !isAPIError(err):

@@ -37,7 +37,9 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -70,13 +72,15 @@ func TestClientsConvergeToTheView(t *testing.T) {
 func runOracle(t *testing.T, seed uint64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, seed))
-	options := storage.Options{NodeName: "node-0"}
-	if r.IntN(2) == 0 {
-		// A log this short throws watchers off all the time.
-		options.MaxEvents = 4 + r.IntN(40)
+	options := storagetest.Options{NodeName: "node-0"}
+	short := r.IntN(2) == 0
+	if short {
+		// Watchers fall off a log this short all the time, and now and then behind the retired versions too.
+		options.LogEvents = 4 + r.IntN(40)
+		options.RetiredBytes = 500 + r.IntN(20000)
 	}
-	store := storage.New(options)
-	handler := filters.WithRequestInfo()(filters.WithServed(&serve.Server{Store: store, BookmarkInterval: 20 * time.Millisecond}, "node-0")(http.NotFoundHandler()))
+	store := storagetest.New(options)
+	handler := filters.WithRequestInfo()(filters.WithServed(&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, "node-0")(http.NotFoundHandler()))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 
@@ -89,6 +93,7 @@ func runOracle(t *testing.T, seed uint64) {
 	defer cancel()
 	for i := range 12 {
 		c := newOracleClient(t, rand.New(rand.NewPCG(seed, uint64(i+1))), server.URL)
+		c.everyEvent = !short
 		clients = append(clients, c)
 		wg.Go(func() { c.run(ctx) })
 	}
@@ -100,7 +105,7 @@ func runOracle(t *testing.T, seed uint64) {
 			}
 		}
 		cluster.rest()
-		revision := store.Revision()
+		revision := store.History.Revision()
 		for i, c := range clients {
 			want := cluster.expected(c.resource, c.selector)
 			if diff := c.waitFor(want, 20*time.Second); diff != "" {
@@ -120,17 +125,17 @@ func runOracle(t *testing.T, seed uint64) {
 type fakeCluster struct {
 	r       *rand.Rand
 	nodes   map[string]*corev1.Node
-	objects map[*storage.Resource]map[types.NamespacedName]storage.Typed
+	objects map[*history.Resource]map[types.NamespacedName]history.Typed
 	// dead are the nodes that the health service calls dead.
 	dead    map[string]struct{}
-	store   *storage.Store
+	store   *storagetest.Node
 	version int
 	feeds   []*feed
 }
 
 // feed is one source: what the upstream has sent and the Store has not taken yet.
 type feed struct {
-	input *storage.Input
+	input *facts.Input
 	queue []func()
 	all   func() []*wire.Object
 	// whole, if set, hands over the complete state in place of input and all.
@@ -141,11 +146,11 @@ type feed struct {
 // healthService is the index of the feed of dead nodes.
 const healthService = 6
 
-func newFakeCluster(r *rand.Rand, store *storage.Store) *fakeCluster {
-	c := &fakeCluster{r: r, store: store, nodes: map[string]*corev1.Node{}, objects: map[*storage.Resource]map[types.NamespacedName]storage.Typed{}}
-	c.feeds = []*feed{{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()}, {input: store.Endpoints()}, {input: store.Node(), all: c.thisNode}, {input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}, {whole: c.takeDead}}
-	for i, resource := range []*storage.Resource{storage.Services, storage.EndpointSlices, storage.Endpoints} {
-		c.objects[resource] = map[types.NamespacedName]storage.Typed{}
+func newFakeCluster(r *rand.Rand, store *storagetest.Node) *fakeCluster {
+	c := &fakeCluster{r: r, store: store, nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{}}
+	c.feeds = []*feed{{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()}, {input: store.Endpoints()}, {input: store.OwnNode(), all: c.thisNode}, {input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}, {whole: c.takeDead}}
+	for i, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Endpoints} {
+		c.objects[resource] = map[types.NamespacedName]history.Typed{}
 		c.feeds[i+1].all = func() []*wire.Object {
 			var all []*wire.Object
 			for _, o := range c.objects[resource] {
@@ -173,7 +178,7 @@ func (c *fakeCluster) thisNode() []*wire.Object {
 }
 
 func (c *fakeCluster) kubernetesEndpoints() []*wire.Object {
-	if o := c.objects[storage.Endpoints][kubernetesName]; o != nil {
+	if o := c.objects[history.Endpoints][kubernetesName]; o != nil {
 		return []*wire.Object{wiretest.Object(o)}
 	}
 	return nil
@@ -214,15 +219,15 @@ func (c *fakeCluster) change() {
 	case n < 4:
 		c.changeNode()
 	case n < 8:
-		c.changeObject(storage.Services, c.randomService())
+		c.changeObject(history.Services, c.randomService())
 	case n < 9:
-		c.changeObject(storage.Endpoints, c.randomKubernetesEndpoints())
+		c.changeObject(history.Endpoints, c.randomKubernetesEndpoints())
 	case n < 10:
-		c.changeObject(storage.EndpointSlices, c.randomKubernetesSlice())
+		c.changeObject(history.EndpointSlices, c.randomKubernetesSlice())
 	case n < 12:
-		c.changeObject(storage.Endpoints, c.randomEndpoints())
+		c.changeObject(history.Endpoints, c.randomEndpoints())
 	default:
-		c.changeObject(storage.EndpointSlices, c.randomSlice())
+		c.changeObject(history.EndpointSlices, c.randomSlice())
 	}
 	if c.r.IntN(60) == 0 {
 		f := c.feeds[c.r.IntN(len(c.feeds))]
@@ -309,12 +314,12 @@ func (c *fakeCluster) changeNode() {
 	}
 }
 
-func (c *fakeCluster) changeObject(resource *storage.Resource, o storage.Typed) {
+func (c *fakeCluster) changeObject(resource *history.Resource, o history.Typed) {
 	accessor, err := meta.Accessor(o)
 	if err != nil {
 		panic(err)
 	}
-	index := map[*storage.Resource]int{storage.Services: 1, storage.EndpointSlices: 2, storage.Endpoints: 3}[resource]
+	index := map[*history.Resource]int{history.Services: 1, history.EndpointSlices: 2, history.Endpoints: 3}[resource]
 	name := types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}
 	before := c.objects[resource][name]
 	deletes := before != nil && c.r.IntN(6) == 0
@@ -332,10 +337,25 @@ func (c *fakeCluster) changeObject(resource *storage.Resource, o storage.Typed) 
 			accessor.SetUID(was.GetUID())
 		}
 		accessor.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update"}})
+		if before != nil && c.r.IntN(5) == 0 {
+			// A change of what nobody has a use for.
+			o = before.DeepCopyObject().(history.Typed)
+			accessor, _ = meta.Accessor(o)
+			accessor.SetResourceVersion(c.nextVersion())
+		}
+		accessor.SetGeneration(int64(c.version))
+		if resource != history.Services {
+			annotations := maps.Clone(accessor.GetAnnotations())
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[corev1.EndpointsLastChangeTriggerTime] = time.Unix(int64(c.version), 0).Format(time.RFC3339)
+			accessor.SetAnnotations(annotations)
+		}
 		c.objects[resource][name] = o
 		c.send(index, wiretest.Object(o))
 	}
-	if resource == storage.Endpoints && name == kubernetesName {
+	if resource == history.Endpoints && name == kubernetesName {
 		if deletes {
 			c.sendGone(5, name)
 		} else {
@@ -454,7 +474,7 @@ func (c *fakeCluster) randomKubernetesSlice() *discoveryv1.EndpointSlice {
 }
 
 // expected is what a client with this selector must hold, with resourceVersions left out.
-func (c *fakeCluster) expected(resource *storage.Resource, selector oracleSelector) map[types.NamespacedName]runtime.Object {
+func (c *fakeCluster) expected(resource *history.Resource, selector oracleSelector) map[types.NamespacedName]runtime.Object {
 	view := map[types.NamespacedName]runtime.Object{}
 	add := func(o runtime.Object, values fields.Set) {
 		o = o.DeepCopyObject()
@@ -466,25 +486,25 @@ func (c *fakeCluster) expected(resource *storage.Resource, selector oracleSelect
 		if !selector.labels.Matches(labels.Set(accessor.GetLabels())) || !selector.fields.Matches(values) || (selector.namespace != "" && selector.namespace != accessor.GetNamespace()) {
 			return
 		}
-		accessor.SetResourceVersion("")
 		accessor.SetManagedFields(nil)
+		strip(o)
 		view[types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}] = o
 	}
 	switch resource {
-	case storage.Nodes:
+	case history.Nodes:
 		if n := c.nodes["node-0"]; n != nil {
 			add(n, fields.Set{"spec.unschedulable": strconv.FormatBool(n.Spec.Unschedulable)})
 		}
-	case storage.Services:
+	case history.Services:
 		for _, o := range c.objects[resource] {
 			svc := o.(*corev1.Service)
 			add(svc, fields.Set{"spec.clusterIP": svc.Spec.ClusterIP, "spec.type": string(svc.Spec.Type)})
 		}
-	case storage.EndpointSlices:
+	case history.EndpointSlices:
 		for _, o := range c.objects[resource] {
 			add(c.prunedSlice(o.(*discoveryv1.EndpointSlice).DeepCopy()), fields.Set{})
 		}
-	case storage.Endpoints:
+	case history.Endpoints:
 		for _, o := range c.objects[resource] {
 			add(c.prunedEndpoints(o.(*corev1.Endpoints).DeepCopy()), fields.Set{})
 		}
@@ -510,7 +530,7 @@ func (c *fakeCluster) alive(service types.NamespacedName, e naiveEndpoint) bool 
 // governs is the rule of DESIGN.md, written as it reads. governed is false where everything passes untouched.
 func (c *fakeCluster) governs(service types.NamespacedName, all []naiveEndpoint) (governed bool, keep func(naiveEndpoint) bool) {
 	nothing := func(naiveEndpoint) bool { return false }
-	o := c.objects[storage.Services][service]
+	o := c.objects[history.Services][service]
 	if o == nil {
 		return true, nothing
 	}
@@ -567,7 +587,7 @@ func sliceEndpoint(e discoveryv1.Endpoint) naiveEndpoint {
 
 func (c *fakeCluster) local(own map[string]string) (ip, port string, ok bool) {
 	annotations := []map[string]string{own}
-	if o := c.objects[storage.Endpoints][kubernetesName]; o != nil {
+	if o := c.objects[history.Endpoints][kubernetesName]; o != nil {
 		annotations = append(annotations, o.(*corev1.Endpoints).Annotations)
 	}
 	for _, a := range annotations {
@@ -596,7 +616,7 @@ func (c *fakeCluster) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.End
 		return s
 	}
 	var all []naiveEndpoint
-	for _, o := range c.objects[storage.EndpointSlices] {
+	for _, o := range c.objects[history.EndpointSlices] {
 		if other := o.(*discoveryv1.EndpointSlice); other.Namespace == service.Namespace && other.Labels[discoveryv1.LabelServiceName] == service.Name {
 			for _, e := range other.Endpoints {
 				all = append(all, sliceEndpoint(e))
@@ -674,11 +694,13 @@ type oracleClient struct {
 	t        *testing.T
 	r        *rand.Rand
 	url      string
-	resource *storage.Resource
+	resource *history.Resource
 	selector oracleSelector
 	protobuf bool
 	// watchList starts watches with sendInitialEvents instead of listing.
 	watchList bool
+	// everyEvent is set where the log has every event, so that each must differ from the one before.
+	everyEvent bool
 
 	mu   sync.Mutex
 	held map[types.NamespacedName]runtime.Object
@@ -697,20 +719,20 @@ func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
 	}
 	switch r.IntN(8) {
 	case 0:
-		c.resource, c.selector = storage.Nodes, parse("", "metadata.name=node-0")
+		c.resource, c.selector = history.Nodes, parse("", "metadata.name=node-0")
 	case 1:
-		c.resource, c.selector = storage.Services, parse("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")
+		c.resource, c.selector = history.Services, parse("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")
 	case 2:
-		c.resource, c.selector = storage.Services, parse("", "")
+		c.resource, c.selector = history.Services, parse("", "")
 	case 3:
-		c.resource, c.selector = storage.Endpoints, parse("", "")
+		c.resource, c.selector = history.Endpoints, parse("", "")
 	case 4:
-		c.resource, c.selector = storage.EndpointSlices, parse("", "")
+		c.resource, c.selector = history.EndpointSlices, parse("", "")
 		c.selector.namespace = "a"
 	case 5:
-		c.resource, c.selector = storage.EndpointSlices, parse("kubernetes.io/service-name=svc-1", "")
+		c.resource, c.selector = history.EndpointSlices, parse("kubernetes.io/service-name=svc-1", "")
 	default:
-		c.resource, c.selector = storage.EndpointSlices, parse("!service.kubernetes.io/headless", "")
+		c.resource, c.selector = history.EndpointSlices, parse("!service.kubernetes.io/headless", "")
 	}
 	prefix := "/apis/" + c.resource.GroupVersion().String()
 	if c.resource.Group == "" {
@@ -974,6 +996,9 @@ func (c *oracleClient) take(eventType string, name types.NamespacedName, o runti
 		if !there {
 			return fmt.Errorf("MODIFIED %s, which is not there (revision %d)", name, rv)
 		}
+		if c.everyEvent && apiequality.Semantic.DeepEqual(c.held[name], o) {
+			return fmt.Errorf("MODIFIED %s, and nothing that this viewer has a use for is different (revision %d)", name, rv)
+		}
 		c.held[name] = o
 	case "DELETED":
 		if !there {
@@ -1028,7 +1053,7 @@ func decode(body []byte) runtime.Object {
 	return o
 }
 
-// strip takes off what differs between the wrapper and the upstream.
+// strip takes off what differs between the wrapper and the upstream, and what alone is no event.
 func strip(o runtime.Object) (types.NamespacedName, string, runtime.Object) {
 	accessor, err := meta.Accessor(o)
 	if err != nil {
@@ -1036,6 +1061,13 @@ func strip(o runtime.Object) (types.NamespacedName, string, runtime.Object) {
 	}
 	rv := accessor.GetResourceVersion()
 	accessor.SetResourceVersion("")
+	accessor.SetGeneration(0)
+	if annotations := accessor.GetAnnotations(); annotations != nil {
+		delete(annotations, corev1.EndpointsLastChangeTriggerTime)
+		if len(annotations) == 0 {
+			accessor.SetAnnotations(nil)
+		}
+	}
 	o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	return types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}, rv, o
 }

@@ -6,8 +6,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 // Observer is told what a server does, for metrics. All methods may be called from any goroutine.
@@ -19,11 +20,14 @@ type Observer interface {
 	EventSent(resource string, delay time.Duration)
 }
 
-// Server answers LIST, WATCH and GET from a Store.
+// Server answers LIST, WATCH and GET from Histories.
 type Server struct {
-	Store *storage.Store
-	// Demand is called before a resource is read, so that it is followed if it is not yet.
-	Demand   func(*storage.Resource)
+	// HistoryOf is the History that answers a request. It is called once the request is known to be valid; release is
+	// called when the request ends.
+	HistoryOf func(*http.Request) (h *history.History, release func(), err error)
+	// Demand, if set, is called when a valid request for a resource begins, so that the resource is followed if it is
+	// not yet. What it returns is called when the request ends.
+	Demand   func(*history.Resource) (ended func())
 	Observer Observer
 	// Stopping is closed when watches should end because the process will.
 	Stopping <-chan struct{}
@@ -53,18 +57,25 @@ func (s *Server) now() time.Time {
 	return time.Now()
 }
 
+// Only is a HistoryOf that answers every request from one History.
+func Only(h *history.History) func(*http.Request) (*history.History, func(), error) {
+	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
+}
+
 // Collection answers a LIST or WATCH.
-func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *storage.Resource, info RequestInfo) {
+func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
+	var encoding encoding
 	if err == nil {
-		err = s.ready(r, resource)
+		encoding, err = negotiate(r.Header.Get("Accept"), options.Watch)
 	}
 	if err == nil {
-		if options.Watch {
-			err = s.watch(w, r, resource, options)
-		} else {
-			err = s.list(w, r, resource, options)
-		}
+		err = s.answer(r, resource, func(h *history.History) error {
+			if options.Watch {
+				return s.watch(w, r, h, resource, options, encoding)
+			}
+			return s.list(w, r, h, resource, options, encoding)
+		})
 	}
 	if err != nil {
 		WriteError(w, r, err)
@@ -72,13 +83,13 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *st
 }
 
 // Object answers a GET of one object.
-func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *storage.Resource, info RequestInfo) {
+func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) {
 	if err := s.get(w, r, resource, info); err != nil {
 		WriteError(w, r, err)
 	}
 }
 
-func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *storage.Resource, info RequestInfo) error {
+func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) error {
 	encoding, err := negotiate(r.Header.Get("Accept"), false)
 	if err != nil {
 		return err
@@ -88,52 +99,71 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *storage.R
 	if q.err != nil {
 		return q.err
 	}
-	if err := s.ready(r, resource); err != nil {
+	return s.answer(r, resource, func(h *history.History) error {
+		object, err := h.Get(resource, types.NamespacedName{Namespace: info.Namespace, Name: info.Name}, revision)
+		if err != nil {
+			return readError(err, h, resource, revision)
+		}
+		if object == nil {
+			return apierrors.NewNotFound(resource.GroupResource(), info.Name)
+		}
+		body, err := encodeObject(object, resource, encoding)
+		if err != nil {
+			return err
+		}
+		return s.writeBody(w, r, encoding, body)
+	})
+}
+
+// answer lets a valid request be answered from its History.
+func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*history.History) error) error {
+	h, release, err := s.HistoryOf(r)
+	if err != nil {
 		return err
 	}
-	if current := s.Store.Revision(); revision > current {
-		return futureRevision(revision, current)
+	defer release()
+	if s.Demand != nil {
+		defer s.Demand(resource)()
 	}
-	object, found, err := s.Store.Get(resource, info.Namespace, info.Name)
-	if err != nil {
-		return storageError(err, resource.GroupResource())
-	}
-	if !found {
-		return apierrors.NewNotFound(resource.GroupResource(), info.Name)
-	}
-	body, err := encodeObject(object, resource, encoding)
-	if err != nil {
+	if err := s.ready(r, h, resource); err != nil {
 		return err
 	}
-	return s.writeBody(w, r, encoding, body)
+	return from(h)
+}
+
+// readError is the API error for what the History says to a client that presented a revision.
+func readError(err error, h *history.History, resource *history.Resource, revision uint64) error {
+	if errors.Is(err, history.ErrFuture) {
+		return futureRevision(revision, h.Revision())
+	}
+	return historyError(err, resource.GroupResource())
 }
 
 // ready tells why a resource cannot be read. A resource that is only followed since this request gets a
 // moment to arrive.
-func (s *Server) ready(r *http.Request, resource *storage.Resource) error {
-	changed, err := s.Store.Readable(resource)
+func (s *Server) ready(r *http.Request, h *history.History, resource *history.Resource) error {
+	changed, err := h.Readable(resource)
 	if err == nil {
 		return nil
 	}
-	if s.Demand == nil || resource != storage.Endpoints {
-		return storageError(err, resource.GroupResource())
+	if s.Demand == nil || resource != history.Endpoints {
+		return historyError(err, resource.GroupResource())
 	}
-	s.Demand(resource)
 	patience := time.NewTimer(demandPatience)
 	defer patience.Stop()
 	// That the upstream does not serve it is an answer, too; only ErrNotReady is worth waiting.
-	for errors.Is(err, storage.ErrNotReady) {
+	for errors.Is(err, history.ErrNotReady) {
 		select {
 		case <-changed:
 		case <-patience.C:
-			return storageError(err, resource.GroupResource())
+			return historyError(err, resource.GroupResource())
 		case <-r.Context().Done():
-			return storageError(err, resource.GroupResource())
+			return historyError(err, resource.GroupResource())
 		}
-		changed, err = s.Store.Readable(resource)
+		changed, err = h.Readable(resource)
 	}
 	if err != nil {
-		return storageError(err, resource.GroupResource())
+		return historyError(err, resource.GroupResource())
 	}
 	return nil
 }

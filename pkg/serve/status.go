@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -67,14 +67,14 @@ func encodeStatus(status *metav1.Status, encoding encoding) ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-// storageError is the API error for what the Store says.
-func storageError(err error, resource schema.GroupResource) error {
+// historyError is the API error for what the History says.
+func historyError(err error, resource schema.GroupResource) error {
 	switch {
-	case errors.Is(err, storage.ErrNotReady):
+	case errors.Is(err, history.ErrNotReady):
 		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete", resource))
-	case errors.Is(err, storage.ErrAbsent):
+	case errors.Is(err, history.ErrAbsent):
 		return NotServed(resource)
-	case errors.Is(err, storage.ErrExpired):
+	case errors.Is(err, history.ErrExpired):
 		return apierrors.NewResourceExpired("too old resource version: it is not in this wrapper's log (any more); list again")
 	default:
 		return apierrors.NewInternalError(err)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -32,10 +32,10 @@ type watcher struct {
 	s        *Server
 	w        http.ResponseWriter
 	flusher  *http.ResponseController
-	resource *storage.Resource
+	resource *history.Resource
 	options  Options
 	encoding encoding
-	cursor   *storage.Cursor
+	cursor   *history.Cursor
 	// buffer gathers frames until flush. It is reused, so that a quiet watcher holds little.
 	buffer []byte
 	// sent are the times of the events in buffer.
@@ -43,12 +43,8 @@ type watcher struct {
 }
 
 // watch answers a WATCH. An error is returned only as long as nothing was written.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource *storage.Resource, options Options) error {
-	encoding, err := negotiate(r.Header.Get("Accept"), true)
-	if err != nil {
-		return err
-	}
-	state, cursor, err := s.openWatch(resource, options)
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, resource *history.Resource, options Options, encoding encoding) error {
+	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {
 		return err
 	}
@@ -59,9 +55,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource *storage
 	if s.Observer != nil {
 		defer s.Observer.WatchStarted(resource.Resource)()
 	}
-	h := w.Header()
-	h.Set("Content-Type", encoding.contentType(true))
-	h.Set("Cache-Control", "no-cache, private")
+	w.Header().Set("Content-Type", encoding.contentType(true))
+	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	watcher := &watcher{
 		s: s, w: w, flusher: http.NewResponseController(w), resource: resource, options: options, encoding: encoding, cursor: cursor,
@@ -73,34 +68,30 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource *storage
 }
 
 // openWatch finds where the watch starts: the objects that it sends first, if any, and a cursor behind them.
-func (s *Server) openWatch(resource *storage.Resource, options Options) ([]*storage.Object, *storage.Cursor, error) {
-	group := resource.GroupResource()
+func openWatch(h *history.History, resource *history.Resource, options Options) ([]*history.Object, *history.Cursor, error) {
 	fromState := options.SendInitialEvents || (options.Revision == 0 && !options.SkipInitialEvents)
 	if fromState || options.Revision == 0 {
-		state, revision, err := s.Store.List(resource, options.Selector.Namespace)
+		state, revision, err := h.List(resource, options.Selector.Namespace, options.Revision)
 		if err != nil {
-			return nil, nil, storageError(err, group)
+			return nil, nil, readError(err, h, resource, options.Revision)
 		}
-		if options.Revision > revision {
-			return nil, nil, futureRevision(options.Revision, revision)
-		}
-		cursor, err := s.Store.Watch(resource, revision)
+		cursor, err := h.Watch(resource, revision)
 		if err != nil {
-			return nil, nil, storageError(err, group)
+			return nil, nil, readError(err, h, resource, revision)
 		}
 		if !fromState {
 			state = nil
 		}
 		return state, cursor, nil
 	}
-	cursor, err := s.Store.Watch(resource, options.Revision)
-	if errors.Is(err, storage.ErrFuture) {
+	cursor, err := h.Watch(resource, options.Revision)
+	if errors.Is(err, history.ErrFuture) {
 		// A client that resumes from a revision that was never given out (the clock was set back over a
 		// restart, say) must list again; waiting for it in silence would leave it stale.
-		err = storage.ErrExpired
+		err = history.ErrExpired
 	}
 	if err != nil {
-		return nil, nil, storageError(err, group)
+		return nil, nil, historyError(err, resource.GroupResource())
 	}
 	return nil, cursor, nil
 }
@@ -108,7 +99,7 @@ func (s *Server) openWatch(resource *storage.Resource, options Options) ([]*stor
 // errClientGone ends a watch whose connection cannot be written to.
 var errClientGone = errors.New("the client is gone or too slow")
 
-func (c *watcher) run(r *http.Request, state []*storage.Object, timeout time.Duration) error {
+func (c *watcher) run(r *http.Request, state []*history.Object, timeout time.Duration) error {
 	for _, o := range state {
 		if c.options.Selector.Matches(o) {
 			if err := c.add(watch.Added, o); err != nil {
@@ -167,10 +158,12 @@ var more = func() <-chan struct{} {
 func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
-	case errors.Is(err, storage.ErrExpired):
+	case errors.Is(err, history.ErrExpired):
 		return nil, c.expired(err)
 	case err != nil:
 		return nil, err
+	case len(events) == 0 && c.cursor.CaughtUp():
+		return changed, errors.Join(c.maybeBookmark(), c.flush())
 	case len(events) == 0:
 		return changed, c.flush()
 	}
@@ -184,7 +177,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 
 // send writes an event as the client's selector sees it: an object that begins to match is added to it, one
 // that no longer does is deleted.
-func (c *watcher) send(e storage.Event) error {
+func (c *watcher) send(e history.Event) error {
 	matches := e.Type != watch.Deleted && c.options.Selector.Matches(e.Object)
 	matched := e.Previous != nil && c.options.Selector.Matches(e.Previous)
 	var err error
@@ -198,11 +191,13 @@ func (c *watcher) send(e storage.Event) error {
 	default:
 		return nil
 	}
-	c.sent = append(c.sent, e.Received)
+	if !e.Received.IsZero() {
+		c.sent = append(c.sent, e.Received)
+	}
 	return err
 }
 
-func (c *watcher) add(eventType watch.EventType, o *storage.Object) error {
+func (c *watcher) add(eventType watch.EventType, o *history.Object) error {
 	var err error
 	if c.encoding == encodingProtobuf {
 		c.buffer = wire.AppendWatchFrame(c.buffer, string(eventType), c.resource.Type(), o.ProtobufSize())
@@ -262,7 +257,7 @@ func (c *watcher) bookmark(initialEventsEnd bool) error {
 
 // expired tells a client that has fallen off the log to list again.
 func (c *watcher) expired(reason error) error {
-	status := statusOf(storageError(reason, c.resource.GroupResource()))
+	status := statusOf(historyError(reason, c.resource.GroupResource()))
 	if c.encoding == encodingProtobuf {
 		raw, err := status.Marshal()
 		if err != nil {

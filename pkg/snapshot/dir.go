@@ -5,18 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const (
-	snapshotName = "snapshot"
-	revisionName = "revision"
+	// snapshotPrefix and revisionPrefix begin the names of a node's files; the node's name follows.
+	snapshotPrefix = "snapshot-"
+	revisionPrefix = "revision-"
+	lockName       = "lock"
 	// asideSuffix is the ending of a file that is being written, rejectedSuffix that of one that is no good.
 	// There is one of each at most, so that they do not fill the disk.
 	asideSuffix    = ".new"
@@ -24,7 +28,7 @@ const (
 
 	// reserve is how many revisions a process may give out before it has to reserve more.
 	reserve = 1 << 32
-	// maxRevision is what a revision on disk may be. The rest lasts for ever.
+	// maxRevision is the largest revision on disk that is believed. The rest lasts longer than any machine.
 	maxRevision = 1 << 62
 )
 
@@ -33,6 +37,10 @@ type Dir struct {
 	path     string
 	nodeName string
 	logger   logr.Logger
+	// lock is held as long as the process lives; nil if it could not be had.
+	lock *os.File
+	// foreign are the files of another version of the format, by name. They are set aside when they are replaced.
+	foreign map[string]bool
 	// reserved is the revision in the file.
 	reserved uint64
 	// size and written are those of the snapshot there is; 0 if there is none. asOf and sum are what it says.
@@ -42,23 +50,50 @@ type Dir struct {
 	sum     [sha256.Size]byte
 }
 
-// Open prepares a node's state directory, which is created if it is missing. The error says why nothing can be
-// kept there; what is there can be read nevertheless.
+// ErrInUse means that another process has the state directory.
+var ErrInUse = errors.New("another process uses the state directory; give each its own --state-dir")
+
+// Open prepares a node's state directory, which is created if it is missing, and takes it for this process until Close.
+// The error says why nothing can be kept there: ErrInUse, or what the system says. What is there can be read
+// nevertheless, but for ErrInUse.
 func Open(path, nodeName string, logger logr.Logger) (*Dir, error) {
-	d := &Dir{path: path, nodeName: nodeName, logger: logger}
+	d := &Dir{path: path, nodeName: nodeName, logger: logger, foreign: make(map[string]bool)}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return d, fmt.Errorf("creating the state directory: %w", err)
 	}
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // in the state directory
+	if err != nil {
+		return d, fmt.Errorf("locking the state directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close() // nothing was written
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return d, ErrInUse
+		}
+		return d, fmt.Errorf("locking the state directory: %w", err)
+	}
+	d.lock = lock
 	return d, nil
 }
 
+// Close lets another process have the directory.
+func (d *Dir) Close() error {
+	if d.lock == nil {
+		return nil
+	}
+	return d.lock.Close()
+}
+
+// file is the name of one of the node's files.
+func (d *Dir) file(prefix string) string { return prefix + url.PathEscape(d.nodeName) }
+
 // Load reads the snapshot; nil if there is none that may be served. One that may not is set aside, and that is
 // logged. minRevision is above every revision that earlier processes gave out, as far as the directory knows.
-func (d *Dir) Load() (state *storage.State, minRevision uint64) {
-	if c, err := d.load(revisionName); err == nil {
+func (d *Dir) Load() (state *facts.State, minRevision uint64) {
+	if c, err := d.load(d.file(revisionPrefix)); err == nil {
 		d.reserved = c.revision
 	}
-	c, err := d.load(snapshotName)
+	c, err := d.load(d.file(snapshotPrefix))
 	if err != nil {
 		return nil, d.reserved
 	}
@@ -70,7 +105,7 @@ func (d *Dir) Load() (state *storage.State, minRevision uint64) {
 	return c.state, max(d.reserved, c.revision)
 }
 
-// errNone is told for a file that is not there.
+// errNone is the error for a file that is not there.
 var errNone = errors.New("there is none")
 
 // load reads one file. A bad one is set aside.
@@ -88,13 +123,24 @@ func (d *Dir) load(name string) (content, error) {
 	if err == nil {
 		return c, nil
 	}
-	rejected := path + rejectedSuffix
-	d.logger.Error(err, "Not using a file of the state directory", "file", path, "setAside", rejected)
-	if err := os.Rename(path, rejected); err != nil {
-		d.logger.Error(err, "Cannot set it aside", "file", path)
-	}
 	d.size, d.written = 0, time.Time{}
+	if errors.Is(err, errVersion) {
+		// It is left alone until this version has one of its own: whoever rolled the other version back by mistake finds
+		// it as it was.
+		d.foreign[name] = true
+		d.logger.Info("Not using a file of the state directory", "file", path, "reason", err)
+		return content{}, err
+	}
+	d.logger.Error(err, "Not using a file of the state directory", "file", path, "setAside", path+rejectedSuffix)
+	d.setAside(path)
 	return content{}, err
+}
+
+// setAside keeps a file for whoever wants to know what was wrong with it.
+func (d *Dir) setAside(path string) {
+	if err := os.Rename(path, path+rejectedSuffix); err != nil {
+		d.logger.Error(err, "Cannot set a file aside", "file", path)
+	}
 }
 
 func (d *Dir) check(name string, file *os.File) (content, error) {
@@ -108,12 +154,12 @@ func (d *Dir) check(name string, file *os.File) (content, error) {
 		return content{}, err
 	case c.revision > maxRevision:
 		return content{}, fmt.Errorf("%w: a revision of %d", errFormat, c.revision)
-	case (c.state != nil) != (name == snapshotName):
+	case (c.state != nil) != (name == d.file(snapshotPrefix)):
 		return content{}, fmt.Errorf("%w: it is another file of a state directory", errFormat)
 	case c.state != nil && c.state.NodeName != d.nodeName:
 		return content{}, fmt.Errorf("it is of the node %q, this is %q", c.state.NodeName, d.nodeName)
 	}
-	if name == snapshotName {
+	if name == d.file(snapshotPrefix) {
 		d.size, d.written = info.Size(), info.ModTime()
 	}
 	return c, nil
@@ -124,7 +170,7 @@ func (d *Dir) Reserve(revision uint64) error {
 	if revision+reserve/2 <= d.reserved {
 		return nil
 	}
-	_, err := d.replace(revisionName, content{revision: revision + reserve})
+	_, err := d.replace(d.file(revisionPrefix), content{revision: revision + reserve})
 	if err != nil {
 		return fmt.Errorf("reserving revisions: %w", err)
 	}
@@ -133,11 +179,11 @@ func (d *Dir) Reserve(revision uint64) error {
 }
 
 // Save replaces the snapshot, and returns its size in bytes.
-func (d *Dir) Save(state *storage.State, revision uint64, now time.Time) (int64, error) {
+func (d *Dir) Save(state *facts.State, revision uint64, now time.Time) (int64, error) {
 	if err := d.Reserve(revision); err != nil {
 		return 0, err
 	}
-	size, err := d.replace(snapshotName, content{revision: d.reserved, state: state})
+	size, err := d.replace(d.file(snapshotPrefix), content{revision: d.reserved, state: state})
 	if err != nil {
 		return 0, fmt.Errorf("writing the snapshot: %w", err)
 	}
@@ -168,6 +214,10 @@ func (d *Dir) replace(name string, c content) (size int64, err error) {
 	}
 	if err := file.Close(); err != nil {
 		return 0, err
+	}
+	if d.foreign[name] {
+		d.setAside(path)
+		delete(d.foreign, name)
 	}
 	if err := os.Rename(aside, path); err != nil {
 		return 0, err

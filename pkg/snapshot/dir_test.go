@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"net/netip"
 	"os"
@@ -12,11 +13,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -27,25 +29,35 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	before.SetNodeAddresses(addresses)
 	path := saved(t, before)
 
-	restored, minRevision := open(t, path).Load()
-	if restored == nil || !restored.AsOf.Equal(epoch) || restored.NodeName != "node0" {
+	d := open(t, path)
+	restored, minRevision := d.Load()
+	if restored == nil || !restored.AsOf.Equal(epoch) || restored.NodeName != "node0" || restored.Revision != before.History.Revision() {
 		t.Fatalf("got %+v", restored)
 	}
-	after := storage.New(storage.Options{NodeName: "node0", KeepKubernetesEndpoint: true, State: restored, MinRevision: minRevision})
-	if _, _, err := after.List(storage.Services, ""); err == nil {
-		t.Error("served before it was asked to be")
+	if minRevision <= before.History.Revision() {
+		t.Errorf("the next process may begin at %d, this one is at %d", minRevision, before.History.Revision())
 	}
-	if !after.Restore() {
+	after := emptyStore(minRevision)
+	after.Restore(restored)
+	if _, _, err := after.History.List(history.Services, "", 0); err != history.ErrNotReady { //nolint:errorlint // that very value
+		t.Errorf("served before it was asked to be: %v", err)
+	}
+	if !after.View.ServeRestored() {
 		t.Fatal("not restored")
 	}
 	if got, want := shown(t, after), shown(t, before); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	for _, r := range history.Resources() {
+		if got, want := revisionsOf(after.History, r), revisionsOf(before.History, r); !maps.Equal(got, want) {
+			t.Errorf("%s: got the revisions %v, want %v", r.Resource, got, want)
+		}
+	}
 	if got := after.NodeAddresses(); !maps.Equal(got, addresses) {
 		t.Errorf("got the addresses %v", got)
 	}
-	if after.Revision() <= before.Revision() {
-		t.Errorf("revisions went from %d to %d", before.Revision(), after.Revision())
+	if after.History.Revision() <= before.History.Revision() {
+		t.Errorf("revisions went from %d to %d", before.History.Revision(), after.History.Revision())
 	}
 	for _, section := range restored.Sections {
 		for _, o := range section.Objects {
@@ -70,13 +82,14 @@ func expectRejected(t *testing.T, path, what string) {
 	if restored != nil {
 		t.Fatalf("%s: served", what)
 	}
-	if got := names(t, path); !slices.Contains(got, "snapshot.rejected") || slices.Contains(got, "snapshot") {
+	if got := names(t, path); !slices.Contains(got, snapshotFile+rejectedSuffix) || slices.Contains(got, snapshotFile) {
 		t.Fatalf("%s: not set aside: %q", what, got)
 	}
 	if _, err := d.Save(state(t, liveStore(t, 1)), 7, epoch); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	if again, _ := open(t, path).Load(); again == nil {
+	closeDir(t, d)
+	if again := loaded(t, path); again == nil {
 		t.Fatalf("%s: the next snapshot is not read", what)
 	}
 }
@@ -84,7 +97,7 @@ func expectRejected(t *testing.T, path, what string) {
 // TestDamagedSnapshot: one flipped bit anywhere, and every truncation.
 func TestDamagedSnapshot(t *testing.T) {
 	path := saved(t, liveStore(t, 20))
-	file := filepath.Join(path, "snapshot")
+	file := filepath.Join(path, snapshotFile)
 	whole, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -102,13 +115,13 @@ func TestDamagedSnapshot(t *testing.T) {
 			expectRejected(t, path, "bit flipped")
 			continue
 		}
-		if restored, _ := open(t, path).Load(); restored != nil {
+		if restored := loaded(t, path); restored != nil {
 			t.Fatalf("a bit flipped in byte %d of %d is not noticed", i, len(whole))
 		}
 	}
 	for length := range whole {
 		put(whole[:length])
-		if restored, _ := open(t, path).Load(); restored != nil {
+		if restored := loaded(t, path); restored != nil {
 			t.Fatalf("cut to %d of %d bytes, and not noticed", length, len(whole))
 		}
 	}
@@ -116,6 +129,11 @@ func TestDamagedSnapshot(t *testing.T) {
 	expectRejected(t, path, "one byte more")
 	put(bytes.Repeat([]byte("garbage\n"), 1000))
 	expectRejected(t, path, "garbage")
+	// A flipped bit in the version is damage, not another version.
+	damaged := bytes.Clone(whole)
+	damaged[len(magic)+3] ^= 1
+	put(damaged)
+	expectRejected(t, path, "another version with the checksum of this one")
 }
 
 // resealed is a file with the checksum that belongs to its contents.
@@ -132,7 +150,6 @@ func TestForeignSnapshot(t *testing.T) {
 	if _, err := c.write(good); err != nil {
 		t.Fatal(err)
 	}
-	body := good.Bytes()[:good.Len()-sha256.Size]
 	compressed := func(records ...byte) []byte {
 		b := bytes.NewBuffer(binary.BigEndian.AppendUint32([]byte(magic), version))
 		w := gzip.NewWriter(b)
@@ -153,13 +170,14 @@ func TestForeignSnapshot(t *testing.T) {
 	if _, err := (content{revision: 1 << 63, state: c.state}).write(tooGreat); err != nil {
 		t.Fatal(err)
 	}
-	newer := bytes.Clone(body)
-	newer[len(magic)+3] = version + 1
+	// A file whose records are those of a good one, with some more before the end.
+	withRecords := func(records ...byte) []byte {
+		return compressed(append([]byte{recordNode, 5, 'n', 'o', 'd', 'e', '0'}, append(records, recordEnd, 0)...)...)
+	}
 	for what, data := range map[string][]byte{
 		"of another node":           otherNode.Bytes(),
 		"the other file":            revisionOnly.Bytes(),
 		"a revision out of bounds":  tooGreat.Bytes(),
-		"of a later version":        resealed(newer),
 		"no records":                compressed(),
 		"an unknown record":         compressed(9, 0),
 		"a record without end":      compressed(recordObject, 200),
@@ -168,45 +186,277 @@ func TestForeignSnapshot(t *testing.T) {
 		"an object that is none":    compressed(recordNode, 1, 'n', recordSection, 1, 's', recordObject, 1, 0xff, recordEnd, 0),
 		"an address that is none":   compressed(recordNode, 1, 'n', recordAddress, 1, 'x', recordEnd, 0),
 		"a number that is none":     compressed(recordRevision, 1, 1, recordEnd, 0),
+		"a served number of none":   withRecords(recordServed, 1, 1),
+		"revisions without section": withRecords(recordShown, 1, 2),
+		"more revisions than there": withRecords(recordSection, 1, 's', recordShown, 1, 2),
+		"fewer revisions than that": withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 0),
+		"a revision without end":    withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 1, 0x80),
+		"a revision beyond 64 bits": withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 11}, bytes.Repeat([]byte{0xff}, 11)...)...),
 	} {
 		path := t.TempDir()
-		if err := os.WriteFile(filepath.Join(path, "snapshot"), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		expectRejected(t, path, what)
 	}
+	// What is compared with: it is not rejected because it was made here.
+	path := t.TempDir()
+	if err := os.WriteFile(filepath.Join(path, snapshotFile), good.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if loaded(t, path) == nil {
+		t.Error("the good one is not read")
+	}
 }
 
-// TestRevisionsGrow over processes that die at any time, whatever the clock says.
+// ofVersion is a whole file of another version of the format.
+func ofVersion(file []byte, v byte) []byte {
+	other := bytes.Clone(file[:len(file)-sha256.Size])
+	other[len(magic)+3] = v
+	return resealed(other)
+}
+
+// TestAnotherVersionIsLeftAlone until this version has a file of its own: whoever rolled a version out, or back, by
+// mistake finds the other one's as it was. Then there is one of each, so that they do not fill the disk.
+func TestAnotherVersionIsLeftAlone(t *testing.T) {
+	for _, v := range []byte{version - 1, version + 1, 0, 255} {
+		path := saved(t, liveStore(t, 2))
+		others := map[string][]byte{}
+		for _, name := range []string{snapshotFile, revisionFile} {
+			data, err := os.ReadFile(filepath.Join(path, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			others[name] = ofVersion(data, v)
+			if err := os.WriteFile(filepath.Join(path, name), others[name], 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect := func(when string, files map[string][]byte) {
+			t.Helper()
+			for name, want := range files {
+				if got, err := os.ReadFile(filepath.Join(path, name)); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("version %d, %s: %s is not as it was: %v", v, when, name, err)
+				}
+			}
+			if got := names(t, path); len(got) != len(files) && when != "replaced" {
+				t.Errorf("version %d, %s: there is %q", v, when, got)
+			}
+		}
+		for range 2 {
+			d := open(t, path)
+			if restored, minRevision := d.Load(); restored != nil || minRevision != 0 {
+				t.Fatalf("version %d is read as if it were this one's: %v %d", v, restored, minRevision)
+			}
+			closeDir(t, d)
+			expect("loaded", others)
+		}
+		d := open(t, path)
+		d.Load()
+		if err := d.Reserve(100); err != nil {
+			t.Fatal(err)
+		}
+		expect("reserved", map[string][]byte{snapshotFile: others[snapshotFile], revisionFile + rejectedSuffix: others[revisionFile], revisionFile: readFile(t, path, revisionFile)})
+		for range 2 {
+			if _, err := d.Save(state(t, liveStore(t, 1)), 100, epoch); err != nil {
+				t.Fatal(err)
+			}
+			expect("replaced", map[string][]byte{snapshotFile + rejectedSuffix: others[snapshotFile], revisionFile + rejectedSuffix: others[revisionFile]})
+		}
+		want := []string{revisionFile, revisionFile + rejectedSuffix, snapshotFile, snapshotFile + rejectedSuffix}
+		if got := names(t, path); !slices.Equal(got, want) {
+			t.Errorf("version %d: there is %q, want %q", v, got, want)
+		}
+		closeDir(t, d)
+		again := open(t, path)
+		if restored, minRevision := again.Load(); restored == nil || minRevision < 100 {
+			t.Errorf("version %d: this version's own is not read: %v %d", v, restored, minRevision)
+		}
+	}
+}
+
+func readFile(t *testing.T, path, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(path, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestFilesOfAnotherNodeAreLeftAlone: a disk may be moved to another node, and back.
+func TestFilesOfAnotherNodeAreLeftAlone(t *testing.T) {
+	path := saved(t, liveStore(t, 3))
+	snapshot, revision := readFile(t, path, snapshotFile), readFile(t, path, revisionFile)
+	for _, other := range []string{"node1", "", "node0.example", "a/../b", "node0" + rejectedSuffix} {
+		d := openAs(t, path, other)
+		if restored, minRevision := d.Load(); restored != nil || minRevision != 0 {
+			t.Fatalf("node %q is served what is node0's: %v %d", other, restored, minRevision)
+		}
+		theirs := *state(t, liveStore(t, 1))
+		theirs.NodeName = other
+		if _, err := d.Save(&theirs, 7, epoch); err != nil {
+			t.Fatal(err)
+		}
+		closeDir(t, d)
+		if !bytes.Equal(readFile(t, path, snapshotFile), snapshot) || !bytes.Equal(readFile(t, path, revisionFile), revision) {
+			t.Errorf("node %q has changed node0's files", other)
+		}
+		d = openAs(t, path, other)
+		if restored, _ := d.Load(); restored == nil || restored.NodeName != other || len(sectionOf(restored, facts.InputServices).Objects) != 1 {
+			t.Errorf("node %q does not find its own: %+v", other, restored)
+		}
+		closeDir(t, d)
+	}
+	if restored := loaded(t, path); restored == nil || len(sectionOf(restored, facts.InputServices).Objects) != 3 {
+		t.Errorf("node0 does not find its own again: %+v", restored)
+	}
+	for _, name := range names(t, path) {
+		if info, err := os.Stat(filepath.Join(path, name)); err != nil || info.IsDir() {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOneProcessAtATime has a directory, whatever its node: two would give out the same revisions, and overwrite what the
+// other one is writing.
+func TestOneProcessAtATime(t *testing.T) {
+	path := saved(t, liveStore(t, 1))
+	first := open(t, path)
+	first.Load()
+	before := names(t, path)
+	for _, nodeName := range []string{"node0", "node1"} {
+		second, err := Open(path, nodeName, logr.Discard())
+		if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "--state-dir") {
+			t.Errorf("%s: got %v", nodeName, err)
+		}
+		if err := second.Close(); err != nil {
+			t.Errorf("closing what was not had: %v", err)
+		}
+	}
+	if got := names(t, path); !slices.Equal(got, before) {
+		t.Errorf("there is %q, before there was %q", got, before)
+	}
+	if _, err := first.Save(state(t, liveStore(t, 2)), 7, epoch); err != nil {
+		t.Errorf("the one that has it cannot write any more: %v", err)
+	}
+	closeDir(t, first)
+	if restored := loaded(t, path); restored == nil || len(sectionOf(restored, facts.InputServices).Objects) != 2 {
+		t.Errorf("the next one finds %+v", restored)
+	}
+}
+
+// TestReadThoughItCannotBeLocked: what is there is served; it is the next snapshot that there will not be.
+func TestReadThoughItCannotBeLocked(t *testing.T) {
+	path := saved(t, liveStore(t, 1))
+	lock := filepath.Join(path, lockName)
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(lock, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(path, "node0", logr.Discard())
+	if err == nil || errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), lock) {
+		t.Errorf("got %v", err)
+	}
+	if restored, minRevision := d.Load(); restored == nil || minRevision == 0 {
+		t.Errorf("got %v %d", restored, minRevision)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func revisionsOf(h *history.History, r *history.Resource) map[types.NamespacedName]uint64 {
+	revisions := make(map[types.NamespacedName]uint64)
+	for key, o := range h.Objects(r) {
+		revisions[key] = o.Revision
+	}
+	return revisions
+}
+
+// TestRevisionsOfASection come back as they were, in whatever order, and only where there were any.
+func TestRevisionsOfASection(t *testing.T) {
+	_, slices3 := objects(t, 3)
+	for _, revisions := range [][]uint64{nil, {1, 2, 3}, {3, 2, 1}, {0, 0, 0}, {1 << 63, 1, 1<<64 - 1}, {7, 7, 1 << 62}} {
+		var shown []facts.Shown
+		for _, revision := range revisions {
+			shown = append(shown, facts.Shown{Revision: revision, Digest: revision * 0x9e3779b97f4a7c15})
+		}
+		written := &facts.State{NodeName: "node0", AsOf: epoch, Revision: 4711, Sections: []facts.Section{
+			{Input: facts.InputNodes, Objects: []*wire.Object{node(t, "node0", "a", "")}},
+			{Input: facts.InputEndpointSlices, Objects: slices3, Shown: shown},
+			{Input: facts.InputServices, Shown: []facts.Shown{}},
+		}}
+		path := t.TempDir()
+		d := open(t, path)
+		d.Load()
+		if _, err := d.Save(written, 5000, epoch); err != nil {
+			t.Fatal(err)
+		}
+		closeDir(t, d)
+		read := loaded(t, path)
+		if read == nil || read.Revision != 4711 {
+			t.Fatalf("got %+v", read)
+		}
+		for _, section := range written.Sections {
+			got := sectionOf(read, section.Input)
+			if got == nil || !slices.Equal(got.Shown, section.Shown) || (got.Shown == nil) != (section.Shown == nil) || len(got.Objects) != len(section.Objects) {
+				t.Fatalf("%s: got %+v, want %+v", section.Input, got, section)
+			}
+			for i, o := range got.Objects {
+				if !o.Equal(section.Objects[i]) || o.Name != section.Objects[i].Name {
+					t.Errorf("%s: object %d is another one", section.Input, i)
+				}
+			}
+		}
+		for i, o := range slices3 {
+			shownAt := read.ShownOf(history.EndpointSlices)
+			if shown == nil {
+				if len(shownAt) != 0 {
+					t.Errorf("shown at %v", shownAt)
+				}
+				continue
+			}
+			if got := shownAt[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}]; got != shown[i] {
+				t.Errorf("%s was shown at %v, read as %v", o.Name, shown[i], got)
+			}
+		}
+	}
+}
+
+// TestRevisionsGrow over processes that die at any time, with no clock to help.
 func TestRevisionsGrow(t *testing.T) {
 	path := t.TempDir()
 	var last uint64
 	for i := range 20 {
 		d := open(t, path)
 		restored, minRevision := d.Load()
-		s := storage.New(storage.Options{
-			NodeName: "node0", KeepKubernetesEndpoint: true, State: restored, MinRevision: minRevision,
-			Clock: func() time.Time { return epoch.Add(-time.Duration(i) * 24 * time.Hour) }, // a clock that is set back
-		})
-		if s.Revision() <= last {
-			t.Fatalf("process %d begins at %d, the one before ended at %d", i, s.Revision(), last)
+		s := emptyStore(minRevision)
+		if restored != nil {
+			s.Restore(restored)
 		}
-		if err := d.Reserve(s.Revision()); err != nil {
+		if s.History.Revision() <= last {
+			t.Fatalf("process %d begins at %d, the one before ended at %d", i, s.History.Revision(), last)
+		}
+		if err := d.Reserve(s.History.Revision()); err != nil {
 			t.Fatal(err)
 		}
 		fill(t, s, 3)
 		if i%3 == 0 {
-			if _, err := d.Save(state(t, s), s.Revision(), epoch); err != nil {
+			if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err != nil {
 				t.Fatal(err)
 			}
 			if i%2 == 0 { // also without the smaller file
-				if err := os.Remove(filepath.Join(path, "revision")); err != nil {
+				if err := os.Remove(filepath.Join(path, revisionFile)); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		s.Services().Remove("ns", "s000")
-		last = s.Revision()
+		last = s.History.Revision()
+		closeDir(t, d) // as the kernel does for a process that dies
 	}
 }
 
@@ -252,29 +502,34 @@ func TestDiskFull(t *testing.T) {
 	path := saved(t, s)
 	d := open(t, path)
 	d.Load()
-	if err := os.Symlink("/dev/full", filepath.Join(path, "snapshot.new")); err != nil {
+	if err := os.Symlink("/dev/full", filepath.Join(path, snapshotFile+asideSuffix)); err != nil {
 		t.Fatal(err)
 	}
 	s.Services().Replace([]*wire.Object{})
-	if _, err := d.Save(state(t, s), s.Revision(), epoch); err == nil || !strings.Contains(err.Error(), "no space left") {
+	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Fatalf("got %v", err)
 	}
-	if got := names(t, path); !slices.Equal(got, []string{"revision", "snapshot"}) {
+	if got := names(t, path); !slices.Equal(got, []string{revisionFile, snapshotFile}) {
 		t.Errorf("there is %q", got)
 	}
-	restored, _ := open(t, path).Load()
-	if !restored.Has(storage.InputServices) {
-		t.Error("the earlier snapshot is gone")
+	data := readFile(t, path, snapshotFile)
+	c, err := read(bytes.NewReader(data), int64(len(data)))
+	if err != nil || len(sectionOf(c.state, facts.InputServices).Objects) != 3 {
+		t.Errorf("the earlier snapshot is gone: %+v, %v", c, err)
 	}
-	if _, err := d.Save(state(t, s), s.Revision(), epoch); err != nil {
+	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err != nil {
 		t.Errorf("with space again: %v", err)
+	}
+	closeDir(t, d)
+	if restored := loaded(t, path); restored == nil || len(sectionOf(restored, facts.InputServices).Objects) != 0 {
+		t.Errorf("with space again there is %+v", restored)
 	}
 }
 
 // TestHalfWritten: what a process that died left aside is neither read nor in the way.
 func TestHalfWritten(t *testing.T) {
 	path := saved(t, liveStore(t, 1))
-	if err := os.WriteFile(filepath.Join(path, "snapshot.new"), []byte(magic+"half"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(path, snapshotFile+asideSuffix), []byte(magic+"half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d := open(t, path)
@@ -284,7 +539,7 @@ func TestHalfWritten(t *testing.T) {
 	if _, err := d.Save(state(t, liveStore(t, 2)), 1, epoch); err != nil {
 		t.Fatal(err)
 	}
-	if got := names(t, path); !slices.Equal(got, []string{"revision", "snapshot"}) {
+	if got := names(t, path); !slices.Equal(got, []string{revisionFile, snapshotFile}) {
 		t.Errorf("there is %q", got)
 	}
 }
@@ -293,7 +548,7 @@ func BenchmarkSave(b *testing.B) {
 	s := liveStore(b, 2000)
 	d := open(b, b.TempDir())
 	for b.Loop() {
-		size, err := d.Save(state(b, s), s.Revision(), epoch)
+		size, err := d.Save(state(b, s), s.History.Revision(), epoch)
 		if err != nil {
 			b.Fatal(err)
 		}

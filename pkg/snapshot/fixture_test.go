@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -15,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -43,16 +46,30 @@ func slice(tb testing.TB, service, address string) *wire.Object {
 }
 
 // liveStore is node0's, with that many governed Services.
-func liveStore(tb testing.TB, services int) *storage.Store {
+func liveStore(tb testing.TB, services int) *storagetest.Node {
 	tb.Helper()
-	s := storage.New(storage.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+	s := emptyStore(0)
 	fill(tb, s, services)
 	return s
 }
 
-func fill(tb testing.TB, s *storage.Store, services int) {
+// emptyStore is node0's, which knows nothing yet. Its process begins above the given revision.
+func emptyStore(after uint64) *storagetest.Node {
+	return storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true, After: after})
+}
+
+func fill(tb testing.TB, s *storagetest.Node, services int) {
 	tb.Helper()
-	var svcs, slices []*wire.Object
+	svcs, slices := objects(tb, services)
+	s.NodeLabels().Replace([]*wire.Object{node(tb, "node0", "a", ""), node(tb, "node1", "b", "")})
+	s.OwnNode().Replace([]*wire.Object{node(tb, "node0", "a", "")})
+	s.Services().Replace(svcs)
+	s.EndpointSlices().Replace(slices)
+}
+
+// objects are that many governed Services and their slices.
+func objects(tb testing.TB, services int) (svcs, slices []*wire.Object) {
+	tb.Helper()
 	for i := range services {
 		name := fmt.Sprintf("s%03d", i)
 		svcs = append(svcs, wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
@@ -60,14 +77,11 @@ func fill(tb testing.TB, s *storage.Store, services int) {
 		}}))
 		slices = append(slices, slice(tb, name, fmt.Sprintf("10.0.%d.%d", i>>8, i&255)))
 	}
-	s.NodeLabels().Replace([]*wire.Object{node(tb, "node0", "a", ""), node(tb, "node1", "b", "")})
-	s.Node().Replace([]*wire.Object{node(tb, "node0", "a", "")})
-	s.Services().Replace(svcs)
-	s.EndpointSlices().Replace(slices)
+	return svcs, slices
 }
 
 // largeStore is one whose snapshot has about 1 MiB.
-func largeStore(tb testing.TB) *storage.Store {
+func largeStore(tb testing.TB) *storagetest.Node {
 	tb.Helper()
 	s := liveStore(tb, 3)
 	random := rand.NewChaCha8([32]byte{})
@@ -81,21 +95,21 @@ func largeStore(tb testing.TB) *storage.Store {
 	return s
 }
 
-func state(tb testing.TB, s *storage.Store) *storage.State {
+func state(tb testing.TB, s *storagetest.Node) *facts.State {
 	tb.Helper()
-	state, err := s.State(epoch, false)
+	state, err := s.View.State("node0", epoch)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return state
 }
 
-// shown is what a Store serves, as text.
-func shown(tb testing.TB, s *storage.Store) string {
+// shown is what a Node serves, as text.
+func shown(tb testing.TB, s *storagetest.Node) string {
 	tb.Helper()
 	text := ""
-	for _, r := range []*storage.Resource{storage.Services, storage.EndpointSlices, storage.Nodes} {
-		objects, _, err := s.List(r, "")
+	for _, r := range []*history.Resource{history.Services, history.EndpointSlices, history.Nodes} {
+		objects, _, err := s.History.List(r, "", 0)
 		if err != nil {
 			tb.Fatalf("%s: %v", r.Resource, err)
 		}
@@ -111,27 +125,68 @@ func shown(tb testing.TB, s *storage.Store) string {
 	return text
 }
 
+// Names of node0's files.
+const (
+	snapshotFile = "snapshot-node0"
+	revisionFile = "revision-node0"
+)
+
+// open takes a directory for node0 until the test ends, or it is closed.
 func open(tb testing.TB, path string) *Dir {
 	tb.Helper()
-	d, err := Open(path, "node0", logr.Discard())
+	return openAs(tb, path, "node0")
+}
+
+func openAs(tb testing.TB, path, nodeName string) *Dir {
+	tb.Helper()
+	d, err := Open(path, nodeName, logr.Discard())
 	if err != nil {
 		tb.Fatal(err)
 	}
+	tb.Cleanup(func() { closeDir(tb, d) })
 	return d
 }
 
-// saved is a directory with a snapshot of a Store.
-func saved(tb testing.TB, s *storage.Store) string {
+// closeDir lets the next one open the directory. A second time it does nothing.
+func closeDir(tb testing.TB, d *Dir) {
+	tb.Helper()
+	if err := d.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		tb.Fatal(err)
+	}
+}
+
+// loaded is what a process finds that has node0's directory for a moment.
+func loaded(tb testing.TB, path string) *facts.State {
+	tb.Helper()
+	d := open(tb, path)
+	defer closeDir(tb, d)
+	state, _ := d.Load()
+	return state
+}
+
+// saved is a directory with a snapshot of a Node, which nobody has open.
+func saved(tb testing.TB, s *storagetest.Node) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "state")
 	d := open(tb, path)
+	defer closeDir(tb, d)
 	d.Load()
-	if _, err := d.Save(state(tb, s), s.Revision(), epoch); err != nil {
+	if _, err := d.Save(state(tb, s), s.History.Revision(), epoch); err != nil {
 		tb.Fatal(err)
 	}
 	return path
 }
 
+func sectionOf(state *facts.State, input string) *facts.Section {
+	for i := range state.Sections {
+		if state.Sections[i].Input == input {
+			return &state.Sections[i]
+		}
+	}
+	return nil
+}
+
+// names are those of the files of a directory, without the lock.
 func names(tb testing.TB, path string) []string {
 	tb.Helper()
 	entries, err := os.ReadDir(path)
@@ -140,7 +195,9 @@ func names(tb testing.TB, path string) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if e.Name() != lockName {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -30,7 +30,7 @@ import (
 // 8 bytes, big endian.
 const (
 	magic   = "agridsnp"
-	version = 1
+	version = 2
 	// headSize is what stands before the records.
 	headSize = len(magic) + 4
 )
@@ -43,21 +43,27 @@ const (
 	recordSection  = 4 // the name of an input; its objects follow
 	recordObject   = 5 // an object of the section, as a protobuf message
 	recordAddress  = 6 // the IP address of a node, a space and its name
-	recordEnd      = 15
+	recordServed   = 7 // a number: the revision of the history that the state was shown in
+	recordShown    = 8 // for each object of the section the revision at which it was shown, as a varint: the difference to
+	//                    the one before; and the digest of what was shown, 8 bytes
+	recordEnd = 15
 )
 
 // maxRecord bounds one record, in bytes: etcd takes no object above 1.5 MiB, unless told to.
 const maxRecord = 64 << 20
 
-// errFormat is told for a file that is not a whole one of this format.
+// errFormat is the error for a file that is not a whole one of this format.
 var errFormat = errors.New("damaged, or no snapshot")
+
+// errVersion is the error for a whole file of another version of the format.
+var errVersion = errors.New("its format is version")
 
 // content is what a file says.
 type content struct {
 	// revision is above every revision that was given out when the file was written.
 	revision uint64
 	// state is nil in the file "revision".
-	state *storage.State
+	state *facts.State
 }
 
 // write writes a file and returns its size in bytes.
@@ -75,6 +81,7 @@ func (c content) write(to io.Writer) (int64, error) {
 	records.number(recordRevision, c.revision)
 	if c.state != nil {
 		records.number(recordAsOf, uint64(c.state.AsOf.UnixMicro()))
+		records.number(recordServed, c.state.Revision)
 		records.body(c.state)
 	}
 	records.put(recordEnd, nil)
@@ -89,7 +96,7 @@ func (c content) write(to io.Writer) (int64, error) {
 }
 
 // digest is that of a state's contents, whenever they were true.
-func digest(state *storage.State) ([sha256.Size]byte, error) {
+func digest(state *facts.State) ([sha256.Size]byte, error) {
 	sum := sha256.New()
 	records := &recordWriter{to: sum}
 	records.body(state)
@@ -116,7 +123,7 @@ type recordWriter struct {
 }
 
 // body writes what a state consists of.
-func (w *recordWriter) body(state *storage.State) {
+func (w *recordWriter) body(state *facts.State) {
 	w.put(recordNode, []byte(state.NodeName))
 	for _, address := range slices.SortedFunc(maps.Keys(state.Addresses), netip.Addr.Compare) {
 		w.put(recordAddress, []byte(address.String()+" "+state.Addresses[address]))
@@ -127,7 +134,36 @@ func (w *recordWriter) body(state *storage.State) {
 			w.buffer = wire.AppendObject(w.buffer[:0], o.Meta, o.Body, 0)
 			w.put(recordObject, w.buffer)
 		}
+		if section.Shown != nil {
+			w.put(recordShown, appendShown(w.buffer[:0], section.Shown))
+		}
 	}
+}
+
+func appendShown(dst []byte, all []facts.Shown) []byte {
+	before := uint64(0)
+	for _, shown := range all {
+		dst = binary.AppendVarint(dst, int64(shown.Revision-before)) //nolint:gosec // wraps around, and back when it is read
+		dst = binary.BigEndian.AppendUint64(dst, shown.Digest)
+		before = shown.Revision
+	}
+	return dst
+}
+
+// readShown is the reverse of appendShown.
+func readShown(value []byte) ([]facts.Shown, error) {
+	all := []facts.Shown{}
+	before := uint64(0)
+	for len(value) > 0 {
+		difference, n := binary.Varint(value)
+		if n <= 0 || len(value) < n+8 {
+			return nil, fmt.Errorf("%w: a revision that cannot be read", errFormat)
+		}
+		before += uint64(difference) //nolint:gosec // as above
+		all = append(all, facts.Shown{Revision: before, Digest: binary.BigEndian.Uint64(value[n:])})
+		value = value[n+8:]
+	}
+	return all, nil
 }
 
 func (w *recordWriter) number(kind, n uint64) { w.put(kind, binary.BigEndian.AppendUint64(nil, n)) }
@@ -168,7 +204,7 @@ func read(file io.ReadSeeker, size int64) (content, error) {
 		return none, fmt.Errorf("%w: its checksum is wrong", errFormat)
 	}
 	if v := binary.BigEndian.Uint32(head[len(magic):]); v != version {
-		return none, fmt.Errorf("its format is version %d, this program reads version %d", v, version)
+		return none, fmt.Errorf("%w %d, this program reads %d", errVersion, v, version)
 	}
 	if _, err := file.Seek(int64(headSize), io.SeekStart); err != nil {
 		return none, err
@@ -183,7 +219,7 @@ func read(file io.ReadSeeker, size int64) (content, error) {
 // readRecords reads up to the record that ends them.
 func readRecords(from *bufio.Reader) (content, error) {
 	c := content{}
-	state := &storage.State{}
+	state := &facts.State{}
 	var value []byte
 	for {
 		kind, err := binary.ReadUvarint(from)
@@ -214,7 +250,7 @@ func readRecords(from *bufio.Reader) (content, error) {
 			micro, err = number(value)
 			state.AsOf = time.UnixMicro(int64(micro)) //nolint:gosec // bits, as they were written
 		case recordSection:
-			state.Sections = append(state.Sections, storage.Section{Input: string(value)})
+			state.Sections = append(state.Sections, facts.Section{Input: string(value)})
 		case recordObject:
 			if len(state.Sections) == 0 {
 				return content{}, fmt.Errorf("%w: an object outside of a section", errFormat)
@@ -224,6 +260,10 @@ func readRecords(from *bufio.Reader) (content, error) {
 				section := &state.Sections[len(state.Sections)-1]
 				section.Objects = append(section.Objects, o)
 			}
+		case recordServed:
+			state.Revision, err = number(value)
+		case recordShown:
+			err = addShown(state, value)
 		case recordAddress:
 			err = addAddress(state, string(value))
 		case recordEnd:
@@ -237,7 +277,21 @@ func readRecords(from *bufio.Reader) (content, error) {
 	}
 }
 
-func addAddress(state *storage.State, value string) error {
+// addShown adds to the section that was read last how its objects were shown.
+func addShown(state *facts.State, value []byte) error {
+	if len(state.Sections) == 0 {
+		return fmt.Errorf("%w: revisions outside of a section", errFormat)
+	}
+	section := &state.Sections[len(state.Sections)-1]
+	var err error
+	section.Shown, err = readShown(value)
+	if err == nil && len(section.Shown) != len(section.Objects) {
+		err = fmt.Errorf("%w: %d revisions of %d objects", errFormat, len(section.Shown), len(section.Objects))
+	}
+	return err
+}
+
+func addAddress(state *facts.State, value string) error {
 	text, name, _ := strings.Cut(value, " ")
 	address, err := netip.ParseAddr(text)
 	if err != nil {

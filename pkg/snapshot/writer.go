@@ -9,7 +9,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const (
@@ -24,15 +24,25 @@ const (
 	retryAfter = 6
 )
 
-// Writer writes the State of a Store to a Dir, rarely: in every hour at most HourlyBytes and one snapshot, and
-// one when the process ends.
+// Source is what snapshots are taken of. *view.View is one.
+type Source interface {
+	// Content grows when something changes that is worth a new snapshot at once.
+	Content() uint64
+	// State is what a node is served from.
+	State(nodeName string, asOf time.Time) (*facts.State, error)
+}
+
+// Writer writes the State of a Source to a Dir, rarely: in every hour at most HourlyBytes and one snapshot, and one when
+// the process ends.
 type Writer struct {
-	Dir   *Dir
-	Store *storage.Store
+	Dir    *Dir
+	Source Source
+	// Live is closed once the Source has a State.
+	Live <-chan struct{}
+	// Revision is the newest that the process gave out.
+	Revision func() uint64
 	// AsOf is when the upstream last confirmed the state.
 	AsOf func() time.Time
-	// WithEndpoints tells whether the legacy Endpoints are asked for.
-	WithEndpoints func() bool
 	// Delay is DefaultDelay if 0.
 	Delay time.Duration
 	// Clock is the real one if nil.
@@ -69,10 +79,10 @@ func (w *Writer) Stats() Stats {
 func (w *Writer) Run(ctx context.Context) {
 	w.prepare(ctx)
 	select {
-	case <-w.Store.Live():
+	case <-w.Live:
 	case <-ctx.Done():
 		select {
-		case <-w.Store.Live():
+		case <-w.Live:
 			w.write(ctx, true)
 		default:
 		}
@@ -107,7 +117,7 @@ func (w *Writer) prepare(ctx context.Context) {
 		w.saved, w.asOf = w.Dir.sum, w.Dir.asOf
 	}
 	w.note(func(s *Stats) { s.Size = w.Dir.size })
-	if err := w.Dir.Reserve(w.Store.Revision()); err != nil {
+	if err := w.Dir.Reserve(w.Revision()); err != nil {
 		klog.FromContext(ctx).Error(err, "Nothing can be kept in the state directory, trying again", "directory", w.Dir.path)
 		w.note(func(s *Stats) { s.Errors, s.Err = s.Errors+1, err })
 	}
@@ -127,12 +137,12 @@ func pause(delay time.Duration, size int64) time.Duration {
 
 // write writes if there is something new.
 func (w *Writer) write(ctx context.Context, last bool) {
-	asOf, content := w.AsOf(), w.Store.Content()
+	asOf, content := w.AsOf(), w.Source.Content()
 	stale := asOf.Sub(w.asOf) >= refreshAfter
 	if content == w.content && (last || !stale) {
 		return
 	}
-	state, err := w.Store.State(asOf, w.WithEndpoints())
+	state, err := w.Source.State(w.Dir.nodeName, asOf)
 	var sum [sha256.Size]byte
 	if err == nil {
 		sum, err = digest(state)
@@ -144,7 +154,7 @@ func (w *Writer) write(ctx context.Context, last bool) {
 	var size int64
 	now := w.Clock.Now()
 	if err == nil {
-		size, err = w.Dir.Save(state, w.Store.Revision(), now)
+		size, err = w.Dir.Save(state, w.Revision(), now)
 	}
 	logger := klog.FromContext(ctx)
 	before := w.Stats().Err

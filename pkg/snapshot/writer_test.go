@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -14,7 +15,9 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
@@ -27,13 +30,19 @@ type author struct {
 	asOf  time.Time
 }
 
-func newAuthor(t *testing.T, path string, s *storage.Store) *author {
+func newAuthor(t *testing.T, path string, s *storagetest.Node) *author {
 	t.Helper()
 	d := open(t, path)
 	d.Load()
+	return newAuthorOf(t, d, s)
+}
+
+// newAuthorOf is newAuthor in a directory that was loaded.
+func newAuthorOf(t *testing.T, d *Dir, s *storagetest.Node) *author {
+	t.Helper()
 	a := &author{t: t, clock: clocktesting.NewFakeClock(epoch), asOf: epoch}
 	a.Writer = &Writer{
-		Dir: d, Store: s, AsOf: func() time.Time { return a.asOf }, WithEndpoints: func() bool { return false }, Clock: a.clock,
+		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return a.asOf }, Clock: a.clock,
 	}
 	a.prepare(t.Context())
 	return a
@@ -82,7 +91,7 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	a.pass(10 * time.Minute)
 	a.expectWrites("a rollout in another unit", 2)
 	for i := range 10 {
-		s.Node().Apply(node(t, "node0", "a", fmt.Sprint(i)))
+		s.OwnNode().Apply(node(t, "node0", "a", fmt.Sprint(i)))
 		a.pass(time.Minute)
 	}
 	a.expectWrites("reports of the node's status", 2)
@@ -94,20 +103,61 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 		a.tick(t.Context())
 	}
 	a.expectWrites("with the upstream away nothing is confirmed", 4)
-	if restored, _ := open(t, path).Load(); restored.AsOf.Before(asOf.Add(-time.Hour)) || restored.AsOf.After(asOf) {
+	closeDir(t, a.Dir)
+	if restored := loaded(t, path); restored.AsOf.Before(asOf.Add(-time.Hour)) || restored.AsOf.After(asOf) {
 		t.Errorf("the snapshot is as of %s, the upstream was last heard of at %s", restored.AsOf, asOf)
 	}
 
-	again := newAuthor(t, path, liveStore(t, 3))
-	again.Store.EndpointSlices().Apply(rollout)
-	again.Store.Node().Apply(node(t, "node0", "a", "9"))
+	// The next process begins with the snapshot, and the upstream says the same again; of what it begins with it writes
+	// nothing before that.
+	d := open(t, path)
+	restored, minRevision := d.Load()
+	next := emptyStore(minRevision)
+	next.Restore(restored)
+	next.View.ServeRestored()
+	again := newAuthorOf(t, d, next)
 	again.clock.SetTime(a.clock.Now())
 	again.AsOf = func() time.Time { return asOf }
-	for range 100 {
-		again.clock.Step(DefaultDelay)
-		again.tick(t.Context())
+	pass := func() {
+		for range 100 {
+			again.clock.Step(DefaultDelay)
+			select {
+			case <-next.Live():
+				again.tick(t.Context())
+			default:
+			}
+		}
 	}
+	pass()
+	svcs, slices3 := objects(t, 3)
+	slices3[1] = rollout
+	next.Services().Replace(svcs)
+	next.EndpointSlices().Replace(slices3)
+	next.OwnNode().Replace([]*wire.Object{node(t, "node0", "a", "9")})
+	next.NodeLabels().Replace([]*wire.Object{node(t, "node0", "a", ""), node(t, "node1", "b", ""), node(t, "node2", "b", "")})
+	pass()
 	again.expectWrites("a process started anew finds it as it is", 0)
+	next.Services().Remove("ns", "s000")
+	pass()
+	again.expectWrites("and writes what is new", 1)
+	closeDir(t, d)
+	if got := loaded(t, path); len(sectionOf(got, facts.InputServices).Objects) != 2 || got.Revision != next.History.Revision() {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestRevisionsAreWorthASnapshot: an object that went and came back as it was has another revision, which is what a client
+// compares.
+func TestRevisionsAreWorthASnapshot(t *testing.T) {
+	s := liveStore(t, 3)
+	a := newAuthor(t, t.TempDir(), s)
+	a.pass(10 * time.Minute)
+	a.expectWrites("a new directory", 1)
+	svcs, _ := objects(t, 3)
+	s.Services().Remove("ns", "s001")
+	s.Services().Apply(svcs[1])
+	a.pass(10 * time.Minute)
+	a.expectWrites("deleted and created again", 2)
 }
 
 // TestBytesPerHour: a node of a busy cluster.
@@ -143,7 +193,7 @@ func TestBytesPerHourOverRestarts(t *testing.T) {
 		s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.8.%d.9", i%256)))
 		d := open(t, path)
 		d.Load()
-		w := &Writer{Dir: d, Store: s, AsOf: func() time.Time { return now }, WithEndpoints: func() bool { return false }}
+		w := &Writer{Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return now }}
 		clock := clocktesting.NewFakeClock(now)
 		w.Clock = clock
 		w.prepare(t.Context())
@@ -152,10 +202,11 @@ func TestBytesPerHourOverRestarts(t *testing.T) {
 		now = clock.Now()
 		if got := w.Stats(); got.Writes > 0 {
 			bytes, size = bytes+got.Bytes, got.Size
-			if err := os.Chtimes(filepath.Join(path, "snapshot"), now, now); err != nil { // the file system's clock is not ours
+			if err := os.Chtimes(filepath.Join(path, snapshotFile), now, now); err != nil { // the file system's clock is not ours
 				t.Fatal(err)
 			}
 		}
+		closeDir(t, d)
 	}
 	if bytes > uint64(HourlyBytes+size) || bytes < HourlyBytes/2 {
 		t.Errorf("%d bytes in an hour, snapshots of %d", bytes, size)
@@ -167,7 +218,7 @@ func TestWritingFails(t *testing.T) {
 	path := t.TempDir()
 	s := liveStore(t, 3)
 	a := newAuthor(t, path, s)
-	aside := filepath.Join(path, "snapshot.new")
+	aside := filepath.Join(path, snapshotFile+asideSuffix)
 	if err := os.Mkdir(aside, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -191,18 +242,44 @@ func TestWritingFails(t *testing.T) {
 func TestLastWrite(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		path := t.TempDir()
-		s := storage.New(storage.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
+		s := emptyStore(0)
 		if live {
 			fill(t, s, 3)
 		}
 		d := open(t, path)
 		d.Load()
-		w := &Writer{Dir: d, Store: s, AsOf: time.Now, WithEndpoints: func() bool { return true }}
+		w := &Writer{Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		w.Run(ctx)
-		if restored, _ := open(t, path).Load(); (restored != nil) != live {
+		closeDir(t, d)
+		if restored := loaded(t, path); (restored != nil) != live {
 			t.Errorf("live %v: got %v", live, restored)
 		}
+	}
+}
+
+// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and nobody confirms it.
+func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
+	path := saved(t, liveStore(t, 3))
+	before, err := os.ReadFile(filepath.Join(path, snapshotFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, path)
+	restored, minRevision := d.Load()
+	s := emptyStore(minRevision)
+	s.Restore(restored)
+	s.View.ServeRestored()
+	s.SetDeadNodes(map[string]struct{}{"node1": {}})
+	w := &Writer{Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now, Delay: time.Millisecond}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	w.Run(ctx)
+	if got := w.Stats(); got.Writes != 0 || got.Errors != 0 || got.Size != int64(len(before)) {
+		t.Errorf("got %+v", got)
+	}
+	if after, err := os.ReadFile(filepath.Join(path, snapshotFile)); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("it is not as it was: %v", err)
 	}
 }

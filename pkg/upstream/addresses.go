@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -30,7 +30,7 @@ const (
 type addresses struct {
 	// nodes is the source of the nodes' metadata.
 	nodes *source
-	store *storage.Store
+	facts *facts.Facts
 	clock func() time.Time
 
 	mu sync.Mutex
@@ -38,20 +38,14 @@ type addresses struct {
 	listed time.Time
 }
 
-// ListAddresses lists the nodes and gives the Store the names of all by their addresses, unless it did that less
-// than 10 minutes ago or the upstream is away; listed tells whether it did. Before the Store is complete it
+// ListAddresses lists the nodes and gives the facts the names of all by their addresses, unless it did that less
+// than 10 minutes ago or the upstream is away; listed tells whether it did. Before the facts are complete it
 // waits for that. It may take minutes. The error is that of the list; it counts as one.
 func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
-	for {
-		changed, err := u.addresses.store.Readable(storage.EndpointSlices)
-		if err == nil {
-			break
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false, nil
-		}
+	select {
+	case <-u.addresses.facts.Live():
+	case <-ctx.Done():
+		return false, nil
 	}
 	if !u.addresses.due() {
 		return false, nil
@@ -62,7 +56,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
-	u.addresses.store.SetNodeAddresses(names)
+	u.addresses.facts.SetNodeAddresses(names)
 	return true, nil
 }
 

@@ -16,7 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
@@ -54,7 +55,7 @@ func addressLists(api *upstreamtest.API) []upstreamtest.Request {
 	})
 }
 
-func addressesOf(s *storage.Store) string {
+func addressesOf(s *storagetest.Node) string {
 	known := s.NodeAddresses()
 	var all []string
 	for _, address := range slices.SortedFunc(maps.Keys(known), netip.Addr.Compare) {
@@ -118,7 +119,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 
 	// Before the first sync it waits, and ends with its context.
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
-	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Store: storage.New(storage.Options{}), NodeName: "node0", Clock: clock.read})
+	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts, NodeName: "node0", Clock: clock.read})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,9 +178,9 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 // followAt is follow on an API with a clock, until the view is complete.
 func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *follower {
 	t.Helper()
-	f := &follower{t: t, api: api, store: storage.New(storage.Options{NodeName: "node0"})}
+	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
-	f.upstream, err = New(Options{Config: &rest.Config{Host: serve(t, api)}, Store: f.store, NodeName: "node0", FollowKubernetesEndpoints: true, Clock: clock})
+	f.upstream, err = New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true, Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *foll
 		<-done
 	})
 	eventually(t, func() string {
-		if _, err := f.store.Readable(storage.EndpointSlices); err != nil {
+		if _, err := f.store.History.Readable(history.EndpointSlices); err != nil {
 			return err.Error()
 		}
 		watches := 0

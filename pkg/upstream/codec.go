@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -143,7 +143,7 @@ func encodeTyped(decoded runtime.Object) (runtime.Object, error) {
 }
 
 func encodeItem(item runtime.Object) (*object, error) {
-	typed, ok := item.(storage.Typed)
+	typed, ok := item.(history.Typed)
 	if !ok {
 		return nil, fmt.Errorf("a %T has no protobuf form", item)
 	}

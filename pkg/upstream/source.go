@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -37,7 +37,7 @@ type source struct {
 	// optional is what SourceState.Optional says.
 	optional bool
 	client   rest.Interface
-	input    *storage.Input
+	input    *facts.Input
 	clock    func() time.Time
 
 	start sync.Once

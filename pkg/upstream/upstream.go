@@ -15,7 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 var parameterCodec = runtime.NewParameterCodec(scheme)
@@ -24,8 +25,8 @@ var parameterCodec = runtime.NewParameterCodec(scheme)
 type Options struct {
 	// Config leads to the upstream, with the wrapper's own credentials.
 	Config *rest.Config
-	// Store is filled.
-	Store *storage.Store
+	// Facts are filled.
+	Facts *facts.Facts
 	// NodeName is this node's; "" if it is not known, then no Node is asked for.
 	NodeName string
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
@@ -39,7 +40,7 @@ type Upstream struct {
 	// sources are started in this order.
 	sources []*source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand  map[*storage.Resource]*source
+	onDemand  map[*history.Resource]*source
 	addresses *addresses
 
 	mu      sync.Mutex
@@ -58,7 +59,7 @@ func New(options Options) (*Upstream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
-	u := &Upstream{onDemand: make(map[*storage.Resource]*source)}
+	u := &Upstream{onDemand: make(map[*history.Resource]*source)}
 	add := func(s *source) *source {
 		s.clock = options.Clock
 		s.state.Name, s.state.Optional = s.name, s.optional
@@ -70,23 +71,23 @@ func New(options Options) (*Upstream, error) {
 		return s
 	}
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	endpoints := storage.Endpoints.GroupVersionResource
-	followed := add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
-	u.addresses = &addresses{nodes: followed, store: options.Store, clock: options.Clock}
+	endpoints := history.Endpoints.GroupVersionResource
+	followed := add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Facts.Input(facts.InputNodes)})
+	u.addresses = &addresses{nodes: followed, facts: options.Facts, clock: options.Clock}
 	if options.NodeName != "" {
-		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Store.Node()})
+		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Facts.Input(facts.InputNode)})
 	}
-	add(&source{name: "services", resource: storage.Services.GroupVersionResource, input: options.Store.Services()})
-	add(&source{name: "endpointslices", resource: storage.EndpointSlices.GroupVersionResource, input: options.Store.EndpointSlices()})
+	add(&source{name: "services", resource: history.Services.GroupVersionResource, input: options.Facts.Input(facts.InputServices)})
+	add(&source{name: "endpointslices", resource: history.EndpointSlices.GroupVersionResource, input: options.Facts.Input(facts.InputEndpointSlices)})
 	if options.FollowKubernetesEndpoints {
 		add(&source{
 			name: "kubernetes-endpoints", resource: endpoints, namespace: "default", optional: true,
-			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Store.KubernetesEndpoints(),
+			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Facts.Input(facts.InputKubernetesEndpoints),
 		})
 	}
-	legacy := add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Store.Endpoints()})
+	legacy := add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Facts.Input(facts.InputEndpoints)})
 	legacy.demanded = false
-	u.onDemand[storage.Endpoints] = legacy
+	u.onDemand[history.Endpoints] = legacy
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
 	}
@@ -134,12 +135,21 @@ func (u *Upstream) Run(ctx context.Context) {
 
 // Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also
 // before Run.
-func (u *Upstream) Demand(r *storage.Resource) {
+func (u *Upstream) Demand(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		u.mu.Lock()
 		s.demanded = true
 		u.mu.Unlock()
 		u.launch(s)
+	}
+}
+
+// Dismiss ends what Demand began.
+func (u *Upstream) Dismiss(r *history.Resource) {
+	if s := u.onDemand[r]; s != nil {
+		u.mu.Lock()
+		s.demanded = false
+		u.mu.Unlock()
 	}
 }
 
@@ -192,6 +202,16 @@ func (u *Upstream) Reachable() bool {
 		asked = asked || state.Err != nil
 	}
 	return !asked
+}
+
+// Silent reports whether nothing at all was heard of the upstream yet, no error either.
+func (u *Upstream) Silent() bool {
+	for _, state := range u.States() {
+		if state.Started && (state.Err != nil || !state.LastContact.IsZero()) {
+			return false
+		}
+	}
+	return true
 }
 
 // States are those of all sources.

@@ -23,12 +23,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/storage"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/tlstest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
@@ -46,16 +48,16 @@ func TestMain(m *testing.M) {
 type follower struct {
 	t        *testing.T
 	api      *upstreamtest.API
-	store    *storage.Store
+	store    *storagetest.Node
 	upstream *Upstream
 }
 
 // follow runs an Upstream against the address until the test ends.
 func follow(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 	t.Helper()
-	f := &follower{t: t, api: api, store: storage.New(storage.Options{NodeName: "node0"})}
+	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
-	f.upstream, err = New(Options{Config: config, Store: f.store, NodeName: "node0", FollowKubernetesEndpoints: true})
+	f.upstream, err = New(Options{Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,19 +128,19 @@ func service(name string) *corev1.Service {
 }
 
 // names are those of what the Store shows of a resource, or why it shows nothing.
-func (f *follower) names(r *storage.Resource) string {
-	objects, _, err := f.store.List(r, "")
+func (f *follower) names(r *history.Resource) string {
+	objects, _, err := f.store.History.List(r, "", 0)
 	if err != nil {
 		return err.Error()
 	}
 	var names []string
 	for _, o := range objects {
-		names = append(names, o.Name())
+		names = append(names, o.Name)
 	}
 	return strings.Join(names, ",")
 }
 
-func (f *follower) expect(r *storage.Resource, want string) {
+func (f *follower) expect(r *history.Resource, want string) {
 	f.t.Helper()
 	eventually(f.t, func() string {
 		if got := f.names(r); got != want {
@@ -150,9 +152,9 @@ func (f *follower) expect(r *storage.Resource, want string) {
 
 func (f *follower) expectSynced() {
 	f.t.Helper()
-	f.expect(storage.Services, "a,b,c")
-	f.expect(storage.EndpointSlices, "a-1")
-	f.expect(storage.Nodes, "node0")
+	f.expect(history.Services, "a,b,c")
+	f.expect(history.EndpointSlices, "a-1")
+	f.expect(history.Nodes, "node0")
 	eventually(f.t, func() string {
 		if n := f.store.NodeCount(); n != 2 {
 			return fmt.Sprintf("%d nodes are known", n)
@@ -173,9 +175,9 @@ func (f *follower) state(name string) SourceState {
 }
 
 // events are what the Store's log holds of a resource after a revision.
-func (f *follower) events(r *storage.Resource, after uint64) string {
+func (f *follower) events(r *history.Resource, after uint64) string {
 	f.t.Helper()
-	cursor, err := f.store.Watch(r, after)
+	cursor, err := f.store.History.Watch(r, after)
 	if err != nil {
 		return err.Error()
 	}
@@ -185,7 +187,7 @@ func (f *follower) events(r *storage.Resource, after uint64) string {
 	}
 	var all []string
 	for _, e := range events {
-		all = append(all, string(e.Type)+" "+e.Object.Name())
+		all = append(all, string(e.Type)+" "+e.Object.Name)
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")
@@ -225,9 +227,9 @@ func TestSyncsThrough(t *testing.T) {
 			f := followNew(t, behaviour)
 			f.expectSynced()
 			f.api.Put(service("d"))
-			f.expect(storage.Services, "a,b,c,d")
+			f.expect(history.Services, "a,b,c,d")
 			f.api.Delete(service("b"))
-			f.expect(storage.Services, "a,c,d")
+			f.expect(history.Services, "a,c,d")
 			f.api.Put(node("node2", "c"))
 			eventually(t, func() string {
 				if n := f.store.NodeCount(); n != 3 {
@@ -289,10 +291,10 @@ func TestRequests(t *testing.T) {
 		t.Error("the source of Endpoints says that it is started")
 	}
 	for range 3 {
-		f.upstream.Demand(storage.Endpoints)
+		f.upstream.Demand(history.Endpoints)
 	}
-	f.expect(storage.Endpoints, "kubernetes")
-	f.upstream.Demand(storage.Services)
+	f.expect(history.Endpoints, "kubernetes")
+	f.upstream.Demand(history.Services)
 }
 
 // TestManagedFieldsAreDroppedAtTheDoor: they are half of an object and no client of the wrapper reads them.
@@ -301,9 +303,9 @@ func TestManagedFieldsAreDroppedAtTheDoor(t *testing.T) {
 	for _, jsonOnly := range []bool{false, true} {
 		f := followNew(t, upstreamtest.Behaviour{JSONOnly: jsonOnly})
 		f.expectSynced()
-		o, _, err := f.store.Get(storage.Services, "default", "a")
-		if err != nil {
-			t.Fatal(err)
+		o, err := f.store.History.Get(history.Services, types.NamespacedName{Namespace: "default", Name: "a"}, 0)
+		if err != nil || o == nil {
+			t.Fatalf("got %v, %v", o, err)
 		}
 		typed, err := o.Decode()
 		if err != nil {
@@ -320,7 +322,7 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{})
 	f.expectSynced()
-	before := f.store.Revision()
+	before := f.store.History.Revision()
 	lists := f.state("services").Lists
 	// Failing keeps the watches from coming back before the changes are made and the history is gone.
 	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
@@ -332,14 +334,14 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	f.api.Put(service("d"))
 	f.api.Forget()
 	f.api.Behave(upstreamtest.Behaviour{})
-	f.expect(storage.Services, "a,b,d")
+	f.expect(history.Services, "a,b,d")
 	eventually(t, func() string {
 		if now := f.state("services").Lists; now <= lists {
 			return "no relist"
 		}
 		return ""
 	})
-	if got, want := f.events(storage.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
+	if got, want := f.events(history.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
 		t.Errorf("got events %q, want %q", got, want)
 	}
 	eventually(t, func() string {
@@ -348,7 +350,7 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 		}
 		return ""
 	})
-	if got := f.events(storage.EndpointSlices, before); got != "" {
+	if got := f.events(history.EndpointSlices, before); got != "" {
 		t.Errorf("nothing of the slices changed, got events %q", got)
 	}
 }
@@ -372,11 +374,11 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 		}
 		return ""
 	})
-	f.expect(storage.Services, storage.ErrNotReady.Error())
+	f.expect(history.Services, history.ErrNotReady.Error())
 
 	stop := serveAt(t, address, api, nil)
 	f.expectSynced()
-	before := f.store.Revision()
+	before := f.store.History.Revision()
 	stop()
 	eventually(t, func() string {
 		if s := f.state("services"); s.Err == nil || !s.Synced {
@@ -384,11 +386,11 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 		}
 		return ""
 	})
-	f.expect(storage.Services, "a,b,c")
+	f.expect(history.Services, "a,b,c")
 	api.Put(service("d"))
 	serveAt(t, address, api, nil)
-	f.expect(storage.Services, "a,b,c,d")
-	if got := f.events(storage.Services, before); got != "ADDED d" {
+	f.expect(history.Services, "a,b,c,d")
+	if got := f.events(history.Services, before); got != "ADDED d" {
 		t.Errorf("got events %q", got)
 	}
 	eventually(t, func() string {
@@ -433,13 +435,13 @@ func serveAt(t *testing.T, address string, handler http.Handler, certificate *tl
 func TestAbsentResource(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{Absent: []string{"endpointslices"}})
-	f.expect(storage.Services, "a,b,c")
-	f.expect(storage.EndpointSlices, storage.ErrAbsent.Error())
+	f.expect(history.Services, "a,b,c")
+	f.expect(history.EndpointSlices, history.ErrAbsent.Error())
 	if s := f.state("endpointslices"); !s.Absent || s.Err == nil {
 		t.Errorf("got %+v", s)
 	}
 	f.api.Behave(upstreamtest.Behaviour{})
-	f.expect(storage.EndpointSlices, "a-1")
+	f.expect(history.EndpointSlices, "a-1")
 	if s := f.state("endpointslices"); s.Absent || !s.Synced {
 		t.Errorf("got %+v", s)
 	}
@@ -474,7 +476,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 	second := ca.Issue(t, "upstream")
 	serveAt(t, address, api, &second)
 	api.Put(service("d"))
-	f.expect(storage.Services, "a,b,c,d")
+	f.expect(history.Services, "a,b,c,d")
 
 	// One of another CA is not believed.
 	stranger := tlstest.NewAuthority(t).Issue(t, "upstream")
@@ -490,7 +492,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 		}
 		return ""
 	})
-	g.expect(storage.Services, storage.ErrNotReady.Error())
+	g.expect(history.Services, history.ErrNotReady.Error())
 }
 
 // TestNamelessObjectsDoNotBreakTheStream: bookmarks have no name by nature; an event without one is passed over.
@@ -505,7 +507,7 @@ func TestNamelessObjectsDoNotBreakTheStream(t *testing.T) {
 		}})
 		f.expectSynced()
 		f.api.Put(service("d"))
-		f.expect(storage.Services, "a,b,c,d")
+		f.expect(history.Services, "a,b,c,d")
 		if lists := f.state("services").Lists; lists != 1 {
 			t.Errorf("the stream was broken: %d lists", lists)
 		}
@@ -541,7 +543,7 @@ func TestThousandsOfEventsArrive(t *testing.T) {
 	t.Parallel()
 	f := followNew(t, upstreamtest.Behaviour{})
 	f.expectSynced()
-	before := f.store.Revision()
+	before := f.store.History.Revision()
 	const changes = 500
 	for i := range changes {
 		changed := service("a")
@@ -549,7 +551,7 @@ func TestThousandsOfEventsArrive(t *testing.T) {
 		f.api.Put(changed)
 	}
 	eventually(t, func() string {
-		if n := strings.Count(f.events(storage.Services, before), "MODIFIED a"); n != changes {
+		if n := strings.Count(f.events(history.Services, before), "MODIFIED a"); n != changes {
 			return fmt.Sprintf("%d events of %d", n, changes)
 		}
 		return ""
@@ -563,7 +565,7 @@ func TestBadConfiguration(t *testing.T) {
 		"file that is not there": {Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CertFile: "/nonexistent", KeyFile: "/nonexistent"}},
 		"address that is none":   {Host: "http://%zz"},
 	} {
-		if _, err := New(Options{Config: config, Store: storage.New(storage.Options{})}); err == nil {
+		if _, err := New(Options{Config: config, Facts: storagetest.New(storagetest.Options{}).Facts}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -572,11 +574,11 @@ func TestBadConfiguration(t *testing.T) {
 // TestDemandOutsideOfRun does nothing, and does not use up the start.
 func TestDemandOutsideOfRun(t *testing.T) {
 	api := smallCluster()
-	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Store: storage.New(storage.Options{})})
+	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts})
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Demand(storage.Endpoints)
+	u.Demand(history.Endpoints)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -587,7 +589,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 		return slices.ContainsFunc(u.States(), func(s SourceState) bool { return s.Name == "endpoints" && s.Started })
 	}
 	eventually(t, func() string {
-		u.Demand(storage.Endpoints)
+		u.Demand(history.Endpoints)
 		if !started() {
 			return "Endpoints are not followed"
 		}
@@ -595,7 +597,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 	})
 	cancel()
 	<-done
-	u.Demand(storage.Endpoints)
+	u.Demand(history.Endpoints)
 	for _, s := range u.States() {
 		if s.Name == "node" {
 			t.Error("without a node's name no Node is to be asked for")
@@ -610,9 +612,9 @@ func TestListWithoutRevisionIsWatchedFromItsNewestItem(t *testing.T) {
 	for _, jsonOnly := range []bool{false, true} {
 		f := followNew(t, upstreamtest.Behaviour{NoListRevision: true, JSONOnly: jsonOnly})
 		f.expectSynced()
-		c, _, err := f.store.Get(storage.Services, "default", "c")
+		c, err := f.store.History.Get(history.Services, types.NamespacedName{Namespace: "default", Name: "c"}, 0)
 		if err != nil || c == nil {
-			t.Fatal(err)
+			t.Fatalf("got %v, %v", c, err)
 		}
 		watches := 0
 		eventually(t, func() string {
@@ -646,7 +648,7 @@ func TestNamelessObjectInAList(t *testing.T) {
 		}
 		return ""
 	})
-	f.expect(storage.Services, storage.ErrNotReady.Error())
+	f.expect(history.Services, history.ErrNotReady.Error())
 	api.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
 	f.expectSynced()
 }

@@ -15,6 +15,7 @@ const (
 	metaNamespace       = 3
 	metaUID             = 5
 	metaResourceVersion = 6
+	metaGeneration      = 7
 	metaLabels          = 11
 	metaAnnotations     = 12
 	metaManagedFields   = 17
@@ -122,9 +123,61 @@ func addMapEntry(to *map[string]string, entry []byte) error {
 	return f.err
 }
 
-// Equal tells whether two versions differ in nothing but their resourceVersion and managedFields.
+// Equal reports whether two versions differ in nothing but their resourceVersion and managedFields.
 func (o *Object) Equal(other *Object) bool {
 	return bytes.Equal(o.Meta, other.Meta) && bytes.Equal(o.Body, other.Body)
+}
+
+// annotationTriggerTime is set by the endpoint controllers, on the whole object, when any of its endpoints changes.
+const annotationTriggerTime = "endpoints.kubernetes.io/last-change-trigger-time"
+
+// SameMeta reports whether two values of Object.Meta differ in nothing but the generation and the time of the last
+// change of endpoints. Both change with every endpoint of an object, so on an object of which a viewer sees only some
+// endpoints they tell that viewer of changes elsewhere.
+func SameMeta(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	left, right := fieldsOf(a), fieldsOf(b)
+	for {
+		more, other := nextOfContent(&left), nextOfContent(&right)
+		if more != other || left.err != nil || right.err != nil {
+			return false
+		}
+		if !more {
+			return true
+		}
+		if !bytes.Equal(left.encoded, right.encoded) {
+			return false
+		}
+	}
+}
+
+// nextOfContent is fields.next for an ObjectMeta, without the fields that SameMeta passes over.
+func nextOfContent(f *fields) bool {
+	for f.next() {
+		switch f.number {
+		case metaGeneration:
+		case metaAnnotations:
+			if key, _ := mapKey(f.value); string(key) != annotationTriggerTime {
+				return true
+			}
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// mapKey is the key of one entry of a map<string,string> field.
+func mapKey(entry []byte) (key []byte, ok bool) {
+	f := fieldsOf(entry)
+	for f.next() {
+		if f.number == 1 {
+			key, ok = f.value, true
+		}
+	}
+	return key, ok
 }
 
 // Size is the length of what AppendObject appends.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,6 +85,11 @@ func isReady(endpoint *discoveryv1.Endpoint) bool {
 func normalize(object metav1.Object) {
 	object.SetResourceVersion("")
 	object.SetManagedFields(nil)
+	// These change with endpoints that the viewer does not see, and are no event of their own.
+	object.SetGeneration(0)
+	annotations := maps.Clone(object.GetAnnotations())
+	delete(annotations, corev1.EndpointsLastChangeTriggerTime)
+	object.SetAnnotations(annotations)
 	if slice, ok := object.(*discoveryv1.EndpointSlice); ok && len(slice.Endpoints) == 0 {
 		slice.Endpoints = nil
 	}

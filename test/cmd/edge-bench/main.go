@@ -23,13 +23,14 @@ import (
 // options are the flags.
 type options struct {
 	components, wrapper, controller string
-	// part is what is measured: wrapper, grids, or all.
+	// part is what is measured: wrapper, grids, large, or all, which is all but large.
 	part         string
 	gridUnits    int
 	fleet        fleet
 	lists        int
 	events, rate int
 	relabels     int
+	elsewhere    time.Duration
 }
 
 func main() {
@@ -38,7 +39,7 @@ func main() {
 	flags.StringVar(&o.components, "components", "bin/components", "binary of the cluster's components")
 	flags.StringVar(&o.wrapper, "wrapper", "bin/application-grid-wrapper", "binary of the wrapper")
 	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
-	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, or all")
+	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, large (1,000,000 endpoints on 10,000 nodes), or all, which is all but large")
 	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
 	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
@@ -47,6 +48,7 @@ func main() {
 	flags.IntVar(&o.lists, "lists", 20, "lists per kind of list")
 	flags.IntVar(&o.events, "events", 1000, "changes of slices whose way to a watcher is timed")
 	flags.IntVar(&o.rate, "rate", 100, "changes per second")
+	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other units change, at the rate")
 	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
@@ -76,8 +78,11 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		return measureGrids(ctx, o)
+	case "large":
+		o.fleet = fleet{nodes: 10_000, units: 1000, services: 20_000, endpoints: 50}
+		return measureWrapper(ctx, o)
 	}
-	return fmt.Errorf("--part=%s: it is wrapper, grids or all", o.part)
+	return fmt.Errorf("--part=%s: it is wrapper, grids, large or all", o.part)
 }
 
 // measureWrapper starts the cluster, measures, and prints the table.
@@ -97,6 +102,12 @@ func measureWrapper(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
+	if o.part == "large" {
+		// A kube-proxy that asks the API server directly would write the rules of a million endpoints for minutes.
+		for _, n := range c.Nodes() {
+			n.KubeProxy.Kill()
+		}
+	}
 	// Nobody keeps the fleet's nodes alive; without this it would mark them all dead in the midst of it.
 	c.ControllerManager.Kill()
 
@@ -106,6 +117,9 @@ func measureWrapper(ctx context.Context, o options) (err error) {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "loaded (%s)\n", time.Since(begin).Round(time.Second))
+	if o.part == "large" {
+		return measureLarge(ctx, c, o)
+	}
 	return measure(ctx, c, o)
 }
 

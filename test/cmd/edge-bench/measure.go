@@ -61,6 +61,9 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	}
 	t.add("resident memory after sync", "", afterSync, "")
 
+	if err := measureElsewhere(ctx, c, node, other, o, &t); err != nil {
+		return err
+	}
 	// From here on only the wrapper and the bench's own clients matter.
 	for _, n := range []*cluster.Node{other, node} {
 		n.KubeProxy.Kill()
@@ -85,6 +88,41 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 		return err
 	}
 	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	t.print(os.Stdout)
+	return nil
+}
+
+// measureLarge takes the figures of a cluster that is larger than a node should follow without a hub.
+func measureLarge(ctx context.Context, c *cluster.Cluster, o options) error {
+	node, err := c.Node(viewer)
+	if err != nil {
+		return err
+	}
+	var t table
+	started, err := restart(ctx, node.Wrapper)
+	if err != nil {
+		return err
+	}
+	t.add("wrapper: start to ready", "", milliseconds(started), "")
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"after sync", func() error { return nil }},
+		{"after lists", func() error { return measureLists(ctx, c, node, o, false, &t) }},
+		{"after events", func() error { return measureEvents(ctx, c, node, o, &t) }},
+		{"after relabels", func() error { return measureRelabels(ctx, c, node, o, &t) }},
+	} {
+		if err := step.do(); err != nil {
+			return err
+		}
+		used, err := memory(node.Wrapper.PID())
+		if err != nil {
+			return err
+		}
+		t.add("resident memory "+step.name, "", used, "")
+	}
+	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper, no kube-proxy\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	t.print(os.Stdout)
 	return nil
 }

@@ -1,4 +1,4 @@
-package storage
+package view
 
 import (
 	"errors"
@@ -9,10 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -24,8 +25,6 @@ type LocalEndpoint struct {
 
 // localPortName is the name of the port of default/kubernetes.
 const localPortName = "https"
-
-var kubernetesService = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
 
 // ParseLocalEndpoint reads an IP address and a TCP port. The error says what is wrong.
 func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
@@ -40,66 +39,22 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 	return LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
 }
 
-// localEndpointState is what rewrites default/kubernetes. Its annotations stand on the Endpoints object; a
-// client may ask for slices only, so that one object has an input of its own.
-type localEndpointState struct {
-	synced bool
-	// held tells whether the object is there.
-	held        bool
-	annotations map[string]string
-}
-
-// kubernetesEndpointsInput takes the annotations of the Endpoints object default/kubernetes.
-func (s *Store) kubernetesEndpointsInput() *Input {
-	set := func(held bool, annotations map[string]string) {
-		s.local.held, s.local.annotations = held, annotations
-		if svc := s.services[kubernetesService]; svc != nil {
-			for c, g := range svc.groups {
-				for _, b := range g.members {
-					s.publish(c, b)
-				}
-			}
-		}
-	}
-	return &Input{
-		name: InputKubernetesEndpoints,
-		apply: func(o *wire.Object) {
-			if nameOf(o) == kubernetesService {
-				set(true, o.Annotations)
-			}
-		},
-		remove: func(types.NamespacedName) { set(false, nil) },
-		names: func() []types.NamespacedName {
-			if s.local.held {
-				return []types.NamespacedName{kubernetesService}
-			}
-			return nil
-		},
-		synced: func() { s.local.synced = true },
-		absent: func(absent bool) { s.local.synced = s.local.synced || absent },
-	}
-}
-
-// localSynced tells whether it is known how default/kubernetes is to be shown.
-func (s *Store) localSynced() bool {
-	return s.options.KeepKubernetesEndpoint || s.options.LocalEndpoint != nil || s.local.synced
-}
-
-// localEndpointFor is what stands in for the endpoints of this object; nil for "leave it as it is".
+// localEndpointFor is what replaces the endpoints of an object; nil for "leave it as it is".
 //
-// The flag is nearer to the node than an annotation, and the object's own annotation is nearer than that of
-// the Endpoints object of the same Service.
-func (s *Store) localEndpointFor(b *backend) *LocalEndpoint {
-	if s.options.KeepKubernetesEndpoint || b.service == nil || b.service.name != kubernetesService {
+// The flag is nearer to the node than an annotation, and the object's own annotation is nearer than that of the
+// Endpoints object of the same Service.
+func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
+	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
 		return nil
 	}
-	if s.options.LocalEndpoint != nil {
-		return s.options.LocalEndpoint
+	if v.options.LocalEndpoint != nil {
+		return v.options.LocalEndpoint
 	}
-	for _, annotations := range []map[string]string{b.upstream.Annotations, s.local.annotations} {
+	for _, annotations := range []map[string]string{o.Upstream.Annotations, v.facts.KubernetesAnnotations()} {
 		local, err := annotatedLocalEndpoint(annotations)
 		if err != nil {
-			s.options.Logger.Error(err, "Ignoring the local endpoint of default/kubernetes", "annotations", []string{superedgev1.AnnotationLocalEndpoint, superedgev1.AnnotationLocalPort})
+			v.options.Logger.Error(err, "Ignoring the local endpoint of default/kubernetes",
+				"annotations", []string{superedgev1.AnnotationLocalEndpoint, superedgev1.AnnotationLocalPort})
 			continue
 		}
 		if local != nil {
@@ -107,6 +62,14 @@ func (s *Store) localEndpointFor(b *backend) *LocalEndpoint {
 		}
 	}
 	return nil
+}
+
+// body is the body of default/kubernetes with this endpoint only.
+func (local LocalEndpoint) body(r *history.Resource) ([]byte, error) {
+	if r == history.EndpointSlices {
+		return localEndpointSlice(local)
+	}
+	return localEndpoints(local)
 }
 
 func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, error) {
@@ -136,7 +99,7 @@ func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	return bodyOf(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesService.Name},
+		ObjectMeta:  metav1.ObjectMeta{Name: facts.KubernetesService.Name},
 		AddressType: family,
 		Endpoints: []discoveryv1.Endpoint{{
 			Addresses:  []string{local.IP.String()},
@@ -152,7 +115,7 @@ func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
 
 func localEndpoints(local LocalEndpoint) ([]byte, error) {
 	return bodyOf(&corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Name: kubernetesService.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: facts.KubernetesService.Name},
 		Subsets: []corev1.EndpointSubset{{
 			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
 			Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
@@ -160,7 +123,7 @@ func localEndpoints(local LocalEndpoint) ([]byte, error) {
 	})
 }
 
-func bodyOf(typed Typed) ([]byte, error) {
+func bodyOf(typed history.Typed) ([]byte, error) {
 	message, err := typed.Marshal()
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package storage
+package view_test
 
 import (
 	"bytes"
@@ -12,9 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -40,11 +45,11 @@ func endpointsOn(tb testing.TB, namespace, name string, nodes ...string) *wire.O
 }
 
 // addressesShown is which nodes' addresses Endpoints show, those that are not ready in brackets.
-func addressesShown(t *testing.T, s *Store, namespace, name string) string {
+func addressesShown(t *testing.T, s *storagetest.Node, namespace, name string) string {
 	t.Helper()
-	o, found, err := s.Get(Endpoints, namespace, name)
-	if err != nil || !found {
-		t.Fatalf("Endpoints %s: found %v, %v", name, found, err)
+	o, err := s.History.Get(history.Endpoints, types.NamespacedName{Namespace: namespace, Name: name}, 0)
+	if err != nil || o == nil {
+		t.Fatalf("Endpoints %s: got %v, %v", name, o, err)
 	}
 	typed, err := o.Decode()
 	if err != nil {
@@ -65,7 +70,7 @@ func addressesShown(t *testing.T, s *Store, namespace, name string) string {
 // TestDeadNodesHideTheirEndpoints: of governed Services and of others, in slices and in Endpoints, and no
 // others; and they are shown again.
 func TestDeadNodesHideTheirEndpoints(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{testService(t, "governed", `["zone"]`), testService(t, "open", "")})
 	s.EndpointSlices().Replace([]*wire.Object{
 		testSlice(t, "governed", "governed", "node-a1", "node-a2", "node-b1"), testSlice(t, "open", "open", "node-a1", "node-a2", "node-b1"),
@@ -86,7 +91,7 @@ func TestDeadNodesHideTheirEndpoints(t *testing.T) {
 	} {
 		s.SetDeadNodes(nodeSet(step.dead...))
 		for name, want := range map[string]string{"governed": step.governed, "open": step.open, "nobodys": "node-a1,node-a2,node-b1"} {
-			if got := nodesShown(t, s, name); got != want {
+			if got := nodesShown(t, s.History, name); got != want {
 				t.Errorf("step %d, %v dead: slice %s shows %s, want %s", i, step.dead, name, got, want)
 			}
 		}
@@ -95,10 +100,12 @@ func TestDeadNodesHideTheirEndpoints(t *testing.T) {
 				t.Errorf("step %d, %v dead: Endpoints %s show %s, want %s", i, step.dead, name, got, want)
 			}
 		}
-		for _, stats := range s.Stats() {
-			want := map[*Resource]EndpointCount{EndpointSlices: {step.keptSlices, step.hiddenSlices}, Endpoints: {step.keptLegacy, step.hiddenOfLegacy}}[stats.Resource]
-			if stats.Endpoints != want {
-				t.Errorf("step %d, %v dead: %s are counted as %+v, want %+v", i, step.dead, stats.Resource.Resource, stats.Endpoints, want)
+		for r, want := range map[*history.Resource]view.EndpointCount{
+			history.EndpointSlices: {Kept: step.keptSlices, Hidden: step.hiddenSlices}, history.Endpoints: {Kept: step.keptLegacy, Hidden: step.hiddenOfLegacy},
+			history.Services: {}, history.Nodes: {},
+		} {
+			if got := s.View.Endpoints(r); got != want {
+				t.Errorf("step %d, %v dead: %s are counted as %+v, want %+v", i, step.dead, r.Resource, got, want)
 			}
 		}
 	}
@@ -106,7 +113,7 @@ func TestDeadNodesHideTheirEndpoints(t *testing.T) {
 
 // TestADeadNodeTouchesOnlyItsSlices: the others keep their revision, and the same set again changes nothing.
 func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	for i := range 50 {
 		s.Services().Apply(testService(t, fmt.Sprintf("svc-%d", i), ""))
 		node := "node-b1"
@@ -115,8 +122,8 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 		}
 		s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("svc-%d", i), fmt.Sprintf("svc-%d", i), "node-a1", node))
 	}
-	before := s.Revision()
-	cursor, err := s.Watch(EndpointSlices, before)
+	before := s.History.Revision()
+	cursor, err := s.History.Watch(history.EndpointSlices, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +135,7 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 		}
 		for _, e := range events {
 			if e.Type != watch.Modified || e.Object.Revision <= before {
-				t.Errorf("%s of %s at %d", e.Type, e.Object.Name(), e.Object.Revision)
+				t.Errorf("%s of %s at %d", e.Type, e.Object.Name, e.Object.Revision)
 			}
 		}
 		_, changed, err := cursor.Next(100)
@@ -147,7 +154,7 @@ func TestADeadNodeTouchesOnlyItsSlices(t *testing.T) {
 // TestADeadEndpointMatchesNoKey: of a Service with several keys the next one decides, for all of its slices, and
 // what is dead stays hidden whatever key decides.
 func TestADeadEndpointMatchesNoKey(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "svc", `["zone","*"]`))
 	s.EndpointSlices().Apply(testSlice(t, "near", "svc", "node-a2"))
 	s.EndpointSlices().Apply(testSlice(t, "far", "svc", "node-b1", "node-b2"))
@@ -163,13 +170,13 @@ func TestADeadEndpointMatchesNoKey(t *testing.T) {
 		{[]string{"node-b1"}, "node-a2", "", "node-a2,(node-a2)"},
 		{nil, "node-a2", "", "node-a2,(node-a2)"},
 	} {
-		before := s.Revision()
-		cursor, err := s.Watch(EndpointSlices, before)
+		before := s.History.Revision()
+		cursor, err := s.History.Watch(history.EndpointSlices, before)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.SetDeadNodes(nodeSet(step.dead...))
-		near, far, endpoints := nodesShown(t, s, "near"), nodesShown(t, s, "far"), addressesShown(t, s, "ns", "svc")
+		near, far, endpoints := nodesShown(t, s.History, "near"), nodesShown(t, s.History, "far"), addressesShown(t, s, "ns", "svc")
 		if near != step.near || far != step.far || endpoints != step.endpoints {
 			t.Errorf("%v dead: near shows %q, far %q, Endpoints %q; want %+v", step.dead, near, far, endpoints, step)
 		}
@@ -185,7 +192,7 @@ func TestADeadEndpointMatchesNoKey(t *testing.T) {
 func TestDeadBeforeItIsKnown(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		for _, keys := range []string{"", `["zone"]`, `["zone","*"]`} {
-			s := New(Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
+			s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
 			if early {
 				s.SetDeadNodes(nodeSet("node-a2", "node-new"))
 			}
@@ -195,21 +202,21 @@ func TestDeadBeforeItIsKnown(t *testing.T) {
 			if !early {
 				s.SetDeadNodes(nodeSet("node-a2", "node-new"))
 			}
-			if got := nodesShown(t, s, "svc"); got != "node-a1" {
+			if got := nodesShown(t, s.History, "svc"); got != "node-a1" {
 				t.Errorf("early %v, keys %s: shows %s", early, keys, got)
 			}
 			s.EndpointSlices().Apply(testSlice(t, "svc", "svc", "node-new", "node-a1"))
 			s.NodeLabels().Apply(testNode(t, "node-new", "a"))
-			if got := nodesShown(t, s, "svc"); got != "node-a1" {
+			if got := nodesShown(t, s.History, "svc"); got != "node-a1" {
 				t.Errorf("early %v, keys %s: with a new node it shows %s", early, keys, got)
 			}
 			s.NodeLabels().Remove("", "node-new")
 			s.NodeLabels().Apply(testNode(t, "node-new", "a"))
-			if got := nodesShown(t, s, "svc"); got != "node-a1" {
+			if got := nodesShown(t, s.History, "svc"); got != "node-a1" {
 				t.Errorf("early %v, keys %s: when the node comes back it shows %s", early, keys, got)
 			}
 			s.SetDeadNodes(nil)
-			if got := nodesShown(t, s, "svc"); got != "node-new,node-a1" {
+			if got := nodesShown(t, s.History, "svc"); got != "node-new,node-a1" {
 				t.Errorf("early %v, keys %s: revived it shows %s", early, keys, got)
 			}
 		}
@@ -219,21 +226,21 @@ func TestDeadBeforeItIsKnown(t *testing.T) {
 // TestTheKubernetesServiceOutlivesItsNodes: its Endpoints and its slice are not hidden, governed or not.
 func TestTheKubernetesServiceOutlivesItsNodes(t *testing.T) {
 	for _, annotations := range []map[string]string{nil, {"topologyKeys": `["zone","*"]`}} {
-		s := syncedStore(t, Options{})
+		s := syncedStore(t, storagetest.Options{})
 		s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: annotations}}))
 		s.EndpointSlices().Apply(wiretest.Object(&discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, NodeName: ptr.To("node-a2")}},
 		}))
 		s.Endpoints().Replace([]*wire.Object{endpointsOn(t, "default", "kubernetes", "node-a2")})
-		before := s.Revision()
+		before := s.History.Revision()
 		s.SetDeadNodes(nodeSet("node-a2"))
-		if s.Revision() != before {
+		if s.History.Revision() != before {
 			t.Errorf("annotations %v: something of default/kubernetes changed", annotations)
 		}
-		o, _, err := s.Get(EndpointSlices, "default", "kubernetes")
-		if err != nil {
-			t.Fatal(err)
+		o, err := s.History.Get(history.EndpointSlices, facts.KubernetesService, 0)
+		if err != nil || o == nil {
+			t.Fatalf("got %v, %v", o, err)
 		}
 		typed, err := o.Decode()
 		if err != nil {
@@ -262,14 +269,14 @@ func TestHintsStayWhereNothingIsGoverned(t *testing.T) {
 		}
 		return wiretest.Object(s)
 	}
-	body := func(s *Store) []byte {
-		o, _, err := s.Get(EndpointSlices, "ns", "svc")
-		if err != nil {
-			t.Fatal(err)
+	body := func(s *storagetest.Node) []byte {
+		o, err := s.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc"}, 0)
+		if err != nil || o == nil {
+			t.Fatalf("got %v, %v", o, err)
 		}
-		return o.body
+		return o.Body
 	}
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "svc", ""))
 	whole := slice("node-a1", "node-a2", "node-b1")
 	s.EndpointSlices().Apply(whole)
@@ -287,27 +294,30 @@ func TestHintsStayWhereNothingIsGoverned(t *testing.T) {
 	}
 }
 
-// TestADeadNodeLeavesNothingBehind: neither in the index nor in the count.
+// TestADeadNodeLeavesNothingBehind: neither in the count nor in what is known. The index is package facts' own.
 func TestADeadNodeLeavesNothingBehind(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.SetDeadNodes(nodeSet("node-a2", "stray"))
 	s.Services().Apply(testService(t, "svc", ""))
 	s.EndpointSlices().Apply(testSlice(t, "svc", "svc", "node-a1", "node-a2", "stray"))
+	if c := s.View.Endpoints(history.EndpointSlices); c != (view.EndpointCount{Kept: 1, Hidden: 2}) {
+		t.Errorf("counted: %+v", c)
+	}
 	s.SetDeadNodes(nodeSet("stray"))
 	s.EndpointSlices().Replace(nil)
 	s.Services().Replace(nil)
 	s.NodeLabels().Replace(nil)
 	s.SetDeadNodes(nil)
-	if n := len(s.nodes) + len(s.services) + len(s.dead); n != 0 {
-		t.Errorf("left: nodes %v, services %v, dead %v", s.nodes, s.services, s.dead)
+	if n := s.NodeCount() + len(s.DeadNodes()); n != 0 {
+		t.Errorf("left: %d nodes, dead %v", s.NodeCount(), s.DeadNodes())
 	}
-	if c := s.endpointslices.table.endpoints; c != (EndpointCount{}) {
+	if c := s.View.Endpoints(history.EndpointSlices); c != (view.EndpointCount{}) {
 		t.Errorf("counted: %+v", c)
 	}
 }
 
 func TestNodeAddresses(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	v4, v6, mapped := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("::ffff:10.0.0.2")
 	given := map[netip.Addr]string{v4: "node-a2", v6: "node-a2", mapped: "node-b1"}
 	s.SetNodeAddresses(given)
@@ -332,12 +342,12 @@ func TestNodeAddresses(t *testing.T) {
 func BenchmarkNodeDies(b *testing.B) {
 	s := fleet(b)
 	r := rand.New(rand.NewPCG(2, 2))
-	before := s.Revision()
+	before := s.History.Revision()
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
 		s.SetDeadNodes(nodeSet(fmt.Sprintf("node-%d", r.IntN(20)*50)))
 		i++
 	}
-	b.ReportMetric(float64(s.Revision()-before)/float64(i), "events/op")
+	b.ReportMetric(float64(s.History.Revision()-before)/float64(i), "events/op")
 }

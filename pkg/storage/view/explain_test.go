@@ -1,4 +1,4 @@
-package storage
+package view_test
 
 import (
 	"fmt"
@@ -9,9 +9,14 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
-func explain(t *testing.T, s *Store, service, asNode string) *Explanation {
+func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Explanation {
 	t.Helper()
 	e, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: service}, asNode)
 	if err != nil {
@@ -21,7 +26,7 @@ func explain(t *testing.T, s *Store, service, asNode string) *Explanation {
 }
 
 func TestExplain(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.NodeLabels().Apply(testNode(t, "node-x", ""))
 	for name, keys := range map[string]string{"free": "", "strict": `["zone"]`, "ordered": `["zone","*"]`, "broken": `zone`, "lacking": `["rack"]`, "two": `["rack","zone"]`} {
 		s.Services().Apply(testService(t, name, keys))
@@ -63,13 +68,13 @@ func TestExplain(t *testing.T) {
 	if e := explain(t, s, "strict", ""); e.Kept != 0 || !strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead") {
 		t.Errorf("got %+v", e)
 	}
-	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "nothing"}, ""); err != ErrNoService { //nolint:errorlint // that very value
+	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "nothing"}, ""); err != view.ErrNoService { //nolint:errorlint // that very value
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, "nowhere"); err != ErrNoNode { //nolint:errorlint // that very value
+	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, "nowhere"); err != view.ErrNoNode { //nolint:errorlint // that very value
 		t.Errorf("got %v", err)
 	}
-	if _, err := newStore(nil, 0).Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, ""); err != ErrNotReady { //nolint:errorlint // that very value
+	if _, err := newStore().Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, ""); err != history.ErrNotReady { //nolint:errorlint // that very value
 		t.Errorf("got %v", err)
 	}
 }
@@ -81,24 +86,24 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
 	nodes := []string{"node-a1", "node-a2", "node-b1", "node-b2", "elsewhere", ""}
 	for round := range 300 {
-		s := newStore(nil, 0)
-		c := cloud{InputNode: nil, InputServices: {testService(t, "svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`))}}
+		s := newStore()
+		c := cloud{facts.InputNode: nil, facts.InputServices: {testService(t, "svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`))}}
 		for _, name := range nodes[:4] {
-			c[InputNodes] = append(c[InputNodes], testNode(t, name, pick("a", "b")))
+			c[facts.InputNodes] = append(c[facts.InputNodes], testNode(t, name, pick("a", "b")))
 		}
 		for i := range 1 + random.IntN(3) {
 			var on []string
 			for range random.IntN(4) {
 				on = append(on, pick(nodes...))
 			}
-			c[InputEndpointSlices] = append(c[InputEndpointSlices], testSlice(t, fmt.Sprint("svc-", i), "svc", on...))
+			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices], testSlice(t, fmt.Sprint("svc-", i), "svc", on...))
 		}
 		c.fill(s, inputsOf)
 		s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
 
 		// As seen from here, and from another node that is asked itself.
 		for _, as := range []string{"node-a1", "node-a2"} {
-			there := New(Options{NodeName: as, KeepKubernetesEndpoint: true})
+			there := storagetest.New(storagetest.Options{NodeName: as, KeepKubernetesEndpoint: true})
 			c.fill(there, inputsOf)
 			there.SetDeadNodes(s.DeadNodes())
 			var told, shown []string
@@ -107,7 +112,7 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 					told = append(told, x.Slice+" "+x.Addresses[0]+" "+x.Node)
 				}
 			}
-			objects, _, err := there.List(EndpointSlices, "ns")
+			objects, _, err := there.History.List(history.EndpointSlices, "ns", 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +122,7 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, x := range typed.(*discoveryv1.EndpointSlice).Endpoints {
-					shown = append(shown, o.Name()+" "+x.Addresses[0]+" "+*x.NodeName)
+					shown = append(shown, o.Name+" "+x.Addresses[0]+" "+*x.NodeName)
 				}
 			}
 			if fmt.Sprint(told) != fmt.Sprint(shown) {
@@ -129,7 +134,7 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 
 // TestExplanationOfASnapshot says that it is one.
 func TestExplanationOfASnapshot(t *testing.T) {
-	before := newStore(nil, 0)
+	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
 	e := explain(t, restored(t, before), "strict", "")
 	if len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "snapshot of "+time.Unix(1, 0).UTC().Format("2006")) || e.Kept != 2 {

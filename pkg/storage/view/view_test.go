@@ -1,12 +1,13 @@
-package storage
+package view_test
 
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -50,11 +54,11 @@ func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Objec
 }
 
 // nodesShown is which nodes' endpoints a slice shows.
-func nodesShown(t *testing.T, s *Store, name string) string {
+func nodesShown(t *testing.T, h *history.History, name string) string {
 	t.Helper()
-	o, found, err := s.Get(EndpointSlices, "ns", name)
-	if err != nil || !found {
-		t.Fatalf("slice %s: found %v, %v", name, found, err)
+	o, err := h.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: name}, 0)
+	if err != nil || o == nil {
+		t.Fatalf("slice %s: got %v, %v", name, o, err)
 	}
 	typed, err := o.Decode()
 	if err != nil {
@@ -68,11 +72,11 @@ func nodesShown(t *testing.T, s *Store, name string) string {
 }
 
 // syncedStore has two nodes per zone, of which node-a1 is this one, and no objects.
-func syncedStore(tb testing.TB, options Options) *Store {
+func syncedStore(tb testing.TB, options storagetest.Options) *storagetest.Node {
 	tb.Helper()
 	options.NodeName = "node-a1"
 	options.KeepKubernetesEndpoint = true
-	s := New(options)
+	s := storagetest.New(options)
 	s.NodeLabels().Replace([]*wire.Object{testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b"), testNode(tb, "node-b2", "b")})
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
@@ -84,7 +88,7 @@ func syncedStore(tb testing.TB, options Options) *Store {
 func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 	names := []string{"nodes", "services", "slices"}
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
-		s := New(Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
+		s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
 		fill := []func(){
 			func() {
 				s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a"), testNode(t, "node-b1", "b")})
@@ -93,13 +97,13 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 			func() { s.EndpointSlices().Replace([]*wire.Object{testSlice(t, "svc-1", "svc", "node-a1", "node-b1")}) },
 		}
 		for i, step := range order {
-			if _, err := s.Readable(EndpointSlices); err != ErrNotReady { //nolint:errorlint // that very value
+			if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady { //nolint:errorlint // that very value
 				t.Fatalf("readable after %d steps of %v: %v", i, order, err)
 			}
-			if _, _, err := s.List(EndpointSlices, ""); err != ErrNotReady { //nolint:errorlint // that very value
+			if _, _, err := s.History.List(history.EndpointSlices, "", 0); err != history.ErrNotReady { //nolint:errorlint // that very value
 				t.Fatalf("listed after %d steps of %v: %v", i, order, err)
 			}
-			changed, _ := s.Readable(EndpointSlices)
+			changed, _ := s.History.Readable(history.EndpointSlices)
 			fill[step]()
 			if i == len(order)-1 {
 				select {
@@ -109,22 +113,22 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 				}
 			}
 		}
-		if got := nodesShown(t, s, "svc-1"); got != "node-a1" {
+		if got := nodesShown(t, s.History, "svc-1"); got != "node-a1" {
 			t.Errorf("order %v shows %s", order, got)
 		}
 	}
 }
 
 func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
-	s := New(Options{NodeName: "n"})
+	s := storagetest.New(storagetest.Options{NodeName: "n"})
 	s.NodeLabels().Replace(nil)
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
-	if _, err := s.Readable(EndpointSlices); err != ErrNotReady { //nolint:errorlint // that very value
+	if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady { //nolint:errorlint // that very value
 		t.Fatalf("readable before it is known how default/kubernetes is to be shown: %v", err)
 	}
 	s.KubernetesEndpoints().Replace(nil)
-	if _, err := s.Readable(EndpointSlices); err != nil {
+	if _, err := s.History.Readable(history.EndpointSlices); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -132,7 +136,7 @@ func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
 // TestRelabelTouchesOnlyItsSlices: of many slices, only those with endpoints on the relabelled node get a new
 // revision, and they do get one.
 func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	for i := range 50 {
 		s.Services().Apply(testService(t, fmt.Sprintf("svc-%d", i), `["zone"]`))
 		node := "node-b1"
@@ -141,8 +145,8 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 		}
 		s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("svc-%d", i), fmt.Sprintf("svc-%d", i), "node-a1", node))
 	}
-	before := s.Revision()
-	cursor, err := s.Watch(EndpointSlices, before)
+	before := s.History.Revision()
+	cursor, err := s.History.Watch(history.EndpointSlices, before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,24 +157,24 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 	}
 	for _, e := range events {
 		if e.Type != watch.Modified || e.Object.Revision <= before {
-			t.Errorf("%s of %s at %d", e.Type, e.Object.Name(), e.Object.Revision)
+			t.Errorf("%s of %s at %d", e.Type, e.Object.Name, e.Object.Revision)
 		}
 	}
-	if got := nodesShown(t, s, "svc-10"); got != "node-a1,node-b2" {
+	if got := nodesShown(t, s.History, "svc-10"); got != "node-a1,node-b2" {
 		t.Errorf("shows %s", got)
 	}
 	// A label that governs nothing changes nothing.
-	before = s.Revision()
+	before = s.History.Revision()
 	s.NodeLabels().Apply(wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-b2", Labels: map[string]string{"zone": "a", "other": "x"}}}))
-	if s.Revision() != before {
+	if s.History.Revision() != before {
 		t.Error("an unrelated label made events")
 	}
 }
 
 func TestARelistEmitsOnlyDifferences(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{testService(t, "same", ""), testService(t, "goes", ""), testService(t, "changes", "")})
-	cursor, err := s.Watch(Services, s.Revision())
+	cursor, err := s.History.Watch(history.Services, s.History.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +185,7 @@ func TestARelistEmitsOnlyDifferences(t *testing.T) {
 	}
 	var got []string
 	for _, e := range events {
-		got = append(got, fmt.Sprintf("%s %s", e.Type, e.Object.Name()))
+		got = append(got, fmt.Sprintf("%s %s", e.Type, e.Object.Name))
 	}
 	slices.Sort(got)
 	if want := "ADDED comes, DELETED goes, MODIFIED changes"; strings.Join(got, ", ") != want {
@@ -191,9 +195,9 @@ func TestARelistEmitsOnlyDifferences(t *testing.T) {
 
 // TestDeletedAndCreatedAgainIsTwoEvents: under one name, but another UID.
 func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "svc", ""))
-	cursor, err := s.Watch(Services, s.Revision())
+	cursor, err := s.History.Watch(history.Services, s.History.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,48 +209,48 @@ func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
 }
 
 func TestSliceOfAMissingServiceIsHiddenUntilItComes(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
-	if got := nodesShown(t, s, "svc-1"); got != "" {
+	if got := nodesShown(t, s.History, "svc-1"); got != "" {
 		t.Errorf("without its Service it shows %s", got)
 	}
 	s.Services().Apply(testService(t, "svc", ""))
-	if got := nodesShown(t, s, "svc-1"); got != "node-a1,node-b1" {
+	if got := nodesShown(t, s.History, "svc-1"); got != "node-a1,node-b1" {
 		t.Errorf("with an ungoverned Service it shows %s", got)
 	}
 	s.Services().Remove("ns", "svc")
-	if got := nodesShown(t, s, "svc-1"); got != "" {
+	if got := nodesShown(t, s.History, "svc-1"); got != "" {
 		t.Errorf("after its Service is gone it shows %s", got)
 	}
 }
 
 // TestTheSliceNameSaysNothing: a slice is its Service's by label alone.
 func TestTheSliceNameSaysNothing(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "governed", `["zone"]`))
 	s.Services().Apply(testService(t, "free", ""))
 	s.EndpointSlices().Apply(testSlice(t, "free-abcde", "governed", "node-a1", "node-b1"))
 	s.EndpointSlices().Apply(testSlice(t, "governed-abcde", "free", "node-a1", "node-b1"))
-	if got := nodesShown(t, s, "free-abcde"); got != "node-a1" {
+	if got := nodesShown(t, s.History, "free-abcde"); got != "node-a1" {
 		t.Errorf("the governed slice shows %s", got)
 	}
-	if got := nodesShown(t, s, "governed-abcde"); got != "node-a1,node-b1" {
+	if got := nodesShown(t, s.History, "governed-abcde"); got != "node-a1,node-b1" {
 		t.Errorf("the free slice shows %s", got)
 	}
 }
 
 func TestUnparsableKeysHideEverythingAndAreNamed(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "svc", `zone`))
 	s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
-	if got := nodesShown(t, s, "svc-1"); got != "" {
+	if got := nodesShown(t, s.History, "svc-1"); got != "" {
 		t.Errorf("shows %s", got)
 	}
 	if reason := s.Invalid()[types.NamespacedName{Namespace: "ns", Name: "svc"}]; !strings.Contains(reason, "JSON") {
 		t.Errorf("Invalid says %q", reason)
 	}
 	s.Services().Apply(testService(t, "svc", `["zone"]`))
-	if got := nodesShown(t, s, "svc-1"); got != "node-a1" || len(s.Invalid()) != 0 {
+	if got := nodesShown(t, s.History, "svc-1"); got != "node-a1" || len(s.Invalid()) != 0 {
 		t.Errorf("after mending it shows %s, invalid %v", got, s.Invalid())
 	}
 }
@@ -254,18 +258,18 @@ func TestUnparsableKeysHideEverythingAndAreNamed(t *testing.T) {
 // TestSlicesOfOneServiceAreDecidedTogether: the first key that matches anywhere in the Service decides for all
 // of its slices.
 func TestSlicesOfOneServiceAreDecidedTogether(t *testing.T) {
-	s := syncedStore(t, Options{})
+	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "svc", `["zone","*"]`))
 	s.EndpointSlices().Apply(testSlice(t, "one", "svc", "node-b1"))
-	if got := nodesShown(t, s, "one"); got != "node-b1" {
+	if got := nodesShown(t, s.History, "one"); got != "node-b1" {
 		t.Errorf("with nothing nearer it shows %s", got)
 	}
 	s.EndpointSlices().Apply(testSlice(t, "two", "svc", "node-a2"))
-	if got := nodesShown(t, s, "one"); got != "" {
+	if got := nodesShown(t, s.History, "one"); got != "" {
 		t.Errorf("with something nearer in another slice it shows %s", got)
 	}
 	s.EndpointSlices().Remove("ns", "two")
-	if got := nodesShown(t, s, "one"); got != "node-b1" {
+	if got := nodesShown(t, s.History, "one"); got != "node-b1" {
 		t.Errorf("when that is gone it shows %s", got)
 	}
 }
@@ -274,12 +278,12 @@ func TestSlicesOfOneServiceAreDecidedTogether(t *testing.T) {
 // and earlier ones are refused.
 func TestListAtIsHistory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := syncedStore(t, Options{MaxEvents: 60})
-	history := map[uint64]string{}
-	describe := func(objects []*Object) string {
+	s := syncedStore(t, storagetest.Options{LogEvents: 60})
+	listed := map[uint64]string{}
+	describe := func(objects []*history.Object) string {
 		var b strings.Builder
 		for _, o := range objects {
-			fmt.Fprintf(&b, "%s@%d ", o.Name(), o.Revision)
+			fmt.Fprintf(&b, "%s@%d ", o.Name, o.Revision)
 		}
 		return b.String()
 	}
@@ -290,16 +294,16 @@ func TestListAtIsHistory(t *testing.T) {
 		} else {
 			s.Services().Apply(testService(t, name, fmt.Sprintf(`["k%d"]`, r.IntN(3))))
 		}
-		objects, revision, err := s.List(Services, "")
+		objects, revision, err := s.History.List(history.Services, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		history[revision] = describe(objects)
+		listed[revision] = describe(objects)
 	}
 	served := 0
-	for revision, want := range history {
-		objects, err := s.ListAt(Services, "", revision)
-		if err == ErrExpired { //nolint:errorlint // that very value
+	for revision, want := range listed {
+		objects, err := s.History.ListAt(history.Services, "", revision)
+		if err == history.ErrExpired { //nolint:errorlint // that very value
 			continue
 		}
 		if err != nil {
@@ -310,73 +314,121 @@ func TestListAtIsHistory(t *testing.T) {
 			t.Errorf("at %d: %s, was %s", revision, got, want)
 		}
 	}
-	if served < 50 || served == len(history) {
-		t.Errorf("%d of %d revisions served; want about as many as the log is long", served, len(history))
+	if served < 50 || served == len(listed) {
+		t.Errorf("%d of %d revisions served; want about as many as the log is long", served, len(listed))
 	}
-	if _, err := s.ListAt(Services, "", s.Revision()+1); err != ErrFuture { //nolint:errorlint // that very value
+	if _, err := s.History.ListAt(history.Services, "", s.History.Revision()+1); err != history.ErrFuture { //nolint:errorlint // that very value
 		t.Errorf("the future is %v", err)
 	}
 }
 
-// TestTheLogIsBoundedInBytes: large objects must not make a long log a large one.
+// paddedService is one of some kilobytes, another one for every number.
+func paddedService(i int) *wire.Object {
+	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "svc", Annotations: map[string]string{"pad": strings.Repeat("x", 5000), "i": strconv.Itoa(i)},
+	}})
+}
+
+// TestTheLogIsBoundedInBytes: large objects must not make a long log a large one. What counts is what the process holds
+// on to, so the heap is measured; the figure of the metrics must not say less than that.
 func TestTheLogIsBoundedInBytes(t *testing.T) {
 	const most = 100 << 10
-	s := syncedStore(t, Options{MaxBytes: most})
+	s := syncedStore(t, storagetest.Options{LogBytes: most})
+	s.Services().Apply(paddedService(-1))
+	before := heap()
 	for i := range 500 {
-		svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", Annotations: map[string]string{"pad": strings.Repeat("x", 5000), "i": fmt.Sprint(i)}}}
-		s.Services().Apply(wiretest.Object(svc))
+		s.Services().Apply(paddedService(i))
 	}
-	if got := s.serviceTable.log.bytes; got > most+20000 {
-		t.Errorf("the log holds on to %d bytes", got)
+	held := heap() - before
+	stats := statsOf(t, s, history.Services)
+	if held > most+20000 {
+		t.Errorf("the log holds on to %d bytes of the heap, its bound is %d", held, most)
 	}
-	if got := len(s.serviceTable.log.events); got < 4 || got > 10 {
-		t.Errorf("%d events in the log", got)
+	if stats.PastBytes > most+6000 || stats.PastBytes < most-6000 {
+		t.Errorf("the past is said to hold on to %d bytes, its bound is %d", stats.PastBytes, most)
 	}
+	if stats.PastBytes < held*9/10 {
+		t.Errorf("the past is said to hold on to %d bytes, and %d of the heap are held", stats.PastBytes, held)
+	}
+	// An event costs what it replaced, of some 5,000 bytes.
+	if stats.LogLength < 15 || stats.LogLength > 20 {
+		t.Errorf("%d events in the log", stats.LogLength)
+	}
+	runtime.KeepAlive(s)
+}
+
+// heap is how many bytes of the heap are in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc) //nolint:gosec // a process of less than 8 EiB
+}
+
+func statsOf(t *testing.T, s *storagetest.Node, r *history.Resource) history.Stats {
+	t.Helper()
+	for _, stats := range s.History.Stats() {
+		if stats.Resource == r {
+			return stats
+		}
+	}
+	t.Fatalf("there are no figures of %s", r.Resource)
+	return history.Stats{}
 }
 
 // TestRevisionsGrowAcrossRestarts: a later process starts above all that an earlier one gave out.
 func TestRevisionsGrowAcrossRestarts(t *testing.T) {
-	now := time.Unix(1800000000, 0)
-	clock := func() time.Time { return now }
-	s := syncedStore(t, Options{Clock: clock})
+	s := syncedStore(t, storagetest.Options{})
 	for i := range 1000 {
 		s.Services().Apply(testService(t, "svc", fmt.Sprintf(`["k%d"]`, i)))
 	}
-	now = now.Add(time.Second)
-	again := syncedStore(t, Options{Clock: clock})
-	if again.Revision() <= s.Revision() {
-		t.Errorf("%d after %d", again.Revision(), s.Revision())
+	again := syncedStore(t, storagetest.Options{After: s.History.Revision()})
+	if again.History.Revision() <= s.History.Revision() {
+		t.Errorf("%d after %d", again.History.Revision(), s.History.Revision())
 	}
-	if _, err := again.Watch(Services, s.Revision()); err != ErrExpired { //nolint:errorlint // that very value
+	if _, err := again.History.Watch(history.Services, s.History.Revision()); err != history.ErrExpired { //nolint:errorlint // that very value
 		t.Errorf("resuming from before the restart: %v", err)
 	}
 }
 
-func TestIndexHoldsNothingThatIsGone(t *testing.T) {
-	s := syncedStore(t, Options{})
+// TestNothingIsCountedThatIsGone: the indexes of package facts and the view itself have tests of their own.
+func TestNothingIsCountedThatIsGone(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
 	for round := range 3 {
 		for i := range 20 {
 			s.Services().Apply(testService(t, fmt.Sprintf("svc-%d", i), `["zone","region"]`))
 			s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("s-%d", i), fmt.Sprintf("svc-%d", (i+round)%20), "node-a1", fmt.Sprintf("stray-%d", i+round), "node-b1"))
 		}
 	}
+	if c := s.View.Endpoints(history.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
+		t.Errorf("counted: %+v", c)
+	}
 	s.EndpointSlices().Replace(nil)
 	s.Services().Replace(nil)
 	s.NodeLabels().Replace(nil)
-	if n := len(s.nodes) + len(s.services) + len(s.byKey) + len(s.endpointslices.backends); n != 0 {
-		t.Errorf("left: nodes %v, services %v, keys %v, backends %v", s.nodes, s.services, s.byKey, s.endpointslices.backends)
-	}
-	if c := s.endpointslices.table.endpoints; c != (EndpointCount{}) {
+	if c := s.View.Endpoints(history.EndpointSlices); c != (view.EndpointCount{}) {
 		t.Errorf("counted: %+v", c)
+	}
+	for _, stats := range s.History.Stats() {
+		if stats.Objects != 0 {
+			t.Errorf("%d %s are shown", stats.Objects, stats.Resource.Resource)
+		}
+	}
+	if n := s.NodeCount(); n != 0 {
+		t.Errorf("%d nodes are known", n)
+	}
+	if n := view.Held(s.View); n != 0 {
+		t.Errorf("the view holds %d entries", n)
 	}
 }
 
 // fleet is the load of the end-to-end benchmark: 1,000 nodes in 50 units, 2,000 governed Services of 50
 // endpoints each.
-func fleet(b *testing.B) *Store {
+func fleet(b *testing.B) *storagetest.Node {
 	b.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
-	s := New(Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
+	s := storagetest.New(storagetest.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
 	var nodes, services, endpoints []*wire.Object
 	for i := range 1000 {
 		nodes = append(nodes, testNode(b, fmt.Sprintf("node-%d", i), fmt.Sprintf("unit-%d", i%50)))
@@ -407,14 +459,14 @@ func BenchmarkRelabelOtherNode(b *testing.B) {
 	s := fleet(b)
 	labels := []*wire.Object{testNode(b, "node-1", "unit-0"), testNode(b, "node-1", "unit-1")}
 	in := s.NodeLabels()
-	before := s.Revision()
+	before := s.History.Revision()
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
 		in.Apply(labels[i%2])
 		i++
 	}
-	b.ReportMetric(float64(s.Revision()-before)/float64(i), "events/op")
+	b.ReportMetric(float64(s.History.Revision()-before)/float64(i), "events/op")
 }
 
 // BenchmarkRelabelThisNode moves this node: every governed Service is shown anew.

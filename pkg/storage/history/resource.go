@@ -1,4 +1,4 @@
-package storage
+package history
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -9,26 +9,21 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Resource describes one served resource. All that the path from request to response needs to know of a
-// resource stands here; there is no code per resource elsewhere.
+// Resource describes one served resource: all that the path from request to response needs to know of it.
 type Resource struct {
 	schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
-	// FieldLabels are the fields that a field selector may name, beside metadata.name and (if namespaced)
+	// FieldLabels are the fields that a field selector may name besides metadata.name and (if namespaced)
 	// metadata.namespace. The lists are those of kube-apiserver.
 	FieldLabels []string
 
-	// codec is nil for a resource that lists no endpoints and is served as it came.
-	codec *wire.Codec
-	// serviceOf names the Service whose endpoints the object lists, "" for none. Set with codec.
-	serviceOf func(*wire.Object) string
-	// fieldsOf reads the values of FieldLabels. Set with FieldLabels.
+	// fieldsOf reads the values of FieldLabels. It is nil without them.
 	fieldsOf func(body []byte) (map[string]string, error)
-	// rewrite builds the body that stands in for one of default/kubernetes. Set with codec.
-	rewrite func(LocalEndpoint) ([]byte, error)
 	// newTyped makes an empty object of the kind.
 	newTyped func() Typed
+	// index is the place of the resource in Resources.
+	index int
 }
 
 // Typed is a Go type of k8s.io/api with its protobuf methods.
@@ -38,7 +33,7 @@ type Typed interface {
 	Unmarshal([]byte) error
 }
 
-// Type is the kind as it stands in an encoded object.
+// Type is the kind as an encoded object names it.
 func (r *Resource) Type() wire.TypeMeta {
 	return wire.TypeMeta{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
 }
@@ -57,6 +52,7 @@ func (r *Resource) New() Typed { return r.newTyped() }
 var (
 	Services = &Resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services"),
+		index:                0,
 		Kind:                 "Service",
 		Namespaced:           true,
 		FieldLabels:          []string{"spec.clusterIP", "spec.type"},
@@ -65,26 +61,22 @@ var (
 	}
 	EndpointSlices = &Resource{
 		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		index:                1,
 		Kind:                 "EndpointSlice",
 		Namespaced:           true,
-		codec:                &wire.EndpointSlice,
-		serviceOf:            func(o *wire.Object) string { return o.Labels[discoveryv1.LabelServiceName] },
-		rewrite:              localEndpointSlice,
 		newTyped:             func() Typed { return &discoveryv1.EndpointSlice{} },
 	}
 	Endpoints = &Resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("endpoints"),
+		index:                2,
 		Kind:                 "Endpoints",
 		Namespaced:           true,
-		codec:                &wire.Endpoints,
-		// Endpoints are their Service's by name.
-		serviceOf: func(o *wire.Object) string { return o.Name },
-		rewrite:   localEndpoints,
-		newTyped:  func() Typed { return &corev1.Endpoints{} },
+		newTyped:             func() Typed { return &corev1.Endpoints{} },
 	}
 	// Nodes is served for this node only.
 	Nodes = &Resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes"),
+		index:                3,
 		Kind:                 "Node",
 		FieldLabels:          []string{"spec.unschedulable"},
 		fieldsOf:             nodeFields,

@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/snapshot"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/view"
+)
+
+const (
+	// justBooted is how long after the machine booted nobody can have seen a newer state than the snapshot's: its
+	// clients have started with it.
+	justBooted = 5 * time.Minute
+	// bootPatience is how long the upstream may take then before the snapshot is served.
+	bootPatience = 500 * time.Millisecond
+	// silencePatience is how long it may take otherwise before its silence is evidence that it is away. The first list of a
+	// large cluster over a slow link begins to arrive long before.
+	silencePatience = 5 * time.Second
+	// evidenceInterval is how often the evidence is looked at.
+	evidenceInterval = 50 * time.Millisecond
+)
+
+// openStateDir takes the state directory for this process, and makes its snapshot the facts until those of the upstream
+// are complete. Nobody is served them yet.
+func (p *Proxy) openStateDir(logger klog.Logger) {
+	if p.config.StateDir == "" {
+		return
+	}
+	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
+	if err != nil {
+		// The node's Services matter more than its next restart.
+		p.stateErr = err
+		logger.Error(err, "No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; see --state-dir",
+			"directory", p.config.StateDir)
+	}
+	if errors.Is(err, snapshot.ErrInUse) {
+		return
+	}
+	state, minRevision := dir.Load()
+	p.revisions.SkipTo(minRevision)
+	if state != nil {
+		p.facts.Restore(state)
+	}
+	p.snapshots.Store(&snapshot.Writer{
+		Dir: dir, Delay: p.config.StateWriteDelay, AsOf: p.upstream.AsOf, Live: p.facts.Live(), Revision: p.revisions.Last,
+	})
+}
+
+// openViews makes the histories that clients are served from. They begin above every revision of an earlier process.
+func (p *Proxy) openViews(logger klog.Logger) {
+	options := view.Options{
+		Facts: p.facts, Viewer: view.Node(p.config.NodeName),
+		History:       history.Options{Revisions: p.revisions, JSON: history.NewJSONCache(0)},
+		LocalEndpoint: p.config.LocalEndpoint, KeepKubernetesEndpoint: !p.config.RewriteKubernetes,
+		Logger: logger.WithName("view"),
+	}
+	p.view = view.New(options)
+	p.units = view.NewUnits(options)
+	if snapshots := p.snapshots.Load(); snapshots != nil {
+		snapshots.Source = p.view
+	}
+}
+
+// restore serves the snapshot once there is evidence that the upstream is away, or if the machine has just booted and
+// the upstream takes long. Without evidence a running kube-proxy would be taken back to an older state by every
+// restart of the wrapper.
+func (p *Proxy) restore(ctx context.Context) {
+	if p.facts.Restored() == nil {
+		return
+	}
+	evidence := p.awaitEvidence(ctx)
+	if evidence == "" || !p.view.ServeRestored() {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	if state := p.view.ServesRestored(); state != nil {
+		logger.Info("Serving a snapshot", "asOf", state.AsOf, "reason", evidence)
+	}
+	select {
+	case <-p.facts.Live():
+		logger.Info("Serving the state of the upstream")
+	case <-ctx.Done():
+	}
+}
+
+// awaitEvidence waits for a reason to serve the snapshot. It returns "" if there is none any more.
+func (p *Proxy) awaitEvidence(ctx context.Context) string {
+	started := time.Now()
+	ticker := time.NewTicker(evidenceInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-p.facts.Live():
+			return ""
+		case <-ctx.Done():
+			return ""
+		case <-ticker.C:
+		}
+		waited := time.Since(started)
+		switch {
+		case !p.upstream.Reachable():
+			return "the upstream does not answer"
+		case waited >= bootPatience && uptime() < justBooted:
+			return "the machine has just booted and the upstream takes long"
+		case waited >= silencePatience && p.upstream.Silent():
+			return "the upstream is silent"
+		}
+	}
+}
+
+// uptime is how long ago the machine booted. It is a long time if the kernel does not say.
+func uptime() time.Duration {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 365 * 24 * time.Hour
+	}
+	return time.Duration(info.Uptime) * time.Second
+}

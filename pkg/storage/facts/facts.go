@@ -1,0 +1,183 @@
+package facts
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Options configure Facts.
+type Options struct {
+	// NodeName is the node of this process. It is never dead. Its Node object is a fact of its own (Inputs.Node).
+	NodeName string
+	// NeedsKubernetesEndpoints says that endpoints are not complete without the Endpoints object default/kubernetes,
+	// whose annotations name the local API server.
+	NeedsKubernetesEndpoints bool
+	// Clock is time.Now if nil.
+	Clock  func() time.Time
+	Logger logr.Logger
+}
+
+// Facts are what is known of the cluster. The methods may be called from any goroutine, but for those that say that
+// they are for Watchers.
+type Facts struct {
+	options Options
+
+	mu sync.RWMutex // guards everything below and everything reachable from it, except wire.Objects, which never change
+
+	nodes    nodeIndex
+	node     plainObjects
+	services serviceIndex
+	slices   collection
+	legacy   collection
+	// kubernetes has the annotations of the Endpoints object default/kubernetes.
+	kubernetes kubernetesEndpoints
+
+	// dead are the nodes that are believed dead; never this node.
+	dead map[string]struct{}
+	// addresses are the names of nodes by address, as far as somebody asked for them.
+	addresses map[netip.Addr]string
+
+	inputs map[string]*Input
+	hold   hold
+	// live is closed once the upstream's state is complete and applied.
+	live chan struct{}
+
+	watchers map[Watcher]struct{}
+	// step is what the step under way has touched.
+	step Change
+}
+
+// New makes Facts that know nothing.
+func New(options Options) *Facts {
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	if options.Logger.GetSink() == nil {
+		options.Logger = logr.Discard()
+	}
+	f := &Facts{options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{})}
+	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]int)}
+	f.node = plainObjects{f: f, resource: history.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
+	f.services = serviceIndex{
+		f: f, byName: make(map[types.NamespacedName]*Service), byKey: make(map[string]map[*Service]struct{}),
+		invalid: make(map[types.NamespacedName]string),
+	}
+	f.slices = collection{
+		f: f, resource: history.EndpointSlices, codec: &wire.EndpointSlice, serviceOf: serviceOfSlice,
+		objects: make(map[types.NamespacedName]*Object),
+	}
+	f.legacy = collection{
+		f: f, resource: history.Endpoints, codec: &wire.Endpoints, serviceOf: serviceOfEndpoints,
+		objects: make(map[types.NamespacedName]*Object),
+	}
+	f.kubernetes = kubernetesEndpoints{f: f}
+	f.inputs = map[string]*Input{
+		InputNodes:               {f, InputNodes, &f.nodes},
+		InputNode:                {f, InputNode, &f.node},
+		InputServices:            {f, InputServices, &f.services},
+		InputEndpointSlices:      {f, InputEndpointSlices, &f.slices},
+		InputEndpoints:           {f, InputEndpoints, &f.legacy},
+		InputKubernetesEndpoints: {f, InputKubernetesEndpoints, &f.kubernetes},
+	}
+	return f
+}
+
+// Live is closed once the state of the upstream is complete and applied.
+func (f *Facts) Live() <-chan struct{} { return f.live }
+
+// Input is the input of that name, one of the constants.
+func (f *Facts) Input(name string) *Input { return f.inputs[name] }
+
+// update makes one step.
+func (f *Facts) update(step func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.step = Change{facts: f, Received: f.options.Clock()}
+	step()
+	f.services.recount()
+	if !f.hold.restoring() && f.services.synced && f.complete(&f.slices) {
+		select {
+		case <-f.live:
+		default:
+			close(f.live)
+		}
+	}
+	for w := range f.watchers {
+		w.FactsChanged(&f.step)
+	}
+	f.step = Change{}
+}
+
+// complete reports whether a view of the collection can be: it needs the nodes, the Services and what rewrites
+// default/kubernetes too. Without them it would leak or lie.
+func (f *Facts) complete(c *collection) bool {
+	return c.synced && f.nodes.synced && f.services.synced && (!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
+}
+
+// State is whether a resource can be shown. It is for Watchers.
+func (f *Facts) State(r *history.Resource) history.State {
+	absent, ready := false, false
+	switch r {
+	case history.Services:
+		absent, ready = f.services.absent, f.services.synced
+	case history.Nodes:
+		absent, ready = f.node.absent, f.node.synced
+	case history.EndpointSlices:
+		absent, ready = f.slices.absent, f.complete(&f.slices)
+	case history.Endpoints:
+		absent, ready = f.legacy.absent, f.complete(&f.legacy)
+	}
+	switch {
+	case absent:
+		return history.Absent
+	case ready:
+		return history.Ready
+	default:
+		return history.NotReady
+	}
+}
+
+// Attach lets a Watcher see every step from now on. first is called before, with the facts as they are.
+func (f *Facts) Attach(w Watcher, first func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first()
+	f.watchers[w] = struct{}{}
+}
+
+// Detach ends what Attach began.
+func (f *Facts) Detach(w Watcher) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.watchers, w)
+}
+
+// Touch makes a step that changes nothing, for a Watcher that has changed itself.
+func (f *Facts) Touch() { f.update(func() {}) }
+
+// Read calls read while no step is made, for readers that need several facts of one moment. read must be quick: it
+// holds up every step.
+func (f *Facts) Read(read func()) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	read()
+}
+
+// KubernetesService is the Service of the API server.
+var KubernetesService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
+
+// LabelsOf are the labels of the node with this name; nil if it is not known or the name is empty. It is for Watchers.
+func (f *Facts) LabelsOf(name []byte) topology.Labels {
+	if n := f.nodes.byName[string(name)]; n != nil {
+		return n.Labels
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package facts
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+)
+
+func testNode(name, zone string) *wire.Object {
+	return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
+}
+
+func testService(name, keys string) *wire.Object {
+	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: types.UID(name), Annotations: map[string]string{"topologyKeys": keys},
+	}})
+}
+
+func testSlice(name, service string, nodes ...string) *wire.Object {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i, node := range nodes {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.0.0.", i)}, NodeName: ptr.To(node)})
+	}
+	return wiretest.Object(s)
+}
+
+func testEndpoints(name string, nodes ...string) *wire.Object {
+	var subset corev1.EndpointSubset
+	for i, node := range nodes {
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: fmt.Sprint("10.0.0.", i), NodeName: ptr.To(node)})
+	}
+	return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Subsets: []corev1.EndpointSubset{subset}})
+}
+
+// left is what of the indexes is not empty.
+func (f *Facts) left() string {
+	if len(f.nodes.byName)+f.nodes.known+len(f.nodes.values)+len(f.services.byName)+f.services.known+len(f.services.byKey)+len(f.services.stale)+
+		len(f.services.invalid)+len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("nodes %v (%d known), their values %v, services %v (%d known), by key %v, to recount %v, invalid %v, slices %v, Endpoints %v, dead %v, held back %v",
+		f.nodes.byName, f.nodes.known, f.nodes.values, f.services.byName, f.services.known, f.services.byKey, f.services.stale,
+		f.services.invalid, f.slices.objects, f.legacy.objects, f.dead, f.hold.pending)
+}
+
+// churn lets nodes, Services and what lists endpoints come, change and name each other in turn.
+func churn(f *Facts) {
+	nodes, services, slices, legacy := f.Input(InputNodes), f.Input(InputServices), f.Input(InputEndpointSlices), f.Input(InputEndpoints)
+	for round := range 3 {
+		for i := range 20 {
+			nodes.Apply(testNode(fmt.Sprint("node-", i), fmt.Sprint("zone-", round)))
+			keys := []string{`["zone","region"]`, `["zone"]`, `["*"]`, "nonsense"}[(i+round)%4]
+			services.Apply(testService(fmt.Sprint("svc-", i), keys))
+			on := []string{"node-a1", fmt.Sprint("stray-", i+round), "node-b1", "node-b1"}
+			slices.Apply(testSlice(fmt.Sprint("s-", i), fmt.Sprint("svc-", (i+round)%20), on...))
+			legacy.Apply(testEndpoints(fmt.Sprint("svc-", i), on...))
+		}
+	}
+}
+
+func TestIndexHoldsNothingThatIsGone(t *testing.T) {
+	for what, empty := range map[string]func(*Facts){
+		"endpoints first": func(f *Facts) {
+			for _, name := range []string{InputEndpointSlices, InputEndpoints, InputServices, InputNodes} {
+				f.Input(name).Replace(nil)
+			}
+		},
+		"endpoints last": func(f *Facts) {
+			for _, name := range []string{InputNodes, InputServices, InputEndpoints, InputEndpointSlices} {
+				f.Input(name).Replace(nil)
+			}
+		},
+		"one by one": func(f *Facts) {
+			for i := range 20 {
+				f.Input(InputServices).Remove("ns", fmt.Sprint("svc-", i))
+				f.Input(InputNodes).Remove("", fmt.Sprint("node-", i))
+				f.Input(InputEndpointSlices).Remove("ns", fmt.Sprint("s-", i))
+				f.Input(InputEndpoints).Remove("ns", fmt.Sprint("svc-", i))
+			}
+		},
+		"as one step": func(f *Facts) {
+			f.Hold()
+			for _, name := range inputOrder {
+				f.Input(name).Replace(nil)
+			}
+			f.Release()
+		},
+		"the legacy ones forgotten": func(f *Facts) {
+			for _, name := range []string{InputEndpointSlices, InputServices, InputNodes} {
+				f.Input(name).Replace(nil)
+			}
+			f.ForgetEndpoints()
+		},
+	} {
+		f := New(Options{NodeName: "node-a1"})
+		churn(f)
+		f.SetDeadNodes(map[string]struct{}{"node-b1": {}, "stray-3": {}, "node-a1": {}, "": {}})
+		churn(f)
+		if f.NodeCount() != 20 || len(f.slices.objects) != 20 || len(f.legacy.objects) != 20 || f.services.known != 20 {
+			t.Fatalf("%s: this shows nothing: %s", what, f.left())
+		}
+		if len(f.dead) != 2 {
+			t.Errorf("%s: dead are %v", what, f.dead)
+		}
+		// Of a node that nobody knows nothing is held but what lists endpoints on it, each once.
+		if n := f.nodes.byName["node-b1"]; n == nil || n.Known || len(n.objects) != 40 {
+			t.Errorf("%s: node-b1 is %+v", what, n)
+		}
+		f.SetDeadNodes(nil)
+		empty(f)
+		if left := f.left(); left != "" {
+			t.Errorf("%s: left: %s", what, left)
+		}
+	}
+}
+
+// TestNothingIsHeldAfterAState was replaced by what the upstream says.
+func TestNothingIsHeldAfterAState(t *testing.T) {
+	state := &State{NodeName: "node-a1", AsOf: time.Unix(1, 0), Sections: []Section{
+		{Input: InputNodes, Objects: []*wire.Object{testNode("node-a1", "a"), testNode("node-gone", "a")}},
+		{Input: InputNode, Objects: []*wire.Object{testNode("node-a1", "a")}},
+		{Input: InputServices, Objects: []*wire.Object{testService("svc", `["zone"]`)}},
+		{Input: InputEndpointSlices, Objects: []*wire.Object{testSlice("svc-1", "svc", "node-a1")}},
+		{Input: InputEndpoints, Objects: []*wire.Object{testEndpoints("svc", "node-a1")}},
+	}}
+	f := New(Options{NodeName: "node-a1"})
+	f.Restore(state)
+	if f.Restored() != state || f.NodeCount() != 2 {
+		t.Fatalf("restored %v, %d nodes", f.Restored(), f.NodeCount())
+	}
+	for _, name := range inputOrder {
+		if name != InputEndpoints && name != InputKubernetesEndpoints {
+			f.Input(name).Replace(nil)
+		}
+	}
+	if f.Restored() != nil {
+		t.Error("the state is still held")
+	}
+	if left := f.left(); left != "" {
+		t.Errorf("left: %s", left)
+	}
+	select {
+	case <-f.Live():
+	default:
+		t.Error("not live")
+	}
+}
+
+// TestKnownCountsWhatThereIs, in the facts or in a State: a list that has much less is not believed at once by who asks.
+func TestKnownCountsWhatThereIs(t *testing.T) {
+	f := New(Options{NodeName: "node-a1"})
+	if n := f.Input(InputServices).Known(); n != 0 {
+		t.Errorf("%d Services in the beginning", n)
+	}
+	f.Restore(&State{Sections: []Section{
+		{Input: InputServices, Objects: []*wire.Object{testService("a", ""), testService("b", "")}},
+		{Input: InputEndpointSlices, Objects: []*wire.Object{testSlice("a-1", "a")}},
+	}})
+	for name, want := range map[string]int{InputServices: 2, InputEndpointSlices: 1, InputNodes: 0, InputNode: 0, InputEndpoints: 0, InputKubernetesEndpoints: 0} {
+		if got := f.Input(name).Known(); got != want {
+			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+		if f.Input(name).Name() != name {
+			t.Errorf("the input %s calls itself %s", name, f.Input(name).Name())
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package facts
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server. A
+// client may ask for slices only, so that one object has an input of its own.
+type kubernetesEndpoints struct {
+	f           *Facts
+	held        bool
+	annotations map[string]string
+	synced      bool
+}
+
+func (k *kubernetesEndpoints) apply(o *wire.Object) {
+	if nameOf(o) == KubernetesService {
+		k.set(true, o.Annotations)
+	}
+}
+
+func (k *kubernetesEndpoints) remove(types.NamespacedName) { k.set(false, nil) }
+
+func (k *kubernetesEndpoints) set(held bool, annotations map[string]string) {
+	k.held, k.annotations = held, annotations
+	s := k.f.services.byName[KubernetesService]
+	if s == nil {
+		return
+	}
+	for _, listed := range s.listed {
+		for _, o := range listed.objects {
+			add(&k.f.step.Objects, o)
+		}
+	}
+}
+
+func (k *kubernetesEndpoints) names() []types.NamespacedName {
+	if k.held {
+		return []types.NamespacedName{KubernetesService}
+	}
+	return nil
+}
+
+func (k *kubernetesEndpoints) setSynced() { k.synced = true }
+
+// setAbsent: without the object nothing is rewritten.
+func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
+
+func (k *kubernetesEndpoints) count() int { return len(k.names()) }
+
+// KubernetesAnnotations are those of the Endpoints object default/kubernetes. It is for Watchers.
+func (f *Facts) KubernetesAnnotations() map[string]string { return f.kubernetes.annotations }

@@ -1,0 +1,252 @@
+package facts
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Node is what is known of one node: its labels, and what lists endpoints on it. It also represents a node that
+// endpoints name and that is not known.
+type Node struct {
+	Name  string
+	Known bool
+	// Labels are nil for a node that is not known.
+	Labels topology.Labels
+	// objects are those with endpoints on the node, each once, in no order.
+	objects []*Object
+}
+
+// Objects are those that list endpoints on the node, each once, in no order. It is for Watchers.
+func (n *Node) Objects() []*Object { return n.objects }
+
+// nodeIndex is all nodes.
+type nodeIndex struct {
+	f      *Facts
+	byName map[string]*Node
+	known  int
+	// values counts the nodes with each value of each topology key in use.
+	values map[string]map[string]int
+	synced bool
+}
+
+func (x *nodeIndex) apply(o *wire.Object)             { x.set(o.Name, true, o.Labels) }
+func (x *nodeIndex) remove(name types.NamespacedName) { x.set(name.Name, false, nil) }
+func (x *nodeIndex) setSynced()                       { x.synced = true }
+func (x *nodeIndex) setAbsent()                       {}
+func (x *nodeIndex) count() int                       { return x.known }
+
+func (x *nodeIndex) names() []types.NamespacedName {
+	names := make([]types.NamespacedName, 0, x.known)
+	for name, n := range x.byName {
+		if n.Known {
+			names = append(names, types.NamespacedName{Name: name})
+		}
+	}
+	return names
+}
+
+// get is the node of that name, made if nothing named it before.
+func (x *nodeIndex) get(name string) *Node {
+	n := x.byName[name]
+	if n == nil {
+		n = &Node{Name: name}
+		x.byName[name] = n
+	}
+	return n
+}
+
+// set takes a node's labels, or that it is gone.
+func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
+	n := x.byName[name]
+	if n == nil {
+		if !known {
+			return
+		}
+		n = x.get(name)
+	}
+	before := n.Labels
+	if n.Known != known {
+		x.known += map[bool]int{true: 1, false: -1}[known]
+	}
+	n.Known, n.Labels = known, labels
+	if !known {
+		n.Labels = nil
+		x.f.forgetAddresses(name)
+	}
+	if !maps.Equal(before, n.Labels) || (before == nil) != (n.Labels == nil) {
+		x.f.step.relabelled(n, before)
+		for key, values := range x.values {
+			countValue(values, before, key, -1)
+			countValue(values, n.Labels, key, 1)
+		}
+		for _, o := range n.objects {
+			x.f.services.markForRecount(o.Service)
+		}
+	}
+	x.forget(n)
+}
+
+func countValue(values map[string]int, labels topology.Labels, key string, delta int) {
+	value, ok := labels[key]
+	if !ok {
+		return
+	}
+	if values[value] += delta; values[value] == 0 {
+		delete(values, value)
+	}
+}
+
+// forget drops a node that is not known and that nothing names.
+func (x *nodeIndex) forget(n *Node) {
+	if !n.Known && len(n.objects) == 0 {
+		delete(x.byName, n.Name)
+	}
+}
+
+// use counts the values of a key that came into use; disuse ends that.
+func (x *nodeIndex) use(key string) {
+	values := make(map[string]int)
+	for _, n := range x.byName {
+		countValue(values, n.Labels, key, 1)
+	}
+	x.values[key] = values
+	x.f.step.Keys = true
+}
+
+func (x *nodeIndex) disuse(key string) {
+	delete(x.values, key)
+	x.f.step.Keys = true
+}
+
+// Keys are the topology keys in use, in no order, without "*". It is for Watchers.
+func (f *Facts) Keys() []string { return slices.Collect(maps.Keys(f.nodes.values)) }
+
+// Inhabited reports whether any node has this value of any topology key in use. It is for Watchers.
+func (f *Facts) Inhabited(unit string) bool {
+	for _, values := range f.nodes.values {
+		if values[unit] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// HasUnit is Inhabited for everybody else.
+func (f *Facts) HasUnit(unit string) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.Inhabited(unit)
+}
+
+// NodeExists reports whether there is a node of that name in the cluster, as far as is known.
+func (f *Facts) NodeExists(name string) bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.Node(name) != nil
+}
+
+// Node is the node of that name; nil if it is not known. It is for Watchers.
+func (f *Facts) Node(name string) *Node {
+	if n := f.nodes.byName[name]; n != nil && n.Known {
+		return n
+	}
+	return nil
+}
+
+// NodeObjectsOf are the objects that list endpoints on the node of that name, known or not. It is for Watchers.
+func (f *Facts) NodeObjectsOf(name string) []*Object {
+	if n := f.nodes.byName[name]; n != nil {
+		return n.objects
+	}
+	return nil
+}
+
+// NodeCount is the number of known nodes.
+func (f *Facts) NodeCount() int {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.nodes.known
+}
+
+// SetDeadNodes takes the names of all nodes that are believed dead. Endpoints on them are hidden, of Services with
+// topologyKeys and of others, and a dead endpoint does not count as ready where the deciding key of a Service is
+// picked.
+//
+// Exempt are this node, which evidently lives, and default/kubernetes, which is no workload: an API server is dead when
+// its clients say so. The names need not be those of known nodes; endpoints that come later are hidden as they come.
+func (f *Facts) SetDeadNodes(names map[string]struct{}) {
+	dead := maps.Clone(names)
+	delete(dead, f.options.NodeName)
+	delete(dead, "") // endpoints without a node are on none
+	f.update(func() {
+		for _, pair := range [][2]map[string]struct{}{{f.dead, dead}, {dead, f.dead}} {
+			for name := range pair[0] {
+				if _, both := pair[1][name]; !both {
+					f.died(name)
+				}
+			}
+		}
+		f.dead = dead
+	})
+}
+
+// died notes that a node is dead now and was not, or the other way.
+func (f *Facts) died(name string) {
+	add(&f.step.Died, name)
+	if n := f.nodes.byName[name]; n != nil {
+		for _, o := range n.objects {
+			f.services.markForRecount(o.Service)
+		}
+	}
+}
+
+// DeadNodes are the names that SetDeadNodes was given last, without this node's.
+func (f *Facts) DeadNodes() map[string]struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return maps.Clone(f.dead)
+}
+
+// Dead reports whether an endpoint of the Service, which may be nil, is hidden because its node is dead. It is for
+// Watchers.
+func (f *Facts) Dead(s *Service, nodeName []byte) bool {
+	if len(f.dead) == 0 || s == nil || s.Name == KubernetesService {
+		return false
+	}
+	_, dead := f.dead[string(nodeName)]
+	return dead
+}
+
+// SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. They are kept for those who
+// know nodes by address; what is shown does not depend on them.
+func (f *Facts) SetNodeAddresses(names map[netip.Addr]string) {
+	unmapped := make(map[netip.Addr]string, len(names))
+	for address, name := range names {
+		unmapped[address.Unmap()] = name
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addresses = unmapped
+}
+
+// NodeAddresses are the names of nodes by their IP addresses, IPv4 never in its IPv6 form. Addresses of nodes that are
+// gone are not among them: another node may have them next.
+func (f *Facts) NodeAddresses() map[netip.Addr]string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return maps.Clone(f.addresses)
+}
+
+// forgetAddresses drops the addresses of a node that is gone.
+func (f *Facts) forgetAddresses(name string) {
+	if len(f.addresses) == 0 {
+		return
+	}
+	maps.DeleteFunc(f.addresses, func(_ netip.Addr, of string) bool { return of == name })
+}

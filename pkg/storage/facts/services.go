@@ -1,0 +1,274 @@
+package facts
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Service is one Service. It also represents a Service that endpoints name and that is not known; such endpoints are
+// hidden until it is (a slice may arrive before its Service, and must not be shown unpruned for that while).
+type Service struct {
+	Name types.NamespacedName
+	// Upstream is nil for a Service that is not known.
+	Upstream *wire.Object
+	// Keys are unsatisfiable for a Service that is not known, or whose annotation does not parse.
+	Keys topology.Keys
+
+	// listed is what each collection lists for the Service.
+	listed [2]listing
+	// counted is false while the ready endpoints have to be counted again.
+	counted bool
+}
+
+// listing is what one collection lists for a Service.
+type listing struct {
+	objects []*Object
+	// ready counts the ready endpoints on nodes that are not dead, by key and value. It is kept only for a Service with
+	// several keys, whose deciding key follows from it.
+	ready map[string]map[string]int
+}
+
+// Objects are the Service's objects of EndpointSlices or Endpoints, in no order. It is for Watchers.
+func (s *Service) Objects(r *history.Resource) []*Object { return s.listed[listIndex(r)].objects }
+
+// listIndex is the place of a resource that lists endpoints in Service.listed.
+func listIndex(r *history.Resource) int {
+	if r == history.EndpointSlices {
+		return 0
+	}
+	return 1
+}
+
+// Decide is what a viewer on a node with these labels sees of the Service's endpoints. It is for Watchers.
+func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Decision {
+	best := topology.NoRank
+	ready := s.listed[listIndex(r)].ready
+	for i, key := range s.Keys {
+		value, ok := here[key]
+		if key == topology.Any {
+			value, ok = "", true
+		}
+		if ok && ready[key][value] > 0 {
+			best = i
+			break
+		}
+	}
+	return s.Keys.Decide(here, best)
+}
+
+// count adds what an object has of ready endpoints to the counts, or takes it off.
+func (s *Service) count(o *Object, delta int) {
+	if len(s.Keys) < 2 || !s.counted {
+		return
+	}
+	ready := s.listed[listIndex(o.Resource())].ready
+	f := o.collection.f
+	o.scan(func(e wire.Endpoint) {
+		if !e.Ready || f.Dead(s, e.NodeName) {
+			return
+		}
+		labels := f.LabelsOf(e.NodeName)
+		for _, key := range s.Keys {
+			value, ok := labels[key]
+			if key == topology.Any {
+				value, ok = "", true
+			}
+			if ok {
+				ready[key][value] += delta
+			}
+		}
+	})
+	add(&f.step.Governed, s)
+}
+
+// recount counts all ready endpoints anew.
+func (s *Service) recount() {
+	s.counted = true
+	for i := range s.listed {
+		s.listed[i].ready = nil
+		if len(s.Keys) < 2 {
+			continue
+		}
+		s.listed[i].ready = make(map[string]map[string]int, len(s.Keys))
+		for _, key := range s.Keys {
+			s.listed[i].ready[key] = make(map[string]int)
+		}
+		for _, o := range s.listed[i].objects {
+			s.count(o, 1)
+		}
+	}
+}
+
+// serviceIndex is all Services.
+type serviceIndex struct {
+	f      *Facts
+	byName map[types.NamespacedName]*Service
+	// byKey leads from a topology key to the Services that it governs.
+	byKey map[string]map[*Service]struct{}
+	// invalid are the Services whose topologyKeys do not parse, with the reason.
+	invalid map[types.NamespacedName]string
+	known   int
+	// stale are the Services to count anew at the end of the step.
+	stale          map[*Service]struct{}
+	synced, absent bool
+}
+
+func (x *serviceIndex) setSynced() { x.synced, x.absent = true, false }
+func (x *serviceIndex) setAbsent() { x.absent = !x.synced }
+func (x *serviceIndex) count() int { return x.known }
+
+func (x *serviceIndex) names() []types.NamespacedName {
+	names := make([]types.NamespacedName, 0, x.known)
+	for name, s := range x.byName {
+		if s.Upstream != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// get is the Service of that name, made if nothing named it before.
+func (x *serviceIndex) get(name types.NamespacedName) *Service {
+	s := x.byName[name]
+	if s == nil {
+		s = &Service{Name: name, Keys: topology.Unsatisfiable(), counted: true}
+		x.byName[name] = s
+	}
+	return s
+}
+
+func (x *serviceIndex) apply(o *wire.Object) {
+	s := x.get(nameOf(o))
+	switch {
+	case s.Upstream == nil:
+		x.known++
+	case s.Upstream.Equal(o):
+		// A relist brings everything again.
+		return
+	}
+	s.Upstream = o
+	add(&x.f.step.Services, s.Name)
+	x.govern(s, x.keysOf(o))
+}
+
+func (x *serviceIndex) remove(name types.NamespacedName) {
+	s := x.byName[name]
+	if s == nil || s.Upstream == nil {
+		return
+	}
+	s.Upstream = nil
+	x.known--
+	delete(x.invalid, name)
+	add(&x.f.step.Services, name)
+	x.govern(s, topology.Unsatisfiable())
+	x.forget(s)
+}
+
+// keysOf reads a Service's annotation.
+func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
+	name := nameOf(o)
+	delete(x.invalid, name)
+	annotation, ok := o.Annotations[superedgev1.AnnotationTopologyKeys]
+	if !ok {
+		return nil
+	}
+	keys, err := topology.ParseKeys(annotation)
+	if err != nil {
+		x.f.options.Logger.Error(err, "Hiding all endpoints of a Service because its annotation does not parse",
+			"service", name, "annotation", superedgev1.AnnotationTopologyKeys, "value", annotation)
+		x.invalid[name] = err.Error()
+		return topology.Unsatisfiable()
+	}
+	return keys
+}
+
+// govern sets the keys of a Service.
+func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
+	if slices.Equal(s.Keys, keys) {
+		return
+	}
+	for _, key := range s.Keys {
+		delete(x.byKey[key], s)
+		if len(x.byKey[key]) == 0 && key != "" {
+			delete(x.byKey, key)
+			if key != topology.Any {
+				x.f.nodes.disuse(key)
+			}
+		}
+	}
+	s.Keys = keys
+	for _, key := range keys {
+		if key == "" { // of topology.Unsatisfiable
+			continue
+		}
+		if x.byKey[key] == nil {
+			x.byKey[key] = make(map[*Service]struct{})
+			if key != topology.Any {
+				x.f.nodes.use(key)
+			}
+		}
+		x.byKey[key][s] = struct{}{}
+	}
+	x.recountLater(s)
+	add(&x.f.step.Governed, s)
+}
+
+// markForRecount lets the ready endpoints of a Service, which may be nil, be counted at the end of the step.
+func (x *serviceIndex) markForRecount(s *Service) {
+	if s != nil && len(s.Keys) > 1 {
+		x.recountLater(s)
+	}
+}
+
+func (x *serviceIndex) recountLater(s *Service) {
+	s.counted = false
+	add(&x.stale, s)
+	add(&x.f.step.Governed, s)
+}
+
+// recount ends a step.
+func (x *serviceIndex) recount() {
+	for s := range x.stale {
+		s.recount()
+	}
+	x.stale = nil
+}
+
+// forget drops a Service that is not known and that nothing names.
+func (x *serviceIndex) forget(s *Service) {
+	if s.Upstream == nil && len(s.listed[0].objects) == 0 && len(s.listed[1].objects) == 0 {
+		delete(x.byName, s.Name)
+	}
+}
+
+// Service is the Service of that name; nil if neither it nor endpoints of it are known. It is for Watchers.
+func (f *Facts) Service(name types.NamespacedName) *Service { return f.services.byName[name] }
+
+// Services calls visit for every known Service. It is for Watchers.
+func (f *Facts) Services(visit func(*Service)) {
+	for _, s := range f.services.byName {
+		if s.Upstream != nil {
+			visit(s)
+		}
+	}
+}
+
+// GovernedBy are the Services that a topology key governs. It is for Watchers.
+func (f *Facts) GovernedBy(key string) map[*Service]struct{} { return f.services.byKey[key] }
+
+// Invalid are the Services whose topologyKeys do not parse, with the reason.
+func (f *Facts) Invalid() map[types.NamespacedName]string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return maps.Clone(f.services.invalid)
+}
+
+// InvalidReason is why the topologyKeys of a Service do not parse, or "". It is for Watchers.
+func (f *Facts) InvalidReason(name types.NamespacedName) string { return f.services.invalid[name] }

@@ -1,0 +1,91 @@
+package history
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// DefaultJSONBytes holds the JSON of what a node of a large cluster sees of it.
+	DefaultJSONBytes = 8 << 20
+	// jsonIdle is how long an encoding that nobody asks for is kept, at least.
+	jsonIdle = 2 * time.Minute
+)
+
+// JSONCache keeps the JSON of objects that were asked for lately, so that several watchers and lists share one
+// encoding. It holds on to a bounded number of bytes and gives them back when nobody asks.
+//
+// It has two generations. New entries go to the younger one; when that is half of the bound, or jsonIdle old, it
+// becomes the older one, and what was the older one is dropped. An entry that is used moves to the younger one.
+type JSONCache struct {
+	max int
+
+	mu             sync.Mutex
+	younger, older map[*Object][]byte
+	bytes          int // of the younger generation, with the objects that it holds on to
+	aging          *time.Timer
+}
+
+// NewJSONCache makes a cache of at most so many bytes; 0 means DefaultJSONBytes.
+func NewJSONCache(maxBytes int) *JSONCache {
+	if maxBytes == 0 {
+		maxBytes = DefaultJSONBytes
+	}
+	return &JSONCache{max: maxBytes}
+}
+
+func (c *JSONCache) get(o *Object) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if encoded, ok := c.younger[o]; ok {
+		return encoded
+	}
+	encoded, ok := c.older[o]
+	if ok {
+		delete(c.older, o)
+		c.add(o, encoded)
+	}
+	return encoded
+}
+
+func (c *JSONCache) put(o *Object, encoded []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.add(o, encoded)
+}
+
+// add enters an encoding. It is called with the lock held.
+func (c *JSONCache) add(o *Object, encoded []byte) {
+	size := cap(encoded) + o.size()
+	if size > c.max/2 {
+		return
+	}
+	if c.bytes+size > c.max/2 {
+		c.age()
+	}
+	if c.younger == nil {
+		c.younger = make(map[*Object][]byte)
+	}
+	c.younger[o] = encoded
+	c.bytes += size
+	if c.aging == nil {
+		c.aging = time.AfterFunc(jsonIdle, c.tick)
+	}
+}
+
+// age drops the older generation. It is called with the lock held.
+func (c *JSONCache) age() {
+	c.older, c.younger, c.bytes = c.younger, nil, 0
+}
+
+// tick ages the cache until it is empty.
+func (c *JSONCache) tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.age()
+	if c.older == nil {
+		c.aging = nil
+		return
+	}
+	c.aging.Reset(jsonIdle)
+}

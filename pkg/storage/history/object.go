@@ -1,0 +1,171 @@
+package history
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Version is what is shown of an object, without a revision. Nothing of it may be changed once it was published.
+type Version struct {
+	Namespace, Name, UID string
+	Labels               map[string]string
+	// Fields are the values of the resource's FieldLabels.
+	Fields map[string]string
+	// Meta is the encoded ObjectMeta without resourceVersion and managedFields.
+	Meta []byte
+	// Body is the encoded object without its metadata.
+	Body []byte
+}
+
+// NewVersion is the version of an upstream object that is shown with the given body. The error says why its fields
+// cannot be read; the version then has none.
+func NewVersion(r *Resource, o *wire.Object, body []byte) (Version, error) {
+	v := Version{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: body}
+	if r.fieldsOf == nil {
+		return v, nil
+	}
+	var err error
+	v.Fields, err = r.fieldsOf(body)
+	return v, err
+}
+
+// Key is the object's namespace and name.
+func (v *Version) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: v.Namespace, Name: v.Name}
+}
+
+// sameFor reports whether a client has no use for the other version: it differs in nothing but what SameMeta passes
+// over.
+func (v *Version) sameFor(other *Version) bool {
+	return bytes.Equal(v.Body, other.Body) && wire.SameMeta(v.Meta, other.Meta)
+}
+
+// Digest tells versions apart that differ in their metadata or body, also for another process.
+func (v *Version) Digest() uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(v.Meta) // it never fails
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write(v.Body)
+	return h.Sum64()
+}
+
+// size is the memory that the version holds on to, in bytes.
+func (v *Version) size() int {
+	const entry = 48 // of a map, with its two string headers
+	n := 256 + len(v.Namespace) + len(v.Name) + len(v.UID) + cap(v.Meta) + cap(v.Body)
+	for _, m := range []map[string]string{v.Labels, v.Fields} {
+		for key, value := range m {
+			n += entry + len(key) + len(value)
+		}
+	}
+	return n
+}
+
+// compareKey orders objects as kube-apiserver's lists do: by namespace, then by name.
+func (v *Version) compareKey(namespace, name string) int {
+	if c := strings.Compare(v.Namespace, namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(v.Name, name)
+}
+
+// Object is one version of an object at its revision. It is immutable and may be read without a lock.
+type Object struct {
+	Version
+
+	// Revision is the object's resourceVersion.
+	Revision uint64
+	// created is the revision of the object's first version.
+	created  uint64
+	resource *Resource
+	encoded  *JSONCache
+}
+
+// ProtobufSize is the length of the object's protobuf message in bytes.
+func (o *Object) ProtobufSize() int { return wire.Size(o.Meta, o.Body, o.Revision) }
+
+// AppendProtobuf appends the object's protobuf message, without envelope.
+func (o *Object) AppendProtobuf(dst []byte) []byte {
+	return wire.AppendObject(dst, o.Meta, o.Body, o.Revision)
+}
+
+// JSON is the object as kube-apiserver writes it in a list: without apiVersion and kind. The caller must not change it.
+func (o *Object) JSON() ([]byte, error) {
+	if encoded := o.encoded.get(o); encoded != nil {
+		return encoded, nil
+	}
+	typed, err := o.Decode()
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := json.Marshal(typed)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s %s as JSON: %w", o.resource.Kind, o.Key(), err)
+	}
+	o.encoded.put(o, encoded)
+	return encoded, nil
+}
+
+// Decode makes a Go value of the object. The caller owns it.
+func (o *Object) Decode() (Typed, error) {
+	typed := o.resource.newTyped()
+	if err := typed.Unmarshal(o.AppendProtobuf(make([]byte, 0, o.ProtobufSize()))); err != nil {
+		return nil, fmt.Errorf("decoding %s %s: %w", o.resource.Kind, o.Key(), err)
+	}
+	return typed, nil
+}
+
+// at is the same version with another revision.
+func (o *Object) at(revision uint64) *Object {
+	return &Object{Version: o.Version, Revision: revision, created: o.created, resource: o.resource, encoded: o.encoded}
+}
+
+// Selector picks objects. The zero Selector picks all.
+type Selector struct {
+	// Namespace is "" for all.
+	Namespace string
+	Labels    labels.Selector
+	Fields    fields.Selector
+}
+
+// Matches reports whether the selector picks the object.
+func (s Selector) Matches(o *Object) bool {
+	return (s.Namespace == "" || s.Namespace == o.Namespace) &&
+		(s.Labels == nil || s.Labels.Empty() || s.Labels.Matches(labels.Set(o.Labels))) &&
+		(s.Fields == nil || s.Fields.Empty() || s.Fields.Matches(objectFields{o}))
+}
+
+// Everything reports whether the selector picks all objects, whatever they are.
+func (s Selector) Everything() bool {
+	return s.Namespace == "" && (s.Labels == nil || s.Labels.Empty()) && (s.Fields == nil || s.Fields.Empty())
+}
+
+// objectFields is an Object as a field selector sees it.
+type objectFields struct{ o *Object }
+
+var _ fields.Fields = objectFields{}
+
+func (f objectFields) Has(field string) bool {
+	return field == "metadata.name" || field == "metadata.namespace" || slices.Contains(f.o.resource.FieldLabels, field)
+}
+
+func (f objectFields) Get(field string) string {
+	switch field {
+	case "metadata.name":
+		return f.o.Name
+	case "metadata.namespace":
+		return f.o.Namespace
+	default:
+		return f.o.Fields[field]
+	}
+}

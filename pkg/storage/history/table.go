@@ -1,0 +1,136 @@
+package history
+
+import (
+	"maps"
+	"slices"
+	"sort"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// table is what clients see of one resource, and its past. The History's lock guards it.
+type table struct {
+	resource *Resource
+	// slots is sorted by namespace and name.
+	slots []*slot
+	log   eventLog
+	order order
+	state State
+	// changed is closed, and replaced, after something happened that a reader may wait for.
+	changed chan struct{}
+	dirty   bool
+}
+
+func (t *table) find(namespace, name string) (int, bool) {
+	return sort.Find(len(t.slots), func(i int) int { return -t.slots[i].object.compareKey(namespace, name) })
+}
+
+// remove takes an object away. revision is that of the removal.
+func (t *table) remove(u *Update, key types.NamespacedName) {
+	i, found := t.find(key.Namespace, key.Name)
+	if !found {
+		return
+	}
+	s := t.slots[i]
+	t.slots = slices.Delete(t.slots, i, i+1)
+	last := s.object
+	s.object = nil
+	revision := u.h.nextRevision()
+	t.log.append(Event{Type: watch.Deleted, Object: last.at(revision), Previous: last, Received: u.received})
+	t.order.noteStale()
+	t.order.retire(retiredVersion{revision: revision, slot: s, object: last, deleted: true})
+	t.dirty = true
+}
+
+// put shows a version, if a client would see a difference, and returns what is shown then.
+func (t *table) put(u *Update, v Version, revision uint64) *Object {
+	i, found := t.find(v.Namespace, v.Name)
+	if found {
+		shown := t.slots[i].object
+		if shown.UID == v.UID {
+			if shown.sameFor(&v) {
+				return shown
+			}
+			return t.replace(u, t.slots[i], v)
+		}
+		// It was deleted and created again under one name; to clients these are two objects.
+		t.remove(u, v.Key())
+	}
+	if revision == 0 {
+		revision = u.h.nextRevision()
+	}
+	s := &slot{object: &Object{Version: v, Revision: revision, created: revision, resource: t.resource, encoded: u.h.encoded}}
+	t.slots = slices.Insert(t.slots, i, s)
+	t.log.append(Event{Type: watch.Added, Object: s.object, Received: u.received})
+	t.order.entered(s, false)
+	t.dirty = true
+	return s.object
+}
+
+func (t *table) replace(u *Update, s *slot, v Version) *Object {
+	before := s.object
+	s.object = &Object{Version: v, Revision: u.h.nextRevision(), created: before.created, resource: t.resource, encoded: u.h.encoded}
+	t.log.append(Event{Type: watch.Modified, Object: s.object, Previous: before, Received: u.received})
+	t.order.entered(s, true)
+	if !maps.Equal(before.Labels, v.Labels) || !maps.Equal(before.Fields, v.Fields) {
+		t.order.retire(retiredVersion{revision: s.object.Revision, slot: s, object: before})
+	}
+	t.dirty = true
+	return s.object
+}
+
+// forget drops the past: clients start from what the table has now.
+func (t *table) forget(revision uint64) {
+	t.log.clear(revision)
+	t.order.clear(revision)
+}
+
+// inNamespace is a copy of the table's objects in one namespace, or of all for "".
+func (t *table) inNamespace(namespace string) []*Object {
+	slots := t.slots
+	if namespace != "" {
+		from := sort.Search(len(slots), func(i int) bool { return slots[i].object.Namespace >= namespace })
+		to := sort.Search(len(slots), func(i int) bool { return slots[i].object.Namespace > namespace })
+		slots = slots[from:to]
+	}
+	objects := make([]*Object, len(slots))
+	for i, s := range slots {
+		objects[i] = s.object
+	}
+	return objects
+}
+
+// rewind is the table's objects in a namespace as they were at an earlier revision, sorted. ok is false when the log
+// does not reach back so far.
+func (t *table) rewind(namespace string, revision uint64) (objects []*Object, ok bool) {
+	events, ok := t.log.after(revision, len(t.log.events))
+	if !ok {
+		return nil, false
+	}
+	objects = t.inNamespace(namespace)
+	for _, e := range slices.Backward(events) {
+		if namespace != "" && e.Object.Namespace != namespace {
+			continue
+		}
+		i, found := sort.Find(len(objects), func(i int) int { return -objects[i].compareKey(e.Object.Namespace, e.Object.Name) })
+		switch {
+		case e.Type == watch.Added && found:
+			objects = slices.Delete(objects, i, i+1)
+		case e.Type == watch.Modified && found:
+			objects[i] = e.Previous
+		case e.Type == watch.Deleted && !found:
+			objects = slices.Insert(objects, i, e.Previous)
+		}
+	}
+	return objects, true
+}
+
+// broadcast wakes every reader that waits.
+func (t *table) broadcast() {
+	if t.dirty {
+		close(t.changed)
+		t.changed = make(chan struct{})
+		t.dirty = false
+	}
+}

@@ -1,0 +1,278 @@
+package view_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+)
+
+func nodeWith(tb testing.TB, name string, labels topology.Labels) *wire.Object {
+	tb.Helper()
+	return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+}
+
+// changed is a version of an upstream object whose metadata was changed.
+func changed(tb testing.TB, r *history.Resource, o *wire.Object, change func(metav1.Object)) *wire.Object {
+	tb.Helper()
+	typed := r.New()
+	if err := typed.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
+		tb.Fatal(err)
+	}
+	change(typed.(metav1.Object))
+	return wiretest.Object(typed)
+}
+
+// touch changes what is written with every change of an object, or by whoever writes it, and nothing that a client has a
+// use for.
+func touch(n int) func(metav1.Object) {
+	return func(o metav1.Object) {
+		o.SetGeneration(int64(n))
+		o.SetResourceVersion(fmt.Sprint(1000 + n))
+		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: fmt.Sprint("manager-", n), Operation: metav1.ManagedFieldsOperationUpdate}})
+		annotations := map[string]string{corev1.EndpointsLastChangeTriggerTime: metav1.Unix(int64(n), 0).UTC().Format("2006-01-02T15:04:05Z")}
+		for key, value := range o.GetAnnotations() {
+			if key != corev1.EndpointsLastChangeTriggerTime {
+				annotations[key] = value
+			}
+		}
+		o.SetAnnotations(annotations)
+	}
+}
+
+// touched is an object of a served resource after touch.
+func touched(tb testing.TB, o *wire.Object, n int) *wire.Object {
+	tb.Helper()
+	// Only the metadata is read and written, and that is of one form for all.
+	meta := changed(tb, history.Nodes, &wire.Object{Meta: o.Meta}, touch(n))
+	both, err := wire.ParseObject(wire.AppendObject(nil, meta.Meta, o.Body, 0))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return both
+}
+
+// TestWhatNoClientHasAUseForIsNoEvent: generation, resourceVersion, managedFields and the time of the last change of any
+// endpoint change with what happens in other units, too. kube-proxy would run a sync for each.
+func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
+	legacy := endpointsOn(t, "ns", "svc", "node-a1", "node-b1")
+	for _, keys := range []string{"", `["zone"]`, `["zone","*"]`} {
+		s := syncedStore(t, storagetest.Options{})
+		s.Endpoints().Replace(nil)
+		s.OwnNode().Replace(nil)
+		objects := map[*history.Resource]*wire.Object{
+			history.Services:       testService(t, "svc", keys),
+			history.EndpointSlices: testSlice(t, "svc", "svc", "node-a1", "node-b1"),
+			history.Endpoints:      legacy,
+			history.Nodes:          testNode(t, "node-a1", "a"),
+		}
+		inputs := map[*history.Resource]*facts.Input{
+			history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(), history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
+		}
+		for r, o := range objects {
+			inputs[r].Apply(touched(t, o, 1))
+		}
+		for r, o := range objects {
+			key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+			was, err := s.History.Get(r, key, 0)
+			if err != nil || was == nil {
+				t.Fatalf("keys %s: %s: %v, %v", keys, r.Resource, was, err)
+			}
+			cursor, err := s.History.Watch(r, s.History.Revision())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, woken, err := cursor.Next(10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			revision, past := s.History.Revision(), statsOf(t, s, r)
+			for n := range 10 {
+				inputs[r].Apply(touched(t, o, n+2))
+			}
+			inputs[r].Replace([]*wire.Object{touched(t, o, 12)})
+			inputs[r].Replace([]*wire.Object{o}) // the annotation is gone altogether
+			select {
+			case <-woken:
+				t.Errorf("keys %s: %s: watchers are woken", keys, r.Resource)
+			default:
+			}
+			if s.History.Revision() != revision {
+				t.Errorf("keys %s: %s: revisions went from %d to %d", keys, r.Resource, revision, s.History.Revision())
+			}
+			if is, err := s.History.Get(r, key, 0); err != nil || is != was {
+				t.Errorf("keys %s: %s: it is shown anew: %v, %v", keys, r.Resource, is, err)
+			}
+			if now := statsOf(t, s, r); now != past {
+				t.Errorf("keys %s: %s: its past went from %+v to %+v", keys, r.Resource, past, now)
+			}
+
+			// What comes next is an event like any other, and brings all of it.
+			inputs[r].Apply(changed(t, r, touched(t, o, 77), func(m metav1.Object) { m.SetLabels(withLabel(m.GetLabels())) }))
+			events, _, err := cursor.Next(10)
+			if err != nil || len(events) != 1 || events[0].Object.Revision <= revision || events[0].Object.Labels["another"] != "one" {
+				t.Fatalf("keys %s: %s: got %v, %v", keys, r.Resource, events, err)
+			}
+			typed, err := events[0].Object.Decode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := typed.(metav1.Object)
+			if m.GetGeneration() != 77 || m.GetAnnotations()[corev1.EndpointsLastChangeTriggerTime] == "" || m.GetManagedFields() != nil {
+				t.Errorf("keys %s: %s: got %+v", keys, r.Resource, m)
+			}
+		}
+	}
+}
+
+func withLabel(labels map[string]string) map[string]string {
+	with := map[string]string{"another": "one"}
+	for key, value := range labels {
+		with[key] = value
+	}
+	return with
+}
+
+// TestACursorThatFellOffTheLog gets the newest version of each object that changed since, and need not list again; unless
+// it is older than the versions that are kept for it.
+func TestACursorThatFellOffTheLog(t *testing.T) {
+	for _, kept := range []bool{true, false} {
+		options := storagetest.Options{LogEvents: 3}
+		if !kept {
+			options.RetiredBytes = 1
+		}
+		s := syncedStore(t, options)
+		s.Services().Apply(testService(t, "svc", `["zone"]`))
+		s.Services().Apply(testService(t, "goes", `["zone"]`))
+		s.EndpointSlices().Apply(testSlice(t, "same", "svc", "node-a1"))
+		s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
+		s.EndpointSlices().Apply(testSlice(t, "goes-1", "goes", "node-a1"))
+		start := s.History.Revision()
+		cursor, err := s.History.Watch(history.EndpointSlices, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			s.NodeLabels().Apply(testNode(t, "node-b1", "a"))
+			s.NodeLabels().Apply(testNode(t, "node-b1", "b"))
+			s.EndpointSlices().Apply(testSlice(t, "short", "svc", "node-a1"))
+			s.EndpointSlices().Remove("ns", "short")
+		}
+		s.EndpointSlices().Remove("ns", "goes-1")
+		s.NodeLabels().Apply(testNode(t, "node-b1", "a"))
+		s.EndpointSlices().Apply(testSlice(t, "comes", "svc", "node-a2"))
+		events, _, err := cursor.Next(100)
+		if !kept {
+			if err != history.ErrExpired { //nolint:errorlint // that very value
+				t.Errorf("nothing of what was deleted is kept: got %v, %v", events, err)
+			}
+			if _, err := s.History.Watch(history.EndpointSlices, start); err != history.ErrExpired { //nolint:errorlint // that very value
+				t.Errorf("a watch from before: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range events {
+			got = append(got, fmt.Sprint(e.Type, " ", e.Object.Name))
+		}
+		if want := []string{"DELETED goes-1", "MODIFIED svc-1", "ADDED comes"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if now := listOf(t, s.History, history.EndpointSlices); len(now) != 3 || now[2].Name != "svc-1" || events[1].Object != now[2] {
+			t.Errorf("it is not the version that a list has: %v", now)
+		}
+		if events, changed, err := cursor.Next(100); err != nil || len(events) > 0 || changed == nil || cursor.Revision() != s.History.Revision() {
+			t.Errorf("then: %v, %v, at %d of %d", events, err, cursor.Revision(), s.History.Revision())
+		}
+		// It goes on like one that was never behind.
+		s.EndpointSlices().Remove("ns", "comes")
+		if events, _, err := cursor.Next(100); err != nil || len(events) != 1 {
+			t.Errorf("after that: %v, %v", events, err)
+		}
+	}
+}
+
+// TestA404TakesNothingAway that was served before: it is what a gateway says that has lost its API server. Of what was
+// never served it says that it is not there.
+func TestA404TakesNothingAway(t *testing.T) {
+	for r, object := range map[*history.Resource]*wire.Object{
+		history.Services:       testService(t, "svc", ""),
+		history.EndpointSlices: testSlice(t, "svc", "", "node-a1"),
+		history.Endpoints:      endpointsOn(t, "ns", "svc", "node-a1"),
+		history.Nodes:          testNode(t, "node-a1", "a"),
+	} {
+		for _, objects := range [][]*wire.Object{{object}, nil} {
+			s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
+			inputs := map[*history.Resource]*facts.Input{
+				history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(), history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
+			}
+			s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a")})
+			for other, in := range inputs {
+				if other != r {
+					in.Replace(nil)
+				}
+			}
+			inputs[r].SetAbsent()
+			if _, err := s.History.Readable(r); err != history.ErrAbsent { //nolint:errorlint // that very value
+				t.Errorf("%s, never served: %v", r.Resource, err)
+			}
+			changed, _ := s.History.Readable(r)
+			inputs[r].Replace(objects)
+			select {
+			case <-changed:
+			default:
+				t.Errorf("%s: nobody is woken when it comes", r.Resource)
+			}
+			want := shownTable(t, s.History, r)
+			if len(want) != len(objects) {
+				t.Fatalf("%s: shown is %q", r.Resource, want)
+			}
+			cursor, err := s.History.Watch(r, s.History.Revision())
+			if err != nil {
+				t.Fatal(err)
+			}
+			revision := s.History.Revision()
+			inputs[r].SetAbsent()
+			inputs[r].SetForbidden()
+			if got := shownTable(t, s.History, r); fmt.Sprint(got) != fmt.Sprint(want) || s.History.Revision() != revision {
+				t.Errorf("%s: after a 404 %q is shown, before %q", r.Resource, got, want)
+			}
+			if events, _, err := cursor.Next(10); err != nil || len(events) > 0 {
+				t.Errorf("%s: a watch gets %v, %v", r.Resource, events, err)
+			}
+			inputs[r].Replace(objects)
+			if s.History.Revision() != revision {
+				t.Errorf("%s: events when it is there again", r.Resource)
+			}
+		}
+	}
+
+	// The annotations of default/kubernetes are not shown themselves; what they rewrite is.
+	s := storagetest.New(storagetest.Options{NodeName: "node-a1"})
+	smallCloud(t).fill(s, inputsOf)
+	s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}))
+	s.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
+	s.KubernetesEndpoints().Replace([]*wire.Object{wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "kubernetes",
+		Annotations: map[string]string{"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": "51003"},
+	}})})
+	want, revision := shownTable(t, s.History, history.EndpointSlices), s.History.Revision()
+	s.KubernetesEndpoints().SetAbsent()
+	s.KubernetesEndpoints().SetForbidden()
+	if got := shownTable(t, s.History, history.EndpointSlices); fmt.Sprint(got) != fmt.Sprint(want) || s.History.Revision() != revision {
+		t.Errorf("after a 404 %q is shown, before %q", got, want)
+	}
+}

@@ -1,0 +1,240 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Errors of Explain.
+var (
+	ErrNoService = errors.New("there is no such Service")
+	ErrNoNode    = errors.New("there is no such node")
+)
+
+// Explanation is why a node sees of a Service what it sees.
+type Explanation struct {
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	// Node is whose view this is.
+	Node string `json:"node"`
+	// TopologyKeys are in order of preference; empty for a Service that is not governed.
+	TopologyKeys []string `json:"topologyKeys,omitempty"`
+	// Invalid is why the annotation topologyKeys does not parse.
+	Invalid string `json:"invalid,omitempty"`
+	// Unit are the node's values of the keys; a key that it lacks is missing.
+	Unit map[string]string `json:"unit,omitempty"`
+	// DecidingKey is the key by which endpoints are kept; "" if none are, or if the Service is not governed.
+	DecidingKey string `json:"decidingKey,omitempty"`
+	// Notes are what else should be known.
+	Notes     []string            `json:"notes,omitempty"`
+	Kept      int                 `json:"kept"`
+	Hidden    int                 `json:"hidden"`
+	Endpoints []ExplainedEndpoint `json:"endpoints"`
+}
+
+// ExplainedEndpoint is one endpoint of an EndpointSlice, and what becomes of it.
+type ExplainedEndpoint struct {
+	Slice     string   `json:"slice"`
+	Addresses []string `json:"addresses"`
+	// Target is the kind and name of what the endpoint leads to, such as Pod/echo-0.
+	Target string `json:"target,omitempty"`
+	Node   string `json:"node,omitempty"`
+	Ready  bool   `json:"ready"`
+	Kept   bool   `json:"kept"`
+	Reason string `json:"reason"`
+}
+
+// Explain says why the node of a View sees of a Service what it sees, or, with a name in asNode, why another node does.
+// Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
+func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
+	if _, err := v.history.Readable(history.EndpointSlices); err != nil {
+		return nil, err
+	}
+	q := question{e: &Explanation{
+		Namespace: service.Namespace, Service: service.Name, Node: cmp.Or(asNode, nodeName), Endpoints: []ExplainedEndpoint{},
+	}}
+	var err error
+	v.facts.Read(func() { err = v.gather(service, nodeName, &q) })
+	if err != nil {
+		return nil, err
+	}
+	// Objects are decoded and reasons written while the facts may change again.
+	return q.e, q.answer()
+}
+
+// question has what an Explanation follows from, copied from the facts of one moment.
+type question struct {
+	e       *Explanation
+	keys    topology.Keys
+	here    topology.Labels
+	members []member
+	// nodes has the labels of the known nodes that the members name.
+	nodes    map[string]topology.Labels
+	decision topology.Decision
+}
+
+// member is one slice of the Service.
+type member struct {
+	upstream *wire.Object
+	local    *LocalEndpoint
+	// dead are the nodes whose endpoints are hidden because they are dead.
+	dead map[string]bool
+}
+
+// gather copies what the answer needs.
+func (v *View) gather(service types.NamespacedName, nodeName string, q *question) error {
+	s := v.facts.Service(service)
+	if s == nil || s.Upstream == nil {
+		return ErrNoService
+	}
+	n := v.facts.Node(q.e.Node)
+	switch {
+	case n != nil:
+		q.here = n.Labels
+	case q.e.Node != nodeName:
+		return ErrNoNode
+	default:
+		q.e.Notes = append(q.e.Notes, fmt.Sprintf("there is no node %q in the cluster, so it belongs to no unit", nodeName))
+	}
+	if restored := v.facts.RestoredState(); restored != nil {
+		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
+			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to other units",
+			restored.AsOf.UTC().Format("2006-01-02T15:04:05Z")))
+	}
+	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
+	q.nodes = make(map[string]topology.Labels)
+	for _, o := range s.Objects(history.EndpointSlices) {
+		m := member{upstream: o.Upstream, local: v.localEndpointFor(o), dead: make(map[string]bool)}
+		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+			name := string(e.NodeName)
+			if n := v.facts.Node(name); n != nil {
+				q.nodes[name] = n.Labels
+			}
+			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
+		})
+		if err != nil {
+			return err
+		}
+		q.members = append(q.members, m)
+	}
+	return nil
+}
+
+// decide scans all slices of the Service: what decides follows from all of them.
+func (q *question) decide() error {
+	best := topology.NoRank
+	for _, m := range q.members {
+		err := wire.EndpointSlice.Scan(m.upstream.Body, func(e wire.Endpoint) {
+			if e.Ready && !m.dead[string(e.NodeName)] {
+				best = min(best, q.keys.Rank(q.here, q.nodes[string(e.NodeName)]))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	q.decision = q.keys.Decide(q.here, best)
+	return nil
+}
+
+// answer completes the Explanation.
+func (q *question) answer() error {
+	if err := q.decide(); err != nil {
+		return err
+	}
+	if q.keys.Governed() && q.e.Invalid == "" {
+		q.e.TopologyKeys, q.e.Unit = q.keys, map[string]string{}
+		for _, key := range q.keys {
+			if value, ok := q.here[key]; ok {
+				q.e.Unit[key] = value
+			}
+		}
+		q.e.DecidingKey = q.decision.Key()
+	}
+	slices.SortFunc(q.members, func(a, b member) int { return cmp.Compare(a.upstream.Name, b.upstream.Name) })
+	for _, m := range q.members {
+		if m.local != nil {
+			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
+				m.upstream.Name, m.local.IP, m.local.Port))
+		}
+		slice, err := decodeSlice(m.upstream)
+		if err != nil {
+			return err
+		}
+		for i := range slice.Endpoints {
+			q.add(m, &slice.Endpoints[i])
+		}
+	}
+	return nil
+}
+
+func (q *question) add(m member, endpoint *discoveryv1.Endpoint) {
+	x := ExplainedEndpoint{
+		Slice: m.upstream.Name, Addresses: endpoint.Addresses, Target: target(endpoint.TargetRef),
+		Node: ptr.Deref(endpoint.NodeName, ""), Ready: ptr.Deref(endpoint.Conditions.Ready, true),
+	}
+	x.Kept, x.Reason = q.judge(m, x.Node)
+	if x.Kept {
+		q.e.Kept++
+	} else {
+		q.e.Hidden++
+	}
+	q.e.Endpoints = append(q.e.Endpoints, x)
+}
+
+func target(ref *corev1.ObjectReference) string {
+	if ref == nil {
+		return ""
+	}
+	return ref.Kind + "/" + ref.Name
+}
+
+// judge says what becomes of an endpoint on a node, and why.
+func (q *question) judge(m member, node string) (kept bool, reason string) {
+	key, self := q.decision.Key(), q.e.Node
+	switch {
+	case m.local != nil:
+		return false, "replaced by this node's own API server"
+	case m.dead[node]:
+		return false, fmt.Sprintf("the health service calls node %s dead", node)
+	case q.e.Invalid != "":
+		return false, "the annotation topologyKeys does not parse: " + q.e.Invalid
+	case !q.keys.Governed():
+		return true, "the Service has no topologyKeys"
+	case key == "":
+		return false, fmt.Sprintf("no ready endpoint shares a value of %s with node %s", strings.Join(q.keys, ", "), self)
+	case key == topology.Any:
+		return true, fmt.Sprintf("%q: no ready endpoint matches a key before it", topology.Any)
+	}
+	value, ok := q.here[key]
+	if !ok {
+		return false, fmt.Sprintf("node %s has no label %s", self, key)
+	}
+	labels, known := q.nodes[node]
+	switch {
+	case node == "":
+		return false, "it names no node"
+	case !known:
+		return false, fmt.Sprintf("node %s is not known", node)
+	}
+	their, ok := labels[key]
+	switch {
+	case !ok:
+		return false, fmt.Sprintf("node %s has no label %s", node, key)
+	case their != value:
+		return false, fmt.Sprintf("node %s has %s=%s, not %s", node, key, their, value)
+	}
+	return true, fmt.Sprintf("node %s has %s=%s too", node, key, value)
+}

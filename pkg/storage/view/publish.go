@@ -1,0 +1,299 @@
+package view
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// publication is what a step has to show anew. Its sets may be those of a facts.Change.
+type publication struct {
+	services map[types.NamespacedName]struct{}
+	node     bool
+	listed   map[*facts.Object]struct{}
+	// own is set once listed is not that of a facts.Change any more.
+	own bool
+	// cleared are the resources that are not shown any more.
+	cleared []*history.Resource
+}
+
+// add enters an object that lists endpoints.
+func (p *publication) add(o *facts.Object) {
+	if !p.own {
+		listed := make(map[*facts.Object]struct{}, len(p.listed)+1)
+		for o := range p.listed {
+			listed[o] = struct{}{}
+		}
+		p.listed, p.own = listed, true
+	}
+	p.listed[o] = struct{}{}
+}
+
+// addService enters everything that lists endpoints of a Service.
+func (p *publication) addService(s *facts.Service) {
+	for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
+		for _, o := range s.Objects(r) {
+			p.add(o)
+		}
+	}
+}
+
+// objects are those that list endpoints, in the order of lists.
+func (p *publication) objects() []*facts.Object {
+	objects := make([]*facts.Object, 0, len(p.listed))
+	for o := range p.listed {
+		objects = append(objects, o)
+	}
+	slices.SortFunc(objects, func(a, b *facts.Object) int {
+		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace), cmp.Compare(a.Upstream.Name, b.Upstream.Name))
+	})
+	return objects
+}
+
+func setOf[K comparable](members []K) map[K]struct{} {
+	set := make(map[K]struct{}, len(members))
+	for _, member := range members {
+		set[member] = struct{}{}
+	}
+	return set
+}
+
+// shown is one object as it is to be shown; without a version it is to be removed.
+type shown struct {
+	resource *history.Resource
+	key      types.NamespacedName
+	version  *history.Version
+}
+
+// publish makes one step of the History. Everything is pruned before the History is locked.
+func (v *View) publish(received time.Time, p *publication) {
+	var all []shown
+	if v.filled[history.Services] {
+		for name := range p.services {
+			all = append(all, v.service(name))
+		}
+	}
+	if p.node && v.filled[history.Nodes] {
+		all = append(all, v.nodes()...)
+	}
+	v.addTruncated(p)
+	for _, o := range p.objects() {
+		if v.filled[o.Resource()] {
+			all = append(all, v.object(o))
+		}
+	}
+	restored := v.facts.RestoredState()
+	v.history.Update(received, func(u *history.Update) {
+		before := shownBefore(restored)
+		for _, s := range all {
+			switch {
+			case s.version == nil:
+				u.Remove(s.resource, s.key)
+			case restored != nil:
+				u.Restore(s.resource, *s.version, before[s.resource].revisionOf(s.version))
+			default:
+				u.Put(s.resource, *s.version)
+			}
+		}
+		for _, r := range p.cleared {
+			u.Clear(r)
+			v.filled[r] = false
+		}
+		v.setStates(u, restored)
+	})
+	v.noteContent(all)
+}
+
+// setStates says what of the History can be read.
+func (v *View) setStates(u *history.Update, restored *facts.State) {
+	if v.building || (restored != nil && !v.serveRestored.Load()) {
+		return
+	}
+	asOf := uint64(0)
+	if restored != nil {
+		asOf = restored.Revision
+	}
+	u.ServeAsOf(asOf)
+	for _, r := range history.Resources() {
+		u.SetState(r, v.facts.State(r))
+	}
+}
+
+func (v *View) service(name types.NamespacedName) shown {
+	s := v.facts.Service(name)
+	if s == nil || s.Upstream == nil {
+		return shown{resource: history.Services, key: name}
+	}
+	return shown{history.Services, name, v.version(history.Services, s.Upstream, s.Upstream.Body)}
+}
+
+// nodes are this node's Node object, and those that are shown and not there any more.
+func (v *View) nodes() []shown {
+	var all []shown
+	there := v.facts.NodeObjects()
+	for name, o := range there {
+		all = append(all, shown{history.Nodes, name, v.version(history.Nodes, o, o.Body)})
+	}
+	for name := range v.history.Objects(history.Nodes) {
+		if there[name] == nil {
+			all = append(all, shown{resource: history.Nodes, key: name})
+		}
+	}
+	return all
+}
+
+func (v *View) version(r *history.Resource, o *wire.Object, body []byte) *history.Version {
+	version, err := history.NewVersion(r, o, body)
+	if err != nil {
+		v.options.Logger.Error(err, "Cannot read an object, serving it without its fields",
+			"resource", r.Resource, "namespace", o.Namespace, "name", o.Name)
+	}
+	return &version
+}
+
+// object is what is shown of an object that lists endpoints.
+func (v *View) object(o *facts.Object) shown {
+	r := o.Resource()
+	total, before := v.totals[r], v.counts[o]
+	total.Kept, total.Hidden = total.Kept-before.Kept, total.Hidden-before.Hidden
+	if o.Gone {
+		delete(v.counts, o)
+		v.totals[r] = total
+		return shown{resource: r, key: o.Name()}
+	}
+	body, count := v.body(o)
+	v.counts[o] = count
+	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
+	return shown{r, o.Name(), v.version(r, o.Upstream, body)}
+}
+
+// body is what the viewer may see of an object. Of what is not governed it is the upstream's, untouched, but without
+// endpoints on dead nodes.
+func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
+	if local := v.localEndpointFor(o); local != nil {
+		body, err := local.body(o.Resource())
+		if err == nil {
+			return body, EndpointCount{Kept: 1}
+		}
+		v.options.Logger.Error(err, "Cannot rewrite the endpoint of default/kubernetes, leaving it as it is")
+	}
+	if o.Service == nil || !o.Service.Keys.Governed() {
+		return v.alive(o)
+	}
+	if isTruncated(o) {
+		return v.completed(o)
+	}
+	decision := v.decision(o.Service, o.Resource())
+	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
+		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.facts.Dead(o.Service, e.NodeName)
+	})
+}
+
+// alive is the body of what is not governed: the upstream's own, unless it has endpoints on dead nodes.
+func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
+	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+		if v.facts.Dead(o.Service, e.NodeName) {
+			count.Hidden++
+		} else {
+			count.Kept++
+		}
+	})
+	if err == nil && count.Hidden == 0 {
+		return o.Upstream.Body, count
+	}
+	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.facts.Dead(o.Service, e.NodeName) })
+}
+
+// edit is an object's body after a function of its Codec. The facts have read the body without error.
+func (v *View) edit(o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool) (body []byte, count EndpointCount) {
+	body, err := apply(o.Upstream.Body, func(e wire.Endpoint) bool {
+		if keep(e) {
+			count.Kept++
+			return true
+		}
+		count.Hidden++
+		return false
+	})
+	if err != nil {
+		panic("view: an object that was readable is no longer: " + err.Error())
+	}
+	return slices.Clip(body), count
+}
+
+// shownObjects is how an earlier process showed the objects of a resource.
+type shownObjects map[types.NamespacedName]facts.Shown
+
+// revisionOf is the revision at which the earlier process showed the same; 0 if it did not.
+func (before shownObjects) revisionOf(v *history.Version) uint64 {
+	if shown, found := before[v.Key()]; found && shown.Digest == v.Digest() {
+		return shown.Revision
+	}
+	return 0
+}
+
+func shownBefore(restored *facts.State) map[*history.Resource]shownObjects {
+	if restored == nil {
+		return nil
+	}
+	before := make(map[*history.Resource]shownObjects)
+	for _, r := range history.Resources() {
+		before[r] = restored.ShownOf(r)
+	}
+	return before
+}
+
+// noteContent notes whether something came that is worth a new State at once. A report of the own Node's status, which
+// comes every few minutes, is not.
+func (v *View) noteContent(all []shown) {
+	for _, s := range all {
+		if s.resource == history.Nodes && s.version != nil {
+			if bytes.Equal(v.nodeMeta, s.version.Meta) {
+				continue
+			}
+			v.nodeMeta = s.version.Meta
+		}
+		v.content = v.history.Revision()
+	}
+}
+
+// Content grows when something changes that is worth a new State at once.
+func (v *View) Content() uint64 {
+	var content uint64
+	v.facts.Read(func() { content = v.content })
+	return content
+}
+
+// overCapacityTruncated is the value of the annotation corev1.EndpointsOverCapacity on Endpoints that lack some.
+const overCapacityTruncated = "truncated"
+
+// isTruncated reports whether an object is Endpoints that lack some of the Service's endpoints: the endpoints
+// controller keeps at most 1,000 of them, of whatever units.
+func isTruncated(o *facts.Object) bool {
+	return o.Resource() == history.Endpoints &&
+		o.Upstream.Annotations[corev1.EndpointsOverCapacity] == overCapacityTruncated
+}
+
+// addTruncated enters the truncated Endpoints of every Service whose slices are shown anew.
+func (v *View) addTruncated(p *publication) {
+	if !v.filled[history.Endpoints] {
+		return
+	}
+	for o := range p.listed {
+		if o.Resource() != history.EndpointSlices || o.Service == nil {
+			continue
+		}
+		for _, legacy := range o.Service.Objects(history.Endpoints) {
+			if isTruncated(legacy) {
+				p.add(legacy)
+			}
+		}
+	}
+}

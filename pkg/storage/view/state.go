@@ -1,0 +1,138 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// errNotLive is the error of State before the facts are the upstream's.
+var errNotLive = errors.New("the upstream's state is not complete yet")
+
+// State is what this View, of the node of that name, is served from. It has the legacy Endpoints if they are followed. It
+// fails while the facts are not the upstream's.
+func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
+	select {
+	case <-v.facts.Live():
+	default:
+		return nil, errNotLive
+	}
+	b := stateBuilder{v: v, state: &facts.State{
+		NodeName: nodeName, AsOf: asOf, Addresses: v.facts.NodeAddresses(),
+	}, named: map[string]struct{}{nodeName: {}}}
+	v.facts.Read(b.build)
+	return b.state, b.err
+}
+
+// stateBuilder gathers a State of one moment.
+type stateBuilder struct {
+	v     *View
+	state *facts.State
+	// named are the nodes that the State names.
+	named map[string]struct{}
+	err   error
+}
+
+func (b *stateBuilder) build() {
+	v := b.v
+	b.state.Revision = v.history.Revision()
+	var services []*wire.Object
+	v.facts.Services(func(s *facts.Service) { services = append(services, s.Upstream) })
+	b.shown(facts.InputServices, history.Services, services)
+	if v.filled[history.Nodes] {
+		b.shown(facts.InputNode, history.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
+	}
+	for input, r := range map[string]*history.Resource{
+		facts.InputEndpointSlices: history.EndpointSlices, facts.InputEndpoints: history.Endpoints,
+	} {
+		if v.filled[r] {
+			b.listed(input, r)
+		}
+	}
+	if annotations := v.facts.KubernetesAnnotations(); annotations != nil {
+		b.metadata(facts.InputKubernetesEndpoints, []metav1.ObjectMeta{{
+			Namespace: facts.KubernetesService.Namespace, Name: facts.KubernetesService.Name, Annotations: annotations,
+		}})
+	}
+	var nodes []metav1.ObjectMeta
+	for _, name := range slices.Sorted(maps.Keys(b.named)) {
+		if n := v.facts.Node(name); n != nil {
+			nodes = append(nodes, metav1.ObjectMeta{Name: name, Labels: n.Labels})
+		}
+	}
+	b.metadata(facts.InputNodes, nodes)
+	slices.SortFunc(b.state.Sections, func(x, y facts.Section) int { return cmp.Compare(x.Input, y.Input) })
+}
+
+// listed adds the objects that list endpoints, as far as this viewer may ever have to do with them.
+func (b *stateBuilder) listed(input string, r *history.Resource) {
+	var objects []*wire.Object
+	b.v.facts.Objects(r, func(o *facts.Object) {
+		share := *o.Upstream
+		share.Body = b.v.share(o)
+		err := o.Codec().Scan(share.Body, func(e wire.Endpoint) { b.named[string(e.NodeName)] = struct{}{} })
+		b.err = cmp.Or(b.err, err)
+		objects = append(objects, &share)
+	})
+	b.shown(input, r, objects)
+}
+
+// shown adds a section with how its objects are shown. It has the metadata that is shown: what only the upstream's has is
+// no event, and would give one revision to two versions.
+func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.Object) {
+	slices.SortFunc(objects, func(x, y *wire.Object) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	shown := b.v.history.Objects(r)
+	section := facts.Section{Input: input, Objects: make([]*wire.Object, len(objects)), Shown: make([]facts.Shown, len(objects))}
+	for i, o := range objects {
+		copied := *o
+		if version := shown[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}]; version != nil {
+			copied.Meta = version.Meta
+			section.Shown[i] = facts.Shown{Revision: version.Revision, Digest: version.Digest()}
+		}
+		section.Objects[i] = &copied
+	}
+	b.state.Sections = append(b.state.Sections, section)
+}
+
+// metadata adds a section of objects that have nothing but metadata.
+func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
+	section := facts.Section{Input: input}
+	for i := range metas {
+		message, err := (&corev1.Node{ObjectMeta: metas[i]}).Marshal()
+		var o *wire.Object
+		if err == nil {
+			o, err = wire.ParseObject(message)
+		}
+		if err != nil {
+			b.err = cmp.Or(b.err, err)
+			return
+		}
+		section.Objects = append(section.Objects, o)
+	}
+	b.state.Sections = append(b.state.Sections, section)
+}
+
+// share is the body of an object with the endpoints that this viewer may ever have to do with: those that one of the
+// Service's keys matches.
+func (v *View) share(o *facts.Object) []byte {
+	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
+		return o.Upstream.Body
+	}
+	body, _ := v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
+		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
+	})
+	return body
+}

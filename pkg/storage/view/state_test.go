@@ -1,0 +1,895 @@
+package view_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+)
+
+// cloud is what the upstream says, by input.
+type cloud map[string][]*wire.Object
+
+// fill gives a Node all of it, in an order of inputs.
+func (c cloud) fill(s *storagetest.Node, order []string) {
+	for _, name := range order {
+		s.Input(name).Replace(c[name])
+	}
+}
+
+// inputsOf are those that a Node needs here.
+var inputsOf = []string{facts.InputNodes, facts.InputNode, facts.InputServices, facts.InputEndpointSlices}
+
+func smallCloud(tb testing.TB) cloud {
+	tb.Helper()
+	return cloud{
+		facts.InputNodes: {testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b")},
+		facts.InputNode:  {testNode(tb, "node-a1", "a")},
+		facts.InputServices: {
+			testService(tb, "free", ""), testService(tb, "ordered", `["zone","*"]`), testService(tb, "strict", `["zone"]`),
+		},
+		facts.InputEndpointSlices: {
+			testSlice(tb, "free-1", "free", "node-a1", "node-b1"), testSlice(tb, "ordered-1", "ordered", "node-a2", "node-b1"),
+			testSlice(tb, "strict-1", "strict", "node-a1", "node-a2", "node-b1"), testSlice(tb, "strict-2", "strict", "node-b1"),
+		},
+	}
+}
+
+func newStore() *storagetest.Node {
+	return storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
+}
+
+// stateOf is what a Node would have on its disk.
+func stateOf(tb testing.TB, s *storagetest.Node) *facts.State {
+	tb.Helper()
+	state, err := s.View.State(s.Name, time.Unix(1, 0))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return state
+}
+
+// restarted is the Node of a process that begins with a State, after one that gave out revisions up to the given one. As
+// in package proxy the View is made of facts that are restored already.
+func restarted(state *facts.State, after uint64) *storagetest.Node {
+	f := facts.New(facts.Options{NodeName: "node-a1"})
+	f.Restore(state)
+	options := view.Options{
+		Facts: f, Viewer: view.Node("node-a1"), KeepKubernetesEndpoint: true,
+		History: history.Options{Revisions: history.NewRevisions(after)},
+	}
+	v := view.New(options)
+	return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History(), Units: view.NewUnits(options)}
+}
+
+// restartedLate is restarted with a View that is there before the State.
+func restartedLate(state *facts.State, after uint64) *storagetest.Node {
+	s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true, After: after})
+	s.Restore(state)
+	return s
+}
+
+// expectUnserved checks that nothing can be read.
+func expectUnserved(tb testing.TB, s *storagetest.Node) {
+	tb.Helper()
+	for _, r := range history.Resources() {
+		if _, err := s.History.Readable(r); err != history.ErrNotReady { //nolint:errorlint // that very value
+			tb.Errorf("%s: readable: %v", r.Resource, err)
+		}
+		if objects, _, err := s.History.List(r, "", 0); err != history.ErrNotReady { //nolint:errorlint // that very value
+			tb.Errorf("%s: listed %v, %v", r.Resource, objects, err)
+		}
+		if _, err := s.History.Watch(r, s.History.Revision()); err != history.ErrNotReady { //nolint:errorlint // that very value
+			tb.Errorf("%s: watched: %v", r.Resource, err)
+		}
+	}
+	if s.View.ServesRestored() != nil {
+		tb.Error("it says that it serves a State")
+	}
+}
+
+// serve lets a Node serve the State that it began with.
+func serve(tb testing.TB, s *storagetest.Node) {
+	tb.Helper()
+	expectUnserved(tb, s)
+	if !s.View.ServeRestored() || s.View.ServesRestored() == nil || s.View.ServesRestored() != s.Restored() {
+		tb.Fatal("not restored")
+	}
+	revision := s.History.Revision()
+	if !s.View.ServeRestored() || s.History.Revision() != revision {
+		tb.Fatal("restored twice")
+	}
+}
+
+// restored is a Node that serves what another one served.
+func restored(tb testing.TB, before *storagetest.Node) *storagetest.Node {
+	tb.Helper()
+	s := restarted(stateOf(tb, before), before.History.Revision()+1)
+	serve(tb, s)
+	return s
+}
+
+// content is what a client gets of an object, without its revision.
+func content(o *history.Object) string {
+	return fmt.Sprintf("%s %s %x %x", o.Name, o.UID, o.Meta, o.Body)
+}
+
+func listOf(tb testing.TB, h *history.History, r *history.Resource) []*history.Object {
+	tb.Helper()
+	objects, _, err := h.List(r, "", 0)
+	if err != nil {
+		tb.Fatalf("%s: %v", r.Resource, err)
+	}
+	return objects
+}
+
+// shownTable is what is shown of a resource, without revisions.
+func shownTable(tb testing.TB, h *history.History, r *history.Resource) []string {
+	tb.Helper()
+	var shown []string
+	for _, o := range listOf(tb, h, r) {
+		shown = append(shown, content(o))
+	}
+	return shown
+}
+
+var servedHere = []*history.Resource{history.Services, history.EndpointSlices, history.Nodes}
+
+func expectSame(tb testing.TB, what string, got, want *storagetest.Node) {
+	tb.Helper()
+	for _, r := range servedHere {
+		if g, w := shownTable(tb, got.History, r), shownTable(tb, want.History, r); !slices.Equal(g, w) {
+			tb.Fatalf("%s: %s:\ngot  %q\nwant %q", what, r.Resource, g, w)
+		}
+	}
+}
+
+// shownBefore is what a process showed at its end: by resource and name, the content and the revision.
+type shownBefore map[string]*history.Object
+
+func shownOf(tb testing.TB, s *storagetest.Node) shownBefore {
+	tb.Helper()
+	shown := make(shownBefore)
+	for _, r := range history.Resources() {
+		if _, err := s.History.Readable(r); err != nil {
+			continue
+		}
+		for _, o := range listOf(tb, s.History, r) {
+			shown[r.Resource+" "+o.Key().String()] = o
+		}
+	}
+	return shown
+}
+
+// expectRevisionsKept checks what the process after shows: an object that is as it was has the revision that it had, and
+// one that is not has one that only the process after can have given out. A client takes two objects of one revision for
+// the same; it compares nothing else. What no client has a use for does not count.
+func expectRevisionsKept(tb testing.TB, what string, before shownBefore, after *storagetest.Node, last uint64) {
+	tb.Helper()
+	for name, o := range shownOf(tb, after) {
+		was, there := before[name]
+		switch same := there && bytes.Equal(was.Body, o.Body) && wire.SameMeta(was.Meta, o.Meta); {
+		case same && was.Revision != o.Revision:
+			tb.Fatalf("%s: %s is as it was at %d, and has the revision %d now", what, name, was.Revision, o.Revision)
+		case !same && !there && o.Revision <= last:
+			tb.Fatalf("%s: %s is new, and has the revision %d, of before the restart", what, name, o.Revision)
+		case !same && o.Revision <= last:
+			tb.Fatalf("%s: %s has the revision %d, of before the restart, and is not what it was:\ngot %s\nwas %s", what, name, o.Revision, content(o), content(was))
+		}
+	}
+}
+
+func TestStateBeforeItIsKnown(t *testing.T) {
+	s := newStore()
+	if state, err := s.View.State(s.Name, time.Now()); err == nil || state != nil {
+		t.Errorf("got %v %v", state, err)
+	}
+	if s.View.ServeRestored() {
+		t.Error("restored from nothing")
+	}
+	expectUnserved(t, s)
+}
+
+func TestRestoredShowsTheSame(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	after := restored(t, before)
+	expectSame(t, "restored", after, before)
+	expectRevisionsKept(t, "restored", shownOf(t, before), after, before.History.Revision())
+	if state := after.View.ServesRestored(); !state.AsOf.Equal(time.Unix(1, 0)) || state.Revision != before.History.Revision() {
+		t.Errorf("got %v, of revision %d", state.AsOf, state.Revision)
+	}
+	select {
+	case <-after.Live():
+		t.Error("what is restored is not live")
+	default:
+	}
+	if _, err := after.View.State(after.Name, time.Now()); err == nil {
+		t.Error("a restored state would be saved as if it were confirmed")
+	}
+	if !after.NodeExists(after.Name) {
+		t.Error("this node is not known")
+	}
+	if _, err := after.History.Watch(history.EndpointSlices, before.History.Revision()); err != history.ErrExpired { //nolint:errorlint // that very value
+		t.Errorf("a client of the process before got %v", err)
+	}
+}
+
+// TestNobodyIsTakenBackInTime: to a client of the process before that has seen a newer state than the snapshot's it is
+// not served, whatever the client asks; and it is served when the upstream's state is there.
+func TestNobodyIsTakenBackInTime(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	state := stateOf(t, before)
+	before.Services().Apply(testService(t, "young", ""))
+	newer := before.History.Revision()
+	for _, process := range []func(*facts.State, uint64) *storagetest.Node{restarted, restartedLate} {
+		after := process(state, newer)
+		serve(t, after)
+		free := types.NamespacedName{Namespace: "ns", Name: "free"}
+		read := func(presented uint64) map[string]error {
+			_, _, list := after.History.List(history.Services, "", presented)
+			_, get := after.History.Get(history.Services, free, presented)
+			_, exact := after.History.ListAt(history.Services, "", presented)
+			_, watched := after.History.Watch(history.Services, presented)
+			return map[string]error{"list": list, "get": get, "exact": exact, "watch": watched}
+		}
+		for what, err := range read(newer) {
+			if err != history.ErrNotReady { //nolint:errorlint // that very value
+				t.Errorf("%s from a newer revision than the snapshot's: %v", what, err)
+			}
+		}
+		for _, presented := range []uint64{state.Revision, state.Revision - 1} {
+			got := read(presented)
+			if got["list"] != nil || got["get"] != nil {
+				t.Errorf("the snapshot's revision %d, presented %d: %v", state.Revision, presented, got)
+			}
+			if got["exact"] != history.ErrExpired || got["watch"] != history.ErrExpired { //nolint:errorlint // those very values
+				t.Errorf("a history that is not held is served from %d: %v", presented, got)
+			}
+		}
+		if got := read(after.History.Revision()); got["list"] != nil || got["get"] != nil || got["exact"] != nil || got["watch"] != nil {
+			t.Errorf("this process's own revision: %v", got)
+		}
+		if got := read(after.History.Revision() + 1); got["list"] != history.ErrFuture || got["watch"] != history.ErrFuture { //nolint:errorlint // those very values
+			t.Errorf("a revision of nobody: %v", got)
+		}
+
+		changed, _ := after.History.Readable(history.Services)
+		now := smallCloud(t)
+		now[facts.InputServices] = append(now[facts.InputServices], testService(t, "young", ""))
+		now.fill(after, inputsOf)
+		select {
+		case <-changed:
+		default:
+			t.Error("nobody is woken when the upstream's state is there")
+		}
+		if got := read(newer); got["list"] != nil || got["get"] != nil || got["exact"] != history.ErrExpired || got["watch"] != history.ErrExpired { //nolint:errorlint // those very values
+			t.Errorf("with the upstream's state: %v", got)
+		}
+	}
+}
+
+// TestReturnOfTheUpstream: whatever the order in which the upstream's state comes, clients see nothing of it
+// until it is complete, and then the differences only.
+func TestReturnOfTheUpstream(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+
+	now := smallCloud(t)
+	// This node moved to the other unit, whose endpoints are not in the snapshot.
+	now[facts.InputNodes] = []*wire.Object{testNode(t, "node-a1", "b"), testNode(t, "node-a2", "a"), testNode(t, "node-b1", "b")}
+	now[facts.InputServices] = append(now[facts.InputServices][:2:2], testService(t, "strict", `["zone"]`), testService(t, "young", ""))
+	now[facts.InputEndpointSlices] = slices.Delete(now[facts.InputEndpointSlices], 3, 4)
+	want := newStore()
+	now.fill(want, inputsOf)
+
+	permutations(inputsOf, func(order []string) {
+		s := restored(t, before)
+		served := s.History.Revision()
+		cursors := map[*history.Resource]*history.Cursor{}
+		for _, r := range servedHere {
+			cursor, err := s.History.Watch(r, served)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cursors[r] = cursor
+		}
+		for i, name := range order {
+			if s.History.Revision() != served {
+				t.Fatalf("%v: something is told after %d inputs", order, i)
+			}
+			expectSame(t, fmt.Sprintf("%v after %d inputs", order, i), s, before)
+			s.Input(name).Replace(now[name])
+			if i < len(order)-1 {
+				// A gateway that has lost its API server, before or after it brought the Services.
+				s.Input(facts.InputServices).SetAbsent()
+				// What comes after a list is held back with it.
+				s.Input(name).Apply(testNode(t, "stray", "a"))
+				s.Input(name).Remove("", "stray")
+			}
+		}
+		expectSame(t, fmt.Sprint(order), s, want)
+		expectRevisionsKept(t, fmt.Sprint(order), shownOf(t, before), s, served)
+		if s.Restored() != nil || s.View.ServesRestored() != nil {
+			t.Errorf("%v: still restored", order)
+		}
+		<-s.Live()
+		var told []string
+		for _, r := range servedHere {
+			events, _, err := cursors[r].Next(1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range events {
+				told = append(told, fmt.Sprint(e.Type, " ", e.Object.Name))
+			}
+		}
+		slices.Sort(told)
+		differences := []string{"ADDED young", "DELETED strict-2", "MODIFIED ordered-1", "MODIFIED strict-1"}
+		if !slices.Equal(told, differences) {
+			t.Fatalf("%v: told %q, the differences are %q", order, told, differences)
+		}
+		// From here on it is a Node like any other.
+		s.Services().Remove("ns", "young")
+		if got, _, err := cursors[history.Services].Next(10); err != nil || len(got) != 1 || got[0].Type != watch.Deleted {
+			t.Errorf("got %v %v", got, err)
+		}
+	})
+}
+
+func permutations(of []string, visit func([]string)) {
+	if len(of) == 0 {
+		visit(nil)
+		return
+	}
+	for i, first := range of {
+		rest := slices.Delete(slices.Clone(of), i, i+1)
+		permutations(rest, func(order []string) { visit(append([]string{first}, order...)) })
+	}
+}
+
+// TestStateIsNotServedIfTheUpstreamIsThere in time. What is as it was keeps its revision nevertheless.
+func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	state, last := stateOf(t, before), before.History.Revision()
+	now := smallCloud(t)
+	now[facts.InputServices] = now[facts.InputServices][:1]
+	want := newStore()
+	now.fill(want, inputsOf)
+	for _, process := range []func(*facts.State, uint64) *storagetest.Node{restarted, restartedLate} {
+		s := process(state, last)
+		for _, name := range inputsOf {
+			expectUnserved(t, s)
+			s.Input(name).Replace(now[name])
+		}
+		if s.View.ServeRestored() || s.View.ServesRestored() != nil {
+			t.Error("restored over the truth")
+		}
+		expectSame(t, "synced", s, want)
+		expectRevisionsKept(t, "synced", shownOf(t, before), s, last)
+		if _, err := s.History.Watch(history.Services, last); err != history.ErrExpired { //nolint:errorlint // that very value
+			t.Errorf("a client of the process before got %v", err)
+		}
+	}
+}
+
+// TestRevisionsOverARestart: an upstream that brings the same again, but for what no client has a use for, makes no event;
+// one object that changed is one event, and has a revision of this process.
+func TestRevisionsOverARestart(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	last := before.History.Revision()
+	now := smallCloud(t)
+	for i, o := range now[facts.InputEndpointSlices] {
+		now[facts.InputEndpointSlices][i] = touched(t, o, 7)
+	}
+	now[facts.InputServices][0] = touched(t, now[facts.InputServices][0], 7)
+	now[facts.InputServices][1] = testService(t, "ordered", `["zone"]`)
+
+	s := restored(t, before)
+	served := s.History.Revision()
+	now.fill(s, inputsOf)
+	revisions := func(s *storagetest.Node) map[string]uint64 {
+		all := map[string]uint64{}
+		for name, o := range shownOf(t, s) {
+			all[name] = o.Revision
+		}
+		return all
+	}
+	for name, was := range revisions(before) {
+		switch is := revisions(s)[name]; {
+		case name == "services ns/ordered":
+			if is <= served {
+				t.Errorf("%s has another annotation now, and the revision %d, %d before", name, is, was)
+			}
+		case is != was || is > last:
+			t.Errorf("%s is as it was, and has the revision %d, %d before", name, is, was)
+		}
+	}
+	told := map[string]int{}
+	for _, r := range servedHere {
+		cursor, err := s.History.Watch(r, served)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, _, err := cursor.Next(100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			told[fmt.Sprint(e.Type, " ", e.Object.Name)]++
+		}
+	}
+	// ordered-1 shows node-a2 by either of the annotations.
+	if fmt.Sprint(told) != "map[MODIFIED ordered:1]" {
+		t.Errorf("told %v", told)
+	}
+	// And it is not for one restart only: what is kept is kept again.
+	again := restored(t, s)
+	now.fill(again, inputsOf)
+	expectRevisionsKept(t, "a second restart", shownOf(t, s), again, s.History.Revision())
+}
+
+// TestARevisionIsOfOneContent: what a process shows of a snapshot does not follow from the snapshot alone. Where it is not
+// what the process before showed, the revision must not be that of before: an informer that finds an object with the
+// revision that it has takes it for the same, and tells nobody of the difference.
+func TestARevisionIsOfOneContent(t *testing.T) {
+	t.Run("nodes that are no longer called dead", func(t *testing.T) {
+		before := newStore()
+		smallCloud(t).fill(before, inputsOf)
+		before.SetDeadNodes(nodeSet("node-a2"))
+		last := before.History.Revision()
+		if got := nodesShown(t, before.History, "strict-1"); got != "node-a1" {
+			t.Fatalf("the process before shows %s", got)
+		}
+		after := restored(t, before)
+		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
+		smallCloud(t).fill(after, inputsOf)
+		expectRevisionsKept(t, "with the upstream's state", shownOf(t, before), after, last)
+	})
+	t.Run("another local API server", func(t *testing.T) {
+		options := func(f *facts.Facts, port string, after uint64) view.Options {
+			local, err := view.ParseLocalEndpoint("169.254.0.1", port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return view.Options{
+				Facts: f, Viewer: view.Node("node-a1"), LocalEndpoint: &local,
+				History: history.Options{Revisions: history.NewRevisions(after)},
+			}
+		}
+		wrap := func(f *facts.Facts, v *view.View) *storagetest.Node {
+			return &storagetest.Node{Facts: f, Name: "node-a1", View: v, History: v.History()}
+		}
+		f := facts.New(facts.Options{NodeName: "node-a1"})
+		before := wrap(f, view.New(options(f, "51003", 1000)))
+		smallCloud(t).fill(before, inputsOf)
+		before.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}))
+		before.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
+		last := before.History.Revision()
+
+		f = facts.New(facts.Options{NodeName: "node-a1"})
+		f.Restore(stateOf(t, before))
+		after := wrap(f, view.New(options(f, "51004", last)))
+		after.View.ServeRestored()
+		expectRevisionsKept(t, "restored", shownOf(t, before), after, last)
+	})
+}
+
+func kubernetesSlice() *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
+	}
+}
+
+// TestDeadNodesOfASnapshot: the health service is no upstream; what it says is not held back.
+func TestDeadNodesOfASnapshot(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	s := restored(t, before)
+	served := s.History.Revision()
+	s.SetDeadNodes(nodeSet("node-a2"))
+	if got := nodesShown(t, s.History, "strict-1"); got != "node-a1" {
+		t.Errorf("shows %s", got)
+	}
+	o, err := s.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "strict-1"}, 0)
+	if err != nil || o.Revision <= served {
+		t.Errorf("it has the revision %d, %v", o.Revision, err)
+	}
+	cursor, err := s.History.Watch(history.EndpointSlices, served)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With node-a2 dead there is nothing near for "ordered".
+	if events, _, err := cursor.Next(10); err != nil || len(events) != 2 {
+		t.Errorf("got %v, %v", events, err)
+	}
+	smallCloud(t).fill(s, inputsOf)
+	want := newStore()
+	smallCloud(t).fill(want, inputsOf)
+	want.SetDeadNodes(nodeSet("node-a2"))
+	expectSame(t, "with the upstream's state", s, want)
+}
+
+// TestNothingIsShownOfWhatIsHeldBack, of any input, complete or not; and then it comes as one change.
+func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Replace([]*wire.Object{testService(t, "a", `["zone"]`), testService(t, "b", "")})
+	s.EndpointSlices().Replace([]*wire.Object{testSlice(t, "a-1", "a", "node-a1", "node-b1"), testSlice(t, "b-1", "b", "node-b1")})
+	before := s.History.Revision()
+	was := shownOf(t, s)
+	cursor, err := s.History.Watch(history.EndpointSlices, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, changed, err := cursor.Next(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Hold()
+	s.NodeLabels().Apply(testNode(t, "node-b1", "a"))
+	s.NodeLabels().Remove("", "node-b2")
+	s.Services().Replace([]*wire.Object{testService(t, "a", `["zone"]`)})
+	s.Services().Apply(testService(t, "c", ""))
+	s.EndpointSlices().Apply(testSlice(t, "c-1", "c", "node-b1"))
+	s.EndpointSlices().Remove("ns", "b-1")
+	s.EndpointSlices().Apply(testSlice(t, "short", "c", "node-b1"))
+	s.EndpointSlices().Remove("ns", "short")
+	if s.History.Revision() != before || fmt.Sprint(shownOf(t, s)) != fmt.Sprint(was) || s.NodeCount() != 4 {
+		t.Error("something is shown that is held back")
+	}
+	select {
+	case <-changed:
+		t.Error("watchers are woken")
+	default:
+	}
+	s.Release()
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is woken")
+	}
+	events, _, err := cursor.Next(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, e := range events {
+		told = append(told, fmt.Sprint(e.Type, " ", e.Object.Name))
+	}
+	slices.Sort(told)
+	if got, want := strings.Join(told, ", "), "ADDED c-1, DELETED b-1, MODIFIED a-1"; got != want {
+		t.Errorf("told %s, want %s", got, want)
+	}
+	if got := nodesShown(t, s.History, "a-1"); got != "node-a1,node-b1" || s.NodeCount() != 3 {
+		t.Errorf("shows %s with %d nodes", got, s.NodeCount())
+	}
+	s.EndpointSlices().Remove("ns", "c-1")
+	if events, _, err := cursor.Next(10); err != nil || len(events) != 1 {
+		t.Errorf("after the release: %v, %v", events, err)
+	}
+}
+
+func sectionOf(state *facts.State, input string) *facts.Section {
+	for i := range state.Sections {
+		if state.Sections[i].Input == input {
+			return &state.Sections[i]
+		}
+	}
+	return nil
+}
+
+// legacyFree are the legacy Endpoints of the Service "free".
+func legacyFree(addresses ...string) *wire.Object {
+	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "free"}}
+	for _, ip := range addresses {
+		e.Subsets = append(e.Subsets, corev1.EndpointSubset{Addresses: []corev1.EndpointAddress{{IP: ip}}})
+	}
+	return wiretest.Object(e)
+}
+
+// legacyAddresses is what is shown of them.
+func legacyAddresses(t *testing.T, s *storagetest.Node) string {
+	t.Helper()
+	var all []string
+	for _, o := range listOf(t, s.History, history.Endpoints) {
+		typed, err := o.Decode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, subset := range typed.(*corev1.Endpoints).Subsets {
+			for _, a := range subset.Addresses {
+				all = append(all, a.IP)
+			}
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// TestLegacyEndpointsAreRestored if they were followed, and forgotten when the upstream's state is complete and has none:
+// nobody who asks for them later is to get those of the snapshot for current ones.
+func TestLegacyEndpointsAreRestored(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	if sectionOf(stateOf(t, before), facts.InputEndpoints) != nil {
+		t.Error("nobody follows them, and they are in the State")
+	}
+	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
+	if section := sectionOf(stateOf(t, before), facts.InputEndpoints); section == nil || len(section.Objects) != 1 || len(section.Shown) != 1 {
+		t.Fatalf("the State has %+v", section)
+	}
+	follow := func(s *storagetest.Node) *history.Cursor {
+		t.Helper()
+		if got := legacyAddresses(t, s); got != "10.0.0.1" {
+			t.Fatalf("restored: %s", got)
+		}
+		cursor, err := s.History.Watch(history.Endpoints, s.History.Revision())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cursor
+	}
+	t.Run("not followed", func(t *testing.T) {
+		s := restored(t, before)
+		cursor := follow(s)
+		smallCloud(t).fill(s, inputsOf)
+		if s.Restored() != nil {
+			t.Fatal("the Endpoints were awaited")
+		}
+		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady { //nolint:errorlint // that very value
+			t.Errorf("got %v", err)
+		}
+		if _, _, err := cursor.Next(10); err != history.ErrExpired { //nolint:errorlint // that very value
+			t.Errorf("a watch of them: %v", err)
+		}
+		// They come once somebody follows them.
+		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
+		if got := legacyAddresses(t, s); got != "10.0.0.2" {
+			t.Errorf("got %s", got)
+		}
+	})
+	t.Run("followed", func(t *testing.T) {
+		for _, same := range []bool{true, false} {
+			s := restored(t, before)
+			last := s.History.Revision()
+			cursor := follow(s)
+			now := "10.0.0.1"
+			if !same {
+				now = "10.0.0.2"
+			}
+			s.Endpoints().Replace([]*wire.Object{legacyFree(now)})
+			if got := legacyAddresses(t, s); got != "10.0.0.1" {
+				t.Errorf("before the rest is there: %s", got)
+			}
+			smallCloud(t).fill(s, inputsOf)
+			if got := legacyAddresses(t, s); got != now || s.Restored() != nil {
+				t.Errorf("got %s, want %s", got, now)
+			}
+			expectRevisionsKept(t, "followed", shownOf(t, before), s, last)
+			events, _, err := cursor.Next(10)
+			if err != nil || (len(events) == 0) != same {
+				t.Errorf("the same: %v, events %v, %v", same, events, err)
+			}
+		}
+	})
+	t.Run("not served any more", func(t *testing.T) {
+		for _, early := range []bool{true, false} {
+			s := restored(t, before)
+			if early {
+				s.Endpoints().SetAbsent()
+				if got := legacyAddresses(t, s); got != "10.0.0.1" {
+					t.Errorf("before the rest is there: %s", got)
+				}
+			}
+			smallCloud(t).fill(s, inputsOf)
+			if !early {
+				s.Endpoints().SetAbsent()
+			}
+			if _, err := s.History.Readable(history.Endpoints); err != history.ErrAbsent { //nolint:errorlint // that very value
+				t.Errorf("early %v: got %v", early, err)
+			}
+		}
+	})
+	t.Run("forgotten", func(t *testing.T) {
+		s := restored(t, before)
+		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
+		s.ForgetEndpoints()
+		smallCloud(t).fill(s, inputsOf)
+		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady { //nolint:errorlint // that very value
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestA404AfterAListOfARestoredNode: a resource that the upstream has listed is not taken away by a 404, also while what
+// was listed is held back.
+func TestA404AfterAListOfARestoredNode(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
+	s := restored(t, before)
+	s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
+	s.Endpoints().SetAbsent()
+	smallCloud(t).fill(s, inputsOf)
+	if _, err := s.History.Readable(history.Endpoints); err != nil {
+		t.Fatal(err)
+	}
+	if got := legacyAddresses(t, s); got != "10.0.0.2" {
+		t.Errorf("the upstream listed 10.0.0.2; shown is %s", got)
+	}
+}
+
+// TestKubernetesEndpointIsRestored: it is rewritten as before, by the annotations that were known.
+func TestKubernetesEndpointIsRestored(t *testing.T) {
+	annotated := func(port string) *wire.Object {
+		return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "kubernetes",
+			Annotations: map[string]string{"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": port},
+		}})
+	}
+	inputs := append(slices.Clone(inputsOf), facts.InputKubernetesEndpoints)
+	all := cloud{
+		facts.InputNodes: smallCloud(t)[facts.InputNodes], facts.InputNode: smallCloud(t)[facts.InputNode],
+		facts.InputServices:            {wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})},
+		facts.InputEndpointSlices:      {wiretest.Object(kubernetesSlice())},
+		facts.InputKubernetesEndpoints: {annotated("51003")},
+	}
+	before := storagetest.New(storagetest.Options{NodeName: "node-a1"})
+	all.fill(before, inputs)
+	if shown := shownTable(t, before.History, history.EndpointSlices); len(shown) != 1 || !strings.Contains(shown[0], fmt.Sprintf("%x", "169.254.0.1")) {
+		t.Fatalf("the process before shows %q", shown)
+	}
+	restarted := func() *storagetest.Node {
+		after := storagetest.New(storagetest.Options{NodeName: "node-a1", After: before.History.Revision()})
+		after.Restore(stateOf(t, before))
+		serve(t, after)
+		if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History, history.EndpointSlices); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		return after
+	}
+	restarted()
+
+	// The annotations are awaited with the rest, and what is there anew is rewritten anew.
+	after := restarted()
+	served := after.History.Revision()
+	all.fill(after, inputsOf)
+	if after.Restored() == nil || after.History.Revision() != served {
+		t.Error("the annotations of default/kubernetes are not awaited")
+	}
+	after.KubernetesEndpoints().Replace([]*wire.Object{annotated("51004")})
+	want := storagetest.New(storagetest.Options{NodeName: "node-a1"})
+	all[facts.InputKubernetesEndpoints] = []*wire.Object{annotated("51004")}
+	all.fill(want, inputs)
+	if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, want.History, history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if o := listOf(t, after.History, history.EndpointSlices)[0]; o.Revision <= served {
+		t.Errorf("it is another one at the revision %d, served before was %d", o.Revision, served)
+	}
+
+	// An upstream that has no legacy Endpoints holds nothing up, and a 404 takes nothing away.
+	after = restarted()
+	all.fill(after, inputsOf)
+	after.KubernetesEndpoints().SetAbsent()
+	if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History, history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestUnitsOfASnapshot: it has none of other units' endpoints, and to show none of them would be a lie.
+func TestUnitsOfASnapshot(t *testing.T) {
+	before := newStore()
+	smallCloud(t).fill(before, inputsOf)
+	s := restored(t, before)
+	for _, unit := range []string{"b", "nobodys"} {
+		h := unitHistory(t, s, unit)
+		if _, err := h.Readable(history.EndpointSlices); err != history.ErrNotReady { //nolint:errorlint // that very value
+			t.Errorf("unit %s: %v", unit, err)
+		}
+	}
+	smallCloud(t).fill(s, inputsOf)
+	if got := nodesShown(t, unitHistory(t, s, "b"), "strict-1"); got != "node-b1" {
+		t.Errorf("with the upstream's state unit b sees %s", got)
+	}
+}
+
+// TestRandomRestart: whatever happened before and while the process was away, after its return the Node shows
+// what one shows that was there all the time, and told of every object once at most; and what is as it was has the
+// revision that it had.
+func TestRandomRestart(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 1))
+	zones := []string{"a", "b", "c"}
+	nodes := []string{"node-a1", "node-a2", "node-b1", "node-b2", "node-c1"}
+	keys := []string{"", `["zone"]`, `["host","zone"]`, `["zone","*"]`, `nonsense`}
+	pick := func(from []string) string { return from[random.IntN(len(from))] }
+	generate := func() cloud {
+		c := cloud{facts.InputNode: {testNode(t, "node-a1", pick(zones))}}
+		for _, name := range nodes {
+			if random.IntN(5) > 0 {
+				c[facts.InputNodes] = append(c[facts.InputNodes], testNode(t, name, pick(zones)))
+			}
+		}
+		for i := range 6 {
+			name := fmt.Sprint("s", i)
+			if random.IntN(5) > 0 {
+				c[facts.InputServices] = append(c[facts.InputServices], testService(t, name, pick(keys)))
+			}
+			for j := range random.IntN(3) {
+				var on []string
+				for range random.IntN(4) {
+					on = append(on, pick(nodes))
+				}
+				c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices], testSlice(t, fmt.Sprint(name, "-", j), name, on...))
+			}
+		}
+		return c
+	}
+	for round := range 300 {
+		what := fmt.Sprintf("seed %d round %d", seed, round)
+		before, now := generate(), generate()
+		first := newStore()
+		before.fill(first, inputsOf)
+		was := shownOf(t, first)
+		process := restarted
+		if random.IntN(2) == 0 {
+			process = restartedLate
+		}
+		s := process(stateOf(t, first), first.History.Revision()+1)
+		serves := random.IntN(3) > 0
+		if serves {
+			serve(t, s)
+			expectSame(t, what+": restored", s, first)
+			expectRevisionsKept(t, what+": restored", was, s, first.History.Revision())
+		}
+		start := s.History.Revision()
+		order := slices.Clone(inputsOf)
+		random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		now.fill(s, order)
+		want := newStore()
+		now.fill(want, inputsOf)
+		expectSame(t, what, s, want)
+		expectRevisionsKept(t, what, was, s, first.History.Revision())
+		if !serves {
+			continue
+		}
+		for _, r := range servedHere {
+			cursor, err := s.History.Watch(r, start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events, _, err := cursor.Next(10000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := map[types.NamespacedName]bool{}
+			for _, e := range events {
+				if name := e.Object.Key(); seen[name] {
+					t.Fatalf("%s: %s %s was told of twice", what, r.Resource, name)
+				} else {
+					seen[name] = true
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// completed is the body of Endpoints that the endpoints controller truncated: what the viewer may see of the Service's
+// slices, in the form of Endpoints. The controller cuts off whatever is beyond 1,000 addresses, so a unit may find none
+// of its own among those that are left.
+func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
+	subsets, count, err := v.subsets(o)
+	if err == nil {
+		body, err = bodyOf(&corev1.Endpoints{Subsets: subsets})
+	}
+	if err != nil {
+		v.options.Logger.Error(err, "Cannot complete truncated Endpoints, showing none", "service", o.Name())
+		return nil, count
+	}
+	return body, count
+}
+
+// subsets are those of the Service's slices, one for each list of ports.
+func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount, error) {
+	var count EndpointCount
+	var subsets []corev1.EndpointSubset
+	byPorts := make(map[string]int)
+	decision := v.decision(o.Service, history.EndpointSlices)
+	family, err := addressType(o)
+	if err != nil {
+		return nil, count, err
+	}
+	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)), func(a, b *facts.Object) int {
+		return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
+	})
+	for _, member := range members {
+		slice, err := decodeSlice(member.Upstream)
+		if err != nil {
+			return nil, count, err
+		}
+		if slice.AddressType != family {
+			continue
+		}
+		ports := portsOf(slice)
+		i, found := byPorts[fmt.Sprint(ports)]
+		if !found {
+			i = len(subsets)
+			byPorts[fmt.Sprint(ports)] = i
+			subsets = append(subsets, corev1.EndpointSubset{Ports: ports})
+		}
+		for j := range slice.Endpoints {
+			e := &slice.Endpoints[j]
+			node := []byte(ptr.Deref(e.NodeName, ""))
+			if !decision.Keep(v.facts.LabelsOf(node)) || v.facts.Dead(o.Service, node) {
+				count.Hidden++
+				continue
+			}
+			count.Kept++
+			addTo(&subsets[i], e)
+		}
+	}
+	subsets = slices.DeleteFunc(subsets, func(s corev1.EndpointSubset) bool {
+		return len(s.Addresses)+len(s.NotReadyAddresses) == 0 // which would not be valid
+	})
+	return subsets, count, nil
+}
+
+func decodeSlice(o *wire.Object) (*discoveryv1.EndpointSlice, error) {
+	slice := &discoveryv1.EndpointSlice{}
+	if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
+		return nil, fmt.Errorf("decoding EndpointSlice %s/%s: %w", o.Namespace, o.Name, err)
+	}
+	return slice, nil
+}
+
+// addressType is the family of the addresses of Endpoints, which have one only.
+func addressType(o *facts.Object) (discoveryv1.AddressType, error) {
+	var list corev1.Endpoints
+	if err := list.Unmarshal(o.Upstream.Body); err != nil {
+		return "", fmt.Errorf("decoding Endpoints %s: %w", o.Name(), err)
+	}
+	for _, subset := range list.Subsets {
+		for _, address := range append(subset.Addresses, subset.NotReadyAddresses...) {
+			if ip, err := netip.ParseAddr(address.IP); err == nil && ip.Is6() {
+				return discoveryv1.AddressTypeIPv6, nil
+			}
+			return discoveryv1.AddressTypeIPv4, nil
+		}
+	}
+	return discoveryv1.AddressTypeIPv4, nil
+}
+
+func portsOf(slice *discoveryv1.EndpointSlice) []corev1.EndpointPort {
+	var ports []corev1.EndpointPort
+	for _, p := range slice.Ports {
+		ports = append(ports, corev1.EndpointPort{
+			Name: ptr.Deref(p.Name, ""), Port: ptr.Deref(p.Port, 0), Protocol: ptr.Deref(p.Protocol, corev1.ProtocolTCP), AppProtocol: p.AppProtocol,
+		})
+	}
+	return ports
+}
+
+func addTo(subset *corev1.EndpointSubset, e *discoveryv1.Endpoint) {
+	if len(e.Addresses) == 0 {
+		return
+	}
+	// Of the addresses of one endpoint only the first is in use (discovery/v1).
+	address := corev1.EndpointAddress{IP: e.Addresses[0], Hostname: ptr.Deref(e.Hostname, ""), NodeName: e.NodeName, TargetRef: e.TargetRef}
+	if ptr.Deref(e.Conditions.Ready, true) {
+		subset.Addresses = append(subset.Addresses, address)
+	} else {
+		subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
+	}
+}

@@ -1,0 +1,514 @@
+package view_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// unitHistory is what a unit is served from, until the test ends.
+func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.History {
+	t.Helper()
+	h, release, err := s.Units.History(unit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return h
+}
+
+// TestUnitView: what a named unit sees, and that one which is empty or which nobody is of sees nothing.
+func TestUnitView(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	for name, keys := range map[string]string{"free": "", "strict": `["zone"]`, "ordered": `["rack","zone","*"]`, "broken": `zone`} {
+		s.Services().Apply(testService(t, name, keys))
+		s.EndpointSlices().Apply(testSlice(t, name+"-1", name, "node-a2", "node-b1", "node-b2"))
+	}
+	expect := func(unit, service, want string) {
+		t.Helper()
+		if got := nodesShown(t, unitHistory(t, s, unit), service+"-1"); got != want {
+			t.Errorf("unit %q, %s: got %q, want %q", unit, service, got, want)
+		}
+	}
+	all := "node-a2,node-b1,node-b2"
+	for _, unit := range []string{"a", "b", "c", ""} {
+		want := map[string]string{"a": "node-a2", "b": "node-b1,node-b2"}[unit]
+		expect(unit, "free", all)
+		expect(unit, "strict", want)
+		expect(unit, "ordered", want)
+		expect(unit, "broken", "")
+	}
+	if got := nodesShown(t, s.History, "strict-1"); got != "node-a2" {
+		t.Errorf("this node sees %q", got)
+	}
+	// A node that moves into a unit that nobody was of, which is then like any other.
+	s.NodeLabels().Apply(testNode(t, "node-b2", "c"))
+	expect("c", "strict", "node-b2")
+	expect("b", "strict", "node-b1")
+	s.NodeLabels().Apply(testNode(t, "node-a1", "d"))
+	expect("d", "strict", "")
+	expect("d", "ordered", all)
+	s.NodeLabels().Remove("", "node-a1")
+	expect("d", "ordered", "")
+	s.SetDeadNodes(map[string]struct{}{"node-b1": {}})
+	expect("b", "strict", "")
+	expect("b", "free", "node-a2,node-b2")
+	s.SetDeadNodes(nil)
+	expect("b", "strict", "node-b1")
+}
+
+// TestUnitViewIsWatched: every change of the upstream's reaches it, with revisions of its own.
+func TestUnitViewIsWatched(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Apply(testService(t, "first", `["zone"]`)) // without a key in use nobody is of a unit
+	h := unitHistory(t, s, "b")
+	if h.Revision() <= s.History.Revision() {
+		t.Error("a client of this node's view could resume in the other one")
+	}
+	cursor, err := h.Watch(history.EndpointSlices, h.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, changed, err := cursor.Next(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Services().Apply(testService(t, "svc", `["zone"]`))
+	s.EndpointSlices().Apply(testSlice(t, "svc-1", "svc", "node-a1", "node-b1"))
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is woken")
+	}
+	s.EndpointSlices().Remove("ns", "svc-1")
+	events, _, err := cursor.Next(10)
+	if err != nil || len(events) != 2 {
+		t.Errorf("got %v %v", events, err)
+	}
+}
+
+// TestUnitsWithoutANodeShareAView: however many names somebody asks for, they cost one View.
+func TestUnitsWithoutANodeShareAView(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Apply(testService(t, "strict", `["zone"]`))
+	s.EndpointSlices().Apply(testSlice(t, "strict-1", "strict", "node-a2", "node-b1"))
+	nobodys := unitHistory(t, s, "")
+	for i := range 3 * view.MaxUnits {
+		if unitHistory(t, s, fmt.Sprint("nobodys-", i)) != nobodys {
+			t.Fatalf("unit %d has a View of its own", i)
+		}
+	}
+	if n := s.Units.Len(); n != 1 {
+		t.Errorf("%d Views", n)
+	}
+	a, b := unitHistory(t, s, "a"), unitHistory(t, s, "b")
+	if a == nobodys || b == nobodys || a == b || s.Units.Len() != 3 {
+		t.Errorf("units with nodes have no Views of their own; there are %d", s.Units.Len())
+	}
+	if got := nodesShown(t, nobodys, "strict-1"); got != "" {
+		t.Errorf("nobody sees %s", got)
+	}
+}
+
+// expectEnds waits until a cursor is told to list again.
+func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
+	t.Helper()
+	late := time.After(10 * time.Second)
+	for {
+		events, changed, err := cursor.Next(10)
+		switch {
+		case err == history.ErrExpired: //nolint:errorlint // that very value
+			return
+		case err != nil:
+			t.Fatalf("%s: %v", what, err)
+		case len(events) > 0:
+			continue
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("%s: the watch does not end", what)
+		}
+	}
+}
+
+// eventually waits until the condition says nothing more.
+func eventually(t *testing.T, condition func() string) {
+	t.Helper()
+	for late := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		said := condition()
+		if said == "" {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatal(said)
+		}
+	}
+}
+
+func watchNow(t *testing.T, h *history.History) *history.Cursor {
+	t.Helper()
+	cursor, err := h.Watch(history.EndpointSlices, h.Revision())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cursor
+}
+
+// TestTheFirstNodeOfAUnit ends what its clients were shown as Nobody's: by a label, by a node that comes, and by a topology
+// key that comes into use.
+func TestTheFirstNodeOfAUnit(t *testing.T) {
+	for what, comes := range map[string]func(*storagetest.Node){
+		"a label": func(s *storagetest.Node) { s.NodeLabels().Apply(testNode(t, "node-b2", "new")) },
+		"a node":  func(s *storagetest.Node) { s.NodeLabels().Apply(testNode(t, "node-new", "new")) },
+		"a relist": func(s *storagetest.Node) {
+			s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a"), testNode(t, "node-new", "new")})
+		},
+		"a held back label": func(s *storagetest.Node) {
+			s.Hold()
+			s.NodeLabels().Apply(testNode(t, "node-new", "new"))
+			s.Release()
+		},
+	} {
+		s := syncedStore(t, storagetest.Options{})
+		s.Services().Apply(testService(t, "strict", `["zone"]`))
+		s.EndpointSlices().Apply(testSlice(t, "strict-1", "strict", "node-b2", "node-new"))
+		nobodys := unitHistory(t, s, "new")
+		other := unitHistory(t, s, "a")
+		cursor, otherCursor := watchNow(t, nobodys), watchNow(t, other)
+
+		// That another unit has one more node is no concern of theirs.
+		s.NodeLabels().Apply(testNode(t, "node-more", "a"))
+		if events, changed, err := cursor.Next(10); err != nil || len(events) > 0 || changed == nil || unitHistory(t, s, "new") != nobodys {
+			t.Fatalf("%s: before it comes: %v, %v", what, events, err)
+		}
+		revision := nobodys.Revision()
+		comes(s)
+		expectEnds(t, what, cursor)
+		if _, err := nobodys.Watch(history.EndpointSlices, revision); err == nil {
+			t.Errorf("%s: a watch of the View that ended", what)
+		}
+		now := unitHistory(t, s, "new")
+		if now == nobodys {
+			t.Fatalf("%s: the unit is still nobody's", what)
+		}
+		want := "node-new"
+		if what == "a label" {
+			want = "node-b2"
+		}
+		if got := nodesShown(t, now, "strict-1"); got != want {
+			t.Errorf("%s: shows %q, want %q", what, got, want)
+		}
+		if _, err := now.Watch(history.EndpointSlices, revision); err != history.ErrExpired { //nolint:errorlint // that very value
+			t.Errorf("%s: a client of Nobody's view could resume in the unit's: %v", what, err)
+		}
+		if _, _, err := otherCursor.Next(10); err != nil {
+			t.Errorf("%s: a watch of another unit's view: %v", what, err)
+		}
+		if unitHistory(t, s, "a") != other {
+			t.Errorf("%s: another unit has another View now", what)
+		}
+	}
+	s := syncedStore(t, storagetest.Options{})
+	nobodys := unitHistory(t, s, "b")
+	cursor := watchNow(t, nobodys)
+	s.Services().Apply(testService(t, "first", `["zone"]`))
+	expectEnds(t, "a key comes into use", cursor)
+	s.EndpointSlices().Apply(testSlice(t, "first-1", "first", "node-a1", "node-b2"))
+	if got := nodesShown(t, unitHistory(t, s, "b"), "first-1"); got != "node-b2" {
+		t.Errorf("shows %q", got)
+	}
+}
+
+// TestTheLastNodeOfAUnit: its clients see that they have no endpoints any more; and one that was away meanwhile does not
+// resume in a history that never had the unit's endpoints, and so cannot tell that they are gone.
+func TestTheLastNodeOfAUnit(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.NodeLabels().Apply(testNode(t, "node-c1", "c"))
+	s.Services().Apply(testService(t, "strict", `["zone"]`))
+	s.EndpointSlices().Apply(testSlice(t, "strict-1", "strict", "node-c1"))
+	nobodys := unitHistory(t, s, "nobodys")
+	h := unitHistory(t, s, "c")
+	if got := nodesShown(t, h, "strict-1"); got != "node-c1" {
+		t.Fatalf("shows %q", got)
+	}
+	seen := h.Revision()
+	stays := watchNow(t, h)
+	s.NodeLabels().Apply(testNode(t, "node-c1", "b"))
+	if events, _, err := stays.Next(10); err != nil || len(events) != 1 {
+		t.Errorf("a client that stayed: %v, %v", events, err)
+	}
+	// Something happens that is an event for Nobody.
+	s.EndpointSlices().Apply(testSlice(t, "other-1", "", "node-a1"))
+	if nobodys.Revision() <= seen {
+		t.Fatalf("this shows nothing: nobody's revision is %d, the client's %d", nobodys.Revision(), seen)
+	}
+
+	now := unitHistory(t, s, "c")
+	if got := nodesShown(t, now, "strict-1"); got != "" {
+		t.Errorf("a new list shows %q", got)
+	}
+	cursor, err := now.Watch(history.EndpointSlices, seen)
+	if err != nil {
+		return // it lists again
+	}
+	events, _, err := cursor.Next(10)
+	if err != nil {
+		return // so it does here
+	}
+	for _, e := range events {
+		if e.Object.Name == "strict-1" {
+			return
+		}
+	}
+	t.Errorf("a client that knows node-c1's endpoint resumes from %d, and gets %v: it keeps the endpoint", seen, events)
+}
+
+// TestUnitViewsAreBounded in number, and those that nobody asks go.
+func TestUnitViewsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := syncedStore(t, storagetest.Options{})
+		s.Services().Apply(testService(t, "strict", `["zone"]`))
+		for i := range view.MaxUnits {
+			s.NodeLabels().Apply(testNode(t, fmt.Sprint("node-", i), fmt.Sprint(i)))
+		}
+		s.NodeLabels().Apply(testNode(t, "node-more", "one more"))
+		var releases []func()
+		histories := map[string]*history.History{}
+		for i := range view.MaxUnits {
+			h, release, err := s.Units.History(fmt.Sprint(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			releases, histories[fmt.Sprint(i)] = append(releases, release), h
+		}
+		for _, unit := range []string{"one more", "nobodys"} {
+			if h, _, err := s.Units.History(unit); err != view.ErrTooManyUnits || h != nil { //nolint:errorlint // that very value
+				t.Errorf("got %v %v", h, err)
+			}
+		}
+		again, release, err := s.Units.History("0")
+		if err != nil || again != histories["0"] {
+			t.Fatalf("got %v %v", again, err)
+		}
+		before := histories["2"].Revision()
+		// The one that nobody has used for the longest time makes room.
+		releases[2]()
+		time.Sleep(time.Second)
+		releases[1]()
+		h, releaseMore, err := s.Units.History("one more")
+		if err != nil || s.Units.Len() != view.MaxUnits {
+			t.Fatalf("%d Views, %v", s.Units.Len(), err)
+		}
+		if _, err := histories["2"].Readable(history.Services); err != history.ErrNotReady { //nolint:errorlint // that very value
+			t.Errorf("the View that made room is still there: %v", err)
+		}
+		if got, release, err := s.Units.History("1"); err != nil || got != histories["1"] {
+			t.Errorf("it is not the one that was not used for the longest time: %v", err)
+		} else {
+			release()
+		}
+		// Nobody of the view that went is to resume in the one that comes.
+		releaseMore()
+		two, releaseTwo, err := s.Units.History("2")
+		if err != nil || two.Revision() <= before || two == histories["2"] {
+			t.Fatalf("it begins at %d, the one before was at %d: %v", two.Revision(), before, err)
+		}
+		releaseTwo()
+		releases[0]() // "0" is asked for by one more
+		for _, release := range releases[3:] {
+			release()
+		}
+		// Just before they go one is asked for again.
+		time.Sleep(view.UnitIdle - time.Second)
+		if s.Units.Len() != view.MaxUnits {
+			t.Errorf("%d Views before the time", s.Units.Len())
+		}
+		if _, release, err := s.Units.History("5"); err != nil {
+			t.Fatal(err)
+		} else {
+			release()
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s.Units.Len() != 2 || histories["0"] != again {
+			t.Errorf("%d Views; want the one in use, and the one that was asked for", s.Units.Len())
+		}
+		for unit, want := range map[string]error{"0": nil, "5": nil, "6": history.ErrNotReady} {
+			if _, err := histories[unit].Readable(history.Services); err != want { //nolint:errorlint // that very value
+				t.Errorf("unit %s: %v", unit, err)
+			}
+		}
+		release()
+		time.Sleep(view.UnitIdle + time.Second)
+		synctest.Wait()
+		if n := s.Units.Len(); n != 0 {
+			t.Errorf("%d Views are left", n)
+		}
+		_ = h
+	})
+}
+
+// TestUnitViewsAtOnce: requests for the same unit and for others at one time, while its nodes come and go.
+func TestUnitViewsAtOnce(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{})
+	s.Services().Apply(testService(t, "strict", `["zone"]`))
+	s.EndpointSlices().Apply(testSlice(t, "strict-1", "strict", "node-a2", "node-b1", "node-c1"))
+	done := make(chan struct{})
+	var askers sync.WaitGroup
+	for i := range 8 {
+		askers.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(i)))
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				h, release, err := s.Units.History([]string{"a", "b", "c", ""}[random.IntN(4)])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				// A View may end while it is asked for; then its client asks again.
+				if _, _, err := h.List(history.EndpointSlices, "", 0); err != nil && err != history.ErrNotReady { //nolint:errorlint // that very value
+					t.Error(err)
+				}
+				release()
+			}
+		})
+	}
+	for i := range 300 {
+		s.NodeLabels().Apply(testNode(t, "node-c1", []string{"c", "b"}[i%2]))
+	}
+	close(done)
+	askers.Wait()
+	s.NodeLabels().Apply(testNode(t, "node-c1", "c"))
+	for unit, want := range map[string]string{"a": "node-a2", "b": "node-b1", "c": "node-c1", "": ""} {
+		if got := nodesShown(t, unitHistory(t, s, unit), "strict-1"); got != want {
+			t.Errorf("unit %q: got %q, want %q", unit, got, want)
+		}
+	}
+}
+
+// TestUnitViewConverges: whenever it was made and whatever the order, it shows what one made last shows, and what
+// a node of that unit sees.
+func TestUnitViewConverges(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 3))
+	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	nodes := []string{"node-a2", "node-b1", "node-b2"}
+	for round := range 100 {
+		s := newStore()
+		viewOf := func(unit string) *history.History {
+			v := view.New(view.Options{
+				Facts: s.Facts, Viewer: view.Unit(unit), KeepKubernetesEndpoint: true,
+				History: history.Options{Revisions: history.NewRevisions(1000)},
+			})
+			t.Cleanup(v.Close)
+			return v.History()
+		}
+		early := map[string]*history.History{"a": viewOf("a"), "b": viewOf("b")}
+		asked := map[string]*history.History{"a": unitHistory(t, s, "a"), "b": unitHistory(t, s, "b")}
+		step := func() {
+			switch random.IntN(6) {
+			case 0:
+				s.NodeLabels().Apply(testNode(t, pick(nodes...), pick("a", "b", "c")))
+			case 1:
+				s.NodeLabels().Remove("", pick(nodes...))
+			case 2:
+				s.Services().Apply(testService(t, pick("s", "t"), pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `["zone","*"]`, `bad`)))
+			case 3:
+				s.Services().Remove("ns", pick("s", "t"))
+			case 4:
+				service := pick("s", "t")
+				s.EndpointSlices().Apply(testSlice(t, service+pick("-1", "-2"), service, pick(nodes...), pick(nodes...)))
+			case 5:
+				s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
+			}
+		}
+		if random.IntN(2) == 0 {
+			for range 10 {
+				step()
+			}
+		}
+		s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a2", "a"), testNode(t, "node-b1", "b")})
+		s.Services().Replace(nil)
+		s.EndpointSlices().Replace(nil)
+		s.OwnNode().Replace(nil)
+		for range 40 {
+			step()
+			if random.IntN(10) == 0 {
+				// As a client that was told to list again, or comes now.
+				unit := pick("a", "b")
+				asked[unit] = unitHistory(t, s, unit)
+			}
+		}
+		for unit := range early {
+			fresh := viewOf(unit)
+			for _, r := range servedHere {
+				want := shownTable(t, fresh, r)
+				if got := shownTable(t, early[unit], r); !slices.Equal(got, want) {
+					t.Fatalf("seed %d round %d unit %s: %s:\ngot  %q\nwant %q", seed, round, unit, r.Resource, got, want)
+				}
+				// A View that was Nobody's when it was asked for ends when the unit gets a node, soon.
+				var got []string
+				eventually(t, func() string {
+					objects, _, err := asked[unit].List(r, "", 0)
+					if err != nil {
+						asked[unit] = unitHistory(t, s, unit)
+						return err.Error()
+					}
+					got = nil
+					for _, o := range objects {
+						got = append(got, content(o))
+					}
+					if slices.Equal(got, want) {
+						return ""
+					}
+					return fmt.Sprintf("seed %d round %d unit %s: what was asked for neither ends nor shows what is so: %s:\ngot  %q\nwant %q", seed, round, unit, r.Resource, got, want)
+				})
+			}
+			// A node that carries that value of every key sees the same, if there is such a node.
+			if !s.HasUnit(unit) {
+				continue
+			}
+			as := nodeThere(t, s, append([]string{"node-a1"}, nodes...), map[string]string{"zone": unit, "rack": unit})
+			if got, want := shownTable(t, fresh, history.EndpointSlices), shownTable(t, as.History, history.EndpointSlices); !slices.Equal(got, want) {
+				t.Fatalf("seed %d round %d unit %s: a node of the unit sees\n%q, the view is\n%q", seed, round, unit, want, got)
+			}
+		}
+	}
+}
+
+// nodeThere is the Node of another node of the same cluster, with these labels.
+func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topology.Labels) *storagetest.Node {
+	t.Helper()
+	var nodes, services, endpointSlices []*wire.Object
+	s.Read(func() {
+		for _, name := range others {
+			if n := s.Node(name); n != nil {
+				nodes = append(nodes, nodeWith(t, name, n.Labels))
+			}
+		}
+		s.Facts.Services(func(svc *facts.Service) { services = append(services, svc.Upstream) })
+		s.Objects(history.EndpointSlices, func(o *facts.Object) { endpointSlices = append(endpointSlices, o.Upstream) })
+	})
+	there := storagetest.New(storagetest.Options{NodeName: "node-there", KeepKubernetesEndpoint: true})
+	there.NodeLabels().Replace(append(nodes, nodeWith(t, "node-there", labels)))
+	there.Services().Replace(services)
+	there.EndpointSlices().Replace(endpointSlices)
+	there.SetDeadNodes(s.DeadNodes())
+	return there
+}

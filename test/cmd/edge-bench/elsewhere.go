@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// elsewhere is a change of the n-th endpoint list that no node of the first unit may see: another address of an endpoint
+// in another unit. ok is false if it has none.
+func (f fleet) elsewhere(n int, stamp int) (patch []byte, ok bool) {
+	for i, e := range f.slice(n).Endpoints {
+		node, err := strconv.Atoi(strings.TrimPrefix(*e.NodeName, "node-"))
+		if err == nil && node%f.units != 0 {
+			return fmt.Appendf(nil, `[{"op":"replace","path":"/endpoints/%d/addresses/0","value":"10.255.%d.%d"}]`, i, stamp>>8&255, 1+stamp&127), true
+		}
+	}
+	return nil, false
+}
+
+// cost is what a kube-proxy has spent.
+type cost struct {
+	cpu   time.Duration
+	syncs float64
+}
+
+func spent(ctx context.Context, n *cluster.Node) (cost, error) {
+	cpu, err := processorTime(n.KubeProxy.PID())
+	if err != nil {
+		return cost{}, err
+	}
+	syncs, err := scrape(ctx, n, "http://127.0.0.1:10249/metrics", `kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
+	return cost{cpu, syncs}, err
+}
+
+// processorTime is what a process has used of the processors.
+func processorTime(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, found := strings.Cut(string(stat), ") ") // the program's name may have spaces
+	fields := strings.Fields(rest)
+	if !found || len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, stat)
+	}
+	const ticks = 100 // a second, on every Linux that Go runs on
+	var total int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+		total += n
+	}
+	return time.Duration(total) * time.Second / ticks, nil
+}
+
+// measureElsewhere changes endpoints of other units for a while, and compares what a watcher and a kube-proxy on each
+// side have to do.
+func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDirect *cluster.Node, o options, t *table) error {
+	sideDirect, sideWrapper, err := sides(c, viaWrapper, true)
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	group, watching := errgroup.WithContext(watching)
+	seen := [2]*arrivals{}
+	for i, s := range []side{sideDirect, sideWrapper} {
+		seen[i] = &arrivals{at: map[string]time.Time{}}
+		body, err := s.get(watching, "watch=true&timeoutSeconds=3000", "application/json")
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return watch(watching, body, func([]byte) string { return "" }, seen[i]) })
+	}
+	for _, a := range seen {
+		if err := a.settle(ctx); err != nil {
+			return err
+		}
+		a.take()
+	}
+	nodes := []*cluster.Node{viaDirect, viaWrapper}
+	var before, after [2]cost
+	for i, n := range nodes {
+		if before[i], err = spent(ctx, n); err != nil {
+			return err
+		}
+	}
+	changes, err := changeElsewhere(ctx, c, o)
+	if err != nil {
+		return err
+	}
+	for _, a := range seen {
+		if err := a.settle(ctx); err != nil {
+			return err
+		}
+	}
+	for i, n := range nodes {
+		if after[i], err = spent(ctx, n); err != nil {
+			return err
+		}
+	}
+	stop()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	of := fmt.Sprintf("%d changes elsewhere in %s", changes, o.elsewhere)
+	t.add(of+": events at a watcher", strconv.Itoa(len(seen[0].take())), strconv.Itoa(len(seen[1].take())), "")
+	t.add(of+": kube-proxy's syncs", fmt.Sprint(after[0].syncs-before[0].syncs), fmt.Sprint(after[1].syncs-before[1].syncs), "")
+	cpu := [2]time.Duration{after[0].cpu - before[0].cpu, after[1].cpu - before[1].cpu}
+	t.add(of+": kube-proxy's processor time", milliseconds(cpu[0]), milliseconds(cpu[1]), ratio(cpu[0], cpu[1]))
+	return nil
+}
+
+// changeElsewhere makes changes at the rate that is asked for, and returns how many.
+func changeElsewhere(ctx context.Context, c *cluster.Cluster, o options) (int, error) {
+	tick := time.NewTicker(time.Second / time.Duration(o.rate))
+	defer tick.Stop()
+	end := time.After(o.elsewhere)
+	patches, patching := errgroup.WithContext(ctx)
+	changes := 0
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return 0, errors.Join(ctx.Err(), patches.Wait())
+		case <-end:
+			return changes, patches.Wait()
+		case <-tick.C:
+		}
+		patch, ok := o.fleet.elsewhere(i%o.fleet.services, i)
+		if !ok {
+			continue
+		}
+		changes++
+		patches.Go(func() error {
+			_, err := c.Client().DiscoveryV1().EndpointSlices(namespace).Patch(patching, sliceName(i%o.fleet.services),
+				types.JSONPatchType, patch, metav1.PatchOptions{})
+			return err
+		})
+	}
+}

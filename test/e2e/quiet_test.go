@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// TestChangesElsewhereWakeNoKubeProxy: a real kube-proxy writes its rules for every difference that it is sent. 200
+// changes of another unit's endpoints must be none.
+func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
+	const changes = 200
+	f := newFixture(t)
+	// Without a selector the endpoints are the test's own.
+	service, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "busy", Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	slices := f.client.DiscoveryV1().EndpointSlices(f.namespace)
+	slice, err := slices.Create(f.ctx, busySlice(0), metav1.CreateOptions{})
+	f.must(err)
+	// Everything that comes before has reached every kube-proxy once the nodes of unit-a reach this.
+	marker := f.daemonSet("marker", unitLabel)
+	f.expectReach("the cluster is at rest", marker, closedLoop)
+	f.awaitRest()
+
+	before := map[string]int{}
+	for _, node := range shared.Nodes() {
+		before[node.Spec.Name] = f.syncs(node)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for i := range changes {
+		<-tick.C
+		changed := busySlice(i + 1)
+		changed.ResourceVersion = slice.ResourceVersion
+		slice, err = slices.Update(f.ctx, changed, metav1.UpdateOptions{})
+		f.must(err)
+	}
+	// A change of the own unit does come, behind all of these.
+	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
+	f.expectReach("a change of the own unit comes", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	for _, node := range shared.Nodes() {
+		name := node.Spec.Name
+		syncs := f.syncs(node) - before[name]
+		t.Logf("%s (%s): %d syncs of kube-proxy's rules", name, node.Spec.ProxyMode, syncs)
+		switch {
+		// The change of the marker, which may come in two steps (the pod's condition, then the slice's), is a sync or two.
+		case node.Spec.Labels[unitLabel] == unitA && syncs > 2:
+			t.Errorf("%s: kube-proxy wrote its rules %d times for %d changes elsewhere and one here", name, syncs, changes)
+		case node.Spec.Labels[unitLabel] != unitA && syncs < 3:
+			t.Errorf("%s: %d syncs in the unit whose endpoints change; the counter does not count", name, syncs)
+		}
+	}
+	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, service.Name, metav1.DeleteOptions{}))
+}
+
+// busySlice has one endpoint in unit-a, which stays, and one in unit-b, which is another one each time.
+func busySlice(n int) *discoveryv1.EndpointSlice {
+	endpoint := func(node, address string) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node), Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}
+	}
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "busy-1",
+			Labels:      map[string]string{discoveryv1.LabelServiceName: "busy"},
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{endpoint("a1", "192.0.2.1"), endpoint("b1", fmt.Sprintf("198.51.100.%d", 1+n%250))},
+		Ports:       []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}},
+	}
+}
+
+// syncs is how often a node's kube-proxy has written its rules.
+func (f *fixture) syncs(node *cluster.Node) int {
+	f.Helper()
+	reply, err := node.Get(f.ctx, "http://127.0.0.1:10249/metrics")
+	f.must(err)
+	syncs := 0
+	for line := range strings.SplitSeq(reply.Body, "\n") {
+		rest, found := strings.CutPrefix(line, "kubeproxy_sync_proxy_rules_duration_seconds_count")
+		if !found {
+			continue
+		}
+		_, value, _ := strings.Cut(rest, " ")
+		count, err := strconv.ParseFloat(value, 64)
+		f.must(err)
+		syncs = max(syncs, int(count)) // each IP family counts for itself
+	}
+	if syncs == 0 {
+		f.Fatalf("%s: kube-proxy tells of no sync", node.Spec.Name)
+	}
+	return syncs
+}
+
+// awaitRest waits until no kube-proxy has written its rules for longer than the time that it gathers changes.
+func (f *fixture) awaitRest() {
+	f.Helper()
+	const rest = 3 * time.Second
+	last, since := map[string]int{}, time.Now()
+	f.eventually("no kube-proxy writes rules", func() error {
+		for _, node := range shared.Nodes() {
+			if now := f.syncs(node); now != last[node.Spec.Name] {
+				last[node.Spec.Name], since = now, time.Now()
+			}
+		}
+		if time.Since(since) < rest {
+			return fmt.Errorf("a kube-proxy wrote its rules %s ago", time.Since(since))
+		}
+		return nil
+	})
+}

@@ -3,22 +3,15 @@ package upstream
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage"
 )
-
-var parameterCodec = runtime.NewParameterCodec(scheme)
 
 // Options say what the wrapper needs of its upstream.
 type Options struct {
@@ -30,21 +23,18 @@ type Options struct {
 	NodeName string
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
-	// Clock is time.Now if nil.
+	// Barrier, if set, holds back what is heard at the end of an outage; see follow.Barrier.
+	Barrier follow.Barrier
+	// Clock is time.Now if nil. It is for the lists of addresses.
 	Clock func() time.Time
 }
 
 // Upstream follows the upstream's state.
 type Upstream struct {
-	// sources are started in this order.
-	sources []*source
+	group *follow.Group
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand  map[*storage.Resource]*source
+	onDemand  map[*storage.Resource]*follow.Source
 	addresses *addresses
-
-	mu      sync.Mutex
-	running context.Context //nolint:containedctx // that of Run, for sources that start later
-	wg      sync.WaitGroup
 }
 
 // New prepares to follow the upstream. Nothing is asked of it before Run. The error says what about the
@@ -53,111 +43,72 @@ func New(options Options) (*Upstream, error) {
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
-	// One HTTP client, so that all sources share one connection where the upstream speaks HTTP/2.
-	httpClient, err := rest.HTTPClientFor(options.Config)
+	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Barrier})
 	if err != nil {
-		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+		return nil, err
 	}
-	u := &Upstream{onDemand: make(map[*storage.Resource]*source)}
-	add := func(s *source) *source {
-		s.clock = options.Clock
-		s.state.Name, s.state.Optional = s.name, s.optional
-		s.demanded = true
-		if err == nil {
-			s.client, err = restClient(options.Config, httpClient, s)
+	u := &Upstream{
+		group:     group,
+		onDemand:  make(map[*storage.Resource]*follow.Source),
+		addresses: &addresses{store: options.Store, clock: options.Clock},
+	}
+	for _, o := range sources(options) {
+		s, err := group.Add(o)
+		if err != nil {
+			return nil, err
 		}
-		u.sources = append(u.sources, s)
-		return s
-	}
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	endpoints := storage.Endpoints.GroupVersionResource
-	followed := add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Store.NodeLabels()})
-	u.addresses = &addresses{nodes: followed, store: options.Store, clock: options.Clock}
-	if options.NodeName != "" {
-		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Store.Node()})
-	}
-	add(&source{name: "services", resource: storage.Services.GroupVersionResource, input: options.Store.Services()})
-	add(&source{name: "endpointslices", resource: storage.EndpointSlices.GroupVersionResource, input: options.Store.EndpointSlices()})
-	if options.FollowKubernetesEndpoints {
-		add(&source{
-			name: "kubernetes-endpoints", resource: endpoints, namespace: "default", optional: true,
-			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Store.KubernetesEndpoints(),
-		})
-	}
-	legacy := add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Store.Endpoints()})
-	legacy.demanded = false
-	u.onDemand[storage.Endpoints] = legacy
-	if err != nil {
-		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+		switch o.Name {
+		case storage.InputEndpoints:
+			u.onDemand[storage.Endpoints] = s
+			continue
+		case storage.InputNodes:
+			u.addresses.nodes = s
+		}
+		s.Start()
 	}
 	return u, nil
 }
 
-func restClient(config *rest.Config, httpClient *http.Client, s *source) (rest.Interface, error) {
-	transport := httpClient.Transport
-	if transport == nil {
-		transport = http.DefaultTransport
+// sources are those of the wrapper, in the order in which they are started.
+func sources(options Options) []follow.Options {
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	endpoints := storage.Endpoints.GroupVersionResource
+	all := []follow.Options{{Name: storage.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Store.NodeLabels()}}
+	if options.NodeName != "" {
+		all = append(all, follow.Options{Name: storage.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName, Sink: options.Store.Node()})
 	}
-	guarded := *httpClient
-	guarded.Transport = apiclient.StallGuard{Next: transport, Headers: apiclient.SilenceBefore, Body: s.silence}
-	config = rest.CopyConfig(config)
-	config.GroupVersion = new(s.resource.GroupVersion())
-	config.APIPath = "/apis"
-	if s.resource.Group == "" {
-		config.APIPath = "/api"
+	all = append(all,
+		follow.Options{Name: storage.InputServices, Resource: storage.Services.GroupVersionResource, Sink: options.Store.Services()},
+		follow.Options{Name: storage.InputEndpointSlices, Resource: storage.EndpointSlices.GroupVersionResource, Sink: options.Store.EndpointSlices()})
+	if options.FollowKubernetesEndpoints {
+		all = append(all, follow.Options{
+			Name: storage.InputKubernetesEndpoints, Resource: endpoints, Namespace: "default", FieldSelector: "metadata.name=kubernetes",
+			Optional: true, Sink: options.Store.KubernetesEndpoints(),
+		})
 	}
-	config.NegotiatedSerializer = newCodec()
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	// kube-apiserver warns on every call for v1 Endpoints; the wrapper knows.
-	config.WarningHandler = rest.NoWarnings{}
-	return rest.RESTClientForConfigAndClient(config, &guarded)
+	return append(all, follow.Options{Name: storage.InputEndpoints, Resource: endpoints, Optional: true, Sink: options.Store.Endpoints()})
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.
-func (u *Upstream) Run(ctx context.Context) {
-	u.mu.Lock()
-	u.running = ctx
-	u.mu.Unlock()
-	for _, s := range u.sources {
-		if u.isDemanded(s) {
-			u.launch(s)
-		}
-	}
-	<-ctx.Done()
-	// Whoever holds the lock may still be launching; from here on nobody will.
-	u.mu.Lock()
-	u.running = nil
-	u.mu.Unlock()
-	u.wg.Wait()
-}
+func (u *Upstream) Run(ctx context.Context) { u.group.Run(ctx) }
 
 // Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also
 // before Run.
 func (u *Upstream) Demand(r *storage.Resource) {
 	if s := u.onDemand[r]; s != nil {
-		u.mu.Lock()
-		s.demanded = true
-		u.mu.Unlock()
-		u.launch(s)
+		s.Start()
 	}
 }
 
-func (u *Upstream) isDemanded(s *source) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return s.demanded
+// Undemand ends the following of a resource that was asked for with Demand. It returns when nothing more comes.
+func (u *Upstream) Undemand(r *storage.Resource) {
+	if s := u.onDemand[r]; s != nil {
+		s.Stop()
+	}
 }
 
-func (u *Upstream) launch(s *source) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	ctx := u.running
-	if ctx == nil || ctx.Err() != nil {
-		return
-	}
-	s.start.Do(func() { u.wg.Go(func() { s.run(ctx) }) })
-}
+// Retry lets all sources that failed try again at once, as after new credentials.
+func (u *Upstream) Retry() { u.group.Retry() }
 
 // AsOf is when the upstream last confirmed the state as a whole: the earliest LastContact of the sources that
 // it consists of. The zero time if one of them was never heard of.
@@ -177,7 +128,7 @@ func (u *Upstream) AsOf() time.Time {
 	return asOf
 }
 
-// Reachable tells whether anything was heard of the upstream when it was last asked: an error is an answer
+// Reachable reports whether anything was heard of the upstream when it was last asked: an error is an answer
 // too. It is true before the first question.
 func (u *Upstream) Reachable() bool {
 	asked := false
@@ -195,10 +146,4 @@ func (u *Upstream) Reachable() bool {
 }
 
 // States are those of all sources.
-func (u *Upstream) States() []SourceState {
-	states := make([]SourceState, len(u.sources))
-	for i, s := range u.sources {
-		states[i] = s.snapshot()
-	}
-	return states
-}
+func (u *Upstream) States() []follow.State { return u.group.States() }

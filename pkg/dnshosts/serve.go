@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/application-grid/application-grid/pkg/follow"
 )
 
 const namespace = "statefulset_grid_daemon"
@@ -99,15 +101,15 @@ func (d *Daemon) state() (reasons, details []string) {
 }
 
 // states are those of all sources.
-func (d *Daemon) states() []SourceState {
-	var states []SourceState
+func (d *Daemon) states() []follow.State {
+	var states []follow.State
 	for _, s := range d.sources {
 		states = append(states, s.State())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// There may be many of them. One is told of, the worst.
-	pods, worst := SourceState{Name: "pods", Synced: true}, 0
+	pods, worst := follow.State{Name: sourcePods, Synced: true}, 0
 	for _, p := range d.pods {
 		state := p.source.State()
 		badness := 1

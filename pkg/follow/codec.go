@@ -10,11 +10,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -107,16 +108,30 @@ func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 			return decoded, &gvk, err
 		}
 	}
+	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil && strings.HasSuffix(gvk.Kind, "List") {
+		decoded, err := decodeJSONList(data, gvk)
+		return decoded, gvk, err
+	}
 	decoded, gvk, err := d.typed.Decode(data, defaults, into)
 	if runtime.IsNotRegisteredError(err) && gvk != nil {
-		// A custom resource, whole. It was asked for as metadata, and nothing else of it is read.
-		decoded, err = decodeMetadata(data, gvk.Kind)
+		decoded = &metav1.PartialObjectMetadata{}
+		err = decodeJSON(data, decoded)
 	}
 	if err != nil {
 		return nil, gvk, err
 	}
-	decoded, err = encodeTyped(decoded)
-	return decoded, gvk, err
+	if _, ok := decoded.(*metav1.Status); ok {
+		return decoded, gvk, nil
+	}
+	message, err := marshal(decoded)
+	if err != nil {
+		return nil, gvk, err
+	}
+	o, err := wire.ParseObject(message)
+	if err != nil {
+		return nil, gvk, err
+	}
+	return object{o}, gvk, nil
 }
 
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
@@ -136,49 +151,112 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 	return list, nil
 }
 
-// decodeMetadata decodes the metadata of an object, or of a list of them, of a kind that is not known.
-func decodeMetadata(data []byte, kind string) (runtime.Object, error) {
-	var decoded runtime.Object = &metav1.PartialObjectMetadata{}
-	if strings.HasSuffix(kind, "List") {
-		decoded = &metav1.PartialObjectMetadataList{}
-	}
-	if err := json.Unmarshal(data, decoded); err != nil {
-		return nil, fmt.Errorf("decoding the metadata of %s: %w", kind, err)
-	}
-	return decoded, nil
-}
-
-// encodeTyped brings what came as JSON into wire form. A Status stays what it is.
-func encodeTyped(decoded runtime.Object) (runtime.Object, error) {
-	if _, ok := decoded.(*metav1.Status); ok {
-		return decoded, nil
-	}
-	if meta.IsListType(decoded) {
-		from, err := meta.ListAccessor(decoded)
-		if err != nil {
-			return nil, err
-		}
-		list := &objectList{}
-		list.ResourceVersion, list.Continue = from.GetResourceVersion(), from.GetContinue()
-		err = meta.EachListItem(decoded, func(item runtime.Object) error {
-			message, err := marshal(item)
-			if err != nil {
+// decodeJSONList brings a list that came as JSON into wire form, item by item: as Go values it would be several times
+// as big.
+func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
+	list := &objectList{}
+	kind := gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List"))
+	d := json.NewDecoder(bytes.NewReader(data))
+	err := eachField(d, func(name string) error {
+		switch name {
+		case "metadata":
+			var m metav1.ListMeta
+			if err := d.Decode(&m); err != nil {
 				return err
 			}
-			return list.add(message)
-		})
-		return list, err
-	}
-	message, err := marshal(decoded)
+			list.ResourceVersion, list.Continue = m.ResourceVersion, m.Continue
+			return nil
+		case "items":
+			return eachItem(d, func(item json.RawMessage) error {
+				message, err := itemInWireForm(item, kind)
+				if err != nil {
+					return err
+				}
+				return list.add(message)
+			})
+		default:
+			var skipped json.RawMessage
+			return d.Decode(&skipped)
+		}
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decoding %s: %w", gvk.Kind, err)
 	}
-	o, err := wire.ParseObject(message)
-	if err != nil {
-		return nil, err
-	}
-	return object{o}, nil
+	return list, nil
 }
+
+// itemInWireForm encodes an item of a list.
+func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
+	typed, err := scheme.New(kind)
+	if runtime.IsNotRegisteredError(err) {
+		// A custom resource, whole. It was asked for as metadata, and nothing else of it is read.
+		typed, err = &metav1.PartialObjectMetadata{}, nil
+	}
+	if err == nil {
+		err = decodeJSON(item, typed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return marshal(typed)
+}
+
+// eachField calls visit for every field of the JSON object that comes next, with the decoder before its value.
+func eachField(d *json.Decoder, visit func(name string) error) error {
+	if err := expect(d, '{'); err != nil {
+		return err
+	}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		name, ok := token.(string)
+		if !ok {
+			return fmt.Errorf("%v is no name of a field", token)
+		}
+		if err := visit(name); err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+// eachItem calls visit for every item of the JSON array that comes next, which may be null. The item is visit's until it
+// returns.
+func eachItem(d *json.Decoder, visit func(json.RawMessage) error) error {
+	token, err := d.Token()
+	switch {
+	case err != nil:
+		return err
+	case token == nil:
+		return nil
+	case token != json.Delim('['):
+		return fmt.Errorf("%v in place of items", token)
+	}
+	var item json.RawMessage
+	for d.More() {
+		item = item[:0]
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		if err := visit(item); err != nil {
+			return err
+		}
+	}
+	return expect(d, ']')
+}
+
+func expect(d *json.Decoder, delimiter json.Delim) error {
+	token, err := d.Token()
+	if err == nil && token != delimiter {
+		err = fmt.Errorf("%v in place of %v", token, delimiter)
+	}
+	return err
+}
+
+// decodeJSON decodes as API servers do, which mind the case of names.
+func decodeJSON(data []byte, into runtime.Object) error { return utiljson.Unmarshal(data, into) }
 
 func marshal(item runtime.Object) ([]byte, error) {
 	typed, ok := item.(interface{ Marshal() ([]byte, error) })

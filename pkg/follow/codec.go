@@ -3,6 +3,7 @@ package follow
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -134,7 +135,13 @@ func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return object{o}, gvk, nil
 }
 
+// errNoKind is told for an envelope that does not say what is in it.
+var errNoKind = errors.New("the upstream sent an object without a kind")
+
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
+	if typeMeta.Kind == "" {
+		return nil, errNoKind
+	}
 	if !strings.HasSuffix(typeMeta.Kind, "List") {
 		o, err := wire.ParseObject(message)
 		if err != nil {

@@ -14,17 +14,17 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/systemd"
 )
 
 // Config is what a Daemon is made from.
 type Config struct {
-	// Upstream leads to the API server.
-	Upstream *rest.Config
+	// Connection leads to the API server.
+	Connection *apiclient.Connection
 	// NodeName is this node's name.
 	NodeName string
 	// Path is where the hosts file stands.
@@ -80,6 +80,8 @@ type Daemon struct {
 	// status is what the last sync came to.
 	status status
 	pods   map[chunk]*podSource // written by the loop only; guarded for readers
+	// podLists are the lists that sources of pods took which have ended.
+	podLists uint64
 
 	// What follows is the loop's alone.
 
@@ -117,10 +119,15 @@ type podSource struct {
 
 // New makes a Daemon. Nothing is asked, listened on or written before Run.
 func New(config Config, logger klog.Logger) (*Daemon, error) {
-	group, err := follow.NewGroup(follow.GroupOptions{Config: config.Upstream})
+	upstream, err := config.Connection.Config()
 	if err != nil {
 		return nil, err
 	}
+	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
+	if err != nil {
+		return nil, err
+	}
+	config.Connection.OnChange(group.Retry)
 	d := &Daemon{
 		config: config,
 		file:   &File{Path: config.Path, Domain: config.Domain},
@@ -197,13 +204,17 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.fail(err)
 	}
 	d.running.Go(func() { d.group.Run(ctx) })
+	d.running.Go(func() { d.config.Connection.Run(ctx) })
 	d.running.Go(func() {
 		systemd.Notify(ctx, systemd.Program{
 			Alive: func(ctx context.Context) error {
 				d.state() // takes the lock
 				return answers(ctx)
 			},
-			Status: d.summary,
+			Status: func() string {
+				report := d.report()
+				return report.Summary()
+			},
 		})
 	})
 	d.loop(ctx)
@@ -409,6 +420,7 @@ func (d *Daemon) followPods(own []ownSet) error {
 	for c, p := range d.pods {
 		if !wanted[c] {
 			dropped = append(dropped, p.source)
+			d.podLists += p.source.State().Lists
 			delete(d.pods, c)
 		}
 	}

@@ -2,12 +2,12 @@ package proxy
 
 import (
 	"fmt"
-	"net/http"
-	"sort"
 	"strings"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -18,11 +18,19 @@ type readiness struct {
 	nodeName string
 	store    *storage.Store
 	upstream *upstream.Upstream
+	// connection says whose credentials are refused.
+	connection *apiclient.Connection
 	// snapshots is nil if none are kept.
 	snapshots *snapshot.Writer
 	// autonomy is nil if no health service is asked.
 	autonomy *autonomy.Poller
 	stopping <-chan struct{}
+}
+
+// report is how the wrapper is now.
+func (h readiness) report() health.Report {
+	reasons, details := h.reasons()
+	return health.Report{Reasons: reasons, Details: details}
 }
 
 // reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
@@ -42,11 +50,18 @@ func (h readiness) reasons() (reasons, details []string) {
 			details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", err))
 		}
 	}
+	if err := h.connection.Problem(); err != nil {
+		details = append(details, fmt.Sprintf("kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+	}
 	labelsSynced := restored
 	for _, s := range h.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
 			details = append(details, s.Name+": not followed, no client has asked for it")
+		case s.Forbidden && s.Optional:
+			details = append(details, fmt.Sprintf("%s: the upstream refuses it: %v", s.Name, s.Err))
+		case s.Forbidden:
+			reasons = append(reasons, fmt.Sprintf("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name, h.connection.Credentials(), s.Err))
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")
 		case s.Absent && restored:
@@ -62,6 +77,8 @@ func (h readiness) reasons() (reasons, details []string) {
 			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
 		case !s.Synced:
 			reasons = append(reasons, s.Name+": not synced with the upstream yet")
+		case s.Err != nil && s.LastContact.IsZero():
+			details = append(details, fmt.Sprintf("%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err))
 		case s.Err != nil:
 			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err))
 		default:
@@ -83,7 +100,6 @@ func (h readiness) reasons() (reasons, details []string) {
 	if h.autonomy != nil {
 		details = append(details, autonomyDetails(h.autonomy.Status())...)
 	}
-	sort.Strings(details)
 	return reasons, details
 }
 
@@ -114,43 +130,4 @@ func some(names []string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// summary is the state as one line.
-func (h readiness) summary() string {
-	reasons, details := h.reasons()
-	if len(reasons) > 0 {
-		return "not ready: " + strings.Join(reasons, "; ")
-	}
-	return "ready: " + strings.Join(details, "; ")
-}
-
-// ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.
-func (h readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	reasons, details := h.reasons()
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
-	body := &strings.Builder{}
-	if len(reasons) > 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		body.WriteString("not ready\n")
-	} else {
-		body.WriteString("ok\n")
-	}
-	for _, reason := range reasons {
-		fmt.Fprintf(body, "[-] %s\n", reason)
-	}
-	for _, detail := range details {
-		fmt.Fprintf(body, "[+] %s\n", detail)
-	}
-	_, _ = w.Write([]byte(body.String()))
-}
-
-// alive answers /healthz and /livez: a process that answers at all is alive. That the upstream is away is
-// nothing that a restart would mend.
-func alive(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write([]byte("ok"))
 }

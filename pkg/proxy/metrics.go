@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -48,7 +49,7 @@ func newMetrics(store *storage.Store, up *upstream.Upstream, snapshots *snapshot
 	}
 	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		storeCollector{store}, upstreamCollector{up})
+		storeCollector{store}, health.Sources(namespace, up.States))
 	if snapshots != nil {
 		m.registry.MustRegister(snapshotCollector{snapshots})
 	}
@@ -114,11 +115,6 @@ var (
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
 	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
-
-	descUpstreamUp      = desc("upstream_up", "1 while the last list or watch of the source succeeded.", "source")
-	descUpstreamSynced  = desc("upstream_synced", "1 once the source was listed completely.", "source")
-	descUpstreamContact = desc("upstream_last_contact_seconds", "Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which comes about every minute).", "source")
-	descUpstreamLists   = desc("upstream_lists_total", "Complete lists taken from the upstream.", "source")
 )
 
 // storeCollector reads the Store when it is scraped.
@@ -173,36 +169,4 @@ func (c snapshotCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Errors), "error")
 	ch <- prometheus.MustNewConstMetric(descSnapshotBytes, prometheus.CounterValue, float64(s.Bytes))
 	ch <- prometheus.MustNewConstMetric(descSnapshotSize, prometheus.GaugeValue, float64(s.Size))
-}
-
-// upstreamCollector reads the sources' states when it is scraped.
-type upstreamCollector struct{ upstream *upstream.Upstream }
-
-// Describe implements prometheus.Collector.
-func (c upstreamCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descUpstreamUp, descUpstreamSynced, descUpstreamContact, descUpstreamLists} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c upstreamCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range c.upstream.States() {
-		if !s.Started {
-			continue
-		}
-		ch <- prometheus.MustNewConstMetric(descUpstreamUp, prometheus.GaugeValue, number(s.Err == nil && !s.LastContact.IsZero()), s.Name)
-		ch <- prometheus.MustNewConstMetric(descUpstreamSynced, prometheus.GaugeValue, number(s.Synced), s.Name)
-		ch <- prometheus.MustNewConstMetric(descUpstreamLists, prometheus.CounterValue, float64(s.Lists), s.Name)
-		if !s.LastContact.IsZero() {
-			ch <- prometheus.MustNewConstMetric(descUpstreamContact, prometheus.GaugeValue, time.Since(s.LastContact).Seconds(), s.Name)
-		}
-	}
-}
-
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -29,6 +29,8 @@ import (
 type Config struct {
 	// Upstream leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Upstream *rest.Config
+	// Connection, if set, takes the place of Upstream, and follows the changes of a kubeconfig.
+	Connection *apiclient.Connection
 	// NodeName is this node's name. It may be empty; see storage.Options.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
@@ -64,7 +66,9 @@ type Proxy struct {
 	config   Config
 	store    *storage.Store
 	upstream *upstream.Upstream
-	metrics  *metrics
+	// connection leads to the upstream.
+	connection *apiclient.Connection
+	metrics    *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *autonomy.Poller
 	tls      *reloadingTLS
@@ -108,6 +112,15 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	default:
 		p.lendsIdentity = true
 	}
+	if p.connection = config.Connection; p.connection == nil {
+		if p.connection, err = apiclient.Fixed(config.Upstream); err != nil {
+			return nil, err
+		}
+	}
+	own, err := p.connection.Config()
+	if err != nil {
+		return nil, err
+	}
 	stateDir, state, minRevision := p.openStateDir(logger)
 	// Without the rewriting, or with one that annotations have no part in, they need not be followed.
 	p.store = storage.New(storage.Options{
@@ -119,7 +132,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 		Logger:                 logger.WithName("storage"),
 	})
 	p.upstream, err = upstream.New(upstream.Options{
-		Config: config.Upstream, Store: p.store, NodeName: config.NodeName,
+		Config: own, Store: p.store, NodeName: config.NodeName,
 		FollowKubernetesEndpoints: config.RewriteKubernetes && config.LocalEndpoint == nil,
 	})
 	if err != nil {
@@ -134,10 +147,11 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 			Dir: stateDir, Store: p.store, AsOf: p.upstream.AsOf, WithEndpoints: p.endpointsDemanded.Load, Delay: config.StateWriteDelay,
 		}
 	}
-	if p.asWrapper, err = p.target(config.Upstream); err != nil {
+	p.connection.OnChange(p.upstream.Retry)
+	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
 		return nil, err
 	}
-	if p.asCaller, err = p.target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
+	if p.asCaller, err = p.target(rest.AnonymousClientConfig); err != nil {
 		return nil, err
 	}
 	p.metrics = newMetrics(p.store, p.upstream, p.snapshots)
@@ -206,23 +220,22 @@ func (p *Proxy) demand(r *storage.Resource) {
 	p.upstream.Demand(r)
 }
 
-// target is the upstream as requests are passed on to it.
-func (p *Proxy) target(config *rest.Config) (filters.Target, error) {
-	base, _, err := rest.DefaultServerUrlFor(config)
+// target is the upstream as requests are passed on to it, with as much of the wrapper's own configuration as variant
+// leaves of it.
+func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
+	ordinary, err := p.connection.Transport(variant)
 	if err != nil {
-		return filters.Target{}, fmt.Errorf("the upstream's address: %w", err)
+		return filters.Target{}, err
 	}
-	ordinary, err := rest.TransportFor(config)
+	upgrade, err := p.connection.Transport(func(own *rest.Config) *rest.Config {
+		config := variant(own)
+		config.NextProtos = []string{"http/1.1"}
+		return config
+	})
 	if err != nil {
-		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
+		return filters.Target{}, err
 	}
-	http1 := rest.CopyConfig(config)
-	http1.NextProtos = []string{"http/1.1"}
-	upgrade, err := rest.TransportFor(http1)
-	if err != nil {
-		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
-	}
-	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
+	return filters.Target{URL: p.connection.Server(), Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
 }
 
 // isLoopback tells whether only processes of this host reach the address.
@@ -282,7 +295,7 @@ func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 }
 
 func (p *Proxy) readiness() readiness {
-	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, snapshots: p.snapshots, autonomy: p.autonomy, stopping: p.stopping.Done()}
+	return readiness{nodeName: p.config.NodeName, store: p.store, upstream: p.upstream, connection: p.connection, snapshots: p.snapshots, autonomy: p.autonomy, stopping: p.stopping.Done()}
 }
 
 // Run serves until ctx is done, then lets requests under way end. It returns an error if it cannot listen or
@@ -306,6 +319,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() { p.upstream.Run(background) })
+	wg.Go(func() { p.connection.Run(background) })
 	wg.Go(func() { p.returnMemory(background) })
 	wg.Go(func() { p.restore(background) })
 	if p.snapshots != nil {
@@ -339,8 +353,11 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}()
 	wg.Go(func() {
 		systemd.Notify(background, systemd.Program{
-			Alive:  func(ctx context.Context) error { return p.alive(ctx, listener.Addr()) },
-			Status: func() string { return p.readiness().summary() },
+			Alive: func(ctx context.Context) error { return p.alive(ctx, listener.Addr()) },
+			Status: func() string {
+				report := p.readiness().report()
+				return report.Summary()
+			},
 		})
 	})
 	select {

@@ -455,6 +455,61 @@ func TestACacheAtTheStart(t *testing.T) {
 	})
 }
 
+// TestListWithoutAVersionIsNotOlder: what a list without a resourceVersion has may be of any age.
+func TestListWithoutAVersionIsNotOlder(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		w.api.Behave(upstreamtest.Behaviour{NoListRevision: true})
+		s := w.add("services", nil)
+		w.run()
+		w.sleep(3 * quiet)
+		w.api.Put(service("t"))
+		w.api.Delete(service("t")) // the last version is that of an object that has gone
+		synctest.Wait()
+		w.heard()
+		w.api.Forget()
+		synctest.Wait()
+		w.expect("services=1")
+		if state := s.State(); state.FromCache || state.Lists != 2 {
+			t.Errorf("%+v", state)
+		}
+	})
+}
+
+// TestListThatFailsBehindACache: the watch is tried all the same.
+func TestListThatFailsBehindACache(t *testing.T) {
+	t.Parallel()
+	inWorld(t, func(w *world) {
+		s := w.add("services", nil)
+		w.run()
+		w.sleep(10 * time.Second)
+		w.heard()
+		notFound := status(http.StatusNotFound, metav1.StatusReasonNotFound)
+		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
+			if !isWatch(r) {
+				notFound(rw, r, api)
+			}
+		}, "services")
+		w.breakWatches()
+		w.sleep(5 * time.Minute)
+		w.expect("")
+		if state := s.State(); !state.FromCache || state.Absent {
+			t.Errorf("%+v", state)
+		}
+		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
+			if !isWatch(r) {
+				notFound(rw, r, api)
+				return
+			}
+			api.ServeHTTP(rw, r)
+		}, "services")
+		w.sleep(time.Minute)
+		if state := s.State(); state.FromCache || state.Err != nil || state.Lists != 1 {
+			t.Errorf("when watches work again: %+v", state)
+		}
+	})
+}
+
 // TestServerThatStops: two watches that end at once are no cache, and no error.
 func TestServerThatStops(t *testing.T) {
 	t.Parallel()

@@ -88,8 +88,9 @@ type Source struct {
 type loop struct {
 	// version is the resourceVersion up to which the source has followed; "" for none.
 	version string
-	// mustList is set if a watch from version is not enough, exact if version is not to be asked for.
-	mustList, exact bool
+	// mustList is set if a watch from version is not enough, mayList if a list is worth a try before it, and exact if
+	// version is not to be asked for.
+	mustList, mayList, exact bool
 	// watches counts those since the last list that were answered.
 	watches int
 	// empty counts the watches in a row that ended at once with nothing.
@@ -148,7 +149,8 @@ func (s *Source) run(ctx context.Context) {
 
 // attempt lists, if it must, and follows one watch to its end.
 func (s *Source) attempt(ctx context.Context) error {
-	if s.mustList {
+	if s.mustList || s.mayList {
+		s.mayList = false
 		if err := s.list(ctx); err != nil {
 			return err
 		}
@@ -212,12 +214,12 @@ func (s *Source) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.doubt(ctx, list, asked); err != nil {
+		return err
+	}
 	version := list.ResourceVersion
 	if version == "" {
 		version = list.largestVersion()
-	}
-	if err := s.doubt(ctx, list, asked, version); err != nil {
-		return err
 	}
 	s.group.answered(s)
 	s.options.Sink.Replace(list.items)
@@ -275,11 +277,11 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 }
 
 // doubt says why a list is not believed.
-func (s *Source) doubt(ctx context.Context, list *objectList, asked, version string) error {
-	if asked != "" && asked != "0" && isOlder(version, asked) {
+func (s *Source) doubt(ctx context.Context, list *objectList, asked string) error {
+	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// Whoever answers so does not keep to the protocol: it is a cache.
 		s.fromCache()
-		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known", ErrFromCache, version, asked)
+		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known", ErrFromCache, list.ResourceVersion, asked)
 	}
 	if len(list.items) > 0 || !s.known() {
 		return nil
@@ -404,8 +406,8 @@ func (s *Source) watchEnded(opened time.Time, progress bool) error {
 		return errEmptyWatch
 	}
 	s.fromCache()
-	// The cache may be one that others fill.
-	s.mustList = true
+	// The cache may be one that somebody fills.
+	s.mayList = true
 	return ErrFromCache
 }
 
@@ -488,7 +490,7 @@ func (s *Source) fail(ctx context.Context, err error) {
 	}
 	first := false
 	s.update(func(state *State) {
-		if state.Err == nil || state.Err.Error() != err.Error() {
+		if !isSame(state.Err, err) {
 			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again", "err", err, "lastContact", state.LastContact)
 		}
 		state.Err = err
@@ -514,6 +516,11 @@ func (s *Source) sawBookmark() bool {
 // silence is how long the body of a response to this source may keep silent.
 func (s *Source) silence(r *http.Request) time.Duration {
 	return apiclient.SilenceIn(r, s.sawBookmark())
+}
+
+// isSame reports whether an error says nothing new after another one.
+func isSame(before, now error) bool {
+	return before != nil && (before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
 }
 
 // isRefusal reports whether the upstream refuses the credentials.

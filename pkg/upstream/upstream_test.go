@@ -294,6 +294,14 @@ func TestRequests(t *testing.T) {
 	}
 	f.expect(storage.Endpoints, "kubernetes")
 	f.upstream.Demand(storage.Services)
+	f.upstream.Undemand(storage.Services)
+	f.upstream.Undemand(storage.Endpoints)
+	if s := f.state("endpoints"); s.Started {
+		t.Error("the source of Endpoints goes on")
+	}
+	if s := f.state("services"); !s.Started {
+		t.Error("a source that is needed was ended")
+	}
 }
 
 // TestManagedFieldsAreDroppedAtTheDoor: they are half of an object and no client of the wrapper reads them.

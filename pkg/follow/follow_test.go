@@ -653,13 +653,12 @@ func TestRetry(t *testing.T) {
 	inWorld(t, func(w *world) {
 		s := w.add("services", nil)
 		e := w.add("endpoints", optional)
-		w.answer(status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), "services")
-		w.answer(refuseConnection, "endpoints")
+		w.answer(status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), "services", "endpoints")
 		w.run()
 		w.sleep(5 * time.Minute)
 		w.answer(nil, "services", "endpoints")
 		w.group.Retry()
-		w.sleep(2 * quiet)
+		synctest.Wait()
 		if a, b := s.State(), e.State(); a.Err != nil || b.Err != nil {
 			t.Errorf("%+v, %+v", a, b)
 		}

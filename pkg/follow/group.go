@@ -48,8 +48,9 @@ type Group struct {
 	round chan struct{}
 	timer *time.Timer
 	due   time.Time
-	// woken is closed, and replaced, when optional sources may try again ahead of their time.
-	woken chan struct{}
+	// recovered is closed, and replaced, when optional sources may try again ahead of their time because others are
+	// answered again, and retried when all may try again.
+	recovered, retried chan struct{}
 	// hurried is set once a round was held early because a source was answered after a failure. It is reset when a
 	// source follows: an upstream that answers lists and fails watches is not to be asked all the time.
 	hurried bool
@@ -67,9 +68,9 @@ func NewGroup(options GroupOptions) (*Group, error) {
 	}
 	return &Group{
 		config: options.Config, httpClient: httpClient,
-		outage:  outage{barrier: options.Barrier},
-		backoff: backoff{random: options.Random},
-		woken:   make(chan struct{}),
+		outage:    outage{barrier: options.Barrier},
+		backoff:   backoff{random: options.Random},
+		recovered: make(chan struct{}), retried: make(chan struct{}),
 	}, nil
 }
 
@@ -224,6 +225,8 @@ func (g *Group) Retry() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.wake()
+	close(g.retried)
+	g.retried = make(chan struct{})
 }
 
 // pause waits until a source that failed may try again.
@@ -237,7 +240,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	if s.options.Optional {
 		alone = time.NewTimer(g.alone(s.attempts))
 		defer alone.Stop()
-		again = g.woken
+		again = g.recovered
 		if isRefusal(err) || apierrors.IsNotFound(err) {
 			// The upstream was there all the time; that others reach it again is no news.
 			again = nil
@@ -245,6 +248,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	} else {
 		again = g.join(s.attempts == 1)
 	}
+	retried := g.retried
 	g.mu.Unlock()
 	var due <-chan time.Time
 	if alone != nil {
@@ -255,6 +259,8 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 		return
 	case <-again:
 	case <-due:
+	case <-retried:
+		return // whatever the upstream asked for, it was before
 	}
 	if wait := time.Until(notBefore); wait > 0 {
 		timer := time.NewTimer(wait)
@@ -353,8 +359,8 @@ func (g *Group) wake() {
 		g.timer.Stop()
 	}
 	g.begin()
-	close(g.woken)
-	g.woken = make(chan struct{})
+	close(g.recovered)
+	g.recovered = make(chan struct{})
 }
 
 func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }

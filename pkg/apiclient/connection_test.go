@@ -82,7 +82,7 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	get := func(client *http.Client, path string) (*http.Response, string) {
+	get := func(client *http.Client, path string) (unread io.ReadCloser, begin string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.first(t)+path, nil)
 		if err != nil {
@@ -94,13 +94,13 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 		}
 		line := make([]byte, 200)
 		n, _ := response.Body.Read(line)
-		return response, strings.TrimSpace(string(line[:n]))
+		return response.Body, strings.TrimSpace(string(line[:n]))
 	}
 	expect := func(what, want, wantAnonymous string) {
 		t.Helper()
 		for client, want := range map[*http.Client]string{own: want, {Transport: callers}: wantAnonymous} {
-			response, got := get(client, "/a%2Fb")
-			_ = response.Body.Close()
+			body, got := get(client, "/a%2Fb")
+			_ = body.Close()
 			if got != want {
 				t.Errorf("%s: got %q, want %q", what, got, want)
 			}
@@ -111,11 +111,11 @@ func TestConnectionFollowsItsKubeconfig(t *testing.T) {
 		t.Errorf("the credentials are %s", got)
 	}
 	stream, _ := get(own, "/stream")
-	defer stream.Body.Close()
+	defer stream.Close()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = io.Copy(io.Discard, stream.Body)
+		_, _ = io.Copy(io.Discard, stream)
 	}()
 
 	c.reload(logr.Discard())

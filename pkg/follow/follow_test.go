@@ -388,13 +388,12 @@ func TestAnsweredFromACache(t *testing.T) {
 		s := w.add("services", nil)
 		w.run()
 		w.sleep(10 * time.Second)
-		contact := s.State().LastContact
 		w.heard()
 
 		// An event comes just before the cloud leaves.
 		w.api.Put(service("t"))
 		synctest.Wait()
-		contact = s.State().LastContact
+		contact := s.State().LastContact
 		w.heard()
 		offline := func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
 			rw.Header().Set("Content-Type", "application/json")

@@ -22,6 +22,7 @@ func run(args []string) int {
 			if err != nil {
 				return err
 			}
+			go o.connection.Run(ctx)
 			return gridcontroller.Run(ctx, config)
 		},
 	}.Main(args)

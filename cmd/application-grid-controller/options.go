@@ -39,6 +39,9 @@ type options struct {
 	version bool
 
 	flags *flags.Set
+
+	// connection is made by config, and looked after while the controller runs.
+	connection *apiclient.Connection
 }
 
 func newOptions() *options {
@@ -123,10 +126,13 @@ func (o *options) config() (gridcontroller.Config, error) {
 		config.LeaderElection = &o.election
 	}
 	var err error
-	config.API, err = apiclient.Options{
+	o.connection, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
-	}.Config()
+	}.Connect()
 	if err != nil {
+		return none, err
+	}
+	if config.API, err = o.connection.Config(); err != nil {
 		return none, err
 	}
 	return config, nil

@@ -218,7 +218,14 @@ func TestConfig(t *testing.T) {
 		config.LocalEndpoint == nil || config.LocalEndpoint.Port != 51003 || config.LocalEndpoint.IP.String() != "169.254.0.1" {
 		t.Errorf("got %+v", config)
 	}
-	if up := config.Upstream; up.Host != upstream || up.BearerToken != "t" || up.QPS != 5 || up.Burst != 6 || !strings.HasPrefix(up.UserAgent, "application-grid-wrapper/") {
+	up, err := config.Connection.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(config.Connection.Credentials(), "the token in /") {
+		t.Errorf("the credentials are %s", config.Connection.Credentials())
+	}
+	if up.Host != upstream || up.QPS != 5 || up.Burst != 6 || !strings.HasPrefix(up.UserAgent, "application-grid-wrapper/") {
 		t.Errorf("got the upstream %+v", up)
 	}
 	if config.TLS == nil || config.TLS.Cert != "c" || config.TLS.Key != "k" || config.TLS.ClientCA != "a" {

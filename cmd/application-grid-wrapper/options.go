@@ -139,10 +139,10 @@ func (o *options) config() (proxy.Config, error) {
 	if !o.insecure {
 		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
 	}
-	config.Upstream, err = apiclient.Options{
+	config.Connection, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,
 		PassesOn: true, // package upstream guards the wrapper's own requests
-	}.Config()
+	}.Connect()
 	if err != nil {
 		return proxy.Config{}, err
 	}

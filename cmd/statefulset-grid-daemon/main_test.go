@@ -23,8 +23,12 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	upstream, err := config.Connection.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if config.Path != "/data/edge/hosts" || config.Domain != "cluster.local" || config.WholeSync != 30*time.Second ||
-		config.BindAddress != "localhost:51007" || config.NodeName != "node0" || config.Upstream.QPS != 1000 {
+		config.BindAddress != "localhost:51007" || config.NodeName != "node0" || upstream.QPS != 1000 {
 		t.Errorf("got %+v", config)
 	}
 }

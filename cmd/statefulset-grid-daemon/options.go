@@ -156,9 +156,9 @@ func (o *options) config() (dnshosts.Config, error) {
 		return none, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", o.bindAddress, err)
 	}
 	var err error
-	config.Upstream, err = apiclient.Options{
+	config.Connection, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
-	}.Config()
+	}.Connect()
 	if err != nil {
 		return none, err
 	}

@@ -43,25 +43,22 @@ type Options struct {
 	PassesOn bool
 }
 
-// Config is the client configuration. The error says which flag to change.
-func (o Options) Config() (*rest.Config, error) {
-	if o.QPS <= 0 || o.Burst <= 0 {
-		return nil, errors.New("--kube-qps and --kube-burst must be greater than 0")
-	}
-	config, err := o.load()
+func (o Options) userAgent() string {
+	return o.Program + "/" + strings.Fields(version.String())[0]
+}
+
+// load reads what leads to the API server. The error says which flag to change.
+func (o Options) load() (*rest.Config, error) {
+	config, err := o.read()
 	if err != nil {
 		return nil, err
 	}
-	config.QPS, config.Burst = o.QPS, o.Burst
-	config.UserAgent = o.Program + "/" + strings.Fields(version.String())[0]
 	config.Dial = Dial
-	if !o.PassesOn {
-		config.Wrap(guard)
-	}
+	config.UserAgent = o.userAgent()
 	return config, nil
 }
 
-func (o Options) load() (*rest.Config, error) {
+func (o Options) read() (*rest.Config, error) {
 	if o.Kubeconfig == "" && o.Master == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {

@@ -19,8 +19,8 @@ const (
 	// bookmarkLimit is how long a watch may keep silent if the other end is known to send bookmarks.
 	// kube-apiserver sends one a minute.
 	bookmarkLimit = 150 * time.Second
-	// watchMargin is how much later than a watch's own timeout it is ended from here.
-	watchMargin = 30 * time.Second
+	// WatchMargin is how much later than a watch's own timeout it is ended from here.
+	WatchMargin = 30 * time.Second
 )
 
 // ErrStalled is why a response is given up.
@@ -63,7 +63,7 @@ func SilenceIn(r *http.Request, bookmarks bool) time.Duration {
 	if err != nil || bookmarks || query.Get("sendInitialEvents") == "true" {
 		return bookmarkLimit
 	}
-	return time.Duration(seconds)*time.Second + watchMargin
+	return time.Duration(seconds)*time.Second + WatchMargin
 }
 
 // RoundTrip implements http.RoundTripper.

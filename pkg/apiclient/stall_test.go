@@ -133,7 +133,11 @@ func TestSilence(t *testing.T) {
 // TestClientsAreGuarded: all but those that pass requests on.
 func TestClientsAreGuarded(t *testing.T) {
 	for _, passesOn := range []bool{false, true} {
-		config, err := Options{Program: "x", Master: "http://localhost", QPS: 1, Burst: 1, PassesOn: passesOn}.Config()
+		connection, err := Options{Program: "x", Master: "http://localhost", QPS: 1, Burst: 1, PassesOn: passesOn}.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := connection.Config()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,21 +13,18 @@ import (
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/systemd"
 )
 
 // Config is what a Daemon is made from.
 type Config struct {
-	// Upstream leads to the API server.
-	Upstream *rest.Config
+	// Connection leads to the API server.
+	Connection *apiclient.Connection
 	// NodeName is this node's name.
 	NodeName string
 	// Path is where the hosts file stands.
@@ -61,7 +58,8 @@ const (
 type Daemon struct {
 	config  Config
 	file    *File
-	clients *clients
+	group   *follow.Group
+	witness func(context.Context) error
 	metrics *metrics
 	logger  klog.Logger
 
@@ -69,7 +67,7 @@ type Daemon struct {
 	grids    *table[Grid]
 	services *table[Service]
 	sets     *table[*Set]
-	sources  []*source // of the four tables
+	sources  []*follow.Source // of the four tables
 
 	// wake has room for one: it says that something has changed since the last sync began.
 	wake chan struct{}
@@ -82,6 +80,8 @@ type Daemon struct {
 	// status is what the last sync came to.
 	status status
 	pods   map[chunk]*podSource // written by the loop only; guarded for readers
+	// podLists are the lists that sources of pods took which have ended.
+	podLists uint64
 
 	// What follows is the loop's alone.
 
@@ -113,48 +113,45 @@ type chunk struct {
 
 // podSource is a source of the pods of a chunk.
 type podSource struct {
-	source *source
+	source *follow.Source
 	table  *table[*Pod]
-	stop   context.CancelFunc
 }
 
 // New makes a Daemon. Nothing is asked, listened on or written before Run.
 func New(config Config, logger klog.Logger) (*Daemon, error) {
-	c, err := newClients(config.Upstream)
+	upstream, err := config.Connection.Config()
 	if err != nil {
 		return nil, err
 	}
+	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
+	if err != nil {
+		return nil, err
+	}
+	config.Connection.OnChange(group.Retry)
 	d := &Daemon{
-		config:  config,
-		file:    &File{Path: config.Path, Domain: config.Domain},
-		clients: c,
-		logger:  logger,
-		wake:    make(chan struct{}, 1),
-		gone:    map[types.UID]bool{},
-		pods:    map[chunk]*podSource{},
+		config: config,
+		file:   &File{Path: config.Path, Domain: config.Domain},
+		group:  group,
+		logger: logger,
+		wake:   make(chan struct{}, 1),
+		gone:   map[types.UID]bool{},
+		pods:   map[chunk]*podSource{},
 	}
-	d.node = newTable(func(o metav1.Object) (Node, bool) { return Node{Labels: o.GetLabels()}, true },
-		func(a, b Node) bool { return maps.Equal(a.Labels, b.Labels) }, d.changed)
-	d.grids = newTable(func(o metav1.Object) (Grid, bool) {
-		return Grid{UID: o.GetUID(), Terminating: o.GetDeletionTimestamp() != nil}, true
-	}, func(a, b Grid) bool { return a == b }, d.changed)
+	if d.witness, err = group.KnowsNode(config.NodeName); err != nil {
+		return nil, err
+	}
+	d.node = newTable(d, nodeOf, func(a, b Node) bool { return maps.Equal(a.Labels, b.Labels) })
+	d.grids = newTable(d, gridOf, func(a, b Grid) bool { return a == b })
 	d.grids.removed = d.gridRemoved
-	d.services = newTable(func(o metav1.Object) (Service, bool) {
-		return Service{KeyLabel: o.GetLabels()[v1.LabelGridUniqKey], Terminating: o.GetDeletionTimestamp() != nil}, true
-	}, func(a, b Service) bool { return a == b }, d.changed)
-	d.sets = newTable(func(o metav1.Object) (*Set, bool) {
-		set, ok := o.(*appsv1.StatefulSet)
-		if !ok {
-			return nil, false
+	d.services = newTable(d, serviceOf, func(a, b Service) bool { return a == b })
+	d.sets = newTable(d, setOf, (*Set).equal)
+	for _, options := range d.followed() {
+		s, err := group.Add(options)
+		if err != nil {
+			return nil, err
 		}
-		return setOf(set), true
-	}, (*Set).equal, d.changed)
-	d.sources = []*source{
-		c.ownNode(config.NodeName, d.node, d.onceSynced()), c.grids(d.grids, d.onceSynced()),
-		c.services(d.services, d.onceSynced()), c.sets(d.sets, d.onceSynced()),
-	}
-	for _, s := range d.sources[1:] { // all but the node's
-		s.witness = c.knowsNode(config.NodeName)
+		s.Start()
+		d.sources = append(d.sources, s)
 	}
 	d.metrics = newMetrics(d)
 	return d, nil
@@ -170,18 +167,6 @@ func (d *Daemon) changed() {
 	select {
 	case d.wake <- struct{}{}:
 	default: // it will sync anyway
-	}
-}
-
-// onceSynced makes the loop sync when a source is synced for the first time: its table tells of its contents
-// just before.
-func (d *Daemon) onceSynced() func(*SourceState) {
-	synced := false
-	return func(state *SourceState) {
-		if state.Synced && !synced {
-			synced = true
-			d.changed()
-		}
 	}
 }
 
@@ -218,16 +203,18 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.prepare(); err != nil {
 		d.fail(err)
 	}
-	for _, s := range d.sources {
-		d.running.Go(func() { s.run(ctx) })
-	}
+	d.running.Go(func() { d.group.Run(ctx) })
+	d.running.Go(func() { d.config.Connection.Run(ctx) })
 	d.running.Go(func() {
 		systemd.Notify(ctx, systemd.Program{
 			Alive: func(ctx context.Context) error {
 				d.state() // takes the lock
 				return answers(ctx)
 			},
-			Status: d.summary,
+			Status: func() string {
+				report := d.report()
+				return report.Summary()
+			},
 		})
 	})
 	d.loop(ctx)
@@ -279,14 +266,14 @@ func (d *Daemon) loop(ctx context.Context) {
 		case <-whole.C:
 		case <-retry.C:
 		}
-		if wait := d.sync(ctx); wait > 0 {
+		if wait := d.sync(); wait > 0 {
 			retry.Reset(wait)
 		}
 	}
 }
 
 // sync brings the file in line with what is known, and returns after what time to try again; 0 if it need not be.
-func (d *Daemon) sync(ctx context.Context) time.Duration {
+func (d *Daemon) sync() time.Duration {
 	d.mu.Lock()
 	now, retryAt := time.Now(), d.status.retryAt
 	d.mu.Unlock()
@@ -317,7 +304,9 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 
 	view := d.view()
 	own := view.ownSets()
-	d.followPods(ctx, own)
+	if err := d.followPods(own); err != nil {
+		return d.fail(err)
+	}
 	present, err := d.file.Load()
 	if err != nil {
 		return d.fail(err)
@@ -334,8 +323,10 @@ func (d *Daemon) sync(ctx context.Context) time.Duration {
 // blocked says why nothing can be said yet of what should be in the file. While it cannot, the file stays: what
 // a process before this one wrote is better than nothing.
 func (d *Daemon) blocked() string {
-	if unlisted := d.unlisted(); unlisted != "" {
-		return unlisted
+	if !d.node.isListed() || !d.services.isListed() || !d.sets.isListed() {
+		if unlisted := d.unlisted(); unlisted != "" {
+			return unlisted
+		}
 	}
 	if node, ok := d.node.get(key{name: d.config.NodeName}); ok {
 		d.labels = node.Labels
@@ -353,22 +344,15 @@ func (d *Daemon) blocked() string {
 // unlisted says which list is missing, and why; "" if none is.
 func (d *Daemon) unlisted() string {
 	for _, s := range d.sources {
-		// A missing grid is tolerated, and so is a missing list of them.
-		if state := s.State(); !state.Synced && state.Name != "statefulsetgrids" {
-			return state.problem()
+		switch state := s.State(); {
+		case state.Synced, state.Optional:
+		case state.Err != nil:
+			return fmt.Sprintf("%s: not listed yet: %v", state.Name, state.Err)
+		default:
+			return state.Name + ": not listed yet: waiting for the API server"
 		}
 	}
 	return ""
-}
-
-// problem says what keeps the source from being synced.
-func (s *SourceState) problem() string {
-	switch {
-	case s.Err != nil:
-		return fmt.Sprintf("%s: not listed yet: %v", s.Name, s.Err)
-	default:
-		return s.Name + ": not listed yet: waiting for the API server"
-	}
 }
 
 // view is what is known now.
@@ -423,40 +407,42 @@ func (c chunk) podNames() []string {
 	return names
 }
 
-// followPods starts the sources of the own sets' pods, and stops those that are not needed any more.
-func (d *Daemon) followPods(ctx context.Context, own []ownSet) {
+// followPods starts the sources of the own sets' pods, and ends those that are not needed any more.
+func (d *Daemon) followPods(own []ownSet) error {
 	wanted := map[chunk]bool{}
 	for _, o := range own {
 		for _, c := range o.set.chunks() {
 			wanted[c] = true
 		}
 	}
+	var dropped []*follow.Source
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	for c, p := range d.pods {
 		if !wanted[c] {
-			p.stop()
+			dropped = append(dropped, p.source)
+			d.podLists += p.source.State().Lists
 			delete(d.pods, c)
 		}
+	}
+	d.mu.Unlock()
+	for _, s := range dropped {
+		d.group.Remove(s) // which waits for its table, and that for the lock
 	}
 	for c := range wanted {
 		if d.pods[c] != nil {
 			continue
 		}
-		running, stop := context.WithCancel(ctx)
-		p := &podSource{stop: stop}
-		p.table = newTable(func(o metav1.Object) (*Pod, bool) {
-			pod, ok := o.(*corev1.Pod)
-			if !ok {
-				return nil, false
-			}
-			return podOf(pod), true
-		}, (*Pod).equal, d.changed)
-		p.source = d.clients.pods(c.namespace, c.podNames(), p.table, d.onceSynced())
-		p.source.witness = d.clients.knowsNode(d.config.NodeName)
+		p := &podSource{table: newTable(d, podOf, (*Pod).equal)}
+		var err error
+		if p.source, err = d.group.Add(d.podsOptions(c, p.table)); err != nil {
+			return err
+		}
+		d.mu.Lock()
 		d.pods[c] = p
-		d.running.Go(func() { p.source.run(running) })
+		d.mu.Unlock()
+		p.source.Start()
 	}
+	return nil
 }
 
 // podsOf are a set's pods; false while some are not known yet.
@@ -466,7 +452,7 @@ func (d *Daemon) podsOf(set *Set) ([]*Pod, bool) {
 	var pods []*Pod
 	for _, c := range set.chunks() {
 		p := d.pods[c]
-		if p == nil || !p.source.State().Synced {
+		if p == nil || !p.table.isListed() {
 			return nil, false
 		}
 		pods = append(pods, p.table.all()...)

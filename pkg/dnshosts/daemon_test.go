@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/application-grid/application-grid/pkg/apiclient"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -182,9 +183,18 @@ func (a *api) populate(units, pods int) {
 	}
 }
 
+// fixed is a connection that nothing changes.
+func fixed(config *rest.Config) *apiclient.Connection {
+	c, err := apiclient.Fixed(config)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
 func startDaemon(t *testing.T, url, path string) *Daemon {
 	t.Helper()
-	d, err := New(Config{Upstream: &rest.Config{Host: url, QPS: -1}, NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
+	d, err := New(Config{Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,7 +447,7 @@ func TestMemory(t *testing.T) {
 // runDaemon is a daemon for a process of its own.
 func runDaemon(url, path string) {
 	debug.SetGCPercent(GCPercent)
-	d, err := New(Config{Upstream: &rest.Config{Host: url, QPS: -1}, NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
+	d, err := New(Config{Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
 	if err != nil {
 		panic(err)
 	}

@@ -2,7 +2,7 @@
 // {grid}-{ordinal}.{service}.{namespace}.svc.{cluster domain} is, in every unit, that unit's own pod.
 //
 // What should stand in the file is a function of the cluster's state and of this node's labels alone
-// (records.go). The state comes from reflectors (sources.go) into a Cluster (state.go). The file's content is
+// (records.go). The state comes from sources of package follow into tables (sources.go, state.go). The file's content is
 // foreign bytes around one marked block (block.go), and the file is only ever replaced as a whole (file.go). The
 // Daemon (daemon.go) ties them together and tells how it stands (serve.go).
 //
@@ -40,6 +40,6 @@
 // a lie is not known either: a cache may lie as long as the link is down. After a restart there is nothing to compare
 // with but the file, and there an upstream that knows the node is believed.
 //
-// How a fleet returns: every source waits between attempts for a random time that grows to 10 to 20 s, as client-go's
-// reflectors do, and then lists its few objects once. Nothing else is asked of a cloud that has just come back.
+// How a fleet returns: all sources of a daemon try together, after random pauses that grow to 7.5 to 22.5 s, and then
+// resume their watches or list their few objects once. Nothing else is asked of a cloud that has just come back.
 package dnshosts

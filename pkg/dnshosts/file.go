@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/application-grid/application-grid/pkg/atomicfile"
 )
 
 // maxFileSize limits what is read of a hosts file. Nobody's hosts file is that big; a path given by mistake may
@@ -56,7 +58,6 @@ const (
 	stepHalfWritten      // twice
 	stepWritten
 	stepSynced
-	stepRenamed
 	stepDone
 )
 
@@ -162,65 +163,50 @@ func (f *File) Write(lines []string) (replaced bool, err error) {
 	return true, nil
 }
 
-// replace puts data in the file's place: written aside, synced, renamed.
-func (f *File) replace(data []byte) (err error) {
+// replace puts data in the file's place.
+func (f *File) replace(data []byte) error {
 	path, err := f.target()
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	aside, err := os.CreateTemp(dir, tempPrefix)
+	aside, err := os.CreateTemp(filepath.Dir(path), tempPrefix) // what a kill leaves is removed by the next start
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = aside.Close()           // the first error is the one to tell
-			_ = os.Remove(aside.Name()) // what stays is removed by the next start
-		}
-	}()
 	f.at(stepCreated)
-	half := len(data) / 2
-	for _, part := range [][]byte{data[:half], data[half:]} {
-		if _, err := aside.Write(part); err != nil {
-			return err
-		}
-		f.at(stepHalfWritten)
+	var written fs.FileInfo
+	err = atomicfile.Replacement{
+		Path: path, Aside: aside,
+		Write: func(file *os.File) error {
+			half := len(data) / 2
+			for _, part := range [][]byte{data[:half], data[half:]} {
+				if _, err := file.Write(part); err != nil {
+					return err
+				}
+				f.at(stepHalfWritten)
+			}
+			f.at(stepWritten)
+			return f.dress(file)
+		},
+		Check: func() (err error) {
+			f.at(stepSynced)
+			if written, err = aside.Stat(); err != nil {
+				return err
+			}
+			return f.unchanged(path)
+		},
+	}.Replace()
+	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
+		return errors.Join(&MountedAloneError{Path: path}, err)
 	}
-	f.at(stepWritten)
-	if err := f.dress(aside); err != nil {
-		return err
-	}
-	// Without it a machine that loses its power may keep the new name and none of the content.
-	if err := aside.Sync(); err != nil {
-		return err
-	}
-	f.at(stepSynced)
-	info, err := aside.Stat()
 	if err != nil {
-		return err
-	}
-	if err := f.unchanged(path); err != nil {
-		return err
-	}
-	if err := os.Rename(aside.Name(), path); err != nil {
-		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
-			return errors.Join(&MountedAloneError{Path: path}, err)
-		}
-		return err
-	}
-	f.at(stepRenamed)
-	if err := aside.Close(); err != nil {
-		return err
-	}
-	f.seen = nil
-	if err := syncDir(dir); err != nil {
 		return err
 	}
 	f.at(stepDone)
-	// Renaming changes the inode's ctime: what is known is what stands there now, if that is still this file.
+	f.seen = nil
+	// Renaming changes the inode's ctime: what is known is what is there now, if that is still this file.
 	now, err := os.Stat(path)
-	if err == nil && os.SameFile(now, info) && now.Size() == info.Size() && now.ModTime().Equal(info.ModTime()) {
+	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() && now.ModTime().Equal(written.ModTime()) {
 		f.seen, f.data, f.content = now, data, Parse(data, f.Domain)
 	}
 	return nil
@@ -284,19 +270,6 @@ func (f *File) unchanged(path string) error {
 		return err
 	case f.seen == nil || !sameVersion(info, f.seen):
 		return errChanged
-	}
-	return nil
-}
-
-// syncDir makes a renaming last.
-func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the hosts file's directory
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems know no sync of directories
-		return err
 	}
 	return nil
 }

@@ -88,11 +88,8 @@ var behaviours = map[string]behaviour{
 	"hanging": func(_ *api, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 }
 
-// isQuiet names the behaviours that no error tells of soon: what says nothing, and what breaks connections, after which
-// client-go itself asks again ten times, for ten seconds.
-func isQuiet(name string) bool {
-	return slices.Contains([]string{"silent", "hanging", "cut off", "truncated"}, name)
-}
+// isQuiet names the behaviours that no error tells of soon: what says nothing.
+func isQuiet(name string) bool { return name == "silent" || name == "hanging" }
 
 // settle ends a behaviour, with what it has under way.
 func (a *api) settle(change func()) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
@@ -245,33 +246,51 @@ func TestClusterDomain(t *testing.T) {
 	}
 }
 
+// keptOf is what is kept of an object as it comes from the API server.
+func keptOf[T any](t *testing.T, keep func(*wire.Object) (T, error), typed interface{ Marshal() ([]byte, error) }) T {
+	t.Helper()
+	message, err := typed.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := wire.ParseObject(message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := keep(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kept
+}
+
 // TestKeptObjects: what is kept of the API's objects, which may lack anything.
 func TestKeptObjects(t *testing.T) {
 	yes := true
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo-east", UID: "u"}}
-	if kept := setOf(set); kept.Owner != "" || kept.Replicas != 1 || kept.Start != 0 {
+	if kept := keptOf(t, setOf, set); kept.Owner != "" || kept.Replicas != 1 || kept.Start != 0 {
 		t.Errorf("an empty set: %+v", kept)
 	}
 	set.OwnerReferences = []metav1.OwnerReference{{APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: "demo", UID: "g"}}
-	if kept := setOf(set); kept.Owner != "" {
+	if kept := keptOf(t, setOf, set); kept.Owner != "" {
 		t.Errorf("an owner that is not the controller: %+v", kept)
 	}
 	set.OwnerReferences[0].Controller = &yes
-	if kept := setOf(set); kept.Owner != "demo" || kept.OwnerUID != "g" {
+	if kept := keptOf(t, setOf, set); kept.Owner != "demo" || kept.OwnerUID != "g" {
 		t.Errorf("the controlling grid: %+v", kept)
 	}
 	set.OwnerReferences[0].APIVersion = "example.org/v1"
-	if kept := setOf(set); kept.Owner != "" {
+	if kept := keptOf(t, setOf, set); kept.Owner != "" {
 		t.Errorf("a grid of another group: %+v", kept)
 	}
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 	pod.Status.PodIP, pod.Status.PodIPs = "10.0.0.1", []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}, {IP: "nonsense"}}
-	if kept := podOf(pod); len(kept.Addresses) != 2 || kept.OwnerUID != "" || kept.Ended {
+	if kept := keptOf(t, podOf, pod); len(kept.Addresses) != 2 || kept.OwnerUID != "" || kept.Ended {
 		t.Errorf("addresses: %+v", kept)
 	}
 	pod.Status.Phase = corev1.PodFailed
-	if kept := podOf(pod); !kept.Ended {
+	if kept := keptOf(t, podOf, pod); !kept.Ended {
 		t.Errorf("a failed pod: %+v", kept)
 	}
 }

@@ -3,13 +3,14 @@ package dnshosts
 import (
 	"fmt"
 	"net/http"
-	"sort"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/health"
 )
 
 const namespace = "statefulset_grid_daemon"
@@ -17,50 +18,17 @@ const namespace = "statefulset_grid_daemon"
 // handler serves /healthz, /livez, /readyz and /metrics.
 func (d *Daemon) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", alive)
-	mux.HandleFunc("GET /livez", alive)
-	mux.HandleFunc("GET /readyz", d.ready)
+	mux.HandleFunc("GET /healthz", health.Alive)
+	mux.HandleFunc("GET /livez", health.Alive)
+	mux.Handle("GET /readyz", health.Ready(d.report))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{}))
 	return mux
 }
 
-// alive answers that the process lives: that the API server is away, or a disk full, is nothing that a restart
-// would mend.
-func alive(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok"))
-}
-
-// ready answers 200 while the file is what it should be, as far as is known here, and 503 otherwise; in both
-// cases it says what is wrong.
-func (d *Daemon) ready(w http.ResponseWriter, _ *http.Request) {
+// report is how the daemon is now: it is ready while the file is what it should be, as far as is known here.
+func (d *Daemon) report() health.Report {
 	reasons, details := d.state()
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
-	var body strings.Builder
-	if len(reasons) > 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		body.WriteString("not ready\n")
-	} else {
-		body.WriteString("ok\n")
-	}
-	for _, reason := range reasons {
-		fmt.Fprintf(&body, "[-] %s\n", reason)
-	}
-	for _, detail := range details {
-		fmt.Fprintf(&body, "[+] %s\n", detail)
-	}
-	_, _ = w.Write([]byte(body.String()))
-}
-
-// summary is the state as one line.
-func (d *Daemon) summary() string {
-	reasons, details := d.state()
-	if len(reasons) > 0 {
-		return "not ready: " + strings.Join(reasons, "; ")
-	}
-	return "ready: " + strings.Join(details, "; ")
+	return health.Report{Reasons: reasons, Details: details}
 }
 
 // state says why the file is not what it should be, and what else there is to know.
@@ -83,8 +51,15 @@ func (d *Daemon) state() (reasons, details []string) {
 	case now.pending > 0:
 		reasons = append(reasons, fmt.Sprintf("the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))
 	}
+	if err := d.config.Connection.Problem(); err != nil {
+		details = append(details, fmt.Sprintf("kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+	}
 	for _, s := range d.states() {
 		switch {
+		case s.Forbidden && !s.Optional:
+			reasons = append(reasons, fmt.Sprintf("%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name, d.config.Connection.Credentials(), s.Err))
+		case s.Err != nil && s.Synced && s.LastContact.IsZero():
+			details = append(details, fmt.Sprintf("%s: what was last known holds, which came from a cache: %v", s.Name, s.Err))
 		case s.Err != nil && s.Synced:
 			details = append(details, fmt.Sprintf("%s: what was last known holds, %s ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second), s.Err))
 		case s.Err != nil:
@@ -94,20 +69,20 @@ func (d *Daemon) state() (reasons, details []string) {
 	if now.synced {
 		details = append(details, fmt.Sprintf("%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))
 	}
-	sort.Strings(details)
 	return reasons, details
 }
 
 // states are those of all sources.
-func (d *Daemon) states() []SourceState {
-	var states []SourceState
+func (d *Daemon) states() []follow.State {
+	var states []follow.State
 	for _, s := range d.sources {
 		states = append(states, s.State())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// There may be many of them. One is told of, the worst.
-	pods, worst := SourceState{Name: "pods", Synced: true}, 0
+	// There may be many of them. One is told of, the worst, with the lists of all.
+	lists := d.podLists
+	pods, worst := follow.State{Name: sourcePods, Started: true, Synced: true}, 0
 	for _, p := range d.pods {
 		state := p.source.State()
 		badness := 1
@@ -117,10 +92,12 @@ func (d *Daemon) states() []SourceState {
 		if !state.Synced {
 			badness += 2
 		}
+		lists += state.Lists
 		if badness > worst {
 			pods, worst = state, badness
 		}
 	}
+	pods.Lists = lists
 	return append(states, pods)
 }
 
@@ -161,44 +138,7 @@ func newMetrics(d *Daemon) *metrics {
 			}
 			return 0
 		}),
-		sourceCollector{d},
+		health.Sources(namespace, d.states),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
-}
-
-var (
-	descUp      = prometheus.NewDesc(namespace+"_upstream_up", "1 while the last list or watch of the source succeeded.", []string{"source"}, nil)
-	descSynced  = prometheus.NewDesc(namespace+"_upstream_synced", "1 once the source was listed completely.", []string{"source"}, nil)
-	descContact = prometheus.NewDesc(namespace+"_upstream_last_contact_seconds", "Seconds since the API server was last heard of on the source.", []string{"source"}, nil)
-)
-
-// sourceCollector reads the sources' states when it is scraped.
-type sourceCollector struct{ daemon *Daemon }
-
-// Describe implements prometheus.Collector.
-func (c sourceCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descUp, descSynced, descContact} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c sourceCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, value float64, source string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, source)
-	}
-	for _, s := range c.daemon.states() {
-		gauge(descUp, number(s.Err == nil), s.Name)
-		gauge(descSynced, number(s.Synced), s.Name)
-		if !s.LastContact.IsZero() {
-			gauge(descContact, time.Since(s.LastContact).Seconds(), s.Name)
-		}
-	}
-}
-
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // The types below are what is kept of the objects of the API: the fields that records follow from. There are
@@ -71,8 +72,33 @@ func controller(object metav1.Object, kind schema.GroupKind) *metav1.OwnerRefere
 	return owner
 }
 
+// nodeOf keeps what is needed of a Node.
+func nodeOf(o *wire.Object) (Node, error) { return Node{Labels: o.Labels}, nil }
+
+// gridOf keeps what is needed of a StatefulSetGrid.
+func gridOf(o *wire.Object) (Grid, error) {
+	m, err := metaOf(o)
+	if err != nil {
+		return Grid{}, err
+	}
+	return Grid{UID: m.UID, Terminating: m.DeletionTimestamp != nil}, nil
+}
+
+// serviceOf keeps what is needed of a Service.
+func serviceOf(o *wire.Object) (Service, error) {
+	m, err := metaOf(o)
+	if err != nil {
+		return Service{}, err
+	}
+	return Service{KeyLabel: o.Labels[v1.LabelGridUniqKey], Terminating: m.DeletionTimestamp != nil}, nil
+}
+
 // setOf keeps what is needed of a StatefulSet.
-func setOf(object *appsv1.StatefulSet) *Set {
+func setOf(o *wire.Object) (*Set, error) {
+	var object appsv1.StatefulSet
+	if err := decode(o, &object); err != nil {
+		return nil, err
+	}
 	set := &Set{
 		Namespace: object.Namespace, Name: object.Name, UID: object.UID,
 		GridLabel: object.Labels[v1.LabelGridSelector], KeyLabel: object.Labels[v1.LabelGridUniqKey],
@@ -88,10 +114,10 @@ func setOf(object *appsv1.StatefulSet) *Set {
 	if object.Spec.Ordinals != nil {
 		set.Start = object.Spec.Ordinals.Start
 	}
-	if owner := controller(object, schema.GroupKind{Group: v1.GroupName, Kind: "StatefulSetGrid"}); owner != nil {
+	if owner := controller(&object, schema.GroupKind{Group: v1.GroupName, Kind: "StatefulSetGrid"}); owner != nil {
 		set.Owner, set.OwnerUID = owner.Name, owner.UID
 	}
-	return set
+	return set, nil
 }
 
 func (s *Set) equal(other *Set) bool {
@@ -116,12 +142,16 @@ func (s *Set) comparable() comparableSet {
 }
 
 // podOf keeps what is needed of a Pod.
-func podOf(object *corev1.Pod) *Pod {
+func podOf(o *wire.Object) (*Pod, error) {
+	var object corev1.Pod
+	if err := decode(o, &object); err != nil {
+		return nil, err
+	}
 	pod := &Pod{
 		Namespace: object.Namespace, Name: object.Name,
 		Ended: object.DeletionTimestamp != nil || object.Status.Phase == corev1.PodFailed || object.Status.Phase == corev1.PodSucceeded,
 	}
-	if owner := controller(object, statefulSets); owner != nil {
+	if owner := controller(&object, statefulSets); owner != nil {
 		pod.OwnerUID = owner.UID
 	}
 	add := func(text string) {
@@ -134,7 +164,7 @@ func podOf(object *corev1.Pod) *Pod {
 		add(ip.IP)
 	}
 	add(object.Status.PodIP) // the same as the first of PodIPs, which an old server may leave out
-	return pod
+	return pod, nil
 }
 
 func (p *Pod) equal(other *Pod) bool {

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -26,7 +28,9 @@ type Target struct {
 	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which HTTP/2
 	// cannot.
 	UpgradeTransport http.RoundTripper
-	// Patience is how long an answer may take to begin; 0 is for ever. It is asked with every request.
+	// Patience is how long an answer may take to begin while the upstream is known to be away; 0 while it is not. It is
+	// asked with every request. While it is 0, a request that is not answered for some seconds is given up if the
+	// upstream does not answer anything else either.
 	Patience func() time.Duration
 	// Stopping is done when the process will end: streams then end too, as if the upstream had ended them.
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
@@ -41,6 +45,10 @@ func Forward(target Target) http.Handler {
 			r.Out.URL.RawPath = joinPath(target.URL.EscapedPath(), r.In.URL.EscapedPath())
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = target.URL.Host
+			if isStream(r.In) {
+				// A cache on the way, which reads along, hangs on a compressed stream.
+				r.Out.Header.Set("Accept-Encoding", "identity")
+			}
 		},
 		Transport:      roundTripper{target},
 		FlushInterval:  -1,
@@ -110,6 +118,16 @@ func joinPath(prefix, requested string) string {
 // roundTripper picks the transport for a request.
 type roundTripper struct{ target Target }
 
+const (
+	// doubtAfter is how long a request may be without an answer before the upstream is asked whether it is there, and
+	// the time between two such questions. Some requests take long by nature.
+	doubtAfter = 2500 * time.Millisecond
+	// probeWait is how long it may take to answer that.
+	probeWait = 2 * time.Second
+	// probePath is what it is asked for. Whatever it says is an answer.
+	probePath = "/livez"
+)
+
 // errNoAnswer is why a request is given up.
 var errNoAnswer = errors.New("it does not answer")
 
@@ -119,24 +137,114 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if isUpgrade(r) {
 		transport = t.target.UpgradeTransport
 	}
-	patience := time.Duration(0)
-	if t.target.Patience != nil {
-		patience = t.target.Patience()
-	}
-	if patience == 0 {
-		return transport.RoundTrip(r)
-	}
 	// The context is that of the answer's body too; the request's own, of which it is a child, ends it.
 	ctx, cancel := context.WithCancelCause(r.Context())
-	timer := time.AfterFunc(patience, func() { cancel(errNoAnswer) })
-	response, err := transport.RoundTrip(r.WithContext(ctx))
-	if !timer.Stop() && errors.Is(context.Cause(ctx), errNoAnswer) {
+	w := &waiting{giveUp: func() { cancel(errNoAnswer) }, answered: make(chan struct{})}
+	patience, doubts := doubtAfter, true
+	if t.target.Patience != nil {
+		if known := t.target.Patience(); known > 0 {
+			patience, doubts = known, false
+		}
+	}
+	timer := time.AfterFunc(patience, func() {
+		if doubts {
+			t.doubt(ctx, w)
+		} else {
+			w.end(false)
+		}
+	})
+	defer timer.Stop()
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &sentBody{ReadCloser: r.Body, sent: &w.sent}
+	}
+	response, err := transport.RoundTrip(r)
+	if !w.end(true) {
 		if response != nil {
 			_ = response.Body.Close() // it came too late
 		}
 		return nil, errNoAnswer
 	}
 	return response, err
+}
+
+// doubt asks the upstream again and again whether it is there, until the request is answered or given up. A connection
+// may be dead for half a minute before anybody notices.
+func (t roundTripper) doubt(ctx context.Context, w *waiting) {
+	for sent := int64(0); ; {
+		// While its body makes progress, nobody expects an answer, and on a slow link a probe would wait behind it.
+		if now := w.sent.Load(); now != sent {
+			sent = now
+		} else if err := t.probe(ctx); err != nil {
+			w.end(false)
+			return
+		}
+		select {
+		case <-w.answered:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(doubtAfter):
+		}
+	}
+}
+
+// probe asks whether the upstream is there, with no one's credentials if the transport has none.
+func (t roundTripper) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	u := withoutPath(t.target.URL)
+	u.Path = joinPath(t.target.URL.Path, probePath)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	response, err := t.target.Transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
+// waiting is a request without an answer.
+type waiting struct {
+	giveUp   func()
+	answered chan struct{}
+	// sent is how much of its body was sent.
+	sent atomic.Int64
+
+	mu sync.Mutex
+	// over and inTime are guarded by mu: whether the waiting is over, and by an answer.
+	over, inTime bool
+}
+
+// end ends the waiting, by an answer or without one, and reports whether it was an answer that ended it.
+func (w *waiting) end(byAnswer bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.over {
+		w.over, w.inTime = true, byAnswer
+		if byAnswer {
+			close(w.answered)
+		} else {
+			w.giveUp()
+		}
+	}
+	return w.inTime
+}
+
+// sentBody is a request's body that counts what is read of it.
+type sentBody struct {
+	io.ReadCloser
+
+	sent *atomic.Int64
+}
+
+// Read implements io.Reader.
+func (b *sentBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.sent.Add(int64(n))
+	return n, err
 }
 
 func isUpgrade(r *http.Request) bool {

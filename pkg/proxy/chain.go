@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
@@ -18,8 +19,8 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
-			Alive: http.HandlerFunc(alive),
-			Ready: p.readiness(),
+			Alive: http.HandlerFunc(health.Alive),
+			Ready: health.Ready(p.readiness().report),
 			// A compressor is a megabyte of garbage with every scrape, and the answer is small.
 			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{DisableCompression: true}),
 			Explain: http.HandlerFunc(p.explain),

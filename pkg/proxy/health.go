@@ -3,18 +3,21 @@ package proxy
 import (
 	"cmp"
 	"fmt"
-	"net/http"
-	"sort"
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/health"
 )
 
 // readiness says what keeps the wrapper from doing its work.
 type readiness struct{ p *Proxy }
+
+// report is how the wrapper is now.
+func (h readiness) report() health.Report {
+	reasons, details := h.reasons()
+	return health.Report{Reasons: reasons, Details: details}
+}
 
 // reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
 func (h readiness) reasons() (reasons, details []string) {
@@ -36,15 +39,20 @@ func (h readiness) reasons() (reasons, details []string) {
 	if stateErr != nil {
 		details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", stateErr))
 	}
+	if err := h.p.connection.Problem(); err != nil {
+		details = append(details, fmt.Sprintf("kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+	}
 	labelsSynced := restored
 	for _, s := range h.p.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
 			details = append(details, s.Name+": not followed, no client has asked for it")
+		case s.Forbidden && s.Optional:
+			details = append(details, fmt.Sprintf("%s: the upstream refuses it: %v", s.Name, s.Err))
+		case s.Forbidden:
+			reasons = append(reasons, fmt.Sprintf("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name, h.p.connection.Credentials(), s.Err))
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")
-		case refused(s.Err) && !s.Optional:
-			reasons = append(reasons, fmt.Sprintf("%s: the upstream answers and refuses, so it is not away; check the wrapper's credentials and rights: %v", s.Name, s.Err))
 		case s.Absent && restored:
 			// Not believed: what a gateway says that has lost its API server.
 			details = append(details, s.Name+": the upstream says that it does not serve it")
@@ -58,6 +66,8 @@ func (h readiness) reasons() (reasons, details []string) {
 			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
 		case !s.Synced:
 			reasons = append(reasons, s.Name+": not synced with the upstream yet")
+		case s.Err != nil && s.LastContact.IsZero():
+			details = append(details, fmt.Sprintf("%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err))
 		case s.Err != nil:
 			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err))
 		default:
@@ -79,12 +89,8 @@ func (h readiness) reasons() (reasons, details []string) {
 	if h.p.autonomy != nil {
 		details = append(details, autonomyDetails(h.p.autonomy.Status())...)
 	}
-	sort.Strings(details)
 	return reasons, details
 }
-
-// refused reports whether the upstream answers that it does not know the wrapper, or does not let it read.
-func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }
 
 // age is how long ago something was; 0 for what a clock that was set back has still to come.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
@@ -113,43 +119,4 @@ func some(names []string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// summary is the state as one line.
-func (h readiness) summary() string {
-	reasons, details := h.reasons()
-	if len(reasons) > 0 {
-		return "not ready: " + strings.Join(reasons, "; ")
-	}
-	return "ready: " + strings.Join(details, "; ")
-}
-
-// ServeHTTP answers /readyz: 200 or 503, with the reasons in both cases.
-func (h readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	reasons, details := h.reasons()
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
-	body := &strings.Builder{}
-	if len(reasons) > 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		body.WriteString("not ready\n")
-	} else {
-		body.WriteString("ok\n")
-	}
-	for _, reason := range reasons {
-		fmt.Fprintf(body, "[-] %s\n", reason)
-	}
-	for _, detail := range details {
-		fmt.Fprintf(body, "[+] %s\n", detail)
-	}
-	_, _ = w.Write([]byte(body.String()))
-}
-
-// alive answers /healthz and /livez: a process that answers at all is alive. That the upstream is away is
-// nothing that a restart would mend.
-func alive(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write([]byte("ok"))
 }

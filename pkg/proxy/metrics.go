@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 const namespace = "application_grid_wrapper"
@@ -47,7 +47,7 @@ func newMetrics(p *Proxy) *metrics {
 	}
 	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		storageCollector{p}, upstreamCollector{p.upstream})
+		storageCollector{p}, health.Sources(namespace, p.upstream.States))
 	if p.config.StateDir != "" {
 		m.registry.MustRegister(snapshotCollector{p})
 	}
@@ -115,11 +115,6 @@ var (
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
 	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
-
-	descUpstreamUp      = desc("upstream_up", "1 while the last list or watch of the source succeeded.", "source")
-	descUpstreamSynced  = desc("upstream_synced", "1 once the source was listed completely.", "source")
-	descUpstreamContact = desc("upstream_last_contact_seconds", "Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which comes about every minute).", "source")
-	descUpstreamLists   = desc("upstream_lists_total", "Complete lists taken from the upstream.", "source")
 )
 
 // storageCollector reads the facts and the node's view when it is scraped.
@@ -182,36 +177,4 @@ func (c snapshotCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descSnapshotWrites, prometheus.CounterValue, float64(s.Errors), "error")
 	ch <- prometheus.MustNewConstMetric(descSnapshotBytes, prometheus.CounterValue, float64(s.Bytes))
 	ch <- prometheus.MustNewConstMetric(descSnapshotSize, prometheus.GaugeValue, float64(s.Size))
-}
-
-// upstreamCollector reads the sources' states when it is scraped.
-type upstreamCollector struct{ upstream *upstream.Upstream }
-
-// Describe implements prometheus.Collector.
-func (c upstreamCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descUpstreamUp, descUpstreamSynced, descUpstreamContact, descUpstreamLists} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c upstreamCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range c.upstream.States() {
-		if !s.Started {
-			continue
-		}
-		ch <- prometheus.MustNewConstMetric(descUpstreamUp, prometheus.GaugeValue, number(s.Err == nil && !s.LastContact.IsZero()), s.Name)
-		ch <- prometheus.MustNewConstMetric(descUpstreamSynced, prometheus.GaugeValue, number(s.Synced), s.Name)
-		ch <- prometheus.MustNewConstMetric(descUpstreamLists, prometheus.CounterValue, float64(s.Lists), s.Name)
-		if !s.LastContact.IsZero() {
-			ch <- prometheus.MustNewConstMetric(descUpstreamContact, prometheus.GaugeValue, time.Since(s.LastContact).Seconds(), s.Name)
-		}
-	}
-}
-
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -31,6 +31,8 @@ import (
 type Config struct {
 	// Upstream leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Upstream *rest.Config
+	// Connection, if set, takes the place of Upstream, and follows the changes of a kubeconfig.
+	Connection *apiclient.Connection
 	// NodeName is this node's name. It may be empty; then the node belongs to no unit.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
@@ -66,8 +68,10 @@ type Proxy struct {
 	view      *view.View
 	units     *view.Units
 	upstream  *upstream.Upstream
-	demand    *demand
-	metrics   *metrics
+	// connection leads to the upstream.
+	connection *apiclient.Connection
+	demand     *demand
+	metrics    *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *autonomy.Poller
 	tls      *reloadingTLS
@@ -111,6 +115,15 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	default:
 		p.lendsIdentity = true
 	}
+	if p.connection = config.Connection; p.connection == nil {
+		if p.connection, err = apiclient.Fixed(config.Upstream); err != nil {
+			return nil, err
+		}
+	}
+	own, err := p.connection.Config()
+	if err != nil {
+		return nil, err
+	}
 	// Without the rewriting, or with one that annotations have no part in, the annotations need not be followed.
 	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
@@ -118,16 +131,17 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, Logger: logger.WithName("facts"),
 	})
 	p.upstream, err = upstream.New(upstream.Options{
-		Config: config.Upstream, Facts: p.facts, NodeName: config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
+		Config: own, Facts: p.facts, NodeName: config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
 	})
 	if err != nil {
 		return nil, err
 	}
 	p.demand = &demand{facts: p.facts, upstream: p.upstream}
-	if p.asWrapper, err = p.target(config.Upstream); err != nil {
+	p.connection.OnChange(p.upstream.Retry)
+	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
 		return nil, err
 	}
-	if p.asCaller, err = p.target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
+	if p.asCaller, err = p.target(rest.AnonymousClientConfig); err != nil {
 		return nil, err
 	}
 	p.metrics = newMetrics(p)
@@ -150,23 +164,22 @@ func (p *Proxy) patience() time.Duration {
 	return awayPatience
 }
 
-// target is the upstream as requests are passed on to it.
-func (p *Proxy) target(config *rest.Config) (filters.Target, error) {
-	base, _, err := rest.DefaultServerUrlFor(config)
+// target is the upstream as requests are passed on to it, with as much of the wrapper's own configuration as variant
+// leaves of it.
+func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
+	ordinary, err := p.connection.Transport(variant)
 	if err != nil {
-		return filters.Target{}, fmt.Errorf("the upstream's address: %w", err)
+		return filters.Target{}, err
 	}
-	ordinary, err := rest.TransportFor(config)
+	upgrade, err := p.connection.Transport(func(own *rest.Config) *rest.Config {
+		config := variant(own)
+		config.NextProtos = []string{"http/1.1"}
+		return config
+	})
 	if err != nil {
-		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
+		return filters.Target{}, err
 	}
-	http1 := rest.CopyConfig(config)
-	http1.NextProtos = []string{"http/1.1"}
-	upgrade, err := rest.TransportFor(http1)
-	if err != nil {
-		return filters.Target{}, fmt.Errorf("making a transport to the upstream: %w", err)
-	}
-	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
+	return filters.Target{URL: p.connection.Server(), Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
 }
 
 // isLoopback tells whether only processes of this host reach the address.
@@ -253,6 +266,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	p.openStateDir(logger)
 	p.openViews(logger)
 	wg.Go(func() { p.upstream.Run(background) })
+	wg.Go(func() { p.connection.Run(background) })
 	wg.Go(func() { p.returnMemory(background) })
 	wg.Go(func() { p.restore(background) })
 	if snapshots := p.snapshots.Load(); snapshots != nil {
@@ -291,8 +305,11 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}()
 	wg.Go(func() {
 		systemd.Notify(background, systemd.Program{
-			Alive:  func(ctx context.Context) error { return p.alive(ctx, listener.Addr()) },
-			Status: func() string { return p.readiness().summary() },
+			Alive: func(ctx context.Context) error { return p.alive(ctx, listener.Addr()) },
+			Status: func() string {
+				report := p.readiness().report()
+				return report.Summary()
+			},
 		})
 	})
 	select {

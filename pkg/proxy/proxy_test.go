@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/tlstest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
@@ -650,7 +651,7 @@ func TestNotReadyBeforeTheStart(t *testing.T) {
 	}
 	p.openViews(klog.Background())
 	w := httptest.NewRecorder()
-	p.readiness().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	health.Ready(p.readiness().report).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "services: not synced") {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}

@@ -439,7 +439,9 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
 			demands := make(chan *history.Resource, 10)
-			c := newCluster(t, func(_ *storagetest.Options, s *Server) { s.Demand = func(r *history.Resource) func() { demands <- r; return func() {} } })
+			c := newCluster(t, func(_ *storagetest.Options, s *Server) {
+				s.Demand = func(r *history.Resource) func() { demands <- r; return func() {} }
+			})
 			c.sync(governed("s"))
 			go func() {
 				if <-demands == history.Endpoints {

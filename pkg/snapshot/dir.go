@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
+	"github.com/application-grid/application-grid/pkg/atomicfile"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
@@ -191,46 +192,26 @@ func (d *Dir) Save(state *facts.State, revision uint64, now time.Time) (int64, e
 	return size, nil
 }
 
-// replace puts content in a file's place: written aside, synced, renamed.
+// replace puts content in a file's place.
 func (d *Dir) replace(name string, c content) (size int64, err error) {
 	path := filepath.Join(d.path, name)
-	aside := path + asideSuffix
-	file, err := os.OpenFile(aside, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // in the state directory
+	aside, err := os.OpenFile(path+asideSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // in the state directory
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()     // the first error is the one to tell
-			_ = os.Remove(aside) // the next writing would overwrite it, but a full disk wants it back now
-		}
-	}()
-	if size, err = c.write(file); err != nil {
-		return 0, err
-	}
-	// Without it a machine that loses its power may keep the new name and none of the content.
-	if err := file.Sync(); err != nil {
-		return 0, err
-	}
-	if err := file.Close(); err != nil {
-		return 0, err
-	}
-	if d.foreign[name] {
-		d.setAside(path)
-		delete(d.foreign, name)
-	}
-	if err := os.Rename(aside, path); err != nil {
-		return 0, err
-	}
-	return size, d.sync()
-}
-
-// sync makes a renaming last.
-func (d *Dir) sync() error {
-	dir, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	err = atomicfile.Replacement{
+		Path: path, Aside: aside,
+		Write: func(file *os.File) (err error) {
+			size, err = c.write(file)
+			return err
+		},
+		Check: func() error {
+			if d.foreign[name] {
+				d.setAside(path)
+				delete(d.foreign, name)
+			}
+			return nil
+		},
+	}.Replace()
+	return size, err
 }

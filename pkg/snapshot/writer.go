@@ -138,6 +138,10 @@ func pause(delay time.Duration, size int64) time.Duration {
 // write writes if there is something new.
 func (w *Writer) write(ctx context.Context, last bool) {
 	asOf, content := w.AsOf(), w.Source.Content()
+	if asOf.IsZero() {
+		// All that came is a cache's: it is as old as what was kept before, or older.
+		asOf = w.asOf
+	}
 	stale := asOf.Sub(w.asOf) >= refreshAfter
 	if content == w.content && (last || !stale) {
 		return

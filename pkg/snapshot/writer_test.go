@@ -283,3 +283,24 @@ func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 		t.Errorf("it is not as it was: %v", err)
 	}
 }
+
+// TestCacheGivesNoDate: a state that came from a cache only is not newer than the snapshot before.
+func TestCacheGivesNoDate(t *testing.T) {
+	path := t.TempDir()
+	s := liveStore(t, 3)
+	a := newAuthor(t, path, s)
+	a.pass(time.Minute)
+	before := loaded(t, path).AsOf
+
+	b := newAuthor(t, path, s)
+	b.asOf = time.Time{}
+	s.EndpointSlices().Apply(slice(t, "s001", "10.9.9.9"))
+	for range 100 {
+		b.clock.Step(time.Minute)
+		b.tick(t.Context())
+	}
+	b.expectWrites("a change", 1)
+	if state := loaded(t, path); state == nil || !state.AsOf.Equal(before) {
+		t.Errorf("dated %v, want %v", state, before)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -23,13 +24,16 @@ const (
 	addressPage = 250
 	// addressWait is how long all pages may take.
 	addressWait = 2 * time.Minute
+	// addressAgent tells these requests from those that follow the nodes: a caching proxy would answer the one with the
+	// last page of the other.
+	addressAgent = "node-addresses"
 )
 
 // addresses lists the nodes' addresses. They stand in the nodes' status, which is written all the time by every
 // node of the cluster and not followed; so they are listed when somebody needs them.
 type addresses struct {
 	// nodes is the source of the nodes' metadata.
-	nodes *source
+	nodes *follow.Source
 	facts *facts.Facts
 	clock func() time.Time
 
@@ -52,7 +56,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, u.addresses.nodes.client)
+	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes.Request(addressAgent) })
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
@@ -63,7 +67,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 // due tells whether a list may begin, and notes that it does.
 func (a *addresses) due() bool {
 	// A list that cannot succeed is not to delay the one that can.
-	if state := a.nodes.snapshot(); !state.Synced || state.Err != nil {
+	if state := a.nodes.State(); !state.Synced || state.Err != nil {
 		return false
 	}
 	a.mu.Lock()
@@ -76,8 +80,9 @@ func (a *addresses) due() bool {
 	return true
 }
 
-// listAddresses takes the names of all nodes by their addresses, page by page, of which nothing else is kept.
-func listAddresses(ctx context.Context, client rest.Interface) (map[netip.Addr]string, error) {
+// listAddresses takes the names of all nodes by their addresses, page by page, of which nothing else is kept. nodes
+// makes a request for nodes.
+func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
 	add := func(name, text string) {
@@ -94,7 +99,7 @@ func listAddresses(ctx context.Context, client rest.Interface) (map[netip.Addr]s
 	}
 	next := ""
 	for {
-		request := client.Get().Resource("nodes").Param("limit", strconv.Itoa(addressPage))
+		request := nodes().Param("limit", strconv.Itoa(addressPage))
 		if next != "" {
 			request.Param("continue", next)
 		}

@@ -93,6 +93,9 @@ func TestNodeAddressesAreListed(t *testing.T) {
 				t.Errorf("%d requests, want %d", len(lists), want)
 			}
 			for _, r := range lists {
+				if agent := r.Header.Get("User-Agent"); !strings.Contains(strings.Split(agent, " ")[0], "+node-addresses") {
+					t.Errorf("a cache takes it for the list that is followed: User-Agent %q", agent)
+				}
 				if fmt.Sprint(r.Query["limit"]) != "[250]" {
 					t.Errorf("asked with %v", r.Query)
 				}
@@ -140,19 +143,24 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 		t.Errorf("at once after that: listed %v, %v", listed, err)
 	}
 	clock.step(addressInterval)
-	for _, s := range f.upstream.sources {
-		if s.name == "nodes" {
-			s.noteResult(context.DeadlineExceeded)
+	api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
+	api.Forget()
+	eventually(t, func() string {
+		if f.state("nodes").Err == nil {
+			return "the source of the nodes has not failed yet"
 		}
-	}
+		return ""
+	})
 	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err != nil {
 		t.Errorf("while the link is down: listed %v, %v", listed, err)
 	}
-	for _, s := range f.upstream.sources {
-		if s.name == "nodes" {
-			s.noteResult(nil)
+	api.Behave(upstreamtest.Behaviour{})
+	eventually(t, func() string {
+		if err := f.state("nodes").Err; err != nil {
+			return err.Error()
 		}
-	}
+		return ""
+	})
 	if listed, err := f.upstream.ListAddresses(t.Context()); !listed || err != nil || addressesOf(f.store) != "10.0.0.1=node0" {
 		t.Errorf("when it is up: listed %v, %v: %s", listed, err, addressesOf(f.store))
 	}
@@ -175,7 +183,7 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 	}
 }
 
-// followAt is follow on an API with a clock, until the view is complete.
+// followAt is start on an API with a clock, until the view is complete.
 func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *follower {
 	t.Helper()
 	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}

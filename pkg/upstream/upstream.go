@@ -3,49 +3,37 @@ package upstream
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
-
-var parameterCodec = runtime.NewParameterCodec(scheme)
 
 // Options say what the wrapper needs of its upstream.
 type Options struct {
 	// Config leads to the upstream, with the wrapper's own credentials.
 	Config *rest.Config
-	// Facts are filled.
+	// Facts are filled. What is heard at the end of an outage is held back in them; see follow.Barrier.
 	Facts *facts.Facts
 	// NodeName is this node's; "" if it is not known, then no Node is asked for.
 	NodeName string
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
-	// Clock is time.Now if nil.
+	// Clock is time.Now if nil. It is for the lists of addresses.
 	Clock func() time.Time
 }
 
 // Upstream follows the upstream's state.
 type Upstream struct {
-	// sources are started in this order.
-	sources []*source
+	group *follow.Group
 	// onDemand are the sources of resources that are followed only once a client asks for them.
-	onDemand  map[*history.Resource]*source
+	onDemand  map[*history.Resource]*follow.Source
 	addresses *addresses
-
-	mu      sync.Mutex
-	running context.Context //nolint:containedctx // that of Run, for sources that start later
-	wg      sync.WaitGroup
 }
 
 // New prepares to follow the upstream. Nothing is asked of it before Run. The error says what about the
@@ -54,120 +42,72 @@ func New(options Options) (*Upstream, error) {
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
-	// One HTTP client, so that all sources share one connection where the upstream speaks HTTP/2.
-	httpClient, err := rest.HTTPClientFor(options.Config)
+	group, err := follow.NewGroup(follow.GroupOptions{Config: options.Config, Barrier: options.Facts})
 	if err != nil {
-		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+		return nil, err
 	}
-	u := &Upstream{onDemand: make(map[*history.Resource]*source)}
-	add := func(s *source) *source {
-		s.clock = options.Clock
-		s.state.Name, s.state.Optional = s.name, s.optional
-		s.demanded = true
-		if err == nil {
-			s.client, err = restClient(options.Config, httpClient, s)
+	u := &Upstream{
+		group:     group,
+		onDemand:  make(map[*history.Resource]*follow.Source),
+		addresses: &addresses{facts: options.Facts, clock: options.Clock},
+	}
+	for _, o := range sources(options) {
+		s, err := group.Add(o)
+		if err != nil {
+			return nil, err
 		}
-		u.sources = append(u.sources, s)
-		return s
-	}
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	endpoints := history.Endpoints.GroupVersionResource
-	followed := add(&source{name: "nodes", resource: nodes, metadataOnly: true, input: options.Facts.Input(facts.InputNodes)})
-	u.addresses = &addresses{nodes: followed, facts: options.Facts, clock: options.Clock}
-	if options.NodeName != "" {
-		add(&source{name: "node", resource: nodes, fields: fields.OneTermEqualSelector("metadata.name", options.NodeName), input: options.Facts.Input(facts.InputNode)})
-	}
-	add(&source{name: "services", resource: history.Services.GroupVersionResource, input: options.Facts.Input(facts.InputServices)})
-	add(&source{name: "endpointslices", resource: history.EndpointSlices.GroupVersionResource, input: options.Facts.Input(facts.InputEndpointSlices)})
-	if options.FollowKubernetesEndpoints {
-		add(&source{
-			name: "kubernetes-endpoints", resource: endpoints, namespace: "default", optional: true,
-			fields: fields.OneTermEqualSelector("metadata.name", "kubernetes"), input: options.Facts.Input(facts.InputKubernetesEndpoints),
-		})
-	}
-	legacy := add(&source{name: "endpoints", resource: endpoints, optional: true, input: options.Facts.Input(facts.InputEndpoints)})
-	legacy.demanded = false
-	u.onDemand[history.Endpoints] = legacy
-	if err != nil {
-		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+		switch o.Name {
+		case facts.InputEndpoints:
+			u.onDemand[history.Endpoints] = s
+			continue
+		case facts.InputNodes:
+			u.addresses.nodes = s
+		}
+		s.Start()
 	}
 	return u, nil
 }
 
-func restClient(config *rest.Config, httpClient *http.Client, s *source) (rest.Interface, error) {
-	transport := httpClient.Transport
-	if transport == nil {
-		transport = http.DefaultTransport
+// sources are those of the wrapper, in the order in which they are started.
+func sources(options Options) []follow.Options {
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	endpoints := history.Endpoints.GroupVersionResource
+	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Facts.Input(facts.InputNodes)}}
+	if options.NodeName != "" {
+		all = append(all, follow.Options{Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName, Sink: options.Facts.Input(facts.InputNode)})
 	}
-	guarded := *httpClient
-	guarded.Transport = apiclient.StallGuard{Next: transport, Headers: apiclient.SilenceBefore, Body: s.silence}
-	config = rest.CopyConfig(config)
-	config.GroupVersion = new(s.resource.GroupVersion())
-	config.APIPath = "/apis"
-	if s.resource.Group == "" {
-		config.APIPath = "/api"
+	all = append(all,
+		follow.Options{Name: facts.InputServices, Resource: history.Services.GroupVersionResource, Sink: options.Facts.Input(facts.InputServices)},
+		follow.Options{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource, Sink: options.Facts.Input(facts.InputEndpointSlices)})
+	if options.FollowKubernetesEndpoints {
+		all = append(all, follow.Options{
+			Name: facts.InputKubernetesEndpoints, Resource: endpoints, Namespace: "default", FieldSelector: "metadata.name=kubernetes",
+			Optional: true, Sink: options.Facts.Input(facts.InputKubernetesEndpoints),
+		})
 	}
-	config.NegotiatedSerializer = newCodec()
-	config.ContentType = runtime.ContentTypeProtobuf
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	// kube-apiserver warns on every call for v1 Endpoints; the wrapper knows.
-	config.WarningHandler = rest.NoWarnings{}
-	return rest.RESTClientForConfigAndClient(config, &guarded)
+	return append(all, follow.Options{Name: facts.InputEndpoints, Resource: endpoints, Optional: true, Sink: options.Facts.Input(facts.InputEndpoints)})
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.
-func (u *Upstream) Run(ctx context.Context) {
-	u.mu.Lock()
-	u.running = ctx
-	u.mu.Unlock()
-	for _, s := range u.sources {
-		if u.isDemanded(s) {
-			u.launch(s)
-		}
-	}
-	<-ctx.Done()
-	// Whoever holds the lock may still be launching; from here on nobody will.
-	u.mu.Lock()
-	u.running = nil
-	u.mu.Unlock()
-	u.wg.Wait()
-}
+func (u *Upstream) Run(ctx context.Context) { u.group.Run(ctx) }
 
 // Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also
 // before Run.
 func (u *Upstream) Demand(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
-		u.mu.Lock()
-		s.demanded = true
-		u.mu.Unlock()
-		u.launch(s)
+		s.Start()
 	}
 }
 
-// Dismiss ends what Demand began.
+// Dismiss ends the following of a resource that was asked for with Demand. It returns when nothing more comes.
 func (u *Upstream) Dismiss(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
-		u.mu.Lock()
-		s.demanded = false
-		u.mu.Unlock()
+		s.Stop()
 	}
 }
 
-func (u *Upstream) isDemanded(s *source) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return s.demanded
-}
-
-func (u *Upstream) launch(s *source) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	ctx := u.running
-	if ctx == nil || ctx.Err() != nil {
-		return
-	}
-	s.start.Do(func() { u.wg.Go(func() { s.run(ctx) }) })
-}
+// Retry lets all sources that failed try again at once, as after new credentials.
+func (u *Upstream) Retry() { u.group.Retry() }
 
 // AsOf is when the upstream last confirmed the state as a whole: the earliest LastContact of the sources that
 // it consists of. The zero time if one of them was never heard of.
@@ -187,7 +127,7 @@ func (u *Upstream) AsOf() time.Time {
 	return asOf
 }
 
-// Reachable tells whether anything was heard of the upstream when it was last asked: an error is an answer
+// Reachable reports whether anything was heard of the upstream when it was last asked: an error is an answer
 // too. It is true before the first question.
 func (u *Upstream) Reachable() bool {
 	asked := false
@@ -215,10 +155,4 @@ func (u *Upstream) Silent() bool {
 }
 
 // States are those of all sources.
-func (u *Upstream) States() []SourceState {
-	states := make([]SourceState, len(u.sources))
-	for i, s := range u.sources {
-		states[i] = s.snapshot()
-	}
-	return states
-}
+func (u *Upstream) States() []follow.State { return u.group.States() }

@@ -29,6 +29,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/tlstest"
@@ -52,8 +53,8 @@ type follower struct {
 	upstream *Upstream
 }
 
-// follow runs an Upstream against the address until the test ends.
-func follow(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
+// start runs an Upstream against the address until the test ends.
+func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 	t.Helper()
 	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
@@ -83,7 +84,7 @@ func followNew(t *testing.T, b upstreamtest.Behaviour) *follower {
 	t.Helper()
 	api := smallCluster()
 	api.Behave(b)
-	return follow(t, api, &rest.Config{Host: serve(t, api)})
+	return start(t, api, &rest.Config{Host: serve(t, api)})
 }
 
 func serve(t *testing.T, handler http.Handler) string {
@@ -163,7 +164,7 @@ func (f *follower) expectSynced() {
 	})
 }
 
-func (f *follower) state(name string) SourceState {
+func (f *follower) state(name string) follow.State {
 	f.t.Helper()
 	for _, s := range f.upstream.States() {
 		if s.Name == name {
@@ -171,7 +172,7 @@ func (f *follower) state(name string) SourceState {
 		}
 	}
 	f.t.Fatalf("there is no source %s", name)
-	return SourceState{}
+	return follow.State{}
 }
 
 // events are what the Store's log holds of a resource after a revision.
@@ -295,6 +296,14 @@ func TestRequests(t *testing.T) {
 	}
 	f.expect(history.Endpoints, "kubernetes")
 	f.upstream.Demand(history.Services)
+	f.upstream.Dismiss(history.Services)
+	f.upstream.Dismiss(history.Endpoints)
+	if s := f.state("endpoints"); s.Started {
+		t.Error("the source of Endpoints goes on")
+	}
+	if s := f.state("services"); !s.Started {
+		t.Error("a source that is needed was ended")
+	}
 }
 
 // TestManagedFieldsAreDroppedAtTheDoor: they are half of an object and no client of the wrapper reads them.
@@ -367,7 +376,7 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	api := smallCluster()
-	f := follow(t, api, &rest.Config{Host: "http://" + address})
+	f := start(t, api, &rest.Config{Host: "http://" + address})
 	eventually(t, func() string {
 		if s := f.state("services"); s.Synced || s.Err == nil || !strings.Contains(s.Err.Error(), "refused") {
 			return fmt.Sprintf("the state does not tell the reason: %+v", s)
@@ -470,7 +479,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := serveAt(t, address, api, &first)
-	f := follow(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
+	f := start(t, api, &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
 	f.expectSynced()
 	stop()
 	second := ca.Issue(t, "upstream")
@@ -485,7 +494,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	g := follow(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
+	g := start(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
 	eventually(t, func() string {
 		if s := g.state("services"); s.Err == nil || !strings.Contains(s.Err.Error(), "certificate") {
 			return fmt.Sprintf("%+v", s)
@@ -534,7 +543,7 @@ func TestUpstreamUnderAPath(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
 	host := serve(t, http.StripPrefix("/clusters/one", api))
-	f := follow(t, api, &rest.Config{Host: host + "/clusters/one"})
+	f := start(t, api, &rest.Config{Host: host + "/clusters/one"})
 	f.expectSynced()
 }
 
@@ -586,7 +595,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 		u.Run(ctx)
 	}()
 	started := func() bool {
-		return slices.ContainsFunc(u.States(), func(s SourceState) bool { return s.Name == "endpoints" && s.Started })
+		return slices.ContainsFunc(u.States(), func(s follow.State) bool { return s.Name == "endpoints" && s.Started })
 	}
 	eventually(t, func() string {
 		u.Demand(history.Endpoints)
@@ -641,9 +650,9 @@ func TestNamelessObjectInAList(t *testing.T) {
 	t.Parallel()
 	api := smallCluster()
 	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
-	f := follow(t, api, &rest.Config{Host: serve(t, api)})
+	f := start(t, api, &rest.Config{Host: serve(t, api)})
 	eventually(t, func() string {
-		if s := f.state("services"); s.Synced || !errors.Is(s.Err, errNoName) {
+		if s := f.state("services"); s.Synced || !errors.Is(s.Err, follow.ErrNoName) {
 			return fmt.Sprintf("%+v", s)
 		}
 		return ""

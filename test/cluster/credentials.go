@@ -180,10 +180,15 @@ func (c *credentials) createTokens() error {
 // writeKubeconfig writes a kubeconfig for the role and the server's URL, and returns its path. The name is one
 // in the directory for credentials, or an absolute path.
 func (c *credentials) writeKubeconfig(name string, role Role, server string) (string, error) {
+	return c.writeKubeconfigWith(name, role, server, c.tokens[role])
+}
+
+// writeKubeconfigWith is writeKubeconfig with another token than the role's.
+func (c *credentials) writeKubeconfigWith(name string, role Role, server, token string) (string, error) {
 	const context = "embedded"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[context] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.caPEM}
-	config.AuthInfos[string(role)] = &clientcmdapi.AuthInfo{Token: c.tokens[role]}
+	config.AuthInfos[string(role)] = &clientcmdapi.AuthInfo{Token: token}
 	config.Contexts[context] = &clientcmdapi.Context{Cluster: context, AuthInfo: string(role)}
 	config.CurrentContext = context
 	path := name

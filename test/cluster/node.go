@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -46,6 +47,8 @@ type Node struct {
 	StateDir string
 	// Interposer is set if the node's spec asks for one.
 	Interposer *Interposer
+	// Lite is set if the Interposer stands in for a lite-apiserver.
+	Lite *Lite
 	// Address is the node's internal address and PodCIDR the range of its pods' addresses.
 	Address, PodCIDR string
 
@@ -164,8 +167,12 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 			return err
 		}
 		server = node.Interposer.URL()
+		if node.Spec.Lite {
+			node.Lite = newLite(node.Interposer.proxy)
+			node.Interposer.Behave(node.Lite.Online())
+		}
 	}
-	kubeconfig, err := c.credentials.writeKubeconfig("wrapper-"+node.Spec.Name+".kubeconfig", RoleWrapper, server)
+	kubeconfig, err := c.credentials.writeKubeconfig(node.wrapperKubeconfig(), RoleWrapper, server)
 	if err != nil {
 		return err
 	}
@@ -175,7 +182,7 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 	args := append([]string{
 		"--kubeconfig=" + kubeconfig, "--hostname=" + node.Spec.Name, "--bind-address=" + node.wrapperAddress,
 		"--state-dir=" + node.StateDir,
-	}, c.options.WrapperArgs...)
+	}, slices.Concat(c.options.WrapperArgs, node.Spec.WrapperArgs)...)
 	if c.options.WrapperTLS {
 		args = append(args, "--insecure=false", "--cert-file="+c.credentials.file("apiserver.crt"), "--key-file="+c.credentials.file("apiserver.key"))
 	}
@@ -184,6 +191,18 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 	}
 	node.Wrapper = c.program("application-grid-wrapper@"+node.Spec.Name, c.options.Wrapper, thread, ready, args...)
 	return c.startStep(ctx, node.Wrapper)
+}
+
+func (n *Node) wrapperKubeconfig() string { return "wrapper-" + n.Spec.Name + ".kubeconfig" }
+
+// GiveWrapperToken writes the kubeconfig of the node's wrapper anew, with this token in it. The wrapper is not restarted.
+func (n *Node) GiveWrapperToken(token string) error {
+	server := n.cluster.apiServerURL()
+	if n.Interposer != nil {
+		server = n.Interposer.URL()
+	}
+	_, err := n.cluster.credentials.writeKubeconfigWith(n.wrapperKubeconfig(), RoleWrapper, server, token)
+	return err
 }
 
 func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {

@@ -97,6 +97,10 @@ type NodeSpec struct {
 	Kubelet bool
 	// Interposed puts an Interposer between this node's wrapper and kube-apiserver.
 	Interposed bool
+	// Lite, with Interposed, lets that stand in for SuperEdge's lite-apiserver from the start.
+	Lite bool
+	// WrapperArgs are added to those of the cluster.
+	WrapperArgs []string
 	// StateDirSize, if not 0, gives the wrapper's state directory a file system of its own of so many bytes.
 	StateDirSize int64
 }

@@ -17,6 +17,11 @@ func TestLink(t *testing.T) {
 			inflict: cutLink, relieve: restoreLink,
 		},
 		{
+			// Nobody has noticed yet that the connections are dead.
+			name: "link cut, asked at once", lasts: 12 * time.Second, bound: deadline, isolates: true,
+			inflict: cutLink, relieve: restoreLink, during: (*site).expectRefusal,
+		},
+		{
 			// What is frozen stays so: only new connections work, and it is for the wrapper to notice.
 			name: "connections half-open", bound: 90 * time.Second,
 			inflict: func(s *site) { s.must(s.node.FreezeConnections(s.ctx)) },

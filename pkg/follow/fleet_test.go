@@ -1,11 +1,10 @@
-package upstream
+package follow
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
-
-	"k8s.io/utils/clock"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
 )
@@ -14,31 +13,15 @@ const (
 	fleetWrappers = 10_000
 	// fleetSources is nodes, node, services, endpointslices and kubernetes-endpoints.
 	fleetSources = 5
-	// backoffReset is client-go's: a reflector begins its backoff anew so often.
-	backoffReset = 2 * time.Minute
 )
 
-// virtualClock is what a simulated backoff takes for the time.
-type virtualClock struct {
-	clock.Clock
-
-	now time.Time
-}
-
-// Now implements clock.PassiveClock.
-func (c *virtualClock) Now() time.Time { return c.now }
-
-// firstAnswer is how long after the end of an outage a source asks again. Its connection broke when the outage
-// began; an attempt meanwhile fails after failing. The backoff is the real one, the time is not.
+// firstAnswer is how long after the end of an outage a wrapper asks again. Its connection broke when the outage began;
+// an attempt meanwhile fails after failing. The backoff is the real one, the time is not.
 func firstAnswer(outage, failing time.Duration) time.Duration {
-	begin := time.Unix(0, 0)
-	virtual := &virtualClock{now: begin}
-	delay := reconnectBackoff().DelayWithReset(virtual, backoffReset)
+	b := backoff{random: rand.Float64}
 	at := time.Duration(0)
 	for at < outage {
-		at += failing
-		virtual.now = begin.Add(at)
-		at += delay()
+		at += failing + b.next()
 	}
 	return at - outage
 }
@@ -54,7 +37,7 @@ func (s *bySecond) add(at time.Duration) {
 }
 
 // TestFleetReturnsSpreadOut simulates how 10,000 wrappers return to an API server that was away; docs/operate.md
-// quotes what it prints (go test -v -run Fleet ./pkg/upstream).
+// quotes what it prints (go test -v -run Fleet ./pkg/follow).
 func TestFleetReturnsSpreadOut(t *testing.T) {
 	t.Parallel()
 	const all = fleetWrappers * fleetSources
@@ -64,18 +47,16 @@ func TestFleetReturnsSpreadOut(t *testing.T) {
 	}{{"refused", 0}, {"packets dropped", apiclient.DialTimeout}} {
 		for _, outage := range []struct {
 			time.Duration
-			// most is the largest share of the sources that may come back in one second, in percent.
+			// most is the largest share of the wrappers that may come back in one second, in percent.
 			most int
-		}{{10 * time.Second, 100}, {time.Minute, 10}, {130 * time.Second, 25}, {5 * time.Minute, 10}} {
+		}{{10 * time.Second, 100}, {time.Minute, 10}, {130 * time.Second, 10}, {5 * time.Minute, 10}} {
 			var requests, connections bySecond
 			for range fleetWrappers {
-				first := time.Duration(1 << 62)
-				for range fleetSources {
-					at := firstAnswer(outage.Duration, way.failing)
+				at := firstAnswer(outage.Duration, way.failing)
+				connections.add(at)
+				for range fleetSources { // their attempts are made together
 					requests.add(at)
-					first = min(first, at)
 				}
-				connections.add(first)
 			}
 			peak := slices.Max(requests)
 			t.Logf("%-15s for %-5s  all back within %2d s; in the busiest second %5d requests, %5d connections",
@@ -86,9 +67,9 @@ func TestFleetReturnsSpreadOut(t *testing.T) {
 			if peak > all*outage.most/100 {
 				t.Errorf("%s for %s: %d of %d requests in one second, more than %d %%", way.name, outage, peak, all, outage.most)
 			}
-			// 15 s, twice for the jitter, and an attempt that failed just before.
-			if limit := 36; len(requests) > limit {
-				t.Errorf("%s for %s: the last source came back after %d s, not within %d", way.name, outage, len(requests), limit)
+			// 15 s, half as much again for the jitter, and an attempt that failed just before.
+			if limit := 29; len(requests) > limit {
+				t.Errorf("%s for %s: the last wrapper came back after %d s, not within %d", way.name, outage, len(requests), limit)
 			}
 		}
 	}

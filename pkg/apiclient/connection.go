@@ -1,0 +1,316 @@
+package apiclient
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// reloadInterval is the time between two looks at the kubeconfig. They cost a small read, and notice every way in which
+// a file is replaced: a rename, another link, a mount.
+const reloadInterval = 5 * time.Second
+
+// Connection leads to the API server with what the kubeconfig says now: when the file changes, the transports that it
+// made go on with the new server, authority and credentials. What is under way is not broken by that, unless the server
+// is another one.
+//
+// client-go itself reads files anew that a kubeconfig names as tokenFile, client-certificate and client-key, and the
+// token of a pod's service account.
+type Connection struct {
+	options Options
+
+	mu sync.Mutex
+	// loaded is what the kubeconfig says, sum is of the files that it was read from. Guarded by mu.
+	loaded *rest.Config
+	sum    [sha256.Size]byte
+	// server is the API server's address; left ends when it becomes another one. Guarded by mu.
+	server *url.URL
+	left   context.Context //nolint:containedctx // an event to react to, not the context of a call
+	leave  context.CancelFunc
+	// transports and changed are guarded by mu.
+	transports []*transport
+	changed    []func()
+	// refused is why the file that is there now is not used. Guarded by mu.
+	refused error
+}
+
+// Connect reads the kubeconfig. The error says which flag to change. Its later contents count once Run is called.
+func (o Options) Connect() (*Connection, error) {
+	if o.QPS <= 0 || o.Burst <= 0 {
+		return nil, errors.New("--kube-qps and --kube-burst must be greater than 0")
+	}
+	c := &Connection{options: o}
+	loaded, err := o.load()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.use(loaded, c.digest(loaded))
+}
+
+// Fixed is a Connection that nothing changes.
+func Fixed(config *rest.Config) (*Connection, error) {
+	c := &Connection{}
+	return c, c.use(rest.CopyConfig(config), [sha256.Size]byte{})
+}
+
+// use makes a configuration the one that counts, and leaves all as it was if no transport can be made of it.
+func (c *Connection) use(loaded *rest.Config, sum [sha256.Size]byte) error {
+	server, _, err := rest.DefaultServerUrlFor(loaded)
+	if err != nil {
+		return fmt.Errorf("the API server's address: %w", err)
+	}
+	if _, err := rest.TransportFor(loaded); err != nil {
+		return fmt.Errorf("making a transport: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := make([]http.RoundTripper, len(c.transports))
+	for i, t := range c.transports {
+		if next[i], err = rest.TransportFor(t.variant(rest.CopyConfig(loaded))); err != nil {
+			return fmt.Errorf("making a transport: %w", err)
+		}
+	}
+	if c.server == nil || *c.server != *server {
+		if c.leave != nil {
+			defer c.leave()
+		}
+		c.left, c.leave = context.WithCancel(context.Background())
+	}
+	c.loaded, c.sum, c.server, c.refused = loaded, sum, server, nil
+	for i, t := range c.transports {
+		before := t.route.Swap(&route{next: next[i], server: server, left: c.left})
+		utilnet.CloseIdleConnectionsFor(before.next)
+	}
+	return nil
+}
+
+// Config is the configuration of clients with the program's own credentials, which are in its transport.
+func (c *Connection) Config() (*rest.Config, error) {
+	t, err := c.Transport(func(config *rest.Config) *rest.Config { return config })
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	config := &rest.Config{
+		Host: c.server.String(), Transport: t, UserAgent: c.loaded.UserAgent,
+		QPS: c.loaded.QPS, Burst: c.loaded.Burst, Timeout: c.loaded.Timeout,
+	}
+	if o := c.options; o.Program != "" {
+		config.QPS, config.Burst, config.UserAgent = o.QPS, o.Burst, o.userAgent()
+		if !o.PassesOn {
+			config.Wrap(guard)
+		}
+	}
+	return config, nil
+}
+
+// Server is the API server's address as it was at the start. Transports take requests for it to where the server is now.
+func (c *Connection) Server() *url.URL {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server
+}
+
+// Transport makes a transport of a variant of what the kubeconfig says, which may keep and change its argument.
+func (c *Connection) Transport(variant func(*rest.Config) *rest.Config) (http.RoundTripper, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &transport{variant: variant, first: c.server}
+	next, err := rest.TransportFor(variant(rest.CopyConfig(c.loaded)))
+	if err != nil {
+		return nil, fmt.Errorf("making a transport: %w", err)
+	}
+	t.route.Store(&route{next: next, server: c.server, left: c.left})
+	c.transports = append(c.transports, t)
+	return t, nil
+}
+
+// OnChange lets a function be called after every change.
+func (c *Connection) OnChange(changed func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = append(c.changed, changed)
+}
+
+// Credentials says where the credentials come from, for people who are to renew them.
+func (c *Connection) Credentials() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch config := c.loaded; {
+	case config.BearerTokenFile != "":
+		return "the token in " + config.BearerTokenFile
+	case config.CertFile != "":
+		return "the certificate in " + config.CertFile
+	case config.ExecProvider != nil:
+		return "what " + config.ExecProvider.Command + " prints"
+	case c.options.Kubeconfig == "":
+		return "the credentials (there are none: --kubeconfig names no file)"
+	case config.BearerToken != "":
+		return "the token in " + c.options.Kubeconfig
+	default:
+		return "the credentials in " + c.options.Kubeconfig
+	}
+}
+
+// Problem is why the kubeconfig that is there now is not used; nil if it is.
+func (c *Connection) Problem() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused
+}
+
+// Run looks after the kubeconfig until ctx is done.
+func (c *Connection) Run(ctx context.Context) {
+	if c.options.Kubeconfig == "" && c.options.Master != "" {
+		return // there are no files
+	}
+	ticker := time.NewTicker(reloadInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			c.reload(klog.FromContext(ctx))
+		}
+	}
+}
+
+// reload reads the kubeconfig, if it is another one.
+func (c *Connection) reload(logger klog.Logger) {
+	loaded, err := c.options.load()
+	c.mu.Lock()
+	same := err == nil && c.refused == nil && c.digest(loaded) == c.sum
+	before := c.refused
+	c.mu.Unlock()
+	if same {
+		return
+	}
+	if err == nil {
+		err = c.use(loaded, c.digest(loaded))
+	}
+	if err != nil {
+		c.mu.Lock()
+		c.refused = err
+		c.mu.Unlock()
+		if before == nil || before.Error() != err.Error() {
+			logger.Error(err, "The kubeconfig cannot be used any more; going on with what it said before", "file", c.options.Kubeconfig)
+		}
+		return
+	}
+	logger.Info("The kubeconfig has changed; going on with what it says now", "file", c.options.Kubeconfig, "server", c.Server().Redacted())
+	c.mu.Lock()
+	changed := c.changed
+	c.mu.Unlock()
+	for _, f := range changed {
+		f()
+	}
+}
+
+// digest is of the files that client-go reads once: the kubeconfig, and the authority that it may name.
+func (c *Connection) digest(loaded *rest.Config) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, path := range []string{c.options.Kubeconfig, loaded.CAFile} {
+		if path == "" {
+			continue
+		}
+		content, err := os.ReadFile(path) //nolint:gosec // the user names it
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			content = []byte(err.Error())
+		}
+		fmt.Fprintf(h, "%d\n", len(content))
+		h.Write(content)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// route is the way to the API server as a transport knows it at one moment.
+type route struct {
+	next   http.RoundTripper
+	server *url.URL
+	// left ends when the server becomes another one.
+	left context.Context //nolint:containedctx // as in Connection
+}
+
+// transport takes requests the newest way.
+type transport struct {
+	variant func(*rest.Config) *rest.Config
+	// first is the server for which requests are made.
+	first *url.URL
+	route atomic.Pointer[route]
+}
+
+// WrappedRoundTripper is for client-go, which looks for what is below.
+func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.route.Load().next }
+
+// CloseIdleConnections is for http.Client.
+func (t *transport) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.route.Load().next) }
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	route := t.route.Load()
+	ctx, cancel := context.WithCancel(r.Context())
+	release := context.AfterFunc(route.left, cancel)
+	r = r.Clone(ctx)
+	if *route.server != *t.first {
+		redirect(r, t.first, route.server)
+	}
+	response, err := route.next.RoundTrip(r)
+	switch {
+	case err != nil:
+		release()
+		cancel()
+		return nil, err
+	case response.StatusCode == http.StatusSwitchingProtocols:
+		// Its body is a connection, and who has one is not moved. It ends with the request.
+		release()
+		context.AfterFunc(r.Context(), cancel)
+		return response, nil
+	default:
+		response.Body = &routedBody{ReadCloser: response.Body, end: func() {
+			release()
+			cancel()
+		}}
+		return response, nil
+	}
+}
+
+// redirect makes a request that is for one server one for another.
+func redirect(r *http.Request, from, to *url.URL) {
+	r.URL.Scheme, r.URL.Host, r.Host = to.Scheme, to.Host, to.Host
+	before, after := strings.TrimSuffix(from.Path, "/"), strings.TrimSuffix(to.Path, "/")
+	r.URL.Path = after + strings.TrimPrefix(r.URL.Path, before)
+	if r.URL.RawPath != "" {
+		before, after = strings.TrimSuffix(from.EscapedPath(), "/"), strings.TrimSuffix(to.EscapedPath(), "/")
+		r.URL.RawPath = after + strings.TrimPrefix(r.URL.RawPath, before)
+	}
+}
+
+// routedBody is the body of a response that ends when the server becomes another one.
+type routedBody struct {
+	io.ReadCloser
+
+	end func()
+}
+
+// Close implements io.Closer.
+func (b *routedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end()
+	return err
+}

@@ -1,0 +1,217 @@
+package apiclient
+
+import (
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+)
+
+// server answers with who asked, and streams until it is ended.
+func server(t *testing.T, name string) *httptest.Server {
+	t.Helper()
+	ended := make(chan struct{})
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s %q\n", name, r.URL.EscapedPath(), r.Header.Get("Authorization"))
+		if strings.HasSuffix(r.URL.Path, "/stream") {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-ended:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	t.Cleanup(func() {
+		close(ended)
+		s.Close()
+	})
+	return s
+}
+
+// writeKubeconfig replaces a kubeconfig, as by a rename.
+func writeKubeconfig(t *testing.T, path string, s *httptest.Server, prefix, token string) {
+	t.Helper()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: u, user: {token: %q}}]
+`, s.URL+prefix, base64.StdEncoding.EncodeToString(authority), token)
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestConnectionFollowsItsKubeconfig: another token, another server, and a file that is none.
+func TestConnectionFollowsItsKubeconfig(t *testing.T) {
+	t.Parallel()
+	one, two := server(t, "one"), server(t, "two")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, path, one, "", "first")
+	c, err := Options{Program: "p", Kubeconfig: path, QPS: 1, Burst: 1}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := 0
+	c.OnChange(func() { changes++ })
+	config, err := c.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	callers, err := c.Transport(rest.AnonymousClientConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(client *http.Client, path string) (unread io.ReadCloser, begin string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.first(t)+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, 200)
+		n, _ := response.Body.Read(line)
+		return response.Body, strings.TrimSpace(string(line[:n]))
+	}
+	expect := func(what, want, wantAnonymous string) {
+		t.Helper()
+		for client, want := range map[*http.Client]string{own: want, {Transport: callers}: wantAnonymous} {
+			body, got := get(client, "/a%2Fb")
+			_ = body.Close()
+			if got != want {
+				t.Errorf("%s: got %q, want %q", what, got, want)
+			}
+		}
+	}
+	expect("at first", `one /a%2Fb "Bearer first"`, `one /a%2Fb ""`)
+	if got := c.Credentials(); got != "the token in "+path {
+		t.Errorf("the credentials are %s", got)
+	}
+	stream, _ := get(own, "/stream")
+	defer stream.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, stream)
+	}()
+
+	c.reload(logr.Discard())
+	if changes != 0 {
+		t.Error("a file that is the same is a change")
+	}
+	writeKubeconfig(t, path, one, "", "second")
+	c.reload(logr.Discard())
+	expect("another token", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
+
+	if err := os.WriteFile(path, []byte("nonsense: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.reload(logr.Discard())
+	expect("a file that is none", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
+	if c.Problem() == nil {
+		t.Error("nothing is wrong with a kubeconfig that is none")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	c.reload(logr.Discard())
+	expect("no file", `one /a%2Fb "Bearer second"`, `one /a%2Fb ""`)
+
+	// The same content again is no change, but all is well.
+	writeKubeconfig(t, path, one, "", "second")
+	c.reload(logr.Discard())
+	if err := c.Problem(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+		t.Error("a stream was broken, though the server is the same")
+	default:
+	}
+
+	writeKubeconfig(t, path, two, "/under", "third")
+	c.reload(logr.Discard())
+	expect("another server", `two /under/a%2Fb "Bearer third"`, `two /under/a%2Fb ""`)
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("a stream from the old server goes on")
+	}
+	if changes < 2 {
+		t.Errorf("%d changes were told", changes)
+	}
+}
+
+// first is the server for which requests are made.
+func (c *Connection) first(t *testing.T) string {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.TrimSuffix(c.transports[0].first.String(), "/")
+}
+
+// TestConnectionChangesUnderWay: requests go on while the file changes again and again.
+func TestConnectionChangesUnderWay(t *testing.T) {
+	t.Parallel()
+	one := server(t, "one")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	writeKubeconfig(t, path, one, "", "0")
+	c, err := Options{Program: "p", Kubeconfig: path, QPS: 1, Burst: 1}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := c.Transport(func(own *rest.Config) *rest.Config { return own })
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, one.URL+"/x", nil)
+				response, err := transport.RoundTrip(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+		})
+	}
+	for i := range 20 {
+		writeKubeconfig(t, path, one, "", fmt.Sprint(i+1))
+		c.reload(logr.Discard())
+	}
+	close(done)
+	wg.Wait()
+}

@@ -1,0 +1,274 @@
+package follow
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// object is one upstream object in wire form, as client-go's decoders hand it on.
+type object struct{ *wire.Object }
+
+// GetObjectKind implements runtime.Object.
+func (object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject returns the object itself: nothing mutates it.
+func (o object) DeepCopyObject() runtime.Object { return o }
+
+// objectList is a list of them.
+type objectList struct {
+	wire.ListMeta
+
+	items []*wire.Object
+}
+
+// GetObjectKind implements runtime.Object.
+func (*objectList) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject returns the list itself: nothing mutates it.
+func (l *objectList) DeepCopyObject() runtime.Object { return l }
+
+// add appends an encoded object.
+func (l *objectList) add(message []byte) error {
+	o, err := wire.ParseObject(message)
+	if err != nil {
+		return err
+	}
+	l.items = append(l.items, o)
+	return nil
+}
+
+// largestVersion is the largest resourceVersion of the items; "" if there is none. Some caching upstreams give lists
+// none of their own; a watch from there replays at worst what the list already had.
+func (l *objectList) largestVersion() string {
+	var largest uint64
+	for _, o := range l.items {
+		if v, err := strconv.ParseUint(o.ResourceVersion, 10, 64); err == nil && v > largest {
+			largest = v
+		}
+	}
+	if largest == 0 {
+		return ""
+	}
+	return strconv.FormatUint(largest, 10)
+}
+
+// scheme knows the kinds that an upstream may answer with whole, for upstreams that answer in JSON.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme} {
+		if err := add(s); err != nil {
+			panic(err)
+		}
+	}
+	return s
+}()
+
+var parameterCodec = runtime.NewParameterCodec(scheme)
+
+// codec decodes responses to object and objectList, and errors to metav1.Status.
+type codec struct{ runtime.NegotiatedSerializer }
+
+func newCodec() codec {
+	return codec{serializer.NewCodecFactory(scheme).WithoutConversion()}
+}
+
+// DecoderToVersion implements runtime.NegotiatedSerializer.
+func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
+	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
+}
+
+// decoder decodes what it can without making Go values of it, and leaves the rest to typed.
+type decoder struct{ typed runtime.Decoder }
+
+// Decode implements runtime.Decoder.
+func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if bytes.HasPrefix(data, []byte("k8s\x00")) {
+		typeMeta, message, err := wire.Unwrap(data)
+		if err != nil {
+			return nil, nil, err
+		}
+		if typeMeta.Kind != "Status" {
+			gvk := schema.FromAPIVersionAndKind(typeMeta.APIVersion, typeMeta.Kind)
+			decoded, err := decodeMessage(typeMeta, message)
+			return decoded, &gvk, err
+		}
+	}
+	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil && strings.HasSuffix(gvk.Kind, "List") {
+		decoded, err := decodeJSONList(data, gvk)
+		return decoded, gvk, err
+	}
+	decoded, gvk, err := d.typed.Decode(data, defaults, into)
+	if runtime.IsNotRegisteredError(err) && gvk != nil {
+		decoded = &metav1.PartialObjectMetadata{}
+		err = decodeJSON(data, decoded)
+	}
+	if err != nil {
+		return nil, gvk, err
+	}
+	if _, ok := decoded.(*metav1.Status); ok {
+		return decoded, gvk, nil
+	}
+	message, err := marshal(decoded)
+	if err != nil {
+		return nil, gvk, err
+	}
+	o, err := wire.ParseObject(message)
+	if err != nil {
+		return nil, gvk, err
+	}
+	return object{o}, gvk, nil
+}
+
+// errNoKind is told for an envelope that does not say what is in it.
+var errNoKind = errors.New("the upstream sent an object without a kind")
+
+func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
+	if typeMeta.Kind == "" {
+		return nil, errNoKind
+	}
+	if !strings.HasSuffix(typeMeta.Kind, "List") {
+		o, err := wire.ParseObject(message)
+		if err != nil {
+			return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
+		}
+		return object{o}, nil
+	}
+	list := &objectList{}
+	listMeta, err := wire.ParseList(message, list.add)
+	if err != nil {
+		return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
+	}
+	list.ListMeta = listMeta
+	return list, nil
+}
+
+// decodeJSONList brings a list that came as JSON into wire form, item by item: as Go values it would be several times
+// as big.
+func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
+	list := &objectList{}
+	kind := gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List"))
+	d := json.NewDecoder(bytes.NewReader(data))
+	err := eachField(d, func(name string) error {
+		switch name {
+		case "metadata":
+			var m metav1.ListMeta
+			if err := d.Decode(&m); err != nil {
+				return err
+			}
+			list.ResourceVersion, list.Continue = m.ResourceVersion, m.Continue
+			return nil
+		case "items":
+			return eachItem(d, func(item json.RawMessage) error {
+				message, err := itemInWireForm(item, kind)
+				if err != nil {
+					return err
+				}
+				return list.add(message)
+			})
+		default:
+			var skipped json.RawMessage
+			return d.Decode(&skipped)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("decoding %s: %w", gvk.Kind, err)
+	}
+	return list, nil
+}
+
+// itemInWireForm encodes an item of a list.
+func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
+	typed, err := scheme.New(kind)
+	if runtime.IsNotRegisteredError(err) {
+		// A custom resource, whole. It was asked for as metadata, and nothing else of it is read.
+		typed, err = &metav1.PartialObjectMetadata{}, nil
+	}
+	if err == nil {
+		err = decodeJSON(item, typed)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return marshal(typed)
+}
+
+// eachField calls visit for every field of the JSON object that comes next, with the decoder before its value.
+func eachField(d *json.Decoder, visit func(name string) error) error {
+	if err := expect(d, '{'); err != nil {
+		return err
+	}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return err
+		}
+		name, ok := token.(string)
+		if !ok {
+			return fmt.Errorf("%v is no name of a field", token)
+		}
+		if err := visit(name); err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+// eachItem calls visit for every item of the JSON array that comes next, which may be null. The item is visit's until it
+// returns.
+func eachItem(d *json.Decoder, visit func(json.RawMessage) error) error {
+	token, err := d.Token()
+	switch {
+	case err != nil:
+		return err
+	case token == nil:
+		return nil
+	case token != json.Delim('['):
+		return fmt.Errorf("%v in place of items", token)
+	}
+	var item json.RawMessage
+	for d.More() {
+		item = item[:0]
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		if err := visit(item); err != nil {
+			return err
+		}
+	}
+	return expect(d, ']')
+}
+
+func expect(d *json.Decoder, delimiter json.Delim) error {
+	token, err := d.Token()
+	if err == nil && token != delimiter {
+		err = fmt.Errorf("%v in place of %v", token, delimiter)
+	}
+	return err
+}
+
+// decodeJSON decodes as API servers do, which mind the case of names.
+func decodeJSON(data []byte, into runtime.Object) error { return utiljson.Unmarshal(data, into) }
+
+func marshal(item runtime.Object) ([]byte, error) {
+	typed, ok := item.(interface{ Marshal() ([]byte, error) })
+	if !ok {
+		return nil, fmt.Errorf("a %T has no protobuf form", item)
+	}
+	return typed.Marshal()
+}

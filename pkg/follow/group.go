@@ -1,0 +1,397 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/pkg/apiclient"
+)
+
+// GroupOptions say what a Group needs.
+type GroupOptions struct {
+	// Config leads to the upstream.
+	Config *rest.Config
+	// Barrier, if set, holds back what the sources say at the end of an outage.
+	Barrier Barrier
+	// Random returns numbers in [0, 1); math/rand/v2's if nil.
+	Random func() float64
+}
+
+// Group has the sources of one upstream. Its methods may be called by several goroutines at once.
+type Group struct {
+	config     *rest.Config
+	httpClient *http.Client
+	outage     outage
+
+	mu      sync.Mutex
+	sources []*Source       // guarded by mu
+	running context.Context //nolint:containedctx // that of Run, for sources that start later; guarded by mu
+	wg      sync.WaitGroup
+
+	// What follows is guarded by mu.
+
+	backoff backoff
+	// round is closed when the sources that wait for it may try again; nil if none waits. timer closes it, at due.
+	round chan struct{}
+	timer *time.Timer
+	due   time.Time
+	// recovered is closed, and replaced, when optional sources may try again ahead of their time because others are
+	// answered again, and retried when all may try again.
+	recovered, retried chan struct{}
+	// hurried is set once a round was held early because a source was answered after a failure. It is reset when a
+	// source follows: an upstream that answers lists and fails watches is not to be asked all the time.
+	hurried bool
+}
+
+// NewGroup makes a Group without sources. The error says what about the configuration is wrong.
+func NewGroup(options GroupOptions) (*Group, error) {
+	// One HTTP client, so that all sources share one connection where the upstream speaks HTTP/2.
+	httpClient, err := rest.HTTPClientFor(options.Config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+	}
+	if options.Random == nil {
+		options.Random = rand.Float64
+	}
+	return &Group{
+		config: options.Config, httpClient: httpClient,
+		outage:    outage{barrier: options.Barrier},
+		backoff:   backoff{random: options.Random},
+		recovered: make(chan struct{}), retried: make(chan struct{}),
+	}, nil
+}
+
+// Add makes a source. It is followed once it is started. The error says what about the configuration is wrong.
+func (g *Group) Add(options Options) (*Source, error) {
+	s := &Source{options: options, group: g, state: State{Name: options.Name, Optional: options.Optional}}
+	var err error
+	if s.client, err = g.client(options.Resource.GroupVersion(), s.silence); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sources = append(g.sources, s)
+	return s, nil
+}
+
+// client makes a client for the resources of a group version. silence is the Body of its apiclient.StallGuard.
+func (g *Group) client(version schema.GroupVersion, silence func(*http.Request) time.Duration) (rest.Interface, error) {
+	guarded := *g.httpClient
+	if guarded.Transport == nil {
+		guarded.Transport = http.DefaultTransport
+	}
+	guarded.Transport = apiclient.StallGuard{Next: guarded.Transport, Headers: apiclient.SilenceBefore, Body: silence}
+	config := rest.CopyConfig(g.config)
+	config.GroupVersion = &version
+	config.APIPath = "/apis"
+	if version.Group == "" {
+		config.APIPath = "/api"
+	}
+	config.NegotiatedSerializer = newCodec()
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	// kube-apiserver warns on every call for v1 Endpoints; who follows them knows.
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := rest.RESTClientForConfigAndClient(config, &guarded)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the upstream: %w", err)
+	}
+	return client, nil
+}
+
+// userAgent is the program's, with a part that tells its requests apart. SuperEdge's lite-apiserver reads up to the
+// first space, so the part is before it.
+func (g *Group) userAgent(part string) string {
+	base := g.config.UserAgent
+	if base == "" {
+		base = rest.DefaultKubernetesUserAgent()
+	}
+	product, comment, found := strings.Cut(base, " ")
+	product += "+" + part
+	if found {
+		product += " " + comment
+	}
+	return product
+}
+
+// Remove stops a source and forgets it.
+func (g *Group) Remove(s *Source) {
+	s.Stop()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
+}
+
+// States are those of all sources, in the order in which they were added.
+func (g *Group) States() []State {
+	g.mu.Lock()
+	sources := slices.Clone(g.sources)
+	g.mu.Unlock()
+	states := make([]State, len(sources))
+	for i, s := range sources {
+		states[i] = s.State()
+	}
+	return states
+}
+
+// Run follows the sources that are started, until ctx is done. It returns when all that it started has ended and
+// nothing is held back. It is called once.
+func (g *Group) Run(ctx context.Context) {
+	g.mu.Lock()
+	g.running = ctx
+	for _, s := range g.sources {
+		g.launch(s)
+	}
+	g.mu.Unlock()
+	<-ctx.Done()
+	// Whoever holds the lock may still be launching; from here on nobody will.
+	g.mu.Lock()
+	g.running = nil
+	g.mu.Unlock()
+	g.wg.Wait()
+	g.mu.Lock()
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	g.mu.Unlock()
+	g.outage.end()
+}
+
+func (g *Group) start(s *Source) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.wanted = true
+	s.update(func(state *State) { state.Started = true })
+	g.launch(s)
+}
+
+// launch begins to follow a source that is wanted and does not run. The caller holds the lock.
+func (g *Group) launch(s *Source) {
+	if !s.wanted || s.cancel != nil || g.running == nil || g.running.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(g.running)
+	before, ended := s.ended, make(chan struct{})
+	s.cancel, s.ended = cancel, ended
+	g.wg.Go(func() {
+		defer close(ended)
+		defer cancel()
+		if before != nil {
+			<-before
+		}
+		s.run(ctx)
+		g.outage.caughtUp(s)
+	})
+}
+
+func (g *Group) stop(s *Source) {
+	g.mu.Lock()
+	s.wanted = false
+	cancel, ended := s.cancel, s.ended
+	s.cancel = nil
+	g.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	if ended != nil {
+		<-ended
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s.wanted {
+		return // it was started again meanwhile
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = State{Name: s.state.Name, Optional: s.state.Optional, Lists: s.state.Lists}
+	s.confirmed = time.Time{}
+}
+
+// Retry lets all sources that wait try again at once, as after new credentials.
+func (g *Group) Retry() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.wake()
+	close(g.retried)
+	g.retried = make(chan struct{})
+}
+
+// pause waits until a source that failed may try again.
+func (g *Group) pause(ctx context.Context, s *Source, err error) {
+	notBefore := time.Now().Add(retryAfter(err))
+	g.mu.Lock()
+	s.attempts++
+	s.failing = true
+	var again <-chan struct{}
+	var alone *time.Timer
+	if s.options.Optional {
+		alone = time.NewTimer(g.alone(s.attempts))
+		defer alone.Stop()
+		again = g.recovered
+		if isRefusal(err) || apierrors.IsNotFound(err) {
+			// The upstream was there all the time; that others reach it again is no news.
+			again = nil
+		}
+	} else {
+		again = g.join(s.attempts == 1)
+	}
+	retried := g.retried
+	g.mu.Unlock()
+	var due <-chan time.Time
+	if alone != nil {
+		due = alone.C
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-again:
+	case <-due:
+	case <-retried:
+		return // whatever the upstream asked for, it was before
+	}
+	if wait := time.Until(notBefore); wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+	}
+}
+
+// alone is the pause of an optional source. The caller holds the lock.
+func (g *Group) alone(attempts int) time.Duration {
+	own := backoff{random: g.backoff.random}
+	for range min(attempts, optionalAttempts) - 1 {
+		own.next()
+	}
+	if attempts < optionalAttempts {
+		return own.next()
+	}
+	return optionalPause + time.Duration(g.backoff.random()*float64(optionalPause/2))
+}
+
+// join is the next round of attempts, which begins early for a source that has just failed for the first time. The
+// caller holds the lock.
+func (g *Group) join(first bool) <-chan struct{} {
+	if first {
+		g.backoff.reset()
+	}
+	if g.round != nil && !first {
+		return g.round
+	}
+	due := time.Now().Add(g.backoff.next())
+	if g.round == nil {
+		g.round = make(chan struct{})
+	} else if !due.Before(g.due) {
+		return g.round
+	}
+	g.schedule(due)
+	return g.round
+}
+
+// schedule sets the time of the round. The caller holds the lock.
+func (g *Group) schedule(due time.Time) {
+	g.due = due
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	round := g.round
+	g.timer = time.AfterFunc(time.Until(due), func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.round == round {
+			g.begin()
+		}
+	})
+}
+
+// begin lets those try that wait for the round. The caller holds the lock.
+func (g *Group) begin() {
+	if g.round != nil {
+		close(g.round)
+		g.round = nil
+	}
+}
+
+// answered notes that the upstream answered a source, before what it says is handed on.
+func (g *Group) answered(s *Source) {
+	g.outage.answered(s)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	failed := s.failing
+	s.failing = false
+	if failed && !g.hurried {
+		g.hurried = true
+		g.wake()
+	}
+}
+
+// follows notes that a source follows the upstream.
+func (g *Group) follows(s *Source) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	failed := s.attempts > 0
+	s.attempts = 0
+	if failed {
+		g.hurried = false
+		g.wake()
+	}
+}
+
+// wake lets those try at once that wait. The caller holds the lock.
+func (g *Group) wake() {
+	g.backoff.reset()
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	g.begin()
+	close(g.recovered)
+	g.recovered = make(chan struct{})
+}
+
+func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }
+
+// retryAfter is how long the upstream asks to be left alone.
+func retryAfter(err error) time.Duration {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return 0
+	}
+	return min(time.Duration(status.Status().Details.RetryAfterSeconds)*time.Second, longestRetryAfter)
+}
+
+// KnowsNode is a Witness: an API server that does not know this node has no say in what belongs to it. It may be a
+// cache that lost its data.
+func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
+	witness := &Source{group: g, options: Options{
+		Agent: "witness", Resource: corev1.SchemeGroupVersion.WithResource("nodes"), FieldSelector: "metadata.name=" + name, MetadataOnly: true,
+	}}
+	var err error
+	if witness.client, err = g.client(corev1.SchemeGroupVersion, witness.silence); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		list, err := witness.pages(ctx, "0")
+		if err != nil {
+			return fmt.Errorf("asking for node %s: %w", name, err)
+		}
+		if len(list.items) == 0 {
+			return fmt.Errorf("the API server does not know node %s either", name)
+		}
+		return nil
+	}, nil
+}

@@ -29,12 +29,13 @@ type options struct {
 	stateDir        string
 	stateWriteDelay time.Duration
 
-	bindAddress string
-	insecure    bool
-	certFile    string
-	keyFile     string
-	caFile      string
-	debug       bool
+	bindAddress  string
+	allowedHosts []string
+	insecure     bool
+	certFile     string
+	keyFile      string
+	caFile       string
+	debug        bool
 
 	notifyChannelSize    int
 	supportEndpointSlice bool
@@ -72,6 +73,7 @@ func newOptions() *options {
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
@@ -120,6 +122,7 @@ func (o *options) config() (proxy.Config, error) {
 	config := proxy.Config{
 		NodeName:          o.hostname,
 		BindAddress:       o.bindAddress,
+		AllowedHosts:      o.allowedHosts,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,

@@ -17,6 +17,7 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithRequestInfo(),
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
+		p.door(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
 			Alive: http.HandlerFunc(alive),
 			Ready: p.readiness(),
@@ -37,6 +38,18 @@ func (p *Proxy) chain() http.Handler {
 		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper)))
 	}
 	return wrap(filters.Forward(p.asCaller), chain...)
+}
+
+// door refuses requests of web pages. On a loopback address, and wherever names are allowed explicitly, it refuses
+// those that name another host, too. Elsewhere TLS makes that needless: a browser that reaches the wrapper by a name
+// that its certificate does not have sends no request at all.
+func (p *Proxy) door() filters.Filter {
+	pages := filters.WithoutWebPages(p.hosts)
+	if !p.loopback && len(p.config.AllowedHosts) == 0 {
+		return pages
+	}
+	hosts := filters.WithHosts(p.hosts)
+	return func(next http.Handler) http.Handler { return hosts(pages(next)) }
 }
 
 // wrap puts filters around a handler, the first outermost.

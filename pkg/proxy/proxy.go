@@ -33,6 +33,9 @@ type Config struct {
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
 	BindAddress string
+	// AllowedHosts are names and IP addresses by which it may be asked besides those of the loopback. On an address
+	// that is not loopback any name is accepted as long as this is empty.
+	AllowedHosts []string
 	// TLS is nil for plain HTTP.
 	TLS *TLSFiles
 	// Debug serves /debug/pprof.
@@ -72,6 +75,9 @@ type Proxy struct {
 	snapshots *snapshot.Writer
 	// endpointsDemanded is set once a client asked for the legacy Endpoints.
 	endpointsDemanded atomic.Bool
+	// loopback is set when only processes of this host reach the wrapper; hosts are by what names they may.
+	loopback bool
+	hosts    filters.Hosts
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
 	lendsIdentity bool
@@ -93,11 +99,16 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 			return nil, err
 		}
 	}
-	loopback, err := isLoopback(config.BindAddress)
+	host, _, err := net.SplitHostPort(config.BindAddress)
+	if err != nil {
+		return nil, fmt.Errorf("--bind-address %q is not host:port: %w", config.BindAddress, err)
+	}
+	if p.hosts, err = filters.NewHosts(config.AllowedHosts); err != nil {
+		return nil, fmt.Errorf("--allowed-hosts: %w", err)
+	}
+	p.loopback = isLoopback(host)
 	switch {
-	case err != nil:
-		return nil, err
-	case loopback:
+	case p.loopback:
 		p.lendsIdentity = true
 	case config.TLS == nil:
 		// Whoever reaches the wrapper would read the cluster's Services, and tokens would cross the network in
@@ -225,14 +236,10 @@ func (p *Proxy) target(config *rest.Config) (filters.Target, error) {
 	return filters.Target{URL: base, Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
 }
 
-// isLoopback tells whether only processes of this host reach the address.
-func isLoopback(bindAddress string) (bool, error) {
-	host, _, err := net.SplitHostPort(bindAddress)
-	if err != nil {
-		return false, fmt.Errorf("--bind-address %q is not host:port: %w", bindAddress, err)
-	}
+// isLoopback reports whether only processes of this host reach a host that is bound to.
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || (err == nil && ip.IsLoopback()), nil
+	return host == "localhost" || (err == nil && ip.IsLoopback())
 }
 
 // memoryInterval is how often it is looked whether memory can be given back. A process that did not collect
@@ -316,6 +323,8 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	server := &http.Server{
 		Handler: p.chain(),
+		// OPTIONS * meets the filters like all else.
+		DisableGeneralOptionsHandler: true,
 		// A client that sends its request byte by byte holds a connection no longer than this.
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute,

@@ -603,7 +603,7 @@ func TestStrangersAreLentNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/apis/networking.k8s.io/v1/servicecidrs", nil)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/apis/networking.k8s.io/v1/servicecidrs", nil)
 		p.chain().ServeHTTP(httptest.NewRecorder(), r)
 		if got := <-lentTo == "Bearer the-wrappers"; got != test.lends {
 			t.Errorf("%s, TLS %+v: lent %v, want %v", test.address, test.tls, got, test.lends)

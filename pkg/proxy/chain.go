@@ -26,6 +26,7 @@ func (p *Proxy) chain() http.Handler {
 			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),
+		filters.WithUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithServed(&serve.Server{
 			Store:    p.store,
@@ -35,7 +36,7 @@ func (p *Proxy) chain() http.Handler {
 		}, p.config.NodeName),
 	}
 	if p.lendsIdentity {
-		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper)))
+		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper), p.config.NodeName))
 	}
 	return wrap(filters.Forward(p.asCaller), chain...)
 }

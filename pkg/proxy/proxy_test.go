@@ -419,7 +419,7 @@ func TestNoBorrowedRights(t *testing.T) {
 		if test.authorization != "" {
 			headers = append(headers, "Authorization", test.authorization)
 		}
-		if code, body := w.do(test.method, test.path, "{}", headers...); code != http.StatusOK {
+		if code, body := w.do(test.method, test.path, `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`, headers...); code != http.StatusOK {
 			t.Errorf("%s %s: %d %s", test.method, test.path, code, body)
 		}
 		requests := api.Requests()[before:]

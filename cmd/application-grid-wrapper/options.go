@@ -29,13 +29,15 @@ type options struct {
 	stateDir        string
 	stateWriteDelay time.Duration
 
-	bindAddress  string
-	allowedHosts []string
-	insecure     bool
-	certFile     string
-	keyFile      string
-	caFile       string
-	debug        bool
+	bindAddress    string
+	allowedHosts   []string
+	insecure       bool
+	certFile       string
+	keyFile        string
+	caFile         string
+	maxConnections int
+	maxWatches     int
+	debug          bool
 
 	notifyChannelSize    int
 	supportEndpointSlice bool
@@ -78,6 +80,8 @@ func newOptions() *options {
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
+	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections, "Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets half of them at most, so that it cannot lock kube-proxy out.")
+	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches, "Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them at most.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
@@ -119,10 +123,15 @@ func (o *options) config() (proxy.Config, error) {
 	if o.stateWriteDelay <= 0 {
 		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
+	if o.maxConnections <= 0 || o.maxWatches <= 0 {
+		return proxy.Config{}, errors.New("--max-connections and --max-watches must be greater than 0")
+	}
 	config := proxy.Config{
 		NodeName:          o.hostname,
 		BindAddress:       o.bindAddress,
 		AllowedHosts:      o.allowedHosts,
+		MaxConnections:    o.maxConnections,
+		MaxWatches:        o.maxWatches,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,

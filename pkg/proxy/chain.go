@@ -28,6 +28,7 @@ func (p *Proxy) chain() http.Handler {
 		}),
 		filters.WithUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
+		filters.WithWatchLimit(p.watches),
 		filters.WithServed(&serve.Server{
 			Store:    p.store,
 			Demand:   p.demand,

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage"
 	"github.com/application-grid/application-grid/pkg/systemd"
@@ -38,6 +40,8 @@ type Config struct {
 	AllowedHosts []string
 	// TLS is nil for plain HTTP.
 	TLS *TLSFiles
+	// MaxConnections and MaxWatches bound what clients may have open at once; 0 means the defaults.
+	MaxConnections, MaxWatches int
 	// Debug serves /debug/pprof.
 	Debug bool
 	// RewriteKubernetes lets default/kubernetes be rewritten to the local API server, by its annotations or by
@@ -52,6 +56,11 @@ type Config struct {
 }
 
 const (
+	// DefaultMaxConnections and DefaultMaxWatches are what a caller that takes all it can get leaves half of. kube-proxy
+	// has one connection and four watches, CoreDNS two and three; an idle connection holds 20 KB, a quiet watch 10 KB.
+	DefaultMaxConnections = 1000
+	DefaultMaxWatches     = 500
+
 	// gracePeriod is how long requests under way may take when the process is told to stop.
 	gracePeriod = 10 * time.Second
 	// syncPatience is how long after the start the upstream may take before the snapshot is served. A node that
@@ -78,6 +87,8 @@ type Proxy struct {
 	// loopback is set when only processes of this host reach the wrapper; hosts are by what names they may.
 	loopback bool
 	hosts    filters.Hosts
+	// connections and watches are the places for those.
+	connections, watches *quota.Quota
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
 	lendsIdentity bool
@@ -151,7 +162,10 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if p.asCaller, err = p.target(rest.AnonymousClientConfig(config.Upstream)); err != nil {
 		return nil, err
 	}
+	p.connections = quota.New(cmp.Or(config.MaxConnections, DefaultMaxConnections))
+	p.watches = quota.New(cmp.Or(config.MaxWatches, DefaultMaxWatches))
 	p.metrics = newMetrics(p.store, p.upstream, p.snapshots)
+	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches})
 	if config.Autonomy != nil {
 		p.autonomy, err = autonomy.New(autonomy.Config{
 			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.store, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
@@ -326,6 +340,7 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 		// OPTIONS * meets the filters like all else.
 		DisableGeneralOptionsHandler: true,
 		// A client that sends its request byte by byte holds a connection no longer than this.
+		ConnContext:       quota.WithCaller,
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -338,12 +353,13 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName, "upstream", p.asWrapper.URL.Redacted())
 
+	bounded := &quota.Listener{Listener: listener, Quota: p.connections, Logger: logger}
 	served := make(chan error, 1)
 	go func() {
 		if p.tls != nil {
-			served <- server.ServeTLS(listener, "", "")
+			served <- server.ServeTLS(bounded, "", "")
 		} else {
-			served <- server.Serve(listener)
+			served <- server.Serve(bounded)
 		}
 	}()
 	wg.Go(func() {

@@ -1,0 +1,201 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// TestNobodyLocksOthersOut: who takes all that it can get leaves places for others, however many do so.
+func TestNobodyLocksOthersOut(t *testing.T) {
+	t.Parallel()
+	for greedy := range 20 {
+		q := New(1000)
+		for range 2000 {
+			for caller := range greedy {
+				q.Acquire(fmt.Sprint("greedy ", caller))
+			}
+		}
+		free := 1000 - q.Stats().Taken
+		if want := 1000/(greedy+1) - 1; free < want {
+			t.Errorf("%d greedy callers leave %d places, want %d", greedy, free, want)
+		}
+		for place := range 10 {
+			if _, ok := q.Acquire("kube-proxy"); !ok {
+				t.Errorf("%d greedy callers lock another one out of its place %d", greedy, place)
+			}
+		}
+	}
+}
+
+func TestPlacesAreGivenBack(t *testing.T) {
+	t.Parallel()
+	q := New(4)
+	var releases []func()
+	for range 3 {
+		if release, ok := q.Acquire("a"); ok {
+			releases = append(releases, release)
+		}
+	}
+	if len(releases) != 2 || q.Stats() != (Stats{Taken: 2, Refused: 1}) {
+		t.Errorf("alone it got %d of 4: %+v", len(releases), q.Stats())
+	}
+	for _, release := range releases {
+		release()
+		release()
+	}
+	if q.Stats() != (Stats{Refused: 1}) || len(q.held) != 0 {
+		t.Errorf("after all were given back: %+v, %v", q.Stats(), q.held)
+	}
+	if _, ok := New(1).Acquire("a"); !ok {
+		t.Error("the only place is not given")
+	}
+}
+
+// TestCallerIsTheUser: whose process is at the other end is known on the loopback, over IPv4 and IPv6.
+func TestCallerIsTheUser(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0", ":0"} {
+		inner, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = inner.Close() })
+		listener := &Listener{Listener: inner, Quota: New(100), Logger: klog.Background()}
+		callers := make(chan string)
+		server := &http.Server{
+			ConnContext: WithCaller, ReadHeaderTimeout: time.Minute,
+			Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { callers <- Caller(r.Context()) }),
+		}
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(func() { _ = server.Close() })
+		url := "http://" + strings.ReplaceAll(inner.Addr().String(), "[::]", "127.0.0.1")
+		go func() {
+			if response, err := http.Get(url); err == nil {
+				_ = response.Body.Close()
+			}
+		}()
+		if got := <-callers; got != "user 0" {
+			t.Errorf("%s: root is %q", address, got)
+		}
+		command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAsAnotherUser$")
+		command.Env = append(os.Environ(), "QUOTA_ASK="+url)
+		// The test's binary may be where the other user cannot read it.
+		command.Path = "/proc/self/exe"
+		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+		if err := command.Start(); err != nil {
+			t.Skipf("cannot become another user: %v", err)
+		}
+		if got := <-callers; got != "user 12345" {
+			t.Errorf("%s: user 12345 is %q", address, got)
+		}
+		if err := command.Wait(); err != nil {
+			t.Errorf("the other user: %v", err)
+		}
+	}
+}
+
+// TestAsAnotherUser is what TestCallerIsTheUser runs as another user.
+func TestAsAnotherUser(t *testing.T) {
+	url := os.Getenv("QUOTA_ASK")
+	if url == "" {
+		t.Skip("TestCallerIsTheUser runs it")
+	}
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+}
+
+func TestCallersOfOtherHosts(t *testing.T) {
+	t.Parallel()
+	for remote, want := range map[string]string{
+		"192.0.2.7:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64", "[::ffff:192.0.2.7]:1": "192.0.2.7",
+		// A socket that there is not is nobody's; in particular it is not root's.
+		"127.0.0.1:1": "unknown", "[::1]:1": "unknown", "192.0.2.1:1": "unknown",
+	} {
+		conn := addressed{remote: net.TCPAddrFromAddrPort(mustParse(t, remote)), local: net.TCPAddrFromAddrPort(mustParse(t, "192.0.2.1:51006"))}
+		if got := callerOf(conn); got != want {
+			t.Errorf("%s is %q, want %q", remote, got, want)
+		}
+	}
+}
+
+// TestListenerBoundsConnections: what is too much is closed, and there is room again when others end.
+func TestListenerBoundsConnections(t *testing.T) {
+	t.Parallel()
+	inner, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := &Listener{Listener: inner, Quota: New(10), Logger: klog.Background()}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer inner.Close()
+	wg.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				_, _ = io.WriteString(conn, "x")
+				_, _ = io.Copy(io.Discard, conn)
+			})
+		}
+	})
+	dial := func() (net.Conn, bool) {
+		conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Read(make([]byte, 1))
+		return conn, err == nil
+	}
+	var open []net.Conn
+	for range 20 {
+		if conn, ok := dial(); ok {
+			open = append(open, conn)
+		} else {
+			_ = conn.Close()
+		}
+	}
+	if len(open) != 5 {
+		t.Errorf("one user has %d of 10", len(open))
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	for deadline := time.Now().Add(10 * time.Second); listener.Quota.Stats().Taken > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", listener.Quota.Stats())
+		}
+	}
+	conn, ok := dial()
+	_ = conn.Close()
+	if !ok {
+		t.Error("there is no room again")
+	}
+}
+
+func FuzzParseDiag(f *testing.F) {
+	f.Add(make([]byte, 100))
+	source := mustParse(f, "127.0.0.1:1")
+	f.Fuzz(func(_ *testing.T, answer []byte) { _, _ = parseDiag(answer, source) })
+}

@@ -62,14 +62,14 @@ func newOptions() *options {
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
-	f = o.flags.Section("This node")
+	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which endpoints are shown. Empty, or not a node: Services with topologyKeys have no endpoints here.")
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
 	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
 
-	f = o.flags.Section("While the upstream is away")
+	f = o.flags.Section("Offline")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
 	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay, "How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the average, whatever it is.")
 
@@ -86,7 +86,7 @@ func newOptions() *options {
 
 	o.flags.Logging()
 
-	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
+	f = o.flags.Section("Ignored")
 	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100, "Ignored: watchers read from a log, which has no channels to size.")
 	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/gorilla/mux"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,8 +18,7 @@ import (
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
 // storage.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
-	vars := mux.Vars(r)
-	service, node := types.NamespacedName{Namespace: vars["namespace"], Name: vars["service"]}, r.URL.Query().Get("node")
+	service, node := types.NamespacedName{Namespace: pathVariable(r, "namespace"), Name: pathVariable(r, "service")}, r.URL.Query().Get("node")
 	explanation, err := p.store.Explain(service, node)
 	switch {
 	case errors.Is(err, storage.ErrNotReady), errors.Is(err, storage.ErrAbsent):
@@ -42,4 +42,13 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no error
+}
+
+// pathVariable is a variable of the route, which the router leaves as it is written in the path.
+func pathVariable(r *http.Request, name string) string {
+	written := mux.Vars(r)[name]
+	if read, err := url.PathUnescape(written); err == nil {
+		return read
+	}
+	return written // the server would have refused the path
 }

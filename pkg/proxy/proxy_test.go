@@ -639,6 +639,8 @@ func TestExplain(t *testing.T) {
 		"/debug/explain/default/s":              {http.StatusOK, []string{`"node":"node0"`, `"kept":1`, "node node1 has zone=b, not a"}},
 		"/debug/explain/default/s?node=node1":   {http.StatusOK, []string{`"node":"node1"`, "node node0 has zone=a, not b"}},
 		"/debug/explain/default/s?node=nowhere": {http.StatusNotFound, []string{`nodes \"nowhere\" not found`}},
+		"/debug/explain/%64efault/%73":          {http.StatusOK, []string{`"node":"node0"`, `"kept":1`}},
+		"/debug/explain/default/a%2Fb%25":       {http.StatusNotFound, []string{`services \"default/a/b%\" not found`}},
 		"/debug/explain/default/nothing":        {http.StatusNotFound, []string{`services \"default/nothing\" not found`}},
 	} {
 		code, body := w.get(path)

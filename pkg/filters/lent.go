@@ -31,7 +31,10 @@ var lentHeaders = []string{"Accept", "Accept-Encoding", "Content-Type", "User-Ag
 
 // WithLentIdentity passes the lentCalls of callers without credentials on as the wrapper, which runs on nodeName.
 func WithLentIdentity(asWrapper http.Handler, nodeName string) Filter {
-	events := newEventLender(asWrapper, nodeName)
+	return withLender(newEventLender(asWrapper, nodeName))
+}
+
+func withLender(events *eventLender) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			info := requestInfo(r)
@@ -47,7 +50,7 @@ func WithLentIdentity(asWrapper http.Handler, nodeName string) Filter {
 			case info.Resource == "events":
 				err = events.serve(w, r, info)
 			default:
-				asWrapper.ServeHTTP(w, lentRequest(r, nil))
+				events.asWrapper.ServeHTTP(w, lentRequest(r, nil))
 			}
 			if err != nil {
 				logger.V(2).Info("Not lending the wrapper's identity", "method", r.Method, "path", r.URL.Path, "reason", err)

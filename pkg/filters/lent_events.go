@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -58,13 +59,14 @@ type eventLender struct {
 	asWrapper http.Handler
 	nodeName  string
 	limiter   *rate.Limiter
+	now       func() time.Time
 	// created has the types.NamespacedName of events that were lent the creation, and may be patched.
 	created *lru.Cache
 }
 
 func newEventLender(asWrapper http.Handler, nodeName string) *eventLender {
 	return &eventLender{
-		asWrapper: asWrapper, nodeName: nodeName,
+		asWrapper: asWrapper, nodeName: nodeName, now: time.Now,
 		limiter: rate.NewLimiter(lentEventsPerSecond, lentEventsBurst), created: lru.New(rememberedEvents),
 	}
 }
@@ -114,7 +116,7 @@ func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.
 	if err != nil {
 		return fmt.Errorf("encoding an event: %w", err)
 	}
-	if !l.limiter.Allow() {
+	if !l.limiter.AllowN(l.now(), 1) {
 		return tooManyEvents()
 	}
 	lent := lentRequest(r, encoded)
@@ -169,7 +171,7 @@ func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.R
 	if _, lent := l.created.Get(types.NamespacedName{Namespace: info.Namespace, Name: info.Name}); !lent {
 		return noEvent(info)
 	}
-	if !l.limiter.Allow() {
+	if !l.limiter.AllowN(l.now(), 1) {
 		return tooManyEvents()
 	}
 	lent := lentRequest(r, encoded)

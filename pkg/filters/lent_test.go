@@ -38,12 +38,13 @@ type lending struct {
 	http.Handler
 
 	code     int
+	now      time.Time
 	arrived  *recorded
 	requests int
 }
 
 func newLending() *lending {
-	l := &lending{code: http.StatusCreated}
+	l := &lending{code: http.StatusCreated, now: time.Unix(1e9, 0)}
 	asWrapper := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		l.arrived = &recorded{r, string(body)}
@@ -51,7 +52,9 @@ func newLending() *lending {
 		w.WriteHeader(l.code)
 		_, _ = io.WriteString(w, "wrapper")
 	})
-	l.Handler = WithRequestInfo()(WithLentIdentity(asWrapper, "node0")(mark("caller")))
+	events := newEventLender(asWrapper, "node0")
+	events.now = func() time.Time { return l.now }
+	l.Handler = WithRequestInfo()(withLender(events)(mark("caller")))
 	return l
 }
 
@@ -340,12 +343,16 @@ func TestLentEventsAreRated(t *testing.T) {
 	for range 100 { // what is refused costs nothing
 		l.send(t, "POST", newEvents, `{}`)
 	}
-	for range 100 {
-		l.send(t, "POST", newEvents, ownNewEvent)
+	for _, want := range []int{lentEventsBurst, lentEventsBurst + lentEventsPerSecond, lentEventsBurst + 2*lentEventsPerSecond} {
+		for range 100 {
+			l.send(t, "POST", newEvents, ownNewEvent)
+		}
+		if l.requests != want {
+			t.Errorf("%d were passed on, want %d", l.requests, want)
+		}
+		l.now = l.now.Add(time.Second)
 	}
-	if l.requests < lentEventsBurst || l.requests > lentEventsBurst+lentEventsPerSecond {
-		t.Errorf("%d of 100 were passed on at once", l.requests)
-	}
+	l.now = l.now.Add(-time.Second)
 	r := request(t, "POST", newEvents)
 	r.Body = io.NopCloser(strings.NewReader(ownNewEvent))
 	w := answer(l, r)

@@ -3,10 +3,14 @@ package filters
 import (
 	"net/http"
 	"slices"
+	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 
+	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
@@ -35,6 +39,7 @@ func WithLentIdentity(asWrapper http.Handler, nodeName string) Filter {
 }
 
 func withLender(events *eventLender) Filter {
+	reads := &readLimits{now: events.now, callers: lru.New(rememberedCallers)}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			info := requestInfo(r)
@@ -49,6 +54,8 @@ func withLender(events *eventLender) Filter {
 				err = forbidden("the wrapper does not lend its identity to a request with Connection: Upgrade; bring credentials of your own")
 			case info.Resource == "events":
 				err = events.serve(w, r, info)
+			case !reads.allow(quota.Caller(r.Context())):
+				err = apierrors.NewTooManyRequests("the wrapper lends its identity to a caller for few requests a second", 1)
 			default:
 				events.asWrapper.ServeHTTP(w, lentRequest(r, nil))
 			}
@@ -60,6 +67,32 @@ func withLender(events *eventLender) Filter {
 			logger.V(4).Info("Passed a request on as the wrapper", "method", r.Method, "path", r.URL.Path)
 		})
 	}
+}
+
+const (
+	// What is read in the wrapper's name is read in that of all wrappers, which are one user: a process of one node
+	// that asks without end would take the place of all at kube-apiserver. kube-proxy asks twice at its start, and then
+	// every five to ten minutes.
+	lentReadsPerSecond = 5
+	lentReadsBurst     = 25
+	// rememberedCallers is how many callers' rates are known, the last that asked.
+	rememberedCallers = 64
+)
+
+// readLimits rates what each caller reads in the wrapper's name, so that none uses up what kube-proxy may.
+type readLimits struct {
+	now func() time.Time
+	// callers has a *rate.Limiter for each. Two first requests of a caller at one moment may get one each.
+	callers *lru.Cache
+}
+
+func (l *readLimits) allow(caller string) bool {
+	limiter, known := l.callers.Get(caller)
+	if !known {
+		limiter = rate.NewLimiter(lentReadsPerSecond, lentReadsBurst)
+		l.callers.Add(caller, limiter)
+	}
+	return limiter.(*rate.Limiter).AllowN(l.now(), 1) //nolint:forcetypeassert // nothing else is added
 }
 
 // lentRequest is what goes upstream in the wrapper's name for a request: its method, its path in the one form that

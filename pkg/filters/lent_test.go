@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/lru"
 
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -53,7 +54,7 @@ func newLending() *lending {
 		_, _ = io.WriteString(w, "wrapper")
 	})
 	events := newEventLender(asWrapper, "node0")
-	events.now = func() time.Time { return l.now }
+	events.now = func() time.Time { return l.now } // before withLender takes it over
 	l.Handler = WithRequestInfo()(withLender(events)(mark("caller")))
 	return l
 }
@@ -359,8 +360,19 @@ func TestLentEventsAreRated(t *testing.T) {
 	if status := statusOf(t, w); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || status.Reason != metav1.StatusReasonTooManyRequests {
 		t.Errorf("one too many: %d %v %+v", w.Code, w.Header(), status)
 	}
-	if got := l.send(t, "GET", "/apis/networking.k8s.io/v1/servicecidrs", ""); got != "wrapper" {
-		t.Errorf("ServiceCIDRs are rated with the events: %s", got)
+	before := l.requests
+	for range 100 {
+		l.send(t, "GET", "/apis/networking.k8s.io/v1/servicecidrs", "")
+	}
+	if got := l.requests - before; got != lentReadsBurst {
+		t.Errorf("%d of 100 reads were passed on at once", got)
+	}
+	limits := &readLimits{now: func() time.Time { return l.now }, callers: lru.New(rememberedCallers)}
+	for range 100 {
+		limits.allow("user 1000")
+	}
+	if limits.allow("user 1000") || !limits.allow("user 0") {
+		t.Error("one caller uses up what another may read")
 	}
 }
 

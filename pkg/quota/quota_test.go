@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -109,11 +110,15 @@ func TestCallerIsTheUser(t *testing.T) {
 	}
 }
 
-// TestAsAnotherUser is what TestCallerIsTheUser runs as another user.
+// TestAsAnotherUser is what other tests run as another user.
 func TestAsAnotherUser(t *testing.T) {
+	if address := os.Getenv("QUOTA_FLOOD"); address != "" {
+		flood(t, address)
+		return
+	}
 	url := os.Getenv("QUOTA_ASK")
 	if url == "" {
-		t.Skip("TestCallerIsTheUser runs it")
+		t.Skip("other tests run it")
 	}
 	response, err := http.Get(url)
 	if err != nil {
@@ -192,6 +197,76 @@ func TestListenerBoundsConnections(t *testing.T) {
 	if !ok {
 		t.Error("there is no room again")
 	}
+}
+
+// TestAFloodOfOneUserLeavesRoomForRoot has a process of another user open all connections that it can get, and hold
+// them: root, as kube-proxy is, gets its own nevertheless.
+func TestAFloodOfOneUserLeavesRoomForRoot(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	inner, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener := &Listener{Listener: inner, Quota: New(100), Logger: klog.Background()}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+
+	flood := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAsAnotherUser$")
+	flood.Env = append(os.Environ(), "QUOTA_FLOOD="+inner.Addr().String())
+	flood.Path = "/proc/self/exe" // as above
+	flood.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+	release, err := flood.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := flood.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := flood.Start(); err != nil {
+		t.Skipf("cannot become another user: %v", err)
+	}
+	if line, err := bufio.NewReader(said).ReadString('\n'); err != nil || line != "flooded\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if got := listener.Quota.Stats(); got.Taken != 50 || got.Refused < 150 {
+		t.Errorf("the flood has %+v of 100", got)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for range 20 {
+		response, err := client.Get("http://" + inner.Addr().String())
+		if err != nil {
+			t.Fatalf("root is locked out: %v", err)
+		}
+		_ = response.Body.Close()
+	}
+	_ = release.Close()
+	if err := flood.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// flood opens 200 connections, waits until each is either cut or was left open, says so, and holds what it has until its
+// input ends.
+func flood(t *testing.T, address string) {
+	t.Helper()
+	for range 200 {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			continue
+		}
+		_, _ = conn.Read(make([]byte, 1))
+	}
+	fmt.Println("flooded")
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 func FuzzParseDiag(f *testing.F) {

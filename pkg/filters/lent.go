@@ -3,6 +3,7 @@ package filters
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -114,21 +115,20 @@ func lentRequest(r *http.Request, body []byte) *http.Request {
 // isPlain reports whether everybody reads the path alike. One with "..", say, is an event's here, and may be a
 // Namespace's to a gateway before the API server that resolves it; and so may one with characters that are escaped.
 func isPlain(requested string) bool {
-	segment := 0 // where the segment began
-	for i := 1; i <= len(requested); i++ {
-		if i < len(requested) && requested[i] != '/' {
-			if c := requested[i]; !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '-' || c == '_' || c == ':') {
-				return false
-			}
-			continue
-		}
-		if name := requested[segment+1 : i]; name == "" || name == "." || name == ".." {
+	segments, ok := strings.CutPrefix(requested, "/")
+	if !ok {
+		return false
+	}
+	for segment := range strings.SplitSeq(segments, "/") {
+		if segment == "" || segment == "." || segment == ".." || strings.Trim(segment, plainCharacters) != "" {
 			return false
 		}
-		segment = i
 	}
-	return requested != "" && requested[0] == '/'
+	return true
 }
+
+// plainCharacters are those that nobody escapes or treats in a way of its own.
+const plainCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:"
 
 func isLent(info serve.RequestInfo) bool {
 	if !info.IsResource || info.Subresource != "" {

@@ -48,7 +48,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	usage := newOptions().usage()
-	for _, want := range []string{"API server:", "Leader election:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
+	for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
 		if !strings.Contains(usage, want) {
 			t.Errorf("--help does not say %q", want)
 		}

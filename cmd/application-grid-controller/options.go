@@ -72,7 +72,7 @@ func newOptions() *options {
 
 	o.flags.Logging()
 
-	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
+	f = o.flags.Section("Ignored")
 	f.StringVar(&o.featureGates, "feature-gates", "", "Ignored: there are no feature gates.")
 	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")
 	f.StringVar(&o.resourceLock, "leader-elect-resource-lock", "leases", "Ignored: the lock is always a Lease.")

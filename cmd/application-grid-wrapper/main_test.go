@@ -66,7 +66,7 @@ func TestHelpAndVersion(t *testing.T) {
 		if o.code != 0 || o.stderr != "" {
 			t.Errorf("%s: got %+v", flag, o)
 		}
-		for _, want := range []string{"Upstream:", "This node:", "Serving:", "Logging:", "--kubeconfig", "--hostname", "localhost:51006", "--notify-channel-size"} {
+		for _, want := range []string{"Upstream flags:", "Node flags:", "Serving flags:", "Logging flags:", "--logging-format", "--kubeconfig", "--hostname", "localhost:51006", "--notify-channel-size"} {
 			if !strings.Contains(o.stdout, want) {
 				t.Errorf("%s does not say %q:\n%s", flag, want, o.stdout)
 			}

@@ -29,12 +29,15 @@ type options struct {
 	stateDir        string
 	stateWriteDelay time.Duration
 
-	bindAddress string
-	insecure    bool
-	certFile    string
-	keyFile     string
-	caFile      string
-	debug       bool
+	bindAddress    string
+	allowedHosts   []string
+	insecure       bool
+	certFile       string
+	keyFile        string
+	caFile         string
+	maxConnections int
+	maxWatches     int
+	debug          bool
 
 	notifyChannelSize    int
 	supportEndpointSlice bool
@@ -59,28 +62,31 @@ func newOptions() *options {
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
-	f = o.flags.Section("This node")
+	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which endpoints are shown. Empty, or not a node: Services with topologyKeys have no endpoints here.")
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
 	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
 
-	f = o.flags.Section("While the upstream is away")
+	f = o.flags.Section("Offline")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
 	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay, "How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the average, whatever it is.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
+	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections, "Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets half of them at most, so that it cannot lock kube-proxy out.")
+	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches, "Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them at most.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
 
-	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
+	f = o.flags.Section("Ignored")
 	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100, "Ignored: watchers read from a log, which has no channels to size.")
 	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
 
@@ -117,9 +123,15 @@ func (o *options) config() (proxy.Config, error) {
 	if o.stateWriteDelay <= 0 {
 		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
+	if o.maxConnections <= 0 || o.maxWatches <= 0 {
+		return proxy.Config{}, errors.New("--max-connections and --max-watches must be greater than 0")
+	}
 	config := proxy.Config{
 		NodeName:          o.hostname,
 		BindAddress:       o.bindAddress,
+		AllowedHosts:      o.allowedHosts,
+		MaxConnections:    o.maxConnections,
+		MaxWatches:        o.maxWatches,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,

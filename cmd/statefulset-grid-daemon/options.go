@@ -90,7 +90,7 @@ func newOptions() *options {
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
-	f = o.flags.Section("This node")
+	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which pods the names stand for.")
 	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist; mount the directory, never the file alone, which could not be replaced as a whole. Lines outside of the marked block are kept.")
 	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "The cluster's DNS domain, as the kubelet's clusterDomain has it.")
@@ -101,7 +101,7 @@ func newOptions() *options {
 
 	o.flags.Logging()
 
-	f = o.flags.Section("Accepted for the sake of existing installations, without a meaning")
+	f = o.flags.Section("Ignored")
 	const noLeader = "Ignored: every node's daemon works, there is no leader."
 	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Ignored: one goroutine writes the file.")
 	f.IntVar(&o.syncPeriod, "sync-period", 30, "Ignored: changes are followed as they happen.")

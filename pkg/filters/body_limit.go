@@ -27,8 +27,8 @@ const (
 var errSlowBody = errors.New("the request body did not arrive in time")
 
 // WithBodyLimit refuses request bodies over MaxBody, and breaks off those that take longer than the timeout: a
-// client that sends one byte by byte would hold a connection here and another one upstream. Upgraded connections
-// (exec, port-forward) are no bodies.
+// client that sends one byte by byte would hold a connection here and another one upstream. What follows an upgrade
+// (exec, port-forward) is no body; it comes behind WithUpgrades.
 func WithBodyLimit(timeout time.Duration) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -64,7 +64,7 @@ type timedBody struct {
 // timedBodyKey is where a request's timedBody is kept.
 type timedBodyKey struct{}
 
-// isSlow tells whether a request failed because its body did not arrive in time. The error that it failed with
+// isSlow reports whether a request failed because its body did not arrive in time. The error that it failed with
 // need not say so: with the deadline the server also ends the request's context, which may be noticed first.
 func isSlow(r *http.Request) bool {
 	timed, ok := r.Context().Value(timedBodyKey{}).(*timedBody)

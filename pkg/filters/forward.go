@@ -247,17 +247,6 @@ func (b *sentBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func isUpgrade(r *http.Request) bool {
-	for _, value := range r.Header.Values("Connection") {
-		for token := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // forwardError answers a request that could not be passed on.
 func forwardError(w http.ResponseWriter, r *http.Request, err error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {

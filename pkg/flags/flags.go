@@ -1,5 +1,6 @@
 // Package flags is what the command lines of all programs here have in common: flags in sections with
-// headings, klog's among them, a --help that wraps, and arguments that are not flags refused.
+// headings (component-base's named flag sets), klog's among them, the log's format, a --help that wraps, and
+// arguments that are not flags refused.
 package flags
 
 import (
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 )
 
@@ -17,13 +19,9 @@ const columns = 110
 // Set is a program's flags.
 type Set struct {
 	all      *pflag.FlagSet
-	sections []section
-}
-
-// section is a group of flags under one heading of --help.
-type section struct {
-	title string
-	flags *pflag.FlagSet
+	sections cliflag.NamedFlagSets
+	// logFormat is --logging-format.
+	logFormat string
 }
 
 // New makes the flags of a program, none yet.
@@ -34,17 +32,18 @@ func New(program string) *Set {
 	return s
 }
 
-// Section begins a section and returns its flags, to be added to.
+// Section begins a section and returns its flags, to be added to. --help calls it "TITLE flags".
 func (s *Set) Section(title string) *pflag.FlagSet {
-	f := pflag.NewFlagSet(title, pflag.ContinueOnError)
+	f := s.sections.FlagSet(title)
 	f.SortFlags = false
-	s.sections = append(s.sections, section{title, f})
 	return f
 }
 
-// Logging adds the section of klog's flags. All of them work; --help tells of those that are of use.
+// Logging adds the section of the log: its format, and klog's flags. All of klog's work with the format text; --help
+// names those that are of use.
 func (s *Set) Logging() {
 	f := s.Section("Logging")
+	f.StringVar(&s.logFormat, "logging-format", logFormatText, "Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
 	klogFlags.VisitAll(func(g *flag.Flag) {
@@ -57,8 +56,8 @@ func (s *Set) Logging() {
 
 // Parse reads the command line. pflag.ErrHelp is --help.
 func (s *Set) Parse(args []string) error {
-	for _, section := range s.sections {
-		s.all.AddFlagSet(section.flags)
+	for _, title := range s.sections.Order {
+		s.all.AddFlagSet(s.sections.FlagSets[title])
 	}
 	if err := s.all.Parse(args); err != nil {
 		return err
@@ -77,8 +76,8 @@ func (s *Set) VisitAll(visit func(*pflag.Flag)) { s.all.VisitAll(visit) }
 
 // VisitSections calls visit for every section, in the order of --help.
 func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
-	for _, section := range s.sections {
-		visit(section.title, section.flags)
+	for _, title := range s.sections.Order {
+		visit(title, s.sections.FlagSets[title])
 	}
 }
 
@@ -86,9 +85,7 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 func (s *Set) Usage(introduction string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s [flags]\n", introduction, s.all.Name())
-	for _, section := range s.sections {
-		fmt.Fprintf(&b, "\n%s:\n%s", section.title, section.flags.FlagUsagesWrapped(columns))
-	}
+	cliflag.PrintSections(&b, s.sections, columns)
 	return b.String()
 }
 

@@ -37,6 +37,9 @@ type Program struct {
 func (p Program) Main(args []string) int {
 	name := p.Flags.all.Name()
 	err := p.Flags.Parse(args)
+	if err == nil {
+		err = p.Flags.applyLogFormat()
+	}
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		fmt.Print(p.Usage())

@@ -18,6 +18,7 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithRequestInfo(),
 		filters.WithRequestLog(p.metrics),
 		filters.WithRecover(),
+		p.door(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
 			Alive: http.HandlerFunc(health.Alive),
 			Ready: health.Ready(p.readiness().report),
@@ -26,7 +27,9 @@ func (p *Proxy) chain() http.Handler {
 			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),
+		filters.WithUpgrades(),
 		filters.WithBodyLimit(filters.BodyTimeout),
+		filters.WithWatchLimit(p.watches),
 		filters.WithServed(&serve.Server{
 			HistoryOf: filters.HistoryOf(p.view.History(), p.units),
 			Demand:    p.demand.of,
@@ -35,9 +38,21 @@ func (p *Proxy) chain() http.Handler {
 		}, p.config.NodeName),
 	}
 	if p.lendsIdentity {
-		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper)))
+		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper), p.config.NodeName))
 	}
 	return wrap(filters.Forward(p.asCaller), chain...)
+}
+
+// door refuses requests of web pages. On a loopback address, and wherever names are allowed explicitly, it refuses
+// those that name another host, too. Elsewhere TLS makes that needless: a browser that reaches the wrapper by a name
+// that its certificate does not have sends no request at all.
+func (p *Proxy) door() filters.Filter {
+	pages := filters.WithoutWebPages(p.hosts)
+	if !p.loopback && len(p.config.AllowedHosts) == 0 {
+		return pages
+	}
+	hosts := filters.WithHosts(p.hosts)
+	return func(next http.Handler) http.Handler { return hosts(pages(next)) }
 }
 
 // wrap puts filters around a handler, the first outermost.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/gorilla/mux"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,8 +19,7 @@ import (
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
 // view.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
-	vars := mux.Vars(r)
-	service, node := types.NamespacedName{Namespace: vars["namespace"], Name: vars["service"]}, r.URL.Query().Get("node")
+	service, node := types.NamespacedName{Namespace: pathVariable(r, "namespace"), Name: pathVariable(r, "service")}, r.URL.Query().Get("node")
 	explanation, err := p.view.Explain(service, p.config.NodeName, node)
 	switch {
 	case errors.Is(err, history.ErrNotReady), errors.Is(err, history.ErrAbsent):
@@ -43,4 +43,13 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no error
+}
+
+// pathVariable is a variable of the route, which the router leaves as it is written in the path.
+func pathVariable(r *http.Request, name string) string {
+	written := mux.Vars(r)[name]
+	if read, err := url.PathUnescape(written); err == nil {
+		return read
+	}
+	return written // the server would have refused the path
 }

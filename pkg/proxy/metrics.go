@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
@@ -112,6 +113,11 @@ var (
 
 	descRestoredAge = desc("snapshot_served_age_seconds", "Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once the upstream's state is served.")
 
+	descConnections        = desc("connections", "Connections of clients that are open; --max-connections bounds them.")
+	descConnectionsRefused = desc("connections_refused_total", "Connections that were closed because there was no place for them.")
+	descWatches            = desc("watches", "Watches and followed logs under way, those included that are passed on; --max-watches bounds them.")
+	descWatchesRefused     = desc("watches_refused_total", "Watches that were answered 429 because there was no place for them.")
+
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
 	descSnapshotSize   = desc("snapshot_size_bytes", "Size of the snapshot on disk; 0 if there is none.")
@@ -154,6 +160,25 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 	for service := range c.p.facts.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}
+}
+
+// quotaCollector reads how many places are taken when it is scraped.
+type quotaCollector struct{ connections, watches *quota.Quota }
+
+// Describe implements prometheus.Collector.
+func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descConnections, descConnectionsRefused, descWatches, descWatchesRefused} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
+	connections, watches := c.connections.Stats(), c.watches.Stats()
+	ch <- prometheus.MustNewConstMetric(descConnections, prometheus.GaugeValue, float64(connections.Taken))
+	ch <- prometheus.MustNewConstMetric(descConnectionsRefused, prometheus.CounterValue, float64(connections.Refused))
+	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(watches.Taken))
+	ch <- prometheus.MustNewConstMetric(descWatchesRefused, prometheus.CounterValue, float64(watches.Refused))
 }
 
 // snapshotCollector reads what was written when it is scraped.

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -37,8 +39,13 @@ type Config struct {
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
 	BindAddress string
+	// AllowedHosts are names and IP addresses by which it may be asked besides those of the loopback. On an address
+	// that is not loopback any name is accepted as long as this is empty.
+	AllowedHosts []string
 	// TLS is nil for plain HTTP.
 	TLS *TLSFiles
+	// MaxConnections and MaxWatches bound what clients may have open at once; 0 means the defaults.
+	MaxConnections, MaxWatches int
 	// Debug serves /debug/pprof.
 	Debug bool
 	// RewriteKubernetes lets default/kubernetes be rewritten to the local API server, by its annotations or by
@@ -53,6 +60,11 @@ type Config struct {
 }
 
 const (
+	// DefaultMaxConnections and DefaultMaxWatches are what a caller that takes all it can get leaves half of. kube-proxy
+	// has one connection and four watches, CoreDNS two and three; an idle connection holds 20 KB, a quiet watch 10 KB.
+	DefaultMaxConnections = 1000
+	DefaultMaxWatches     = 500
+
 	// gracePeriod is how long requests under way may take when the process is told to stop.
 	gracePeriod = 10 * time.Second
 	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It
@@ -79,6 +91,11 @@ type Proxy struct {
 	snapshots atomic.Pointer[snapshot.Writer]
 	// stateErr is why nothing can be kept in the state directory. It is set once, before anything is served.
 	stateErr error
+	// loopback is set when only processes of this host reach the wrapper; hosts are by what names they may.
+	loopback bool
+	hosts    filters.Hosts
+	// connections and watches are the places for those.
+	connections, watches *quota.Quota
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
 	lendsIdentity bool
@@ -100,11 +117,16 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 			return nil, err
 		}
 	}
-	loopback, err := isLoopback(config.BindAddress)
+	host, _, err := net.SplitHostPort(config.BindAddress)
+	if err != nil {
+		return nil, fmt.Errorf("--bind-address %q is not host:port: %w", config.BindAddress, err)
+	}
+	if p.hosts, err = filters.NewHosts(config.AllowedHosts); err != nil {
+		return nil, fmt.Errorf("--allowed-hosts: %w", err)
+	}
+	p.loopback = isLoopback(host)
 	switch {
-	case err != nil:
-		return nil, err
-	case loopback:
+	case p.loopback:
 		p.lendsIdentity = true
 	case config.TLS == nil:
 		// Whoever reaches the wrapper would read the cluster's Services, and tokens would cross the network in
@@ -144,7 +166,10 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if p.asCaller, err = p.target(rest.AnonymousClientConfig); err != nil {
 		return nil, err
 	}
+	p.connections = quota.New(cmp.Or(config.MaxConnections, DefaultMaxConnections))
+	p.watches = quota.New(cmp.Or(config.MaxWatches, DefaultMaxWatches))
 	p.metrics = newMetrics(p)
+	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches})
 	if config.Autonomy != nil {
 		p.autonomy, err = autonomy.New(autonomy.Config{
 			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.facts, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
@@ -182,14 +207,10 @@ func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Tar
 	return filters.Target{URL: p.connection.Server(), Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
 }
 
-// isLoopback tells whether only processes of this host reach the address.
-func isLoopback(bindAddress string) (bool, error) {
-	host, _, err := net.SplitHostPort(bindAddress)
-	if err != nil {
-		return false, fmt.Errorf("--bind-address %q is not host:port: %w", bindAddress, err)
-	}
+// isLoopback reports whether only processes of this host reach a host that is bound to.
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || (err == nil && ip.IsLoopback()), nil
+	return host == "localhost" || (err == nil && ip.IsLoopback())
 }
 
 // memoryInterval is how often it is looked whether memory can be given back. A process that did not collect
@@ -282,7 +303,10 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	server := &http.Server{
 		Handler: p.chain(),
+		// OPTIONS * meets the filters like all else.
+		DisableGeneralOptionsHandler: true,
 		// A client that sends its request byte by byte holds a connection no longer than this.
+		ConnContext:       quota.WithCaller,
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -295,12 +319,13 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName, "upstream", p.asWrapper.URL.Redacted())
 
+	bounded := &quota.Listener{Listener: listener, Quota: p.connections, Logger: logger}
 	served := make(chan error, 1)
 	go func() {
 		if p.tls != nil {
-			served <- server.ServeTLS(listener, "", "")
+			served <- server.ServeTLS(bounded, "", "")
 		} else {
-			served <- server.Serve(listener)
+			served <- server.Serve(bounded)
 		}
 	}()
 	wg.Go(func() {

@@ -444,7 +444,7 @@ func TestNoBorrowedRights(t *testing.T) {
 		if test.authorization != "" {
 			headers = append(headers, "Authorization", test.authorization)
 		}
-		if code, body := w.do(test.method, test.path, "{}", headers...); code != http.StatusOK {
+		if code, body := w.do(test.method, test.path, `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`, headers...); code != http.StatusOK {
 			t.Errorf("%s %s: %d %s", test.method, test.path, code, body)
 		}
 		requests := api.Requests()[before:]
@@ -633,7 +633,7 @@ func TestStrangersAreLentNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/apis/networking.k8s.io/v1/servicecidrs", nil)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/apis/networking.k8s.io/v1/servicecidrs", nil)
 		p.openViews(klog.Background())
 		p.chain().ServeHTTP(httptest.NewRecorder(), r)
 		if got := <-lentTo == "Bearer the-wrappers"; got != test.lends {
@@ -671,6 +671,8 @@ func TestExplain(t *testing.T) {
 		"/debug/explain/default/s":              {http.StatusOK, []string{`"node":"node0"`, `"kept":1`, "node node1 has zone=b, not a"}},
 		"/debug/explain/default/s?node=node1":   {http.StatusOK, []string{`"node":"node1"`, "node node0 has zone=a, not b"}},
 		"/debug/explain/default/s?node=nowhere": {http.StatusNotFound, []string{`nodes \"nowhere\" not found`}},
+		"/debug/explain/%64efault/%73":          {http.StatusOK, []string{`"node":"node0"`, `"kept":1`}},
+		"/debug/explain/default/a%2Fb%25":       {http.StatusNotFound, []string{`services \"default/a/b%\" not found`}},
 		"/debug/explain/default/nothing":        {http.StatusNotFound, []string{`services \"default/nothing\" not found`}},
 	} {
 		code, body := w.get(path)

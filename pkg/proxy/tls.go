@@ -27,6 +27,10 @@ const reloadInterval = 10 * time.Second
 
 // reloadingTLS serves what the files hold now. A file that cannot be used later leaves the last good state in
 // place and is said; at the start it is an error.
+//
+// controller-runtime's certwatcher does less: it knows no client CA, takes over a renewed chain only if the leaf or the
+// key changed with it, and logs and counts apart from the rest of the program. In return it notices a change at once,
+// where ten seconds do.
 type reloadingTLS struct {
 	files TLSFiles
 	// interval is how often run looks at the files.

@@ -290,6 +290,7 @@ func TestCacheGivesNoDate(t *testing.T) {
 	s := liveStore(t, 3)
 	a := newAuthor(t, path, s)
 	a.pass(time.Minute)
+	closeDir(t, a.Dir)
 	before := loaded(t, path).AsOf
 
 	b := newAuthor(t, path, s)
@@ -300,6 +301,7 @@ func TestCacheGivesNoDate(t *testing.T) {
 		b.tick(t.Context())
 	}
 	b.expectWrites("a change", 1)
+	closeDir(t, b.Dir)
 	if state := loaded(t, path); state == nil || !state.AsOf.Equal(before) {
 		t.Errorf("dated %v, want %v", state, before)
 	}

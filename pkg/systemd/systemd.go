@@ -133,6 +133,8 @@ func Answers(ctx context.Context, address net.Addr, withTLS bool, path string) e
 	if err != nil {
 		return fmt.Errorf("asking itself: %w", err)
 	}
+	// The one name that a program accepts whatever address it listens on.
+	request.Host = "localhost"
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("asking itself: %w", err)

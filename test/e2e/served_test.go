@@ -197,25 +197,73 @@ func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
 func TestEventsAndServiceCIDRsAreLent(t *testing.T) {
 	f := newFixture(t)
 	client := f.through("a1", "")
+	ownNode := corev1.ObjectReference{Kind: "Node", Name: "a1"}
 	core, err := client.CoreV1().Events("default").Create(f.ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "a1"}, Reason: "Test",
+		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-core"}, InvolvedObject: ownNode, Reason: "Test",
 	}, metav1.CreateOptions{})
 	f.must(err)
 	_, err = client.CoreV1().Events("default").Patch(f.ctx, core.Name, types.MergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
 	f.must(err)
 	event, err := client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, Regarding: corev1.ObjectReference{Kind: "Node", Name: "a1"}, Reason: "Test", Type: "Normal",
+		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-new"}, Regarding: ownNode, Reason: "Test", Type: "Normal",
 		Action: "Test", EventTime: metav1.NowMicro(), ReportingController: "e2e", ReportingInstance: "a1",
 	}, metav1.CreateOptions{})
 	f.must(err)
 	_, err = client.EventsV1().Events("default").Patch(f.ctx, event.Name, types.MergePatchType, []byte(`{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
 	f.must(err)
+	event.Name, event.ResourceVersion, event.Regarding.Name = "b1.e2e", "", "b1"
+	if _, err := client.EventsV1().Events("default").Create(f.ctx, event, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `regard Node "a1"`) {
+		t.Errorf("an event about another node: want Forbidden, got %v", err)
+	}
+	patch := []byte(`{"regarding":{"name":"b1"}}`)
+	if _, err := client.EventsV1().Events("default").Patch(f.ctx, "a1.e2e-new", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("a patch of whom an event regards: want Forbidden, got %v", err)
+	}
 	if _, err := client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("listing ServiceCIDRs: %v", err)
 	}
 	if err := client.CoreV1().Events("default").Delete(f.ctx, core.Name, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("deleting an event: want Forbidden, got %v", err)
 	}
+}
+
+// TestKubeProxyReports: the events of a real kube-proxy arrive through the wrapper: that it starts, about its Node,
+// and that a health check's port is taken, about a Service.
+func TestKubeProxyReports(t *testing.T) {
+	f := newFixture(t)
+	node, err := shared.Node("a1")
+	f.must(err)
+	reported := func(kind, namespace, name, reason string) {
+		t.Helper()
+		f.eventually("kube-proxy's "+reason+" about "+kind+" "+name, func() error {
+			list, err := f.client.EventsV1().Events(namespace).List(f.ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, e := range list.Items {
+				if e.ReportingController == "kube-proxy" && e.Regarding.Kind == kind && e.Regarding.Name == name && e.Reason == reason {
+					return nil
+				}
+			}
+			return fmt.Errorf("not among %d events", len(list.Items))
+		})
+	}
+	reported("Node", "default", "a1", "Starting")
+
+	// The port of its health check is taken, so kube-proxy cannot listen on it.
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "taken"},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31999,
+			Selector: map[string]string{"app": "none"}, Ports: []corev1.ServicePort{{Port: 80}},
+		},
+	}
+	listener, err := node.Listen(f.ctx, ":31999")
+	f.must(err)
+	t.Cleanup(func() { _ = listener.Close() })
+	_, err = f.client.CoreV1().Services(f.namespace).Create(f.ctx, service, metav1.CreateOptions{})
+	f.must(err)
+	reported("Service", f.namespace, "taken", "FailedToStartServiceHealthcheck")
 }
 
 func sorted(names []string) string {

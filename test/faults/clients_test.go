@@ -87,7 +87,7 @@ func slowWatching() fault {
 				s.must(err)
 				open = append(open, conn)
 				s.must(conn.(*net.TCPConn).SetReadBuffer(4 << 10))
-				_, err = io.WriteString(conn, "GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: wrapper\r\n"+
+				_, err = io.WriteString(conn, "GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: localhost\r\n"+
 					"Accept: application/vnd.kubernetes.protobuf\r\n\r\n")
 				s.must(err)
 			}
@@ -219,7 +219,7 @@ func (s *site) beginWatch() error {
 	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(conn, "GET /apis/discovery.k8s.io/v1/endpointslices?watch=true HTTP/1.1\r\nHost: wrapper\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "GET /apis/discovery.k8s.io/v1/endpointslices?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		return err
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n')
@@ -244,8 +244,8 @@ func (s *site) sendByteByByte() {
 		quick, slow string
 		want        int
 	}{
-		{"", header("GET /api/v1/services HTTP/1.1", "Host: wrapper", "Connection: close"), http.StatusOK},
-		{header("POST /apis/authentication.k8s.io/v1/selfsubjectreviews HTTP/1.1", "Host: wrapper", "Connection: close",
+		{"", header("GET /api/v1/services HTTP/1.1", "Host: localhost", "Connection: close"), http.StatusOK},
+		{header("POST /apis/authentication.k8s.io/v1/selfsubjectreviews HTTP/1.1", "Host: localhost", "Connection: close",
 			"Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body)), token), body, http.StatusCreated},
 	}
 	var clients sync.WaitGroup

@@ -207,20 +207,20 @@ func (f *fixture) useLentIdentity() {
 	client, err := kubernetes.NewForConfig(config)
 	f.must(err)
 	regarding := corev1.ObjectReference{Kind: "Node", Name: "a1", Namespace: "default"}
-	patch := []byte(`{"metadata": {"labels": {"patched": "yes"}}}`)
+	oldPatch, newPatch := []byte(`{"count": 2}`), []byte(`{"series": {"count": 2, "lastObservedTime": "2030-01-01T00:00:00.000000Z"}}`)
 
 	_, err = client.CoreV1().Events("default").Create(f.ctx, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "old-style"}, InvolvedObject: regarding, Reason: "Starting", Type: corev1.EventTypeNormal,
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = client.CoreV1().Events("default").Patch(f.ctx, "old-style", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = client.CoreV1().Events("default").Patch(f.ctx, "old-style", types.MergePatchType, oldPatch, metav1.PatchOptions{})
 	f.must(err)
 	_, err = client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "new-style"}, Regarding: regarding, Reason: "Starting", Action: "Starting", Type: corev1.EventTypeNormal,
 		EventTime: metav1.NowMicro(), ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-a1",
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = client.EventsV1().Events("default").Patch(f.ctx, "new-style", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = client.EventsV1().Events("default").Patch(f.ctx, "new-style", types.MergePatchType, newPatch, metav1.PatchOptions{})
 	f.must(err)
 	_, err = client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{})
 	f.must(err)

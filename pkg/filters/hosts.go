@@ -1,0 +1,138 @@
+package filters
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+// Hosts are the names and addresses by which the wrapper may be asked: those of the loopback, and what
+// --allowed-hosts adds.
+type Hosts struct {
+	names     map[string]bool
+	addresses map[netip.Addr]bool
+}
+
+// NewHosts makes Hosts of the loopback's names and addresses and of those allowed besides: DNS names and IP
+// addresses, without a port. The error says what is wrong with one.
+func NewHosts(allowed []string) (Hosts, error) {
+	h := Hosts{names: map[string]bool{"localhost": true}, addresses: map[netip.Addr]bool{}}
+	for _, text := range allowed {
+		if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil && address.Zone() == "" {
+			h.addresses[address.Unmap()] = true
+			continue
+		}
+		name := canonicalName(text)
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			return Hosts{}, fmt.Errorf("%q is neither an IP address nor a DNS name (without a port): %s", text, problems[0])
+		}
+		h.names[name] = true
+	}
+	return h, nil
+}
+
+// canonicalName is a DNS name in lower case and without the dot of the root.
+func canonicalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
+
+// contain reports whether the host of a Host header or of an origin, with or without a port, is one of these.
+// Only the forms of RFC 3986 are read: a browser writes 127.1 and 0x7f000001 as 127.0.0.1, so whoever sends those
+// is no browser, and nothing is gained by guessing what they mean.
+func (h Hosts) contain(hostport string) bool {
+	host, ok := hostOf(hostport)
+	if !ok {
+		return false
+	}
+	if literal, isLiteral := strings.CutPrefix(host, "["); isLiteral {
+		address, err := netip.ParseAddr(strings.TrimSuffix(literal, "]"))
+		return err == nil && address.Is6() && address.Zone() == "" && h.containAddress(address)
+	}
+	if address, err := netip.ParseAddr(host); err == nil {
+		return address.Is4() && h.containAddress(address)
+	}
+	return h.names[canonicalName(host)]
+}
+
+func (h Hosts) containAddress(address netip.Addr) bool {
+	address = address.Unmap()
+	return address.IsLoopback() || h.addresses[address]
+}
+
+// hostOf takes a port, which may be empty, off a host. The brackets of an IPv6 address stay.
+func hostOf(hostport string) (host string, ok bool) {
+	colon := strings.LastIndexByte(hostport, ':')
+	if colon < 0 || strings.HasSuffix(hostport, "]") {
+		return hostport, hostport != ""
+	}
+	host, port := hostport[:colon], hostport[colon+1:]
+	for _, c := range []byte(port) {
+		if c < '0' || c > '9' {
+			return "", false
+		}
+	}
+	// What is left with a colon is an IPv6 address without brackets, which is none in a URL.
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	return host, host != "" && (bracketed || !strings.Contains(host, ":"))
+}
+
+// WithHosts refuses requests that name another host than these. A web page that has its own name resolve to the
+// loopback (DNS rebinding) is of the same origin as the wrapper to the browser and may read every answer; the name
+// that it must send gives it away. An HTTP/1.0 request that names no host is refused like one with a wrong name.
+func WithHosts(hosts Hosts) Filter {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.User != nil:
+				refuse(w, r, "a user name in the request's URL")
+			case !hosts.contain(r.Host):
+				refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
+					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME", short(r.Host), localPort(r)))
+			default:
+				next.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+// localPort is the port that the request came to, with its colon; "" where nobody knows.
+func localPort(r *http.Request) string {
+	address, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return ""
+	}
+	_, port, err := net.SplitHostPort(address.String())
+	if err != nil {
+		return ""
+	}
+	return ":" + port
+}
+
+// refuse answers a request that does not get past the door with 403 and what it came with.
+func refuse(w http.ResponseWriter, r *http.Request, with string) {
+	klog.FromContext(r.Context()).V(2).Info("Refusing a request", "method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
+	serve.WriteError(w, r, forbidden("the wrapper does not answer a request with "+with))
+}
+
+// forbidden is 403 with a message of the wrapper's own.
+func forbidden(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+	}}
+}
+
+// short is the beginning of what a client sent, for a message that quotes it.
+func short(text string) string {
+	const most = 100
+	if len(text) <= most {
+		return text
+	}
+	return text[:most] + "…"
+}

@@ -1,0 +1,236 @@
+package filters
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func newHosts(t *testing.T, allowed ...string) Hosts {
+	t.Helper()
+	hosts, err := NewHosts(allowed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hosts
+}
+
+// TestHosts holds every way to write a host against what is accepted.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	hosts := newHosts(t, "Wrapper.Example.", "10.1.2.3", "fd00::1", "[fd00::2]")
+	for _, accepted := range []string{
+		"localhost", "localhost:51006", "LocalHost:1", "localhost.", "localhost.:51006", "localhost:",
+		"127.0.0.1", "127.0.0.1:51006", "127.3.2.1:80", "[::1]", "[::1]:51006", "[0:0:0:0:0:0:0:1]:1", "[::ffff:127.0.0.1]:51006",
+		"wrapper.example", "WRAPPER.EXAMPLE.:8443", "10.1.2.3:51006", "[::ffff:10.1.2.3]", "[fd00::1]:51006", "[fd00::2]", "[FD00:0::1]",
+	} {
+		if !hosts.contain(accepted) {
+			t.Errorf("%q is refused", accepted)
+		}
+	}
+	for _, refused := range []string{
+		"", ":", ":51006", "attacker.example", "attacker.example:51006", "localhost.attacker.example", "attacker.example.localhost", "localhost..",
+		"notlocalhost", "localhost@attacker.example", "attacker.example@localhost", "localhost:51006@attacker.example", "localhost:51006:80",
+		"localhost:x", "localhost: 80", " localhost", "localhost ", "localhost,attacker.example", "localhost/", "local%68ost", "localhost\x00",
+		// Linux connects to the loopback for these, and a browser sends them as they are.
+		"0.0.0.0", "0.0.0.0:51006", "[::]", "[::]:51006", "[::ffff:0.0.0.0]",
+		// What resolvers, but no browser's Host, may mean by 127.0.0.1.
+		"127.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "127.0.0.01",
+		"::1", "::1:51006", "[::1", "::1]", "[::1]x", "[::1]]:1", "[[::1]]", "[::1%25lo]:51006", "[::1%lo]", "[127.0.0.1]", "[localhost]",
+		"128.0.0.1", "10.1.2.4", "[fd00::3]", "169.254.169.254",
+	} {
+		if hosts.contain(refused) {
+			t.Errorf("%q is accepted", refused)
+		}
+	}
+}
+
+func TestAllowedHostsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"", "*", "*.example", "host:51006", "http://host", "a b", "10.0.0.0/8", "::1%lo", "[10.0.0.1]:80", "host/"} {
+		if _, err := NewHosts([]string{bad}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// serveDoor serves the two filters of the door before a handler that answers "inside", over HTTP or TLS.
+func serveDoor(t *testing.T, start func(*httptest.Server)) *httptest.Server {
+	t.Helper()
+	hosts := newHosts(t, "wrapper.example")
+	server := httptest.NewUnstartedServer(WithHosts(hosts)(WithoutWebPages(hosts)(mark("inside"))))
+	server.Config.DisableGeneralOptionsHandler = true // as package proxy has it
+	start(server)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// ask sends a request as it is written, with line ends made right, and reads the answer.
+func ask(t *testing.T, address, request string) (int, string) {
+	t.Helper()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, strings.ReplaceAll(request, "\n", "\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("%q: %v", request, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("%q: %v", request, err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// TestDoorOverHTTP: what a server makes of request lines and headers as they come over a connection.
+func TestDoorOverHTTP(t *testing.T) {
+	t.Parallel()
+	server := serveDoor(t, (*httptest.Server).Start)
+	address := server.Listener.Addr().String()
+	_, port, _ := strings.Cut(address, ":")
+	for _, test := range []struct {
+		request string
+		code    int
+		says    string
+	}{
+		{"GET / HTTP/1.1\nHost: localhost\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: " + address + "\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: [::1]:51006\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: wrapper.example\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "attacker.example:51006"},
+		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "http://localhost:" + port},
+		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "--allowed-hosts"},
+		{"GET / HTTP/1.1\nHost: localhost\nX-Forwarded-Host: attacker.example\nForwarded: host=attacker.example\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: attacker.example\nX-Forwarded-Host: localhost\n", 403, "attacker.example"},
+		// The server's own: no Host, more than one, or one that is none.
+		{"GET / HTTP/1.1\n", 400, "missing required Host header"},
+		{"GET / HTTP/1.1\nHost: localhost\nHost: attacker.example\n", 400, "400 Bad Request"},
+		{"GET / HTTP/1.1\nHost:\n", 403, `the host \"\"`},
+		{"GET / HTTP/1.0\n", 403, `the host \"\"`},
+		{"GET / HTTP/1.0\nHost: localhost\n", 200, "inside"},
+		// An absolute request line beats the header (RFC 9112, 3.2.2).
+		{"GET http://localhost:51006/ HTTP/1.1\nHost: attacker.example\n", 200, "inside"},
+		{"GET http://attacker.example/ HTTP/1.1\nHost: localhost\n", 403, "attacker.example"},
+		{"GET http://attacker.example@localhost/ HTTP/1.1\nHost: localhost\n", 403, "user name"},
+		{"GET http://localhost@attacker.example/ HTTP/1.1\nHost: localhost\n", 403, "user name"},
+		{"GET http:///path HTTP/1.1\nHost: attacker.example\n", 403, "attacker.example"},
+		{"GET / HTTP/1.1\nHost: localhost@attacker.example\n", 400, "malformed Host header"},
+		{"CONNECT attacker.example:443 HTTP/1.1\nHost: localhost\n", 403, "attacker.example"},
+		{"GET //attacker.example/ HTTP/1.1\nHost: localhost\n", 200, "inside"}, // a path, whatever it looks like
+		{"OPTIONS * HTTP/1.1\nHost: attacker.example\n", 403, "attacker.example"},
+
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\n", 403, "Origin: http://attacker.example"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: null\n", 403, "Origin: null"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: \n", 403, "Origin"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nOrigin: http://attacker.example\n", 403, "attacker.example"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost http://attacker.example\n", 403, "attacker.example"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost@attacker.example\n", 403, "attacker.example"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example/localhost\n", 403, "attacker.example"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: capacitor://localhost\n", 403, "capacitor"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: chrome-extension://abcdef\n", 403, "chrome-extension"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: //localhost\n", 403, "localhost"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: localhost\n", 403, "localhost"},
+		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: http://localhost:51006\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: https://[::1]\n", 200, "inside"},
+		{"OPTIONS / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\nAccess-Control-Request-Method: POST\n", 403, "attacker.example"},
+		// The names of both are the attacker's: without TLS nothing vouches for the name that is asked.
+		{"GET / HTTP/1.1\nHost: attacker.example\nOrigin: http://attacker.example\n", 403, "attacker.example"},
+
+		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: cross-site\n", 403, "Sec-Fetch-Site: cross-site"},
+		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: same-site\n", 403, "Sec-Fetch-Site: same-site"},
+		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: none\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
+		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: Cross-Site\n", 403, "Cross-Site"},
+		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: none\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: same-origin\nOrigin: http://localhost\n", 200, "inside"},
+		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
+	} {
+		if code, body := ask(t, address, test.request+"Connection: close\n\n"); code != test.code || !strings.Contains(body, test.says) {
+			t.Errorf("%q:\n%d %s, want %d %s", test.request, code, body, test.code, test.says)
+		}
+	}
+	w := answer(WithHosts(newHosts(t))(mark("inside")), request(t, "GET", "http://attacker.example/"))
+	if status := statusOf(t, w); status.Reason != metav1.StatusReasonForbidden {
+		t.Errorf("refused with %+v", status)
+	}
+	long := strings.Repeat("a", 60<<10)
+	if code, body := ask(t, address, "GET / HTTP/1.1\nHost: "+long+"\nConnection: close\n\n"); code != 403 || len(body) > 1000 {
+		t.Errorf("a long name: %d, %d bytes", code, len(body))
+	}
+}
+
+// TestDoorOverHTTP2: the host is :authority there, and Host is only looked at where that is missing.
+func TestDoorOverHTTP2(t *testing.T) {
+	t.Parallel()
+	server := serveDoor(t, func(s *httptest.Server) {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	})
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer transport.CloseIdleConnections()
+	for _, test := range []struct {
+		host, origin string
+		code         int
+	}{
+		{"localhost", "", 200},
+		{"wrapper.example:443", "", 200},
+		{"[::1]:51006", "", 200},
+		{"attacker.example", "", 403},
+		{"localhost", "https://attacker.example", 403},
+		{"localhost:1", "https://localhost:1", 200},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = test.host
+		if test.origin != "" {
+			r.Header.Set("Origin", test.origin)
+		}
+		response, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != test.code || response.ProtoMajor != 2 {
+			t.Errorf("%+v: %s %s", test, response.Proto, response.Status)
+		}
+	}
+}
+
+// TestSameOriginOverTLS: over TLS the certificate vouches for the name that is asked.
+func TestSameOriginOverTLS(t *testing.T) {
+	t.Parallel()
+	handler := WithoutWebPages(newHosts(t))(mark("inside"))
+	for _, test := range []struct {
+		origin string
+		tls    *tls.ConnectionState
+		code   int
+	}{
+		{"https://edge-1.example:51006", &tls.ConnectionState{}, 200},
+		{"https://edge-1.example:51006", nil, 403},
+		{"http://edge-1.example:51006", &tls.ConnectionState{}, 403},
+		{"https://edge-1.example", &tls.ConnectionState{}, 403},
+		{"https://edge-2.example:51006", &tls.ConnectionState{}, 403},
+	} {
+		r := request(t, "GET", "/")
+		r.Host, r.TLS = "edge-1.example:51006", test.tls
+		r.Header.Set("Origin", test.origin)
+		if w := answer(handler, r); w.Code != test.code {
+			t.Errorf("%+v: %d %s", test, w.Code, w.Body)
+		}
+	}
+}

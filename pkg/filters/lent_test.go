@@ -1,0 +1,543 @@
+package filters
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/lru"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// recorded is what reached an upstream as the wrapper.
+type recorded struct {
+	*http.Request
+
+	body string
+}
+
+// lending is WithLentIdentity of node0 before an upstream that answers with a code and remembers the last request.
+type lending struct {
+	http.Handler
+
+	code     int
+	now      time.Time
+	arrived  *recorded
+	requests int
+}
+
+func newLending() *lending {
+	l := &lending{code: http.StatusCreated, now: time.Unix(1e9, 0)}
+	asWrapper := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		l.arrived = &recorded{r, string(body)}
+		l.requests++
+		w.WriteHeader(l.code)
+		_, _ = io.WriteString(w, "wrapper")
+	})
+	events := newEventLender(asWrapper, "node0")
+	events.now = func() time.Time { return l.now } // before withLender takes it over
+	l.Handler = WithRequestInfo()(withLender(events)(mark("caller")))
+	return l
+}
+
+// send makes a request, and says as whom it went upstream: wrapper, caller, or the code with which it was refused.
+func (l *lending) send(t *testing.T, method, path, body string, headers ...string) string {
+	t.Helper()
+	r := request(t, method, path, headers...)
+	r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+	w := answer(l, r)
+	if as := w.Body.String(); as == "wrapper" || as == "caller" {
+		return as
+	}
+	return fmt.Sprint(w.Code, " ", statusOf(t, w).Message)
+}
+
+const (
+	coreEvents = "/api/v1/namespaces/default/events"
+	newEvents  = "/apis/events.k8s.io/v1/namespaces/default/events"
+	// ownEvent and ownNewEvent regard node0.
+	ownEvent    = `{"metadata":{"name":"node0.1"},"involvedObject":{"kind":"Node","name":"node0"}}`
+	ownNewEvent = `{"metadata":{"name":"node0.1"},"regarding":{"kind":"Node","name":"node0"}}`
+)
+
+// TestLentCallsAreOnlyThoseListed: with its own identity the wrapper makes nothing for others but these, and
+// only for callers that bring no identity of their own.
+func TestLentCallsAreOnlyThoseListed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		method, path, body, authorization, want string
+	}{
+		{"POST", coreEvents, ownEvent, "", "wrapper"},
+		{"POST", newEvents, ownNewEvent, "", "wrapper"},
+		{"POST", newEvents + "?fieldManager=kube-proxy&timeout=10s", ownNewEvent, "", "wrapper"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", "", "", "wrapper"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs?watch=true", "", "", "wrapper"},
+		{"GET", "/apis/networking.k8s.io/v1/watch/servicecidrs", "", "", "wrapper"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes", "", "", "wrapper"},
+
+		{"POST", coreEvents, ownEvent, "Bearer mine", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", "", "Basic bWluZQ==", "caller"},
+
+		{"GET", coreEvents, "", "", "caller"},
+		{"DELETE", coreEvents, "", "", "caller"},
+		{"DELETE", coreEvents + "/e", "", "", "caller"},
+		{"PUT", coreEvents + "/e", ownEvent, "", "caller"},
+		{"PATCH", coreEvents + "/e/status", `{"count":2}`, "", "caller"},
+		{"POST", "/apis/networking.k8s.io/v1/servicecidrs", "{}", "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes/status", "", "", "caller"},
+		{"GET", "/apis/other.io/v1/servicecidrs", "", "", "caller"},
+		{"GET", "/api/v1/secrets", "", "", "caller"},
+		{"GET", "/api/v1/namespaces/default/secrets/s", "", "", "caller"},
+		{"GET", "/api/v1/nodes/other", "", "", "caller"},
+		{"POST", "/apis/authentication.k8s.io/v1/tokenreviews", "{}", "", "caller"},
+		{"GET", "/api", "", "", "caller"},
+		// An upstream before the API server may resolve these to what is not in the list.
+		{"PATCH", coreEvents + "/..", "{}", "", "caller"},
+		{"POST", "/api/v1/namespaces/../events", ownEvent, "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/%2e%2e", "", "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/.", "", "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/%5c..%5csecrets", "", "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/a;b", "", "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/a%00b", "", "", "caller"},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs/", "", "", "caller"},
+		{"POST", "/api/v1//namespaces/default/events", ownEvent, "", "caller"},
+		// Other ways to say it, of which not every one means the same to all.
+		{"POST", "/api/v1/watch/namespaces/default/events", ownEvent, "", "404"},
+		{"POST", "/api/v1/events", ownEvent, "", "404"},
+		{"POST", "/api/v1beta1/namespaces/default/events", ownEvent, "", "404"},
+		{"POST", "/apis/events.k8s.io/v1beta1/namespaces/default/events", ownNewEvent, "", "404"},
+		{"POST", coreEvents + "/name", ownEvent, "", "404"},
+		{"POST", coreEvents + "?dryRun=All", ownEvent, "", `403 the wrapper does not lend its identity to an event with the parameter "dryRun"`},
+	} {
+		t.Run(test.method+" "+test.path+" "+test.authorization, func(t *testing.T) {
+			t.Parallel()
+			var headers []string
+			if test.authorization != "" {
+				headers = []string{"Authorization", test.authorization}
+			}
+			if got := newLending().send(t, test.method, test.path, test.body, headers...); !strings.HasPrefix(got, test.want) {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestLentIdentityCannotImpersonate: in the wrapper's name nobody becomes somebody else.
+func TestLentIdentityCannotImpersonate(t *testing.T) {
+	t.Parallel()
+	for _, call := range []struct{ method, path, body string }{
+		{"POST", coreEvents, ownEvent},
+		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", strings.Repeat("x", 1000)},
+	} {
+		l := newLending()
+		if got := l.send(t, call.method, call.path, call.body,
+			"Impersonate-User", "admin", "impersonate-group", "system:masters", "Impersonate-Extra-Scopes", "x", "Impersonate-Uid", "1",
+			"X-Remote-User", "admin", "X-Remote-Group", "system:masters", "X-Http-Method-Override", "DELETE", "Cookie", "session=1", "Upgrade", "websocket",
+			"Accept", "application/json", "User-Agent", "kube-proxy", "Content-Type", "application/json"); got != "wrapper" {
+			t.Fatal(got)
+		}
+		want := http.Header{"Accept": {"application/json"}, "User-Agent": {"kube-proxy"}, "Content-Type": {"application/json"}}
+		if !reflect.DeepEqual(l.arrived.Header, want) {
+			t.Errorf("%s %s is passed on with %v", call.method, call.path, l.arrived.Header)
+		}
+		if call.method == "GET" && l.arrived.body != "" {
+			t.Errorf("a GET takes a body along: %q", l.arrived.body)
+		}
+		if got := l.send(t, call.method, call.path, call.body, "Connection", "keep-alive, Upgrade", "Content-Type", "application/json"); !strings.HasPrefix(got, "403 ") || l.requests != 1 {
+			t.Errorf("with Connection: Upgrade: %s", got)
+		}
+	}
+}
+
+// TestLentEvents tells which events are created in the wrapper's name.
+func TestLentEvents(t *testing.T) {
+	t.Parallel()
+	event := func(regarding, reporter string) string {
+		return fmt.Sprintf(`{"metadata":{"name":"e"},"regarding":%s,"reportingController":%q}`, regarding, reporter)
+	}
+	const inShop = "/apis/events.k8s.io/v1/namespaces/shop/events"
+	for name, test := range map[string]struct{ path, body, want string }{
+		"own node":                        {newEvents, event(`{"kind":"Node","name":"node0"}`, "anyone"), "wrapper"},
+		"own node, all said":              {newEvents, `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`, "wrapper"},
+		"kube-proxy about a Service":      {inShop, event(`{"apiVersion":"v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "wrapper"},
+		"core: kube-proxy":                {"/api/v1/namespaces/shop/events", `{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"kube-proxy"}}`, "wrapper"},
+		"core: kube-proxy, new style":     {"/api/v1/namespaces/shop/events", `{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"reportingComponent":"kube-proxy"}`, "wrapper"},
+		"another node":                    {newEvents, event(`{"kind":"Node","name":"node1"}`, "kube-proxy"), "403"},
+		"own node, elsewhere":             {inShop, event(`{"kind":"Node","name":"node0"}`, "kube-proxy"), "403"},
+		"own node in kube-system":         {newEvents, event(`{"kind":"Node","name":"node0","namespace":"kube-system"}`, "kube-proxy"), "403"},
+		"a pod called like the node":      {newEvents, event(`{"kind":"Pod","name":"node0"}`, "kube-proxy"), "403"},
+		"another group's Node":            {newEvents, event(`{"apiVersion":"example.io/v1","kind":"Node","name":"node0"}`, "kube-proxy"), "403"},
+		"another group's Service":         {inShop, event(`{"apiVersion":"serving.knative.dev/v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "403"},
+		"nobody":                          {newEvents, `{}`, "403"},
+		"someone about a Service":         {inShop, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "someone"), "403"},
+		"a Service of another namespace":  {newEvents, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "403"},
+		"a Service of no namespace":       {newEvents, event(`{"kind":"Service","name":"s"}`, "kube-proxy"), "403"},
+		"core: someone about a Service":   {"/api/v1/namespaces/shop/events", `{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},"reportingComponent":"kube-proxy"}`, "403"},
+		"metadata of another namespace":   {newEvents, `{"metadata":{"name":"e","namespace":"shop"},"regarding":{"kind":"Node","name":"node0"}}`, "403"},
+		"the field of the other group":    {newEvents, ownEvent, "403"},
+		"a second regarding":              {newEvents, `{"regarding":{"kind":"Node","name":"node0"},"regarding":{"kind":"Node","name":"node1"}}`, "403"},
+		"another case is another field":   {newEvents, `{"Regarding":{"kind":"Node","name":"node0"}}`, "403"},
+		"not of this group":               {newEvents, `{"apiVersion":"v1","kind":"Event","regarding":{"kind":"Node","name":"node0"}}`, "400"},
+		"not an Event":                    {newEvents, `{"kind":"Secret","regarding":{"kind":"Node","name":"node0"}}`, "400"},
+		"no JSON":                         {newEvents, `kind: Event`, "400"},
+		"a list":                          {newEvents, `[]`, "400"},
+		"nothing":                         {newEvents, ``, "400"},
+		"one that is just not too large":  {newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)), "wrapper"},
+		"one that is too large by a byte": {newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)+1), "413"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLending()
+			got := l.send(t, "POST", test.path, test.body, "Content-Type", "application/json; charset=utf-8")
+			if !strings.HasPrefix(got, test.want) || (test.want != "wrapper" && l.arrived != nil) {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+			if test.want == "403" && !strings.Contains(got, `regard Node "node0"`) {
+				t.Errorf("it does not say what is lent: %s", got)
+			}
+		})
+	}
+	nameless := WithRequestInfo()(WithLentIdentity(mark("wrapper"), "")(mark("caller")))
+	r := request(t, "POST", newEvents)
+	r.Body = io.NopCloser(strings.NewReader(event(`{"kind":"Node","name":""}`, "")))
+	if w := answer(nameless, r); w.Code != http.StatusForbidden {
+		t.Errorf("a wrapper without a node lends an event: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestLentEventsAreSaidAnew: the upstream gets what was understood here, and nothing of what was not.
+func TestLentEventsAreSaidAnew(t *testing.T) {
+	t.Parallel()
+	l := newLending()
+	if got := l.send(t, "POST", newEvents, `{"regarding":{"kind":"Pod","name":"x"},"Regarding":{"kind":"Pod"},"unknown":1,"note":"n","regarding":{"kind":"Node","name":"node0"}}`); got != "wrapper" {
+		t.Fatal(got)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(l.arrived.body), &fields); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(strings.ToLower(l.arrived.body), `"regarding"`) != 1 || fields["unknown"] != nil || fields["note"] != "n" || fields["apiVersion"] != "events.k8s.io/v1" {
+		t.Errorf("got %s", l.arrived.body)
+	}
+
+	// As kube-proxy sends it.
+	when := metav1.NowMicro()
+	event := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "node0.17", Namespace: "default"}, EventTime: when, ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-h",
+		Action: "StartKubeProxy", Reason: "Starting", Type: "Normal", Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node0"},
+	}
+	raw, err := event.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}, len(raw)), raw...)
+	if got := l.send(t, "POST", newEvents, string(body), "Content-Type", protobufMediaType, "Accept", protobufMediaType); got != "wrapper" {
+		t.Fatal(got)
+	}
+	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(l.arrived.body), nil, nil)
+	if err != nil || l.arrived.Header.Get("Content-Type") != "application/json" {
+		t.Fatal(err)
+	}
+	got := decoded.(*eventsv1.Event)
+	if got.EventTime.Equal(&when) || !got.EventTime.Time.Equal(when.Truncate(time.Microsecond)) {
+		t.Errorf("at %s, not %s", got.EventTime, when)
+	}
+	got.TypeMeta, got.EventTime = event.TypeMeta, event.EventTime
+	if !reflect.DeepEqual(got, event) {
+		t.Errorf("got %+v, want %+v", got, event)
+	}
+	for _, broken := range []string{"", "k8s\x00", "k8s\x00\xff\xff", string(body[:len(body)-3]), ownNewEvent} {
+		if got := l.send(t, "POST", newEvents, broken, "Content-Type", protobufMediaType); !strings.HasPrefix(got, "40") {
+			t.Errorf("%q: %s", broken, got)
+		}
+	}
+	for _, other := range []string{"text/plain", "application/yaml", "application/cbor", "application/x-www-form-urlencoded", ";"} {
+		if got := l.send(t, "POST", newEvents, ownNewEvent, "Content-Type", other); !strings.HasPrefix(got, "415 ") {
+			t.Errorf("%s: %s", other, got)
+		}
+	}
+}
+
+// TestLentPatches: only events that were created in the wrapper's name are patched in it, and of them only what
+// changes when an event happens again.
+func TestLentPatches(t *testing.T) {
+	t.Parallel()
+	l := newLending()
+	const merge, strategic = "application/merge-patch+json", "application/strategic-merge-patch+json"
+	patch := func(name, body, mediaType string) string {
+		l.arrived = nil
+		return l.send(t, "PATCH", newEvents+"/"+name, body, "Content-Type", mediaType)
+	}
+	const series = `{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`
+	if got := patch("node0.1", series, strategic); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("one that nobody created here: %s", got)
+	}
+	l.code = http.StatusForbidden
+	l.send(t, "POST", newEvents, ownNewEvent)
+	if got := patch("node0.1", series, strategic); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("one that the upstream refused: %s", got)
+	}
+	l.code = http.StatusConflict
+	l.send(t, "POST", newEvents, `{"metadata":{"name":"somebodys"},"regarding":{"kind":"Node","name":"node0"}}`)
+	if got := patch("somebodys", series, strategic); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("one that is there and is called otherwise: %s", got)
+	}
+	// The wrapper was restarted: the recorder is told 404, creates it again, is told that it is there, and comes back.
+	l.send(t, "POST", newEvents, ownNewEvent)
+	if got := patch("node0.1", series, strategic); got != "wrapper" {
+		t.Errorf("one that was there already: %s", got)
+	}
+	l.code = http.StatusCreated
+	l.send(t, "POST", coreEvents, `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`)
+	for _, mediaType := range []string{merge, strategic} {
+		if got := patch("e", series, mediaType); got != "wrapper" || l.arrived.body != series || l.arrived.Header.Get("Content-Type") != mediaType {
+			t.Errorf("%s: %s %+v", mediaType, got, l.arrived)
+		}
+	}
+	if got := patch("e", `{"count":2,"lastTimestamp":"2030-01-01T00:00:00Z","message":"m"}`, merge); got != "wrapper" {
+		t.Errorf("as tools/record does: %s", got)
+	}
+	for body, code := range map[string]string{
+		`{"regarding":{"kind":"Pod"}}`:           "403",
+		`{"involvedObject":{}}`:                  "403",
+		`{"metadata":{"finalizers":["x"]}}`:      "403",
+		`{"series":{},"metadata":{}}`:            "403",
+		`{"Series":{}}`:                          "403",
+		`[{"op":"remove","path":"/series"}]`:     "400",
+		`null x`:                                 "400",
+		strings.Repeat(" ", maxLentEvent) + "{}": "413",
+	} {
+		if got := patch("e", body, merge); !strings.HasPrefix(got, code+" ") || l.arrived != nil {
+			t.Errorf("%s: %s", short(body), got)
+		}
+	}
+	for _, mediaType := range []string{"application/json-patch+json", "application/apply-patch+yaml", "application/json", ""} {
+		if got := patch("e", series, mediaType); !strings.HasPrefix(got, "415 ") {
+			t.Errorf("%s: %s", mediaType, got)
+		}
+	}
+}
+
+// TestLentEventsAreRated: no caller fills the cluster with events.
+func TestLentEventsAreRated(t *testing.T) {
+	t.Parallel()
+	l := newLending()
+	for range 100 { // what is refused costs nothing
+		l.send(t, "POST", newEvents, `{}`)
+	}
+	for _, want := range []int{lentEventsBurst, lentEventsBurst + lentEventsPerSecond, lentEventsBurst + 2*lentEventsPerSecond} {
+		for range 100 {
+			l.send(t, "POST", newEvents, ownNewEvent)
+		}
+		if l.requests != want {
+			t.Errorf("%d were passed on, want %d", l.requests, want)
+		}
+		l.now = l.now.Add(time.Second)
+	}
+	l.now = l.now.Add(-time.Second)
+	r := request(t, "POST", newEvents)
+	r.Body = io.NopCloser(strings.NewReader(ownNewEvent))
+	w := answer(l, r)
+	if status := statusOf(t, w); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || status.Reason != metav1.StatusReasonTooManyRequests {
+		t.Errorf("one too many: %d %v %+v", w.Code, w.Header(), status)
+	}
+	before := l.requests
+	for range 100 {
+		l.send(t, "GET", "/apis/networking.k8s.io/v1/servicecidrs", "")
+	}
+	if got := l.requests - before; got != lentReadsBurst {
+		t.Errorf("%d of 100 reads were passed on at once", got)
+	}
+	limits := &readLimits{now: func() time.Time { return l.now }, callers: lru.New(rememberedCallers)}
+	for range 100 {
+		limits.allow("user 1000")
+	}
+	if limits.allow("user 1000") || !limits.allow("user 0") {
+		t.Error("one caller uses up what another may read")
+	}
+}
+
+// TestRecorderThroughTheWrapper has the recorder that kube-proxy has write through the wrapper: an event, the same
+// again, which is a patch, and again after the wrapper has forgotten the first.
+func TestRecorderThroughTheWrapper(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan string, 10)
+	var exists atomic.Bool
+	asWrapper := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodPost && exists.Swap(true) {
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
+			arrived <- "conflict"
+			return
+		}
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusCreated)
+		} else {
+			body = []byte(`{"apiVersion":"events.k8s.io/v1","kind":"Event"}`)
+		}
+		_, _ = w.Write(body)
+		arrived <- r.Method
+	})
+	filter := func() http.Handler {
+		return WithRequestInfo()(WithBodyLimit(BodyTimeout)(WithLentIdentity(asWrapper, "node0")(mark("caller"))))
+	}
+	var wrapper atomic.Pointer[http.Handler]
+	restart := func() { wrapper.Store(new(filter())) }
+	restart()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*wrapper.Load()).ServeHTTP(w, r) }))
+	t.Cleanup(front.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: front.URL, ContentConfig: rest.ContentConfig{ContentType: protobufMediaType}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want string) {
+		t.Helper()
+		select {
+		case got := <-arrived:
+			if got != want {
+				t.Fatalf("got %s, want %s", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("no %s arrived", want)
+		}
+	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	t.Cleanup(broadcaster.Shutdown)
+	if err := broadcaster.StartRecordingToSinkWithContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	recorder := broadcaster.NewRecorder(scheme.Scheme, "kube-proxy")
+	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node0"}
+	recorder.Eventf(node, nil, corev1.EventTypeNormal, "Starting", "StartKubeProxy", "")
+	expect(http.MethodPost)
+	restart()
+	recorder.Eventf(node, nil, corev1.EventTypeNormal, "Starting", "StartKubeProxy", "")
+	expect("conflict") // 404 to its patch, so that it creates it again; and it sleeps for seconds before it patches once more
+	expect(http.MethodPatch)
+}
+
+// TestNoUpgradeWithoutUpgrade: Connection: Upgrade alone lifts no limit. 64 MiB were streamed upstream with it, in
+// the wrapper's name and for as long as it took.
+func TestNoUpgradeWithoutUpgrade(t *testing.T) {
+	t.Parallel()
+	var streamed atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		streamed.Add(n)
+	}))
+	t.Cleanup(upstream.Close)
+	u, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := func() http.Handler {
+		return Forward(Target{URL: u, Transport: &http.Transport{}, UpgradeTransport: &http.Transport{}})
+	}
+	const timeout = 500 * time.Millisecond
+	front := httptest.NewServer(WithRequestInfo()(WithUpgrades()(WithBodyLimit(timeout)(WithLentIdentity(forward(), "node0")(forward())))))
+	t.Cleanup(front.Close)
+	const size = 64 << 20
+	for _, test := range []struct {
+		line, headers string
+		most          int64
+	}{
+		{"POST " + coreEvents, "Connection: Upgrade\r\n", 0},
+		{"PATCH " + coreEvents + "/e", "Connection: Upgrade\r\nUpgrade: websocket\r\n", 0},
+		{"POST " + coreEvents, "", 0},
+		{"GET /apis/networking.k8s.io/v1/servicecidrs", "Connection: Upgrade\r\n", 0},
+		{"POST /api/v1/namespaces", "Connection: Upgrade\r\n", MaxBody},
+		{"POST /api/v1/namespaces", "Connection: Upgrade\r\nUpgrade: websocket\r\n", MaxBody},
+		{"GET /api/v1/pods", "Connection: Upgrade\r\nUpgrade: websocket\r\n", MaxBody},
+		{"PUT /api/v1/namespaces/a", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", MaxBody},
+	} {
+		for _, length := range []string{fmt.Sprintf("Content-Length: %d\r\n", size), "Transfer-Encoding: chunked\r\n"} {
+			streamed.Store(0)
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n", test.line, test.headers, length)
+				block := make([]byte, 1<<20)
+				for range size / len(block) {
+					if strings.HasPrefix(length, "T") {
+						_, _ = fmt.Fprintf(conn, "%x\r\n", len(block))
+					}
+					if _, err := conn.Write(block); err != nil {
+						return
+					}
+					if strings.HasPrefix(length, "T") {
+						_, _ = io.WriteString(conn, "\r\n")
+					}
+				}
+			}()
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err == nil { // or the connection was cut under what was still being sent
+				_ = response.Body.Close()
+				if response.StatusCode < 400 {
+					t.Errorf("%s with %q%q: %s", test.line, test.headers, length, response.Status)
+				}
+			}
+			_ = conn.Close()
+			<-done
+			if got := streamed.Load(); got > test.most {
+				t.Errorf("%s with %q%q: %d bytes were streamed upstream", test.line, test.headers, length, got)
+			}
+		}
+	}
+}
+
+func TestIsUpgrade(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		method, connection, upgrade string
+		length                      int64
+		want                        bool
+	}{
+		{"GET", "Upgrade", "websocket", 0, true},
+		{"POST", "keep-alive, upgrade", "SPDY/3.1", 0, true},
+		{"POST", "Upgrade", "SPDY/3.1", 1, false},
+		{"POST", "Upgrade", "SPDY/3.1", -1, false},
+		{"POST", "Upgrade", "", 0, false},
+		{"POST", "", "SPDY/3.1", 0, false},
+		{"POST", "upgrades", "SPDY/3.1", 0, false},
+		{"PUT", "Upgrade", "SPDY/3.1", 0, false},
+		{"PATCH", "Upgrade", "SPDY/3.1", 0, false},
+		{"CONNECT", "Upgrade", "websocket", 0, false},
+	} {
+		r := request(t, test.method, "/", "Connection", test.connection, "Upgrade", test.upgrade)
+		r.ContentLength = test.length
+		if got := isUpgrade(r); got != test.want {
+			t.Errorf("%+v: %v", test, got)
+		}
+		passed := &keep{}
+		answer(WithUpgrades()(passed), r)
+		if kept := passed.last.Header.Get("Upgrade") != ""; kept != test.want {
+			t.Errorf("%+v: passed on with Upgrade: %v", test, kept)
+		}
+	}
+}

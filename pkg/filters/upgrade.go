@@ -1,0 +1,45 @@
+package filters
+
+import (
+	"net/http"
+	"strings"
+)
+
+// isUpgrade reports whether a request asks to take its connection over, as exec, attach and port-forward do: with
+// both headers, as a GET or POST, and without a body. What follows such a request goes on only once the upstream has
+// answered 101.
+func isUpgrade(r *http.Request) bool {
+	return asksForUpgrade(r) && r.ContentLength == 0 && (r.Method == http.MethodGet || r.Method == http.MethodPost)
+}
+
+// asksForUpgrade reports whether a request has both headers of an upgrade.
+func asksForUpgrade(r *http.Request) bool {
+	return r.Header.Get("Upgrade") != "" && connectionHas(r, "upgrade")
+}
+
+// connectionHas reports whether a request's Connection header has a token.
+func connectionHas(r *http.Request, token string) bool {
+	for _, value := range r.Header.Values("Connection") {
+		for found := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(found), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// WithUpgrades takes the Upgrade header off requests that are no upgrade, as a server may that does not want to
+// change the protocol (RFC 9110, 7.8). So what is passed on as an upgrade and what is free of the limits of bodies is
+// the same.
+func WithUpgrades() Filter {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Upgrade") != "" && !isUpgrade(r) {
+				r = r.Clone(r.Context())
+				r.Header.Del("Upgrade")
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}

@@ -1,0 +1,38 @@
+package filters
+
+import (
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+// WithWatchLimit answers 429 to a watch, or to the following of a log, for which there is no place: whether it would
+// be served from the cache or passed on, it lasts, and holds memory as long.
+func WithWatchLimit(places *quota.Quota) Filter {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isStream(r) {
+				next.ServeHTTP(w, r)
+				return
+			}
+			release, ok := places.Acquire(watchCaller(r))
+			if !ok {
+				serve.WriteError(w, r, apierrors.NewTooManyRequests("too many watches are under way, of this caller or of all; see --max-watches", 1))
+				return
+			}
+			defer release()
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// watchCaller is who watches: by the client's certificate where there is one, as many callers may share an address.
+func watchCaller(r *http.Request) string {
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		return "certificate " + r.TLS.PeerCertificates[0].Subject.String()
+	}
+	return quota.Caller(r.Context())
+}

@@ -1,0 +1,70 @@
+package quota
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+
+	"k8s.io/klog/v2"
+)
+
+// Listener accepts connections as long as their callers get a place for each, and closes those that do not. (To stop
+// accepting would lock out everybody, and leave the others in the kernel's queue without an answer.)
+type Listener struct {
+	net.Listener
+
+	Quota *Quota
+	// Logger gets a line for every connection that is refused, at V(2).
+	Logger klog.Logger
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		caller := callerOf(conn)
+		release, ok := l.Quota.Acquire(caller)
+		if ok {
+			return &countedConn{Conn: conn, caller: caller, release: release}, nil
+		}
+		l.Logger.V(2).Info("Closing a connection: too many are open", "caller", caller, "remote", conn.RemoteAddr().String())
+		_ = conn.Close() // nothing was read or written
+	}
+}
+
+// countedConn gives its place back when it is closed.
+type countedConn struct {
+	net.Conn
+
+	caller  string
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *countedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
+
+// callerKey is where the caller of a connection is kept.
+type callerKey struct{}
+
+// WithCaller is a http.Server's ConnContext: it keeps who called on a connection of a Listener.
+func WithCaller(ctx context.Context, conn net.Conn) context.Context {
+	if wrapped, ok := conn.(*tls.Conn); ok {
+		conn = wrapped.NetConn()
+	}
+	if counted, ok := conn.(*countedConn); ok {
+		ctx = context.WithValue(ctx, callerKey{}, counted.caller)
+	}
+	return ctx
+}
+
+// Caller is who called, "" where WithCaller did not find out.
+func Caller(ctx context.Context) string {
+	caller, _ := ctx.Value(callerKey{}).(string)
+	return caller
+}

@@ -32,6 +32,8 @@ const reloadInterval = 5 * time.Second
 // token of a pod's service account.
 type Connection struct {
 	options Options
+	// fixed is set for a Connection that nothing changes.
+	fixed bool
 
 	mu sync.Mutex
 	// loaded is what the kubeconfig says, sum is of the files that it was read from. Guarded by mu.
@@ -63,7 +65,7 @@ func (o Options) Connect() (*Connection, error) {
 
 // Fixed is a Connection that nothing changes.
 func Fixed(config *rest.Config) (*Connection, error) {
-	c := &Connection{}
+	c := &Connection{fixed: true}
 	return c, c.use(rest.CopyConfig(config), [sha256.Size]byte{})
 }
 
@@ -176,7 +178,7 @@ func (c *Connection) Problem() error {
 
 // Run looks after the kubeconfig until ctx is done.
 func (c *Connection) Run(ctx context.Context) {
-	if c.options.Kubeconfig == "" && c.options.Master != "" {
+	if c.fixed || (c.options.Kubeconfig == "" && c.options.Master != "") {
 		return // there are no files
 	}
 	ticker := time.NewTicker(reloadInterval)

@@ -100,6 +100,7 @@ func TestHostsOfOtherAddresses(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/livez", nil)
 		r.Host = test.host
+		p.openViews(klog.Background())
 		p.chain().ServeHTTP(w, r)
 		if w.Code != test.code {
 			t.Errorf("%+v: %d %s", test, w.Code, w.Body)

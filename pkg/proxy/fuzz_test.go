@@ -276,6 +276,7 @@ func FuzzHosts(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	p.openViews(klog.Background())
 	handler := p.chain()
 	f.Fuzz(func(t *testing.T, host string) {
 		r := httptest.NewRequestWithContext(klog.NewContext(t.Context(), logr.Discard()), http.MethodGet, "/livez", nil)

@@ -81,6 +81,8 @@ type State struct {
 	Forbidden bool
 	// FromCache is set while the upstream evidently answers from a cache. Err is set then, too.
 	FromCache bool
+	// Answered is set once any response has begun, whatever it is.
+	Answered bool
 	// Err is why the last list or watch failed; nil while the source is followed.
 	Err error
 	// LastContact is when the upstream was last heard of on this source: a list, an event, a bookmark, or a watch that

@@ -515,6 +515,9 @@ func (s *Source) sawBookmark() bool {
 
 // silence is how long the body of a response to this source may keep silent.
 func (s *Source) silence(r *http.Request) time.Duration {
+	s.mu.Lock()
+	s.state.Answered = true
+	s.mu.Unlock()
 	return apiclient.SilenceIn(r, s.sawBookmark())
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/health"
 )
@@ -49,7 +51,7 @@ func (h readiness) reasons() (reasons, details []string) {
 			details = append(details, s.Name+": not followed, no client has asked for it")
 		case s.Forbidden && s.Optional:
 			details = append(details, fmt.Sprintf("%s: the upstream refuses it: %v", s.Name, s.Err))
-		case s.Forbidden:
+		case s.Forbidden, !s.Optional && !s.Synced && refused(s.Err):
 			reasons = append(reasons, fmt.Sprintf("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name, h.p.connection.Credentials(), s.Err))
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")
@@ -91,6 +93,10 @@ func (h readiness) reasons() (reasons, details []string) {
 	}
 	return reasons, details
 }
+
+// refused reports whether the upstream answers that it does not know the wrapper, or does not let it read. Then it is not
+// away, and a snapshot that is served grows old for another reason.
+func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }
 
 // age is how long ago something was; 0 for what a clock that was set back has still to come.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }

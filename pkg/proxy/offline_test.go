@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,7 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +20,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
 // link leads to an API once it is there. Until then nothing answers, as where packets are dropped.
@@ -60,25 +67,303 @@ func stateOf(t *testing.T) string {
 	return dir
 }
 
+const (
+	services       = "/api/v1/services"
+	endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
+	// longUp and justUp are uptimes of a machine on either side of justBooted.
+	longUp = time.Hour
+	justUp = time.Minute
+)
+
+// uptimeVariable names the test that is to find its machine with another uptime, in the process that runs it so.
+const uptimeVariable = "PROXY_TEST_UPTIME"
+
+// onMachineUpFor reports whether the caller is to go on, on a machine that is up for so long. Where it is not, the test runs
+// in another process, in a time namespace, whose outcome is this one's.
+func onMachineUpFor(t *testing.T, up time.Duration) bool {
+	t.Helper()
+	right := (uptime() < justBooted) == (up < justBooted)
+	if os.Getenv(uptimeVariable) == t.Name() {
+		if !right {
+			t.Fatalf("in the time namespace the machine is up for %s", uptime())
+		}
+		return true
+	}
+	if right && up > justBooted {
+		return true
+	}
+	var pattern []string
+	for part := range strings.SplitSeq(t.Name(), "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	offset := strconv.Itoa(int((up - uptime()).Seconds()))
+	const unshare = "unshare"
+	if output, err := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, "true").CombinedOutput(); err != nil {
+		t.Skipf("the machine is up for %s, and cannot seem to be up for %s: %v %s", uptime(), up, err, output)
+	}
+	cmd := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, os.Args[0], "-test.v", "-test.run="+strings.Join(pattern, "/")) //nolint:gosec // this very program
+	cmd.Env = append(os.Environ(), uptimeVariable+"="+t.Name())
+	output, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "--- PASS: "+t.Name()+" ") {
+		t.Errorf("on a machine that is up for %s: %v\n%s", up, err, output)
+	}
+	return false
+}
+
+// refusing is an upstream that nothing listens at.
+func refusing(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return "http://" + listener.Addr().String()
+}
+
+// connected is an upstream that does with every connection what the function says.
+func connected(t *testing.T, do func(net.Conn)) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go do(conn)
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+// hangUp ends a connection without a word.
+func hangUp(conn net.Conn) { _ = conn.Close() }
+
+// sayNothing takes what comes.
+func sayNothing(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
+
+// servesSnapshot says why what stateOf knew is not served.
+func (w *wrapper) servesSnapshot() string {
+	code, body := w.get(endpointSlices)
+	if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") || strings.Contains(body, "10.0.0.2") {
+		return fmt.Sprintf("got %d %s", code, body)
+	}
+	return ""
+}
+
+// expectNothing checks that none of the wrappers serves anything, whatever is asked for, until the time is over.
+func expectNothing(t *testing.T, during time.Duration, wrappers map[string]*wrapper) {
+	t.Helper()
+	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		for name, w := range wrappers {
+			for _, path := range []string{services, endpointSlices, endpointSlices + "?watch=true", services + "?resourceVersion=0", "/api/v1/nodes/node0", "/api/v1/namespaces/default/services/s"} {
+				r := w.open(t.Context(), http.MethodGet, path, "")
+				body, err := io.ReadAll(r.Body)
+				_ = r.Body.Close()
+				if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"kind":"Status"`) {
+					t.Fatalf("%s: %s: got %d %s, %v", name, path, r.StatusCode, body, err)
+				}
+			}
+			if _, body := w.get("/metrics"); strings.Contains(body, "snapshot_served_age_seconds") {
+				t.Fatalf("%s: the metrics say that a snapshot is served", name)
+			}
+			if code, body := w.get("/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, "snapshot: stale") {
+				t.Fatalf("%s: /readyz: %d %s", name, code, body)
+			}
+		}
+	}
+}
+
+// TestServesTheSnapshotOnEvidence that the upstream is away, of each kind, and says which it was.
+func TestServesTheSnapshotOnEvidence(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		up       time.Duration
+		upstream func(*testing.T) string
+		reason   string
+		// soonest is when the evidence can be complete.
+		soonest time.Duration
+	}{
+		"it refuses connections": {longUp, refusing, "the upstream does not answer", 0},
+		// client-go tries again for some seconds before it gives such an upstream up.
+		"it breaks connections":              {longUp, func(t *testing.T) string { t.Helper(); return connected(t, hangUp) }, "the upstream ", 0},
+		"it is silent":                       {longUp, func(t *testing.T) string { t.Helper(); return connected(t, sayNothing) }, "the upstream is silent", silencePatience},
+		"the machine has booted":             {justUp, func(t *testing.T) string { t.Helper(); return connected(t, sayNothing) }, "the machine has just booted", bootPatience},
+		"the machine has booted, it refuses": {justUp, refusing, "the upstream does not answer", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !onMachineUpFor(t, test.up) {
+				return
+			}
+			dir := stateOf(t)
+			host := test.upstream(t)
+			began := time.Now()
+			w := startBefore(t, host, keepingState(dir))
+			if test.soonest > 0 {
+				if code, body := w.get(services); code != http.StatusServiceUnavailable {
+					t.Errorf("served before the upstream had its chance: %d %s", code, body)
+				}
+			}
+			eventually(t, w.servesSnapshot)
+			if took := time.Since(began); took < test.soonest {
+				t.Errorf("served after %s, and the evidence takes %s", took, test.soonest)
+			}
+			w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
+			eventually(t, func() string {
+				if said := w.said.String(); !strings.Contains(said, "Serving a snapshot") || !strings.Contains(said, test.reason) {
+					return fmt.Sprintf("the log does not say that a snapshot is served because %q: %s", test.reason, said)
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// TestWhatIsNoEvidence: an upstream that answers is not away, whatever it answers. Clients wait for its state, and keep what
+// they have.
+func TestWhatIsNoEvidence(t *testing.T) {
+	t.Parallel()
+	if !onMachineUpFor(t, longUp) {
+		return
+	}
+	apis, wrappers := map[string]*upstreamtest.API{}, map[string]*wrapper{}
+	readyz := map[string]string{}
+	for code, says := range map[int]string{
+		http.StatusUnauthorized:        "services: the upstream refuses the wrapper, renew ",
+		http.StatusForbidden:           "services: the upstream refuses the wrapper, renew ",
+		http.StatusNotFound:            "services: the upstream does not serve it",
+		http.StatusNotAcceptable:       "services: not synced with the upstream yet: the upstream fails",
+		http.StatusInternalServerError: "services: not synced with the upstream yet",
+		http.StatusBadGateway:          "services: not synced with the upstream yet",
+	} {
+		name := fmt.Sprint("it answers ", code)
+		apis[name] = smallCluster()
+		apis[name].Behave(upstreamtest.Behaviour{Failing: code})
+		wrappers[name] = start(t, apis[name], keepingState(stateOf(t)))
+		readyz[name] = says
+	}
+	expectNothing(t, silencePatience+time.Second, wrappers)
+	for name, w := range wrappers {
+		w.expectReadyz(http.StatusServiceUnavailable, readyz[name])
+		// And when it lets the wrapper read, its state is served.
+		apis[name].Delete(service("s", ""))
+		apis[name].Put(service("t", ""))
+		apis[name].Behave(upstreamtest.Behaviour{})
+	}
+	for name, w := range wrappers {
+		// A source that was refused for so long asks again after 15 to 30 s.
+		within(t, time.Minute, func() string {
+			code, body := w.get("/readyz")
+			if code != http.StatusOK {
+				return name + ": " + body
+			}
+			return ""
+		})
+		if code, body := w.get(services); code != http.StatusOK || strings.Contains(body, `"name":"s"`) || !strings.Contains(body, `"name":"t"`) {
+			t.Errorf("%s: got %d %s", name, code, body)
+		}
+		if said := w.said.String(); strings.Contains(said, "Serving a snapshot") {
+			t.Errorf("%s: the log says %s", name, said)
+		}
+	}
+}
+
+// TestAnUpstreamThatIsSlow is not away: its state is waited for, and the first that is served.
+func TestAnUpstreamThatIsSlow(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]func(next http.Handler) http.Handler{
+		"to answer": func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(silencePatience / 2)
+				next.ServeHTTP(w, r)
+			})
+		},
+		// The first list of a large cluster over a slow link.
+		"with the body": func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Query().Get("watch") != "true" {
+					w = &slowBody{ResponseWriter: w, until: time.Now().Add(silencePatience + 2*time.Second)}
+				}
+				next.ServeHTTP(w, r)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if !onMachineUpFor(t, longUp) {
+				return
+			}
+			dir := stateOf(t)
+			api := smallCluster()
+			api.Delete(service("s", ""))
+			api.Put(service("t", ""))
+			w := start(t, slow(api), keepingState(dir))
+			eventually(t, func() string {
+				code, body := w.get(services)
+				if code == http.StatusServiceUnavailable {
+					return body
+				}
+				if code != http.StatusOK || strings.Contains(body, `"name":"s"`) || !strings.Contains(body, `"name":"t"`) {
+					t.Errorf("got %d %s", code, body)
+				}
+				return ""
+			})
+			if said := w.said.String(); strings.Contains(said, "Serving a snapshot") {
+				t.Error("the log says that a snapshot was served")
+			}
+		})
+	}
+}
+
+// slowBody writes the headers at once, and the body little by little until some time.
+type slowBody struct {
+	http.ResponseWriter
+
+	until time.Time
+}
+
+func (s *slowBody) Write(p []byte) (int, error) {
+	flusher := http.NewResponseController(s.ResponseWriter)
+	// All but the last bytes, and those at the end.
+	for i := 0; i < len(p); i++ {
+		if _, err := s.ResponseWriter.Write(p[i : i+1]); err != nil {
+			return i, err
+		}
+		if err := flusher.Flush(); err != nil {
+			return i, err
+		}
+		if left := len(p) - i; left > 1 && left <= 20 {
+			time.Sleep(time.Until(s.until) / time.Duration(left))
+		}
+	}
+	return len(p), nil
+}
+
+func (s *slowBody) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// TestServesTheSnapshotWhileTheUpstreamIsAway, and then the differences to what the upstream says when it is back.
 func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	t.Parallel()
+	if !onMachineUpFor(t, longUp) {
+		return
+	}
 	dir := stateOf(t)
 	api := smallCluster()
 	gone := &link{api: api, there: make(chan struct{})}
 	began := time.Now()
 	w := start(t, gone, keepingState(dir))
-	if code, body := w.get("/api/v1/services"); code != http.StatusServiceUnavailable {
+	if code, body := w.get(services); code != http.StatusServiceUnavailable {
 		t.Errorf("served before the upstream had its chance: %d %s", code, body)
 	}
-	eventually(t, func() string {
-		code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
-		if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") || strings.Contains(body, "10.0.0.2") {
-			return fmt.Sprintf("got %d %s", code, body)
-		}
-		return ""
-	})
-	// On a quiet machine this is within 0.1 s of silencePatience; the fault suite holds the real program to 1 s.
-	if took := time.Since(began); took < silencePatience || took > 10*time.Second {
+	eventually(t, w.servesSnapshot)
+	// On a quiet machine this is within 0.1 s of silencePatience; the fault suite holds the real program to a bound.
+	if took := time.Since(began); took < silencePatience || took > silencePatience+10*time.Second {
 		t.Errorf("served after %s", took)
 	}
 	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
@@ -90,14 +375,11 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	}
 
 	// A watch from what is served: nothing but the differences comes when the upstream is back.
-	_, body := w.get("/api/v1/services")
-	var list metav1.PartialObjectMetadataList
-	if err := json.Unmarshal([]byte(body), &list); err != nil {
-		t.Fatal(err)
-	}
+	before := w.list(services)
+	slicesBefore := w.list(endpointSlices)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	watch := w.open(ctx, http.MethodGet, "/api/v1/services?watch=true&resourceVersion="+list.ResourceVersion, "")
+	watch := w.open(ctx, http.MethodGet, services+"?watch=true&resourceVersion="+before.ResourceVersion, "")
 	defer watch.Body.Close()
 	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "young"}})
 	close(gone.there)
@@ -117,45 +399,208 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 		}
 		return ""
 	})
-}
-
-// TestGatewayThatHasLostItsAPIServer: its 404 is no reason to have no Services.
-func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
-	t.Parallel()
-	w := start(t, http.NotFoundHandler(), keepingState(stateOf(t)))
-	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "services: the upstream says that it does not serve it")
-	code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
-	if code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
-		t.Errorf("got %d %s", code, body)
+	// What is as it was has the revision that it had.
+	if after := w.list(endpointSlices); after.Items[0].ResourceVersion != slicesBefore.Items[0].ResourceVersion {
+		t.Errorf("the slice has the revision %s now, %s before", after.Items[0].ResourceVersion, slicesBefore.Items[0].ResourceVersion)
+	}
+	for _, o := range w.list(services).Items {
+		if o.Name == "s" && o.ResourceVersion != before.Items[0].ResourceVersion {
+			t.Errorf("the Service has the revision %s now, %s before", o.ResourceVersion, before.Items[0].ResourceVersion)
+		}
 	}
 }
 
-// TestSyncsFirst: with the upstream there the snapshot is of no concern.
+func (w *wrapper) list(path string) metav1.PartialObjectMetadataList {
+	w.t.Helper()
+	code, body := w.get(path)
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal([]byte(body), &list); err != nil || code != http.StatusOK {
+		w.t.Fatalf("%s: %d %s, %v", path, code, body, err)
+	}
+	return list
+}
+
+// TestRevisionsOverARestart: a client that lists again after the wrapper was restarted finds what did not change with the
+// revisions that it knows, whether the snapshot was served meanwhile or not.
+func TestRevisionsOverARestart(t *testing.T) {
+	t.Parallel()
+	if !onMachineUpFor(t, longUp) {
+		return
+	}
+	api := smallCluster()
+	dir := filepath.Join(t.TempDir(), "state")
+	revisions := func(w *wrapper) string {
+		var all []string
+		for _, path := range []string{services, endpointSlices, "/api/v1/nodes?fieldSelector=metadata.name%3Dnode0"} {
+			for _, o := range w.list(path).Items {
+				all = append(all, o.Name+" "+o.ResourceVersion)
+			}
+		}
+		return strings.Join(all, ", ")
+	}
+	first := start(t, api, keepingState(dir))
+	first.expectReady()
+	want := revisions(first)
+	first.end()
+
+	second := startBefore(t, refusing(t), keepingState(dir))
+	eventually(t, second.servesSnapshot)
+	if got := revisions(second); got != want {
+		t.Errorf("of the snapshot: got %s, want %s", got, want)
+	}
+	second.end()
+
+	third := start(t, api, keepingState(dir))
+	third.expectReady()
+	if got := revisions(third); got != want {
+		t.Errorf("of the upstream's state: got %s, want %s", got, want)
+	}
+	api.Put(service("s", `["zone","*"]`))
+	eventually(t, func() string {
+		got := revisions(third)
+		if got == want {
+			return "the change is not served"
+		}
+		return ""
+	})
+	if got := revisions(third); strings.Contains(got, strings.Split(want, ", ")[0]) || !strings.Contains(got, strings.Split(want, ", ")[1]) {
+		t.Errorf("only the Service changed: got %s, before %s", got, want)
+	}
+}
+
+// TestNobodyIsTakenBackInTime: a client that has seen a newer state than the snapshot's waits for the upstream; others are
+// served.
+func TestNobodyIsTakenBackInTime(t *testing.T) {
+	t.Parallel()
+	if !onMachineUpFor(t, longUp) {
+		return
+	}
+	dir, copied := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "copy")
+	api := smallCluster()
+	first := start(t, api, keepingState(dir))
+	first.expectReady()
+	eventually(t, func() string { return missing(first, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`) })
+	// The process is killed before it writes what comes next.
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	old := first.list(services).ResourceVersion
+	api.Put(service("young", ""))
+	var newer string
+	eventually(t, func() string {
+		list := first.list(services)
+		newer = list.ResourceVersion
+		if len(list.Items) != 2 {
+			return "the change is not served"
+		}
+		return ""
+	})
+	first.end()
+
+	gone := &link{api: api, there: make(chan struct{})}
+	w := start(t, gone, keepingState(copied))
+	eventually(t, w.servesSnapshot)
+	one := "/api/v1/namespaces/default/services/s"
+	for _, query := range []string{
+		services + "?resourceVersion=%s", services + "?resourceVersion=%s&resourceVersionMatch=NotOlderThan", services + "?resourceVersion=%s&resourceVersionMatch=Exact",
+		services + "?watch=true&resourceVersion=%s", one + "?resourceVersion=%s",
+		services + "?watch=true&resourceVersion=%s&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+	} {
+		path := fmt.Sprintf(query, newer)
+		r := w.open(t.Context(), http.MethodGet, path, "")
+		body, err := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"kind":"Status"`) {
+			t.Errorf("%s: got %d %s, %v", path, r.StatusCode, body, err)
+		}
+	}
+	for _, path := range []string{services + "?resourceVersion=" + old, services + "?resourceVersion=0", services, one + "?resourceVersion=" + old} {
+		if code, body := w.get(path); code != http.StatusOK {
+			t.Errorf("%s: got %d %s", path, code, body)
+		}
+	}
+	if code, body := w.get(services + "?watch=true&resourceVersion=" + old); code != http.StatusGone && !strings.Contains(body, `"code":410`) {
+		t.Errorf("a watch from the snapshot's revision: got %d %s", code, body)
+	}
+
+	close(gone.there)
+	w.expectReady()
+	eventually(t, func() string {
+		code, body := w.get(services + "?resourceVersion=" + newer)
+		if code != http.StatusOK || !strings.Contains(body, `"name":"young"`) {
+			return fmt.Sprintf("with the upstream's state: %d %s", code, body)
+		}
+		return ""
+	})
+	if code, body := w.get(services + "?watch=true&resourceVersion=" + newer); code != http.StatusGone && !strings.Contains(body, `"code":410`) {
+		t.Errorf("with the upstream's state a watch gets %d %s", code, body)
+	}
+}
+
+// TestGatewayThatHasLostItsAPIServer: its 404 is no reason to have no Services on a node that has just booted; on one that
+// has not, nothing is served, see TestWhatIsNoEvidence.
+func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
+	t.Parallel()
+	if !onMachineUpFor(t, justUp) {
+		return
+	}
+	w := start(t, http.NotFoundHandler(), keepingState(stateOf(t)))
+	w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "services: the upstream says that it does not serve it")
+	if said := w.servesSnapshot(); said != "" {
+		t.Error(said)
+	}
+}
+
+// TestRefusedOnAMachineThatHasJustBooted: the node has its Services, and the operator is told what is wrong.
+func TestRefusedOnAMachineThatHasJustBooted(t *testing.T) {
+	t.Parallel()
+	if !onMachineUpFor(t, justUp) {
+		return
+	}
+	api := smallCluster()
+	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
+	w := start(t, api, keepingState(stateOf(t)))
+	eventually(t, w.servesSnapshot)
+	w.expectReadyz(http.StatusServiceUnavailable, "[+] snapshot: stale", "services: the upstream refuses the wrapper, renew ")
+	api.Behave(upstreamtest.Behaviour{})
+	w.expectReady()
+}
+
+// TestSyncsFirst: with the upstream there the snapshot is of no concern, also on a machine that has just booted.
 func TestSyncsFirst(t *testing.T) {
 	t.Parallel()
-	dir := stateOf(t)
-	api := smallCluster()
-	api.Delete(service("s", ""))
-	w := start(t, api, keepingState(dir))
-	for {
-		code, body := w.get("/api/v1/services")
-		if code == http.StatusServiceUnavailable {
-			continue
-		}
-		if code != http.StatusOK || strings.Contains(body, `"name":"s"`) {
-			t.Errorf("got %d %s", code, body)
-		}
-		return
+	for _, up := range []time.Duration{longUp, justUp} {
+		t.Run(up.String(), func(t *testing.T) {
+			t.Parallel()
+			if !onMachineUpFor(t, up) {
+				return
+			}
+			dir := stateOf(t)
+			api := smallCluster()
+			api.Delete(service("s", ""))
+			w := start(t, api, keepingState(dir))
+			for {
+				code, body := w.get(services)
+				if code == http.StatusServiceUnavailable {
+					continue
+				}
+				if code != http.StatusOK || strings.Contains(body, `"name":"s"`) {
+					t.Errorf("got %d %s", code, body)
+				}
+				return
+			}
+		})
 	}
 }
 
 // TestNothingToServe: without a snapshot, or with one that is no good, an empty answer would be a lie.
 func TestNothingToServe(t *testing.T) {
 	t.Parallel()
+	wrappers := map[string]*wrapper{}
 	for name, damage := range map[string]func(*testing.T, string){
 		"damaged": func(t *testing.T, dir string) {
 			t.Helper()
-			file := filepath.Join(dir, "snapshot")
+			file := filepath.Join(dir, "snapshot-node0")
 			data, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -163,6 +608,14 @@ func TestNothingToServe(t *testing.T) {
 			data[len(data)/2] ^= 1
 			if err := os.WriteFile(file, data, 0o600); err != nil {
 				t.Fatal(err)
+			}
+		},
+		"another node's": func(t *testing.T, dir string) {
+			t.Helper()
+			for _, prefix := range []string{"snapshot-", "revision-"} {
+				if err := os.Rename(filepath.Join(dir, prefix+"node0"), filepath.Join(dir, prefix+"node1")); err != nil {
+					t.Fatal(err)
+				}
 			}
 		},
 		"none": func(t *testing.T, dir string) {
@@ -173,22 +626,171 @@ func TestNothingToServe(t *testing.T) {
 		},
 		"turned off": nil,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		for what, upstream := range map[string]string{"silent": connected(t, sayNothing), "refuses": refusing(t)} {
 			dir := stateOf(t)
 			if damage != nil {
 				damage(t, dir)
 			} else {
 				dir = ""
 			}
-			w := start(t, &link{there: make(chan struct{})}, keepingState(dir))
-			for end := time.Now().Add(2 * silencePatience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-				if code, body := w.get("/api/v1/services"); code != http.StatusServiceUnavailable {
-					t.Fatalf("got %d %s", code, body)
-				}
+			wrappers[name+", "+what] = startBefore(t, upstream, keepingState(dir))
+		}
+	}
+	// There is evidence that the upstream is away, on any machine, and nothing that it is evidence for.
+	expectNothing(t, silencePatience+time.Second, wrappers)
+	for _, w := range wrappers {
+		w.expectReadyz(http.StatusServiceUnavailable, "services: not synced")
+	}
+}
+
+// TestOneWrapperHasAStateDir. Another one that is given the same one says so, serves the upstream's state, and neither
+// serves nor overwrites what the first one keeps there.
+func TestOneWrapperHasAStateDir(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	first := start(t, smallCluster(), keepingState(dir))
+	first.expectReady()
+	const written = `application_grid_wrapper_snapshot_writes_total{result="ok"}`
+	eventually(t, func() string { return missing(first, written+" 1") })
+	kept, err := os.ReadFile(filepath.Join(dir, "snapshot-node0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	other := smallCluster()
+	other.Put(service("other", ""))
+	second := start(t, other, keepingState(dir))
+	second.expectReadyz(http.StatusOK, "[+] state-dir: no snapshot can be kept: another process uses the state directory", "--state-dir")
+	if code, body := second.get(services); code != http.StatusOK || !strings.Contains(body, `"name":"other"`) {
+		t.Errorf("got %d %s", code, body)
+	}
+	if _, body := second.get("/metrics"); strings.Contains(body, written) {
+		t.Error("it has figures of snapshots that it cannot write")
+	}
+	if said := second.said.String(); !strings.Contains(said, "another process uses the state directory") {
+		t.Errorf("the log says %s", said)
+	}
+	third := startBefore(t, refusing(t), keepingState(dir))
+	eventually(t, func() string {
+		if third.proxy.upstream.Reachable() {
+			return "an upstream that refuses connections is taken to be there"
+		}
+		return ""
+	})
+	expectNothing(t, time.Second, map[string]*wrapper{"without the directory": third})
+	third.end()
+	second.end()
+	if now, err := os.ReadFile(filepath.Join(dir, "snapshot-node0")); err != nil || !bytes.Equal(now, kept) {
+		t.Errorf("the first one's snapshot was changed: %v", err)
+	}
+	if _, body := first.get("/readyz"); strings.Contains(body, "state-dir") {
+		t.Errorf("the first one says %s", body)
+	}
+	first.end()
+
+	// When it has ended, another one may have it.
+	fourth := startBefore(t, refusing(t), keepingState(dir))
+	eventually(t, fourth.servesSnapshot)
+}
+
+// TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or nobody's.
+func TestLegacyEndpointsOfASnapshot(t *testing.T) {
+	t.Parallel()
+	const endpoints = "/api/v1/endpoints"
+	dir := filepath.Join(t.TempDir(), "state")
+	legacy := func(ip string) *corev1.Endpoints {
+		return &corev1.Endpoints{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
+			Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip, NodeName: ptr.To("node0")}}}},
+		}
+	}
+	api := smallCluster()
+	api.Put(legacy("10.0.0.1"))
+	first := start(t, api, keepingState(dir))
+	first.expectReady()
+	if code, body := first.get(endpoints); code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
+		t.Fatalf("got %d %s", code, body)
+	}
+	first.end()
+	api.Put(legacy("10.0.0.9"))
+	for _, asked := range []bool{true, false} {
+		copied := filepath.Join(t.TempDir(), "copy")
+		if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		var ready atomic.Bool
+		w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !ready.Load() {
+				panic(http.ErrAbortHandler) // the connection breaks
 			}
-			w.expectReadyz(http.StatusServiceUnavailable, "services: not synced")
+			api.ServeHTTP(w, r)
+		}), keepingState(copied))
+		eventually(t, w.servesSnapshot)
+		if asked {
+			if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
+				t.Errorf("of the snapshot: %d %s", code, body)
+			}
+		}
+		ready.Store(true)
+		w.expectReady()
+		if !asked {
+			w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
+		}
+		eventually(t, func() string {
+			if _, body := w.get("/readyz"); strings.Contains(body, "snapshot") {
+				return body
+			}
+			return ""
 		})
+		// Whoever asks now gets what there is now.
+		eventually(t, func() string {
+			code, body := w.get(endpoints)
+			if code == http.StatusOK && !strings.Contains(body, "10.0.0.9") && !asked {
+				t.Fatalf("those of the snapshot are given for current ones: %s", body)
+			}
+			if code != http.StatusOK || !strings.Contains(body, "10.0.0.9") {
+				return fmt.Sprintf("asked %v: got %d %s", asked, code, body)
+			}
+			return ""
+		})
+		w.end()
+	}
+}
+
+// TestLegacyEndpointsThatNobodyAsksFor are not followed any more, and are there again for whoever asks next.
+func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
+	t.Parallel()
+	const endpoints = "/api/v1/endpoints"
+	api := smallCluster()
+	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one"}})
+	w := start(t, api, nil)
+	w.expectReady()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watch := w.open(ctx, http.MethodGet, endpoints+"?watch=true", "")
+	defer watch.Body.Close()
+	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
+		t.Fatalf("got %d %s", code, body)
+	}
+	// While somebody watches the time does not pass.
+	w.proxy.demand.expire()
+	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
+		t.Errorf("with a watch under way: %d %s", code, body)
+	}
+	cancel()
+	eventually(t, func() string {
+		w.proxy.demand.mu.Lock()
+		defer w.proxy.demand.mu.Unlock()
+		if w.proxy.demand.askers > 0 || w.proxy.demand.idle == nil {
+			return fmt.Sprintf("%d askers, and nothing that ends the following", w.proxy.demand.askers)
+		}
+		return ""
+	})
+	w.proxy.demand.expire()
+	w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
+	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two"}})
+	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) || !strings.Contains(body, `"name":"two"`) {
+		t.Errorf("asked for again: %d %s", code, body)
 	}
 }
 

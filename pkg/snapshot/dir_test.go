@@ -174,6 +174,7 @@ func TestForeignSnapshot(t *testing.T) {
 	withRecords := func(records ...byte) []byte {
 		return compressed(append([]byte{recordNode, 5, 'n', 'o', 'd', 'e', '0'}, append(records, recordEnd, 0)...)...)
 	}
+	shown := []byte{2, 1, 2, 3, 4, 5, 6, 7, 8} // a revision and a digest
 	for what, data := range map[string][]byte{
 		"of another node":           otherNode.Bytes(),
 		"the other file":            revisionOnly.Bytes(),
@@ -187,11 +188,13 @@ func TestForeignSnapshot(t *testing.T) {
 		"an address that is none":   compressed(recordNode, 1, 'n', recordAddress, 1, 'x', recordEnd, 0),
 		"a number that is none":     compressed(recordRevision, 1, 1, recordEnd, 0),
 		"a served number of none":   withRecords(recordServed, 1, 1),
-		"revisions without section": withRecords(recordShown, 1, 2),
-		"more revisions than there": withRecords(recordSection, 1, 's', recordShown, 1, 2),
-		"fewer revisions than that": withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 0),
+		"shown without section":     withRecords(append([]byte{recordShown, 9}, shown...)...),
+		"more shown than there":     withRecords(append([]byte{recordSection, 1, 's', recordShown, 9}, shown...)...),
+		"fewer shown than there":    withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 0),
 		"a revision without end":    withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 1, 0x80),
-		"a revision beyond 64 bits": withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 11}, bytes.Repeat([]byte{0xff}, 11)...)...),
+		"a revision beyond 64 bits": withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 20}, bytes.Repeat([]byte{0xff}, 20)...)...),
+		"a digest cut short":        withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 8}, shown[:8]...)...),
+		"bytes after the digest":    withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 10}, append(shown, 0)...)...),
 	} {
 		path := t.TempDir()
 		if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
@@ -199,13 +202,19 @@ func TestForeignSnapshot(t *testing.T) {
 		}
 		expectRejected(t, path, what)
 	}
-	// What is compared with: it is not rejected because it was made here.
-	path := t.TempDir()
-	if err := os.WriteFile(filepath.Join(path, snapshotFile), good.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if loaded(t, path) == nil {
-		t.Error("the good one is not read")
+	// What it is compared with is not rejected because it was made here.
+	for what, data := range map[string][]byte{
+		"whole":       good.Bytes(),
+		"with shown":  withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 9}, shown...)...),
+		"none so far": withRecords(recordSection, 1, 's', recordShown, 0),
+	} {
+		path := t.TempDir()
+		if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if loaded(t, path) == nil {
+			t.Errorf("a good one, %s, is not read", what)
+		}
 	}
 }
 

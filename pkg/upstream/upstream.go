@@ -147,7 +147,7 @@ func (u *Upstream) Reachable() bool {
 // Silent reports whether nothing at all was heard of the upstream yet, no error either.
 func (u *Upstream) Silent() bool {
 	for _, state := range u.States() {
-		if state.Started && (state.Err != nil || !state.LastContact.IsZero()) {
+		if state.Started && (state.Err != nil || state.Answered) {
 			return false
 		}
 	}

@@ -196,6 +196,12 @@ func (f *follower) events(r *history.Resource, after uint64) string {
 
 func eventually(t *testing.T, condition func() string) {
 	t.Helper()
+	within(t, patience, condition)
+}
+
+// within is eventually with another patience.
+func within(t *testing.T, patience time.Duration, condition func() string) {
+	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
 		said := condition()
@@ -659,5 +665,132 @@ func TestNamelessObjectInAList(t *testing.T) {
 	})
 	f.expect(history.Services, history.ErrNotReady.Error())
 	api.Delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
+	f.expectSynced()
+}
+
+// TestA404AfterTheFirstList takes nothing away: it is what a gateway says that has lost its API server.
+func TestA404AfterTheFirstList(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	f.upstream.Demand(history.Endpoints)
+	f.expect(history.Endpoints, "kubernetes")
+	before := f.store.History.Revision()
+	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
+	f.api.Forget()
+	for _, name := range []string{"services", "endpointslices", "nodes", "node", "endpoints", "kubernetes-endpoints"} {
+		eventually(t, func() string {
+			if s := f.state(name); s.Err == nil {
+				return fmt.Sprintf("it is not known that the upstream fails: %+v", s)
+			}
+			return ""
+		})
+	}
+	f.expectSynced()
+	f.expect(history.Endpoints, "kubernetes")
+	for _, r := range history.Resources() {
+		if got := f.events(r, before); got != "" {
+			t.Errorf("%s: got events %q", r.Resource, got)
+		}
+	}
+	f.api.Behave(upstreamtest.Behaviour{})
+	f.api.Put(service("d"))
+	within(t, time.Minute, func() string {
+		if got := f.names(history.Services); got != "a,b,c,d" {
+			return got
+		}
+		return ""
+	})
+}
+
+// TestWhetherTheUpstreamIsThere tells an upstream that answers, whatever it says, from one that does not, and both from one
+// that has not said a word yet.
+func TestWhetherTheUpstreamIsThere(t *testing.T) {
+	t.Parallel()
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	for name, test := range map[string]struct {
+		host              func() string
+		reachable, silent bool
+	}{
+		"one that answers": {func() string { return serve(t, smallCluster()) }, true, false},
+		"one that refuses connections": {func() string {
+			server := httptest.NewServer(http.NotFoundHandler())
+			defer server.Close()
+			return server.URL
+		}, false, false},
+		"one that does not know the wrapper":   {func() string { return serve(t, failing(http.StatusUnauthorized)) }, true, false},
+		"one that lets the wrapper do nothing": {func() string { return serve(t, failing(http.StatusForbidden)) }, true, false},
+		"a gateway without an API server":      {func() string { return serve(t, http.NotFoundHandler()) }, true, false},
+		"a gateway that says so":               {func() string { return serve(t, failing(http.StatusBadGateway)) }, true, false},
+		"one that says nothing": {func() string {
+			return serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				select {
+				case <-r.Context().Done():
+				case <-stop:
+				}
+			}))
+		}, true, true},
+		// The first list of a large cluster over a slow link has begun to arrive.
+		"one that says it slowly": {func() string {
+			return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+				_, _ = io.WriteString(w, `{"kind":"List",`)
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-stop:
+				}
+			}))
+		}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, upstreamtest.New(), &rest.Config{Host: test.host()})
+			within(t, 5*time.Second, func() string {
+				if !f.state("services").Started {
+					return "nothing was asked of it yet"
+				}
+				if reachable, silent := f.upstream.Reachable(), f.upstream.Silent(); reachable != test.reachable || silent != test.silent {
+					return fmt.Sprintf("reachable %v, silent %v; want %v, %v; %+v", reachable, silent, test.reachable, test.silent, f.upstream.States())
+				}
+				return ""
+			})
+		})
+	}
+	u, err := New(Options{Config: &rest.Config{Host: "http://127.0.0.1:1"}, Facts: storagetest.New(storagetest.Options{}).Facts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !u.Reachable() || !u.Silent() {
+		t.Errorf("before anything was asked: reachable %v, silent %v", u.Reachable(), u.Silent())
+	}
+}
+
+func failing(code int) http.Handler {
+	api := smallCluster()
+	api.Behave(upstreamtest.Behaviour{Failing: code})
+	return api
+}
+
+// TestDismiss ends what Demand began, and the next Demand begins it anew: what happened meanwhile is there.
+func TestDismiss(t *testing.T) {
+	t.Parallel()
+	f := followNew(t, upstreamtest.Behaviour{})
+	f.expectSynced()
+	f.upstream.Demand(history.Endpoints)
+	f.expect(history.Endpoints, "kubernetes")
+	f.upstream.Dismiss(history.Endpoints)
+	f.store.ForgetEndpoints()
+	eventually(t, func() string {
+		if s := f.state("endpoints"); s.Started || s.Synced {
+			return fmt.Sprintf("it is still followed: %+v", s)
+		}
+		return ""
+	})
+	f.api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "meanwhile"}})
+	f.expect(history.Endpoints, history.ErrNotReady.Error())
+	f.upstream.Demand(history.Endpoints)
+	f.expect(history.Endpoints, "kubernetes,meanwhile")
+	f.upstream.Dismiss(history.Services) // which nobody demanded
 	f.expectSynced()
 }

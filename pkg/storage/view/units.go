@@ -32,7 +32,7 @@ type Units struct {
 	views map[string]*unitView // guarded by mu
 	// nobodys are the units that are shown the View of Nobody, under the name "". Guarded by mu.
 	nobodys map[string]struct{}
-	// former are the units that had a View of their own. Guarded by mu.
+	// former are the units that had a View of their own, and were not shown that of Nobody since. Guarded by mu.
 	former map[string]struct{}
 }
 
@@ -111,6 +111,7 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 	}
 	if name == "" {
 		u.nobodys[unit] = struct{}{}
+		delete(u.former, unit)
 	} else {
 		u.former[unit] = struct{}{}
 	}

@@ -275,6 +275,63 @@ func TestTheLastNodeOfAUnit(t *testing.T) {
 	t.Errorf("a client that knows node-c1's endpoint resumes from %d, and gets %v: it keeps the endpoint", seen, events)
 }
 
+// TestUnitsThatLostTheirNodes share the View of Nobody like others that have none, and do not end it for each other.
+func TestUnitsThatLostTheirNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := syncedStore(t, storagetest.Options{})
+		s.Services().Apply(testService(t, "strict", `["zone"]`))
+		ask := func(unit string) *history.History {
+			t.Helper()
+			h, release, err := s.Units.History(unit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release()
+			return h
+		}
+		units := []string{"c", "d", "e"}
+		own := map[string]*history.History{}
+		for _, unit := range units {
+			s.NodeLabels().Apply(testNode(t, "node-"+unit, unit))
+			own[unit] = ask(unit)
+		}
+		for _, unit := range units {
+			s.NodeLabels().Remove("", "node-"+unit)
+		}
+		// Their clients have gone, and come back after their Views went.
+		time.Sleep(view.UnitIdle + time.Second)
+		synctest.Wait()
+		if n := s.Units.Len(); n != 0 {
+			t.Fatalf("%d Views are left", n)
+		}
+		// Each may end the View of Nobody once, for what it knew; then it is one View.
+		for range 2 {
+			for _, unit := range append(units, "nobodys") {
+				if ask(unit) == own[unit] {
+					t.Errorf("unit %s gets a View that has ended", unit)
+				}
+			}
+		}
+		shared := ask("nobodys")
+		cursor := watchNow(t, shared)
+		for range 3 {
+			for _, unit := range units {
+				if h := ask(unit); h != shared {
+					t.Errorf("unit %s ends what the others watch", unit)
+					shared = h
+				}
+			}
+		}
+		synctest.Wait()
+		if _, _, err := cursor.Next(10); err != nil {
+			t.Errorf("a client of Nobody: %v", err)
+		}
+		if n := s.Units.Len(); n != 1 {
+			t.Errorf("%d Views", n)
+		}
+	})
+}
+
 // TestUnitViewsAreBounded in number, and those that nobody asks go.
 func TestUnitViewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -17,9 +18,15 @@ func TestLink(t *testing.T) {
 			inflict: cutLink, relieve: restoreLink,
 		},
 		{
-			// Nobody has noticed yet that the connections are dead.
+			// There is a connection for calls that are passed on, and nobody has noticed yet that it is dead.
 			name: "link cut, asked at once", lasts: 12 * time.Second, bound: deadline, isolates: true,
-			inflict: cutLink, relieve: restoreLink, during: (*site).expectRefusal,
+			inflict: func(s *site) {
+				if reply, err := s.get("/version"); err != nil || reply.Status != http.StatusOK {
+					s.Fatalf("a call that is passed on: %+v, %v", reply, err)
+				}
+				cutLink(s)
+			},
+			relieve: restoreLink, during: (*site).expectRefusal,
 		},
 		{
 			// What is frozen stays so: only new connections work, and it is for the wrapper to notice.

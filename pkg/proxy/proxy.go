@@ -55,12 +55,14 @@ type Config struct {
 	Autonomy *autonomy.Options
 }
 
+// What clients may have open at once. One that takes all it can get leaves half. kube-proxy has one connection and four
+// watches, CoreDNS two and three; an idle connection holds some 20 KB, a quiet watch some 10 KB.
 const (
-	// DefaultMaxConnections and DefaultMaxWatches are what a caller that takes all it can get leaves half of. kube-proxy
-	// has one connection and four watches, CoreDNS two and three; an idle connection holds 20 KB, a quiet watch 10 KB.
 	DefaultMaxConnections = 1000
 	DefaultMaxWatches     = 500
+)
 
+const (
 	// gracePeriod is how long requests under way may take when the process is told to stop.
 	gracePeriod = 10 * time.Second
 	// syncPatience is how long after the start the upstream may take before the snapshot is served. A node that

@@ -174,7 +174,7 @@ func FuzzDoor(f *testing.F) {
 		{"DELETE", events + "/created", "localhost", "X-HTTP-Method-Override: PATCH", ""},
 		{"CONNECT", "attacker.example:443", "localhost", "", ""},
 		{"OPTIONS", "*", "localhost", "Origin: null", ""},
-		{"GET", "/api/v1/secrets", "localhost", "Authorization: \r\nAuthorization: Bearer mine", ""},
+		{"GET", "/api/v1/secrets", "localhost", "Authorization:\r\nAccept: */*\r\nAuthorization: Bearer mine", ""},
 		{"GET", "/debug/explain/default/s", "LOCALHOST.", "", ""},
 		{"GET", "/api/v1/namespaces/default/pods/p/exec?command=sh", "[::ffff:127.0.0.1]", "Connection: Upgrade\r\nUpgrade: SPDY/3.1", ""},
 	} {

@@ -65,7 +65,7 @@ func peerUser(remote, local netip.AddrPort) (uid uint32, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("asking whose socket it is: %w", err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written that could be lost
+	defer unix.Close(fd)
 	timeout := unix.NsecToTimeval(diagPatience.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return 0, fmt.Errorf("asking whose socket it is: %w", err)

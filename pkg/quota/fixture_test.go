@@ -16,11 +16,11 @@ type addressed struct {
 func (a addressed) RemoteAddr() net.Addr { return a.remote }
 func (a addressed) LocalAddr() net.Addr  { return a.local }
 
-func mustParse(t testing.TB, address string) netip.AddrPort {
-	t.Helper()
+func mustParse(tb testing.TB, address string) netip.AddrPort {
+	tb.Helper()
 	parsed, err := netip.ParseAddrPort(address)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return parsed
 }

@@ -133,7 +133,7 @@ func TestRecords(t *testing.T) {
 			w.addPods(set, "10.0.0.1")
 		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local"},
 		"the label of another unit": {func(w *world) { w.sets[0].UnitLabel = "west" }, ""},
-		"no owner": {func(w *world) { w.sets[0].Owner, w.sets[0].OwnerUID = "", "" }, ""},
+		"no owner":                  {func(w *world) { w.sets[0].Owner, w.sets[0].OwnerUID = "", "" }, ""},
 		"two addresses of a pod": {func(w *world) {
 			w.pods[1].Addresses = []netip.Addr{addr("fd00::2"), addr("10.0.0.2")}
 		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local\n10.0.0.2 demo-1.demo-svc.default.svc.cluster.local\n" +

@@ -45,7 +45,10 @@ func installCRDs(ctx context.Context, api client.Client, policy CRDPolicy) error
 		if !apierrors.IsNotFound(err) || policy == CRDsOff {
 			return err
 		}
-		if err := api.Create(ctx, crd.DeepCopy(), client.FieldOwner(v1.FieldManager)); err != nil && !apierrors.IsAlreadyExists(err) {
+		// An apply, for the role allows to create these names only, and a plain create names nothing to authorize. Without
+		// force it takes nothing from someone who has made the CRD meanwhile.
+		u := crd.DeepCopy()
+		if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1.FieldManager)); err != nil {
 			return err
 		}
 		return established(ctx, api, crd)

@@ -350,6 +350,10 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *owner, t *temp
 	now := r.clock.Now()
 	refuse := func(some []due) {
 		for _, d := range some {
+			if d.unit == t.by {
+				results[d.unit] = result{err: t.refused, again: t.retryAt}
+				continue
+			}
 			results[d.unit] = result{err: failf(v1.ReasonRejected, "not tried, for the API server has refused this template for unit %s: %s", t.by, tellable(t.refused).message), again: t.retryAt}
 		}
 	}

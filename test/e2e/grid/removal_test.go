@@ -249,7 +249,7 @@ func TestUnitLabel(t *testing.T) {
 	f.node("east")
 	f.node("west")
 	f.apply(strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1))
-	f.apply(deploymentGrid("plain"))
+	f.apply(strings.ReplaceAll(deploymentGrid("plain"), "{app: x}", "{app: other}"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DeploymentGrid", "plain", 2)
 	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})

@@ -76,6 +76,8 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		case field.AdditionalProperties != nil:
 			within = field.AdditionalProperties.Schema
 			kind = "map of " + within.Type + "s"
+		case field.XIntOrString:
+			kind = "integer or string"
 		case field.Items != nil:
 			within = field.Items.Schema
 			kind = "list of " + within.Type + "s"

@@ -20,7 +20,7 @@ func TestDefaults(t *testing.T) {
 		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "", "sync-period": "30",
 		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s", "leader-elect-retry-period": "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
-		"unit-removal-grace": "5m0s", "manage-crds": "true",
+		"unit-removal-grace": "5m0s", "manage-crds": "auto", "allowed-unit-keys": "", "max-units-per-grid": "0",
 	} {
 		f := o.flags.Lookup(name)
 		if f == nil {
@@ -71,6 +71,9 @@ func TestBadCommandLine(t *testing.T) {
 		"--kubeconfig=GOOD --worker=0":   "--worker",
 		"--kubeconfig=GOOD --unit-removal-grace=-1s":         "--unit-removal-grace",
 		"--kubeconfig=GOOD --metrics-bind-address=nonsense":  "--metrics-bind-address",
+		"--kubeconfig=GOOD --manage-crds=maybe":              "neither auto nor off",
+		"--kubeconfig=GOOD --allowed-unit-keys=zone1,a/b/c":  "\"a/b/c\" cannot be the key",
+		"--kubeconfig=GOOD --max-units-per-grid=-1":          "--max-units-per-grid",
 		"--kubeconfig=GOOD --leader-elect-lease-duration=1s": "--leader-elect-lease-duration",
 		"--kubeconfig=GOOD --leader-elect-resource-name=":    "--leader-elect-resource-name",
 	} {

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/flags"
@@ -24,7 +27,9 @@ type options struct {
 
 	worker           int
 	unitRemovalGrace time.Duration
-	manageCRDs       bool
+	manageCRDs       string
+	allowedUnitKeys  string
+	maxUnitsPerGrid  int
 
 	leaderElect bool
 	election    gridcontroller.LeaderElection
@@ -56,7 +61,9 @@ func newOptions() *options {
 	f = o.flags.Section("Grids")
 	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Grids of a kind that are worked on at once.")
 	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute, "How long a unit's workload outlives the last node of the unit: a node may come back, or register again without its labels.")
-	f.BoolVar(&o.manageCRDs, "manage-crds", true, "Install the CRDs of the grids at the start, or update them. --manage-crds=false waits until someone else has.")
+	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and let the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait until someone else has installed them.")
+	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, with commas between them. Empty: any.")
+	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Most units that one grid may have; of one that has more nothing is changed. 0: any number.")
 
 	f = o.flags.Section("Leader election")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let one of several replicas work, the holder of a Lease, and the others wait for its end.")
@@ -100,13 +107,32 @@ func (o *options) config() (gridcontroller.Config, error) {
 		return none, errors.New("--worker must be greater than 0")
 	case o.unitRemovalGrace < 0:
 		return none, errors.New("--unit-removal-grace must not be less than 0")
+	case o.maxUnitsPerGrid < 0:
+		return none, errors.New("--max-units-per-grid must not be less than 0")
 	}
 	config := gridcontroller.Config{
 		Workers:          o.worker,
 		UnitRemovalGrace: o.unitRemovalGrace,
-		ManageCRDs:       o.manageCRDs,
+		Limits:           gridcontroller.Limits{UnitsPerGrid: o.maxUnitsPerGrid},
 		HealthAddress:    o.healthAddress,
 		MetricsAddress:   o.metricsAddress,
+	}
+	switch o.manageCRDs {
+	case "auto", "true": // true and false are from before there was anything else
+		config.CRDs = gridcontroller.CRDsAuto
+	case "off", "false":
+		config.CRDs = gridcontroller.CRDsOff
+	default:
+		return none, fmt.Errorf("--manage-crds: %q is neither auto nor off", o.manageCRDs)
+	}
+	for key := range strings.SplitSeq(o.allowedUnitKeys, ",") {
+		if key = strings.TrimSpace(key); key == "" {
+			continue
+		}
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			return none, fmt.Errorf("--allowed-unit-keys: %q cannot be the key of a label: %s", key, problems[0])
+		}
+		config.Limits.UnitKeys = append(config.Limits.UnitKeys, key)
 	}
 	for name, address := range map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress} {
 		if address == "0" {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever logs users in to their clusters
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,35 +24,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/version"
 )
 
-// gridKind is a kind of grid, as users name it.
-type gridKind struct {
-	kind, plural, singular, short string
-	// child is what it is made of.
-	child schema.GroupVersionKind
-	list  func() client.ObjectList
-}
-
-var (
-	apps  = schema.GroupVersion{Group: "apps", Version: "v1"}
-	kinds = []gridKind{
-		{"DeploymentGrid", "deploymentgrids", "deploymentgrid", "dg", apps.WithKind("Deployment"), func() client.ObjectList { return &v1.DeploymentGridList{} }},
-		{"StatefulSetGrid", "statefulsetgrids", "statefulsetgrid", "ssg", apps.WithKind("StatefulSet"), func() client.ObjectList { return &v1.StatefulSetGridList{} }},
-		{"DaemonSetGrid", "daemonsetgrids", "daemonsetgrid", "dsg", apps.WithKind("DaemonSet"), func() client.ObjectList { return &v1.DaemonSetGridList{} }},
-		{"ServiceGrid", "servicegrids", "servicegrid", "sg", corev1.SchemeGroupVersion.WithKind("Service"), func() client.ObjectList { return &v1.ServiceGridList{} }},
-	}
-)
-
 // kindOf finds a kind by what a user may call it: deploymentgrids, deploymentgrid, dg, with the group or without.
-func kindOf(name string) (gridKind, error) {
+func kindOf(name string) (v1.GridKind, error) {
 	var names []string
 	lower := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(name, "."+v1.GroupName), "."+v1.GroupVersion.Version))
-	for _, k := range kinds {
-		if slices.Contains([]string{k.plural, k.singular, k.short}, lower) {
+	for _, k := range v1.Kinds {
+		if slices.Contains([]string{k.Plural, k.Singular, k.Short}, lower) {
 			return k, nil
 		}
-		names = append(names, fmt.Sprintf("%s (%s)", k.plural, k.short))
+		names = append(names, fmt.Sprintf("%s (%s)", k.Plural, k.Short))
 	}
-	return gridKind{}, usageError{fmt.Errorf("%q is no kind of grid; there are %s", name, strings.Join(names, ", "))}
+	return v1.GridKind{}, usageError{fmt.Errorf("%q is no kind of grid; there are %s", name, strings.Join(names, ", "))}
 }
 
 // loader reads the kubeconfig, as kubectl does.
@@ -97,9 +78,9 @@ func (c *command) connect() (cluster, string, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
-	for _, k := range kinds {
-		mapper.Add(k.child, meta.RESTScopeNamespace)
-		mapper.Add(v1.GroupVersion.WithKind(k.kind), meta.RESTScopeNamespace)
+	for _, k := range v1.Kinds {
+		mapper.Add(k.Child, meta.RESTScopeNamespace)
+		mapper.Add(v1.GroupVersion.WithKind(k.Kind), meta.RESTScopeNamespace)
 	}
 	api, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
@@ -158,9 +139,9 @@ func (c cluster) nodes(ctx context.Context) (map[string]topology.Labels, error) 
 }
 
 // children are the objects of one kind that are labelled as children of grids, by namespace and name.
-func (c cluster) children(ctx context.Context, k gridKind, namespace string) (map[string]map[string]*metav1.PartialObjectMetadata, error) {
+func (c cluster) children(ctx context.Context, k v1.GridKind, namespace string) (map[string]map[string]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(k.child.GroupVersion().WithKind(k.child.Kind + "List"))
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
 	if err := c.api.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector}); err != nil {
 		return nil, err
 	}

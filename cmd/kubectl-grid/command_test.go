@@ -172,8 +172,8 @@ ServiceGrid echo zone1 <all> - - - Ready: Service echo-svc for 2 units`
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}
 	o = call(t, shop(), "status", "dg/echo", "-o", "wide", "--problems")
-	want = `KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD STATE
-DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available`
+	want = `KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE
+DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west - Progressing: 1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes are available`
 	if o.code != exitProblems || squeeze(o.stdout) != want {
 		t.Errorf("got %d\n%s\n%s", o.code, o.stdout, o.stderr)
 	}

@@ -26,7 +26,7 @@ func (c *command) completeGrids(cmd *cobra.Command, args []string, word string) 
 		if err != nil || strings.Contains(args[0], "/") {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names := slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.kind)), func(name string) bool { return slices.Contains(args[1:], name) })
+		names := slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.Kind)), func(name string) bool { return slices.Contains(args[1:], name) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 	if kind, _, ok := strings.Cut(word, "/"); ok {
@@ -34,15 +34,15 @@ func (c *command) completeGrids(cmd *cobra.Command, args []string, word string) 
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names := c.names(cmd, v1.GroupVersion.WithKind(k.kind))
+		names := c.names(cmd, v1.GroupVersion.WithKind(k.Kind))
 		for i := range names {
 			names[i] = kind + "/" + names[i]
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 	var plurals []string
-	for _, k := range kinds {
-		plurals = append(plurals, k.plural)
+	for _, k := range v1.Kinds {
+		plurals = append(plurals, k.Plural)
 	}
 	return plurals, cobra.ShellCompDirectiveNoFileComp
 }
@@ -56,7 +56,7 @@ func (c *command) completeServices(cmd *cobra.Command, args []string, word strin
 	if kind, _, ok := strings.Cut(word, "/"); ok {
 		prefix = kind + "/"
 		if k, err := kindOf(kind); err == nil {
-			services = v1.GroupVersion.WithKind(k.kind)
+			services = v1.GroupVersion.WithKind(k.Kind)
 		}
 	}
 	names := c.names(cmd, services)

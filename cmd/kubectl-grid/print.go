@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	// none and all stand in a table for what is not there, and for every unit.
+	// none and all are in a table for what is not there, and for every unit.
 	none = "<none>"
 	all  = "<all>"
+	// others stands for the units that a large status only counts.
+	others = "<others>"
 	// namedNodes is how many nodes a table names before it only counts.
 	namedNodes = 3
 )
@@ -75,7 +77,7 @@ func printGrids(out io.Writer, grids []gridview.Grid, output format, namespaces 
 	}
 	header := []string{"KIND", "GRID", "KEY", "UNIT", "DESIRED", "READY", "UPDATED"}
 	if output == formatWide {
-		header = append(header, "AVAILABLE", "NODES", "TEMPLATE", "CHILD")
+		header = append(header, "AVAILABLE", "NODES", "TEMPLATE", "CHILD", "OTHERS OWN")
 	}
 	if namespaces {
 		header = append([]string{"NAMESPACE"}, header...)
@@ -85,14 +87,14 @@ func printGrids(out io.Writer, grids []gridview.Grid, output format, namespaces 
 		add := func(unit string, cells []string, child, state string) {
 			row := append([]string{g.Kind, g.Name, g.Key, unit}, cells[:3]...)
 			if output == formatWide {
-				row = append(row, cells[3], cells[4], cells[5], child)
+				row = append(row, cells[3], cells[4], cells[5], child, cells[6])
 			}
 			if namespaces {
 				row = append([]string{g.Namespace}, row...)
 			}
 			rows = append(rows, append(row, state))
 		}
-		blank := []string{"-", "-", "-", "-", "-", "-"}
+		blank := []string{"-", "-", "-", "-", "-", "-", "-"}
 		switch {
 		case g.Problem != "" && len(g.Units) == 0 && g.Service == "":
 			add(none, blank, "-", g.Problem)
@@ -114,7 +116,13 @@ func printGrids(out io.Writer, grids []gridview.Grid, output format, namespaces 
 			if u.Problem != "" {
 				state += ": " + u.Problem
 			}
-			add(u.Name, []string{number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template}, u.Child, state)
+			add(u.Name, []string{number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template, orDash(u.Others)}, u.Child, state)
+		}
+		if g.UnlistedReady > 0 {
+			add(others, blank, "-", fmt.Sprintf("Ready: %s", count(int(g.UnlistedReady), "unit")))
+		}
+		if g.Unlisted > 0 {
+			add(others, blank, "-", fmt.Sprintf("Not ready: %s that the status has no room for", count(int(g.Unlisted), "unit")))
 		}
 	}
 	return printTable(out, rows)

@@ -31,7 +31,7 @@ type statusOptions struct {
 	problems      bool
 	output        format
 	// kinds are those to ask for, names the grids of the one kind; none for all.
-	kinds []gridKind
+	kinds []v1.GridKind
 	names []string
 }
 
@@ -61,7 +61,7 @@ func newStatusCommand(c *command) *cobra.Command {
 
 // parse reads the arguments as kubectl get does.
 func (o *statusOptions) parse(_ *cobra.Command, args []string) error {
-	o.kinds, o.names = kinds, nil
+	o.kinds, o.names = v1.Kinds, nil
 	if len(args) == 0 {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (o *statusOptions) parse(_ *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	o.kinds, o.names = []gridKind{k}, args[1:]
+	o.kinds, o.names = []v1.GridKind{k}, args[1:]
 	if hasName {
 		if name == "" || len(args) > 1 {
 			return fmt.Errorf("give one KIND/NAME, or KIND and then names: %s", strings.Join(args, " "))
@@ -125,8 +125,8 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 
 // foundGrid is a grid and its kind.
 type foundGrid struct {
-	kind gridKind
-	grid client.Object
+	kind v1.GridKind
+	grid v1.Object
 }
 
 // find reads the grids that were asked for, in order.
@@ -134,19 +134,19 @@ func (o *statusOptions) find(ctx context.Context, cluster cluster, namespace str
 	var found []foundGrid
 	served := false
 	for _, k := range o.kinds {
-		list := k.list()
+		list := k.NewList()
 		err := cluster.api.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector})
 		if isNotServed(err) && len(o.kinds) > 1 {
 			continue // a controller before ours brought no DaemonSetGrid
 		}
 		if err != nil {
-			return nil, fmt.Errorf("asking for %s: %w", k.plural, explain(err))
+			return nil, fmt.Errorf("asking for %s: %w", k.Plural, explain(err))
 		}
 		served = true
 		err = meta.EachListItem(list, func(item runtime.Object) error {
-			grid, ok := item.(client.Object)
+			grid, ok := item.(v1.Object)
 			if !ok {
-				return fmt.Errorf("%T is no object", item)
+				return fmt.Errorf("%T is no grid", item)
 			}
 			if len(o.names) == 0 || slices.Contains(o.names, grid.GetName()) {
 				found = append(found, foundGrid{k, grid})
@@ -154,7 +154,7 @@ func (o *statusOptions) find(ctx context.Context, cluster cluster, namespace str
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("asking for %s: %w", k.plural, err)
+			return nil, fmt.Errorf("asking for %s: %w", k.Plural, err)
 		}
 	}
 	if !served {
@@ -162,7 +162,7 @@ func (o *statusOptions) find(ctx context.Context, cluster cluster, namespace str
 	}
 	for _, name := range o.names {
 		if !slices.ContainsFunc(found, func(f foundGrid) bool { return f.grid.GetName() == name }) {
-			return nil, fmt.Errorf("%s %q not found in namespace %s", o.kinds[0].plural, name, namespace)
+			return nil, fmt.Errorf("%s %q not found in namespace %s", o.kinds[0].Plural, name, namespace)
 		}
 	}
 	slices.SortStableFunc(found, func(a, b foundGrid) int {
@@ -171,9 +171,9 @@ func (o *statusOptions) find(ctx context.Context, cluster cluster, namespace str
 	return found, nil
 }
 
-func kindOrder(a, b gridKind) int {
-	index := func(k gridKind) int {
-		return slices.IndexFunc(kinds, func(other gridKind) bool { return other.kind == k.kind })
+func kindOrder(a, b v1.GridKind) int {
+	index := func(k v1.GridKind) int {
+		return slices.IndexFunc(v1.Kinds, func(other v1.GridKind) bool { return other.Kind == k.Kind })
 	}
 	return cmp.Compare(index(a), index(b))
 }
@@ -184,7 +184,7 @@ func (c cluster) statuses(ctx context.Context, namespace string, found []foundGr
 		return nil
 	}
 	var nodes map[string]topology.Labels
-	if slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.kind != "ServiceGrid" }) {
+	if slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.Kind != "ServiceGrid" }) {
 		var err error
 		if nodes, err = c.nodes(ctx); err != nil {
 			c.warn("units are those that the controller has told of: %s", whyNot(err))
@@ -193,14 +193,14 @@ func (c cluster) statuses(ctx context.Context, namespace string, found []foundGr
 	children := map[string]map[string]map[string]*metav1.PartialObjectMetadata{}
 	grids := make([]gridview.Grid, 0, len(found))
 	for _, f := range found {
-		if _, asked := children[f.kind.kind]; !asked {
+		if _, asked := children[f.kind.Kind]; !asked {
 			var err error
-			if children[f.kind.kind], err = c.children(ctx, f.kind, namespace); err != nil {
-				c.warn("not compared with the %ss that there are: %s", f.kind.child.Kind, whyNot(err))
+			if children[f.kind.Kind], err = c.children(ctx, f.kind, namespace); err != nil {
+				c.warn("not compared with the %ss that there are: %s", f.kind.Child.Kind, whyNot(err))
 			}
 		}
 		s := gridview.Surroundings{Nodes: nodes, Now: time.Now()}
-		if known := children[f.kind.kind]; known != nil {
+		if known := children[f.kind.Kind]; known != nil {
 			s.Children = known[f.grid.GetNamespace()]
 			if s.Children == nil {
 				s.Children = map[string]*metav1.PartialObjectMetadata{}
@@ -210,35 +210,22 @@ func (c cluster) statuses(ctx context.Context, namespace string, found []foundGr
 			grids = append(grids, gridview.Service(grid, s))
 			continue
 		}
-		spec, status := f.workload()
+		spec, status := v1.Workload(f.grid)
 		var err error
 		if s.Pods, err = c.pods(ctx, f.grid.GetNamespace(), spec, status); err != nil {
-			c.warn("not said why pods of %s %s are not ready: %s", f.kind.kind, f.grid.GetName(), whyNot(err))
+			c.warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), whyNot(err))
 		}
-		grids = append(grids, gridview.Workloads(f.kind.kind, f.kind.child.Kind, f.grid, spec, status, s))
+		grids = append(grids, gridview.Workloads(f.kind, f.grid, s))
 	}
 	return grids
 }
 
-// workload is the spec and the status of a grid that is no ServiceGrid.
-func (f foundGrid) workload() (*v1.WorkloadGridSpec, *v1.WorkloadGridStatus) {
-	switch grid := f.grid.(type) {
-	case *v1.DeploymentGrid:
-		return &grid.Spec, &grid.Status
-	case *v1.StatefulSetGrid:
-		return &grid.Spec, &grid.Status
-	case *v1.DaemonSetGrid:
-		return &grid.Spec, &grid.Status
-	}
-	return &v1.WorkloadGridSpec{}, &v1.WorkloadGridStatus{}
-}
-
-// pods are those that the templates of units with missing pods select; none if no unit lacks one.
+// pods are those that the templates of units that are not ready select; none if all are.
 func (c cluster) pods(ctx context.Context, namespace string, spec *v1.WorkloadGridSpec, status *v1.WorkloadGridStatus) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	asked := map[string]bool{}
 	for _, state := range status.States {
-		if state.ReadyReplicas >= state.Replicas || asked[state.Template] {
+		if state.Phase == v1.UnitReady || asked[state.Template] {
 			continue
 		}
 		asked[state.Template] = true

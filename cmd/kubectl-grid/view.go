@@ -64,7 +64,7 @@ func serviceArgument(argument string) (kind, name string, err error) {
 	case prefix == "svc" || prefix == "service" || prefix == "services":
 		return "Service", name, nil
 	}
-	if k, err := kindOf(prefix); err != nil || k.kind != "ServiceGrid" {
+	if k, err := kindOf(prefix); err != nil || k.Kind != "ServiceGrid" {
 		return "", "", fmt.Errorf("%q is neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)", argument)
 	}
 	return "ServiceGrid", name, nil

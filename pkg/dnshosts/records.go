@@ -150,6 +150,10 @@ func (v *View) counts(set *Set, key, unit string) bool {
 		return false
 	case unit == "", set.NodeSelector[key] != unit:
 		return false
+	case set.UnitLabel != "":
+		if set.UnitLabel != unit {
+			return false
+		}
 	case set.Name != set.Owner+"-"+unit:
 		// Not a name that a grid gives: what its pods should be called is anyone's guess.
 		return false

@@ -127,7 +127,14 @@ func TestRecords(t *testing.T) {
 			}
 			w.sets = w.sets[1:]
 		}, "10.0.1.1 a.b-0.demo-svc.default.svc.cluster.local\n10.0.1.2 axb-0.demo-svc.default.svc.cluster.local"},
-		"no owner": {func(w *world) { w.sets[0].Owner, w.sets[0].OwnerUID = "", "" }, ""},
+		"a name of another kind, for the unit's is none": {func(w *world) {
+			set := unitSet("demo", "zone1", "east", 1)
+			set.Name, set.UnitLabel = "demo-e-ast-0123abcd", "east"
+			w.sets, w.pods = []*Set{set}, nil
+			w.addPods(set, "10.0.0.1")
+		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local"},
+		"the label of another unit": {func(w *world) { w.sets[0].UnitLabel = "west" }, ""},
+		"no owner":                  {func(w *world) { w.sets[0].Owner, w.sets[0].OwnerUID = "", "" }, ""},
 		"two addresses of a pod": {func(w *world) {
 			w.pods[1].Addresses = []netip.Addr{addr("fd00::2"), addr("10.0.0.2")}
 		}, "10.0.0.1 demo-0.demo-svc.default.svc.cluster.local\n10.0.0.2 demo-1.demo-svc.default.svc.cluster.local\n" +

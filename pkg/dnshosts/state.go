@@ -44,6 +44,8 @@ type Set struct {
 	// label cannot hold it.
 	GridLabel, KeyLabel, Key string
 	ServiceName              string
+	// UnitLabel is the label grid-unit. A controller before ours writes none.
+	UnitLabel string
 	// NodeSelector is that of the pods.
 	NodeSelector map[string]string
 	// Start is the first ordinal, Replicas the number of them.
@@ -102,6 +104,7 @@ func setOf(o *wire.Object) (*Set, error) {
 	set := &Set{
 		Namespace: object.Namespace, Name: object.Name, UID: object.UID,
 		GridLabel: object.Labels[v1.LabelGridSelector], KeyLabel: object.Labels[v1.LabelGridUniqKey],
+		UnitLabel:    object.Labels[v1.LabelGridUnit],
 		Key:          object.Annotations[v1.AnnotationGridUniqKey],
 		ServiceName:  object.Spec.ServiceName,
 		NodeSelector: object.Spec.Template.Spec.NodeSelector,
@@ -128,15 +131,15 @@ func (s *Set) equal(other *Set) bool {
 
 // comparableSet is a Set without its map.
 type comparableSet struct {
-	namespace, name, owner, grid, keyLabel, key, service string
-	uid, ownerUID                                        types.UID
-	start, replicas                                      int32
-	terminating                                          bool
+	namespace, name, owner, grid, keyLabel, key, service, unit string
+	uid, ownerUID                                              types.UID
+	start, replicas                                            int32
+	terminating                                                bool
 }
 
 func (s *Set) comparable() comparableSet {
 	return comparableSet{
-		s.Namespace, s.Name, s.Owner, s.GridLabel, s.KeyLabel, s.Key, s.ServiceName,
+		s.Namespace, s.Name, s.Owner, s.GridLabel, s.KeyLabel, s.Key, s.ServiceName, s.UnitLabel,
 		s.UID, s.OwnerUID, s.Start, s.Replicas, s.Terminating,
 	}
 }

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,147 +12,150 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// child is what is kept of a live child.
+// child is what is kept of a live child. One of a cache is shared, and not to be changed.
 type child struct {
 	name, uid, resourceVersion string
 	deleting                   bool
-	// grid is the label that names the grid, controller the owner that manages the child, if any.
-	grid       string
+	// grid is the label that names the grid, unit the one that names the unit, or for want of it what the name says of
+	// it; controller is the owner that manages the child, if any.
+	grid, unit string
 	controller *metav1.OwnerReference
-	// owned is the part of the child that our field manager owns, as JSON; see project.
-	owned string
+	// applied is the digest of what was last applied, which stands in an annotation that our field manager owns.
+	applied string
+	// fields is a hash of which fields our manager owns, owned one of those and of their values.
+	fields, owned string
 	// legacy: a controller of the same name, which updated instead of applying, owns fields of it.
-	legacy   bool
+	legacy bool
+	// ownsReplicas: spec.replicas is among the fields that our manager owns.
+	ownsReplicas bool
+	// others says which fields of the spec others own; empty if none.
+	others   string
 	progress progress
 	// observed: the child's own controller has seen its current spec.
 	observed bool
+	// tree are the fields that our manager owns, as owns reads them. A child of a cache has none.
+	tree map[string]any
 }
 
-// condensed is the key under which a child in a cache carries what condense has made of it.
+// condensed is the key under which an object in a cache carries the *child that condense has made of it.
 const condensed = "condensed"
 
 // ownedParts are the parts of an object that are applied.
 var ownedParts = [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "ownerReferences"}, {"spec"}}
 
-// condense reduces a live object to what child needs, so that a thousand of them are a small cache. It may be
-// called again with its result.
-func (k kind) condense(u *unstructured.Unstructured) error {
-	if _, done := u.Object[condensed]; done {
-		return nil
+// transform replaces an object that comes into a cache by what is needed of it, so that thousands of them are a small
+// cache. It may be called again with its result.
+func (k kind) transform(object any) (any, error) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return object, nil
 	}
-	fields, legacy, err := appliedFields(u.GetManagedFields())
+	c, err := k.childOf(u)
 	if err != nil {
-		return fmt.Errorf("managedFields of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+		return nil, err
 	}
-	owned := map[string]any{}
-	for _, path := range ownedParts {
-		tree := fields
-		for _, field := range path {
-			tree = subtree(tree["f:"+field])
-		}
-		value, found, err := unstructured.NestedFieldNoCopy(u.Object, path...)
-		if err == nil && found && len(tree) > 0 {
-			owned[path[len(path)-1]] = project(value, tree)
-		}
-	}
-	text, err := json.Marshal(owned)
-	if err != nil {
-		return fmt.Errorf("%s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
-	}
-	c := map[string]any{"owned": string(text), "legacy": legacy}
-	if k.progress != nil {
-		spec, _ := u.Object["spec"].(map[string]any)
-		status, _ := u.Object["status"].(map[string]any)
-		p := k.progress(spec, status)
-		c["replicas"], c["updated"], c["ready"], c["available"] = p.replicas, p.updated, p.ready, p.available
-		c["complete"] = p.complete
-		c["observed"] = integer(status, "observedGeneration") >= u.GetGeneration()
-	} else {
-		c["complete"], c["observed"] = true, true
-	}
+	c.tree = nil
 	small := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c}}
 	small.SetName(u.GetName())
 	small.SetNamespace(u.GetNamespace())
 	small.SetUID(u.GetUID())
 	small.SetResourceVersion(u.GetResourceVersion())
-	small.SetDeletionTimestamp(u.GetDeletionTimestamp())
 	small.SetOwnerReferences(u.GetOwnerReferences())
-	if grid, ok := u.GetLabels()[v1.LabelGridSelector]; ok {
-		small.SetLabels(map[string]string{v1.LabelGridSelector: grid})
+	if c.grid != "" {
+		small.SetLabels(map[string]string{v1.LabelGridSelector: c.grid})
 	}
-	u.Object = small.Object
-	return nil
+	return small, nil
 }
 
-// transform is condense for a cache.
-func (k kind) transform(object any) (any, error) {
-	if u, ok := object.(*unstructured.Unstructured); ok {
-		return u, k.condense(u)
-	}
-	return object, nil
-}
-
-// appliedFields is the tree of fields that our field manager has applied.
-func appliedFields(entries []metav1.ManagedFieldsEntry) (fields map[string]any, legacy bool, err error) {
-	fields = map[string]any{}
-	for _, entry := range entries {
-		if entry.Manager != FieldManager || entry.Subresource != "" {
-			continue
-		}
-		if entry.Operation != metav1.ManagedFieldsOperationApply {
-			legacy = true
-			continue
-		}
-		if entry.FieldsV1 == nil {
-			return nil, false, errors.New("an entry without fields")
-		}
-		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields); err != nil {
-			return nil, false, err
-		}
-	}
-	return fields, legacy, nil
-}
-
-// childOf reads a live object, or one of a cache. It changes the object.
+// childOf reads a live object, or one of a cache.
 func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
-	if err := k.condense(u); err != nil {
-		return nil, err
-	}
-	content, ok := u.Object[condensed].(map[string]any)
-	if !ok {
-		return nil, fmt.Errorf("%s %s/%s was not condensed", u.GetKind(), u.GetNamespace(), u.GetName())
+	if c, ok := u.Object[condensed].(*child); ok {
+		return c, nil
 	}
 	c := &child{
 		name: u.GetName(), uid: string(u.GetUID()), resourceVersion: u.GetResourceVersion(),
 		deleting:   u.GetDeletionTimestamp() != nil,
 		grid:       u.GetLabels()[v1.LabelGridSelector],
 		controller: metav1.GetControllerOf(u),
-		progress: progress{
-			replicas: integer(content, "replicas"), updated: integer(content, "updated"),
-			ready: integer(content, "ready"), available: integer(content, "available"),
-		},
+		progress:   progress{complete: true},
+		observed:   true,
 	}
-	c.owned, _ = content["owned"].(string)
-	c.legacy, _ = content["legacy"].(bool)
-	c.progress.complete, _ = content["complete"].(bool)
-	c.observed, _ = content["observed"].(bool)
+	if err := c.readManagedFields(u); err != nil {
+		return nil, fmt.Errorf("managedFields of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+	}
+	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationAppliedDigest] != nil {
+		c.applied = u.GetAnnotations()[v1.AnnotationAppliedDigest]
+	}
+	_, c.ownsReplicas = at(c.tree, "spec")["f:replicas"]
+	c.unit = v1.UnitOf(u, c.grid)
+	c.others = v1.ForeignFields(u.GetManagedFields())
+	if k.progress != nil {
+		spec, _ := u.Object["spec"].(map[string]any)
+		status, _ := u.Object["status"].(map[string]any)
+		c.progress = k.progress(spec, status)
+		c.observed = integer(status, "observedGeneration") >= u.GetGeneration()
+	}
 	return c, nil
 }
 
-// is tells whether what our field manager owns of the child is what is desired.
-func (c *child) is(d *desired) bool {
-	if c.legacy {
-		return false
+// readManagedFields notes which fields our field manager has applied, and hashes of them.
+func (c *child) readManagedFields(u *unstructured.Unstructured) error {
+	hash := sha256.New()
+	c.tree = map[string]any{}
+	for _, entry := range u.GetManagedFields() {
+		if entry.Manager != v1.FieldManager || entry.Subresource != "" {
+			continue
+		}
+		if entry.Operation != metav1.ManagedFieldsOperationApply {
+			c.legacy = true
+			continue
+		}
+		if entry.FieldsV1 == nil {
+			return errors.New("an entry without fields")
+		}
+		raw := entry.FieldsV1.GetRawBytes()
+		if err := json.Unmarshal(raw, &c.tree); err != nil {
+			return err
+		}
+		hash.Write(raw)
 	}
-	var owned map[string]any
-	if err := json.Unmarshal([]byte(c.owned), &owned); err != nil {
-		return false
-	}
-	want := map[string]any{}
+	c.fields = string(hash.Sum(nil)[:16])
 	for _, path := range ownedParts {
-		if value, found, err := unstructured.NestedFieldNoCopy(d.object.Object, path...); err == nil && found {
-			want[path[len(path)-1]] = value
+		value, found, err := unstructured.NestedFieldNoCopy(u.Object, path...)
+		tree := at(c.tree, path...)
+		if err != nil || !found || len(tree) == 0 {
+			continue
+		}
+		text, err := json.Marshal(project(value, tree))
+		if err != nil {
+			return err
+		}
+		hash.Write(text)
+	}
+	c.owned = string(hash.Sum(nil)[:16])
+	return nil
+}
+
+// at is what is below a path of a tree of managedFields.
+func at(tree map[string]any, path ...string) map[string]any {
+	for _, field := range path {
+		tree = subtree(tree["f:"+field])
+	}
+	return tree
+}
+
+// is reports whether the child is what is desired, as far as it tells by itself: the digest says that this was applied
+// last, and that all of it is still ours, and nothing else, says that nobody has changed it since. It needs a child that
+// was read from the API server.
+func (c *child) is(d *desired) bool {
+	if c.legacy || c.applied != d.digest {
+		return false
+	}
+	for _, path := range ownedParts {
+		value, _, err := unstructured.NestedFieldNoCopy(d.object.Object, path...)
+		if err != nil || !owns(value, at(c.tree, path...)) {
+			return false
 		}
 	}
-	return covers(want, owned, false)
+	return true
 }

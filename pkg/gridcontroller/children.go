@@ -16,9 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,7 +46,8 @@ type cluster struct {
 // childMemory is what is remembered of one child between reconciliations. Losing it costs a comparison, or an apply
 // that changes nothing, per child. One reconciliation at a time uses it.
 type childMemory struct {
-	// same is the pair of what was desired and what was owned that were last found to be the same.
+	// same is the pair of what was desired and what was owned that were last found to be the same. As long as this is
+	// desired, owning anything else is drift.
 	same struct{ desired, owned string }
 	// applied is the last apply.
 	applied struct {
@@ -56,20 +55,30 @@ type childMemory struct {
 		at                      time.Time
 	}
 	// failure is the last problem of an attempt to sync, with what was desired; nil after a success.
-	failure *problem
+	failure error
 	failed  string
 	retries int
 	retryAt time.Time
+	// taken: another grid has the name that the child would have first.
+	taken bool
+	// mark is what was last seen of the child's progress, progressAt when that was new.
+	mark       string
+	progressAt time.Time
+	// pod is what was found of the pods of a child that makes no progress, at podAt.
+	pod   string
+	podAt time.Time
 }
 
 // result is what came of the sync of one child.
 type result struct {
 	// child is the live child as far as it is known; nil if there is none, or it is not the grid's.
 	child *child
-	// problem is why it is not as desired.
-	problem *problem
+	// err is why it is not as desired.
+	err error
 	// applied: something was written.
 	applied bool
+	// handedOver is with how many replicas the child stays, whose template says nothing of them any more.
+	handedOver string
 	// again is when to look again, if no event will tell; zero if one will.
 	again time.Time
 }
@@ -78,14 +87,14 @@ type result struct {
 func (c *cluster) sync(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) result {
 	r := c.attempt(ctx, k, o, d, m)
 	now := c.clock.Now()
-	if r.problem == nil {
+	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
 		return r
 	}
 	if m.failed != d.digest {
 		m.retries = 0
 	}
-	m.failure, m.failed = r.problem, d.digest
+	m.failure, m.failed = r.err, d.digest
 	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
 	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
 	m.retries++
@@ -98,7 +107,7 @@ func (c *cluster) sync(ctx context.Context, k kind, o *owner, d *desired, m *chi
 func (c *cluster) settled(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) (result, bool) {
 	live, err := c.get(ctx, c.cache, k, d.object.GetNamespace(), d.object.GetName())
 	if err != nil {
-		return result{problem: problemf(v1.ReasonSyncFailed, "%v", err)}, false
+		return result{err: failf(v1.ReasonSyncFailed, "%v", err)}, false
 	}
 	mine := live
 	if live != nil && !live.ownedBy(o) {
@@ -110,7 +119,7 @@ func (c *cluster) settled(ctx context.Context, k kind, o *owner, d *desired, m *
 		return result{child: mine}, true
 	}
 	if m.failure != nil && m.failed == d.digest && now.Before(m.retryAt) {
-		return result{child: mine, problem: m.failure, again: m.retryAt}, true
+		return result{child: mine, err: m.failure, again: m.retryAt}, true
 	}
 	if mine != nil && mine.deleting {
 		// Its end is an event.
@@ -133,22 +142,43 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *
 		live, err = c.get(ctx, c.live, k, namespace, name)
 	}
 	if err != nil {
-		return result{problem: c.explain(k, name, err)}
+		return result{err: c.explain(k, name, err)}
 	}
+	adopted := false
 	if live != nil {
-		if p := c.mayTake(ctx, k, o, live); p != nil {
-			return result{problem: p}
+		if err := c.mayTake(ctx, k, o, live); errors.Is(err, errLeftOver) {
+			// Its end is an event, unless it was known under another label.
+			return result{again: c.clock.Now().Add(cacheLag)}
+		} else if err != nil {
+			return result{err: err}
 		}
+		adopted = !live.ownedBy(o)
 		if live.deleting {
 			return result{child: live, again: c.clock.Now().Add(cacheLag)}
+		}
+		if live.tree == nil && live.applied == d.digest && m.same.desired != d.digest {
+			// By the digest there is nothing to apply. Whether somebody has changed it since, its managedFields tell.
+			if live, err = c.get(ctx, c.live, k, namespace, name); err != nil || live == nil || !live.ownedBy(o) {
+				return result{err: err, again: c.clock.Now().Add(cacheLag)}
+			}
 		}
 		if m.sameAs(live, d) {
 			return result{child: live}
 		}
-		if live.legacy {
-			if err := c.takeOver(ctx, k, namespace, name); err != nil {
-				return result{child: live, problem: c.explain(k, name, err)}
+		if live.legacy || adopted {
+			taken, err := c.takeOver(ctx, k, namespace, name, adopted)
+			if err != nil {
+				return result{child: live, err: c.explain(k, name, err)}
 			}
+			if taken != nil {
+				live = taken
+			}
+		}
+	}
+	handedOver := ""
+	if live != nil && live.ownsReplicas && !d.hasReplicas() {
+		if handedOver, err = c.handOver(ctx, k, namespace, live); err != nil {
+			return result{child: live, err: c.explain(k, name, err)}
 		}
 	}
 	applied, err := c.apply(ctx, k, d, live)
@@ -156,55 +186,66 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *
 		if live != nil && !live.ownedBy(o) {
 			live = nil
 		}
-		return result{child: live, problem: c.explain(k, name, err)}
+		return result{child: live, err: c.explain(k, name, err)}
 	}
-	// Whatever is still different is the API server's way of writing what is desired.
+	// However the API server, and its webhooks, have written it: this is what came of what is desired.
+	d.shape.learn(applied)
 	m.same.desired, m.same.owned = d.digest, applied.owned
 	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
-		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.child.Kind, "created", live == nil)
+		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
 	}
-	return result{child: applied, applied: changed}
+	return result{child: applied, applied: changed, handedOver: handedOver}
 }
 
 // get returns nil if there is no such child.
 func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace, name string) (*child, error) {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.child)
+	u.SetGroupVersionKind(k.Child)
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // none is an answer
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", k.child.Kind, name, err)
+		return nil, fmt.Errorf("reading %s %s: %w", k.Child.Kind, name, err)
 	}
 	return k.childOf(u)
 }
 
+var (
+	// errTaken is that another grid has the name.
+	errTaken = errors.New("the name is taken")
+	// errLeftOver is that a child of a deleted grid of this name is still there; the garbage collector removes it.
+	errLeftOver = errors.New("left over")
+)
+
 // mayTake says why a live object must not be made the grid's child; nil if it is, or may be adopted.
-func (c *cluster) mayTake(ctx context.Context, k kind, o *owner, live *child) *problem {
+func (c *cluster) mayTake(ctx context.Context, k kind, o *owner, live *child) error {
 	if live.ownedBy(o) {
 		return nil
 	}
 	if by := live.controller; by != nil {
 		if by.Kind == o.kind && by.Name == o.name {
-			return problemf(v1.ReasonNameConflict, "%s %s is left over from a %s of this name that was deleted, and has not been removed yet; it is waited for", k.child.Kind, live.name, o.kind)
+			return errLeftOver
 		}
-		return problemf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s; give one of the two grids another name", k.child.Kind, live.name, by.Kind, by.Name)
+		if strings.HasPrefix(by.APIVersion, v1.GroupName+"/") {
+			return fmt.Errorf("%w: %w", errTaken, failf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s", k.Child.Kind, live.name, by.Kind, by.Name))
+		}
+		return failf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s; give the grid, or what that makes, another name", k.Child.Kind, live.name, by.Kind, by.Name)
 	}
 	if live.grid != o.name {
-		return problemf(v1.ReasonNameConflict, "%s %s exists already and was not made by this grid; delete or rename it, or label it %s=%s to have it adopted",
-			k.child.Kind, live.name, v1.LabelGridSelector, o.name)
+		return failf(v1.ReasonNameConflict, "%s %s exists already and was not made by this grid; delete or rename it, or label it %s=%s to have it adopted",
+			k.Child.Kind, live.name, v1.LabelGridSelector, o.name)
 	}
 	// The cache may not know yet that the grid is being deleted with its children left alone.
 	grid := &metav1.PartialObjectMetadata{}
 	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(o.kind))
 	if err := c.live.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: o.name}, grid); err != nil {
-		return problemf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.child.Kind, live.name, err)
+		return failf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.Child.Kind, live.name, err)
 	}
 	if string(grid.UID) != o.uid || grid.DeletionTimestamp != nil {
-		return problemf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.child.Kind, live.name)
+		return failf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.Child.Kind, live.name)
 	}
 	return nil
 }
@@ -213,7 +254,7 @@ func (c *cluster) mayTake(ctx context.Context, k kind, o *owner, live *child) *p
 // one meanwhile.
 func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*child, error) {
 	u := d.object.DeepCopy()
-	options := []client.ApplyOption{client.FieldOwner(FieldManager)}
+	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // this object, not another one of its name
 		options = append(options, client.ForceOwnership)
@@ -224,31 +265,10 @@ func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*
 	return k.childOf(u)
 }
 
-// takeOver turns the fields that a controller of our name owns by updates into applied ones. Otherwise it would
-// go on owning them beside us, and what leaves the template would stay in the child.
-func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string) error {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.child)
-	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u); err != nil {
-		return fmt.Errorf("taking over: %w", err)
-	}
-	patch, err := csaupgrade.UpgradeManagedFieldsPatch(u, sets.New(FieldManager), FieldManager)
-	if err != nil {
-		return fmt.Errorf("taking over: %w", err)
-	}
-	if len(patch) == 0 {
-		return nil
-	}
-	if err := c.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
-		return fmt.Errorf("taking over: %w", err)
-	}
-	return nil
-}
-
 // remove deletes a child that is the grid's.
 func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *child) error {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.child)
+	u.SetGroupVersionKind(k.Child)
 	u.SetNamespace(namespace)
 	u.SetName(live.name)
 	uid := types.UID(live.uid)
@@ -281,11 +301,22 @@ func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) 
 	return "", errors.New("the API server knows no node at all, and is not believed")
 }
 
+// ownerIndex is the index of children by the UID of the object that controls them.
+const ownerIndex = "controller"
+
+// ownerOf is the key of an object in ownerIndex.
+func ownerOf(object client.Object) []string {
+	if by := metav1.GetControllerOf(object); by != nil {
+		return []string{string(by.UID)}
+	}
+	return nil
+}
+
 // of returns a grid's children from the cache, by name.
 func (c *cluster) of(ctx context.Context, k kind, o *owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(k.child.GroupVersion().WithKind(k.child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.namespace), client.MatchingLabels{v1.LabelGridSelector: o.name}, client.UnsafeDisableDeepCopy)
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	err := c.cache.List(ctx, list, client.InNamespace(o.namespace), client.MatchingFields{ownerIndex: o.uid}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the children: %w", err)
 	}
@@ -302,39 +333,46 @@ func (c *cluster) of(ctx context.Context, k kind, o *owner) (map[string]*child, 
 	return children, nil
 }
 
-// ownedBy tells whether the grid is the child's controller.
+// ownedBy reports whether the grid is the child's controller.
 func (c *child) ownedBy(o *owner) bool {
 	return c.controller != nil && string(c.controller.UID) == o.uid
 }
 
-// sameAs tells whether the child is as desired, and remembers that it is.
+// sameAs reports whether the child is as desired, and remembers that it is.
 func (m *childMemory) sameAs(live *child, d *desired) bool {
-	if m.same.desired == d.digest && m.same.owned == live.owned && !live.legacy {
-		return true
-	}
-	if !live.is(d) {
+	switch {
+	case live.legacy:
+		return false
+	case m.same.desired == d.digest:
+		return m.same.owned == live.owned
+	case live.tree != nil:
+		if !live.is(d) {
+			return false
+		}
+		d.shape.learn(live)
+	case live.applied != d.digest || !d.shape.fits(live):
 		return false
 	}
 	m.same.desired, m.same.owned = d.digest, live.owned
 	return true
 }
 
-// older tells whether a resourceVersion comes before another one.
+// older reports whether a resourceVersion comes before another one.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }
 
 // explain turns the error of a request into words for the user.
-func (c *cluster) explain(k kind, name string, err error) *problem {
+func (c *cluster) explain(k kind, name string, err error) error {
 	reason := v1.ReasonSyncFailed
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err), isDecodingFailure(err):
 		reason = v1.ReasonRejected
 	case apierrors.IsConflict(err):
-		return problemf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.child.Kind, name, shorten(err.Error()))
+		return failf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.Child.Kind, name, shorten(err.Error()))
 	}
-	return &problem{reason, shorten(err.Error())}
+	return &gridError{reason, shorten(err.Error())}
 }
 
 var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")

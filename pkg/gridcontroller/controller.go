@@ -44,8 +44,10 @@ type Config struct {
 	Workers int
 	// UnitRemovalGrace is how long a workload outlives the last node of its unit.
 	UnitRemovalGrace time.Duration
-	// ManageCRDs installs and updates the grids' CRDs at the start.
-	ManageCRDs bool
+	// Limits are what grids may ask for.
+	Limits Limits
+	// CRDs is what is done about the grids' CRDs at the start.
+	CRDs CRDPolicy
 	// HealthAddress and MetricsAddress are host:port of /healthz with /readyz, and /metrics; "0" for none.
 	HealthAddress, MetricsAddress string
 	// LeaderElection lets one of several replicas work; nil lets every one.
@@ -84,7 +86,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if err := ensureCRDs(ctx, api, c.ManageCRDs); err != nil {
+	if err := installCRDs(ctx, api, c.CRDs); err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the end that was asked for
 		}
@@ -94,7 +96,11 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := addReconcilers(ctx, m, c); err != nil {
+	upgrade := &crdUpgrade{api: api, policy: c.CRDs, done: make(chan struct{})}
+	if err := m.Add(upgrade); err != nil {
+		return fmt.Errorf("setting up: %w", err)
+	}
+	if err := addReconcilers(ctx, m, c, upgrade.done); err != nil {
 		return err
 	}
 	if err := m.Start(ctx); err != nil {
@@ -104,17 +110,13 @@ func Run(ctx context.Context, c Config) error {
 }
 
 func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
-	children := make([]kind, 0, 1+len(workloads))
-	children = append(children, services)
-	for _, w := range workloads {
-		children = append(children, w.kind)
-	}
+	children := append([]kind{services}, workloads...)
 	labelled, err := labels.NewRequirement(v1.LabelGridSelector, selection.Exists, nil)
 	if err != nil {
 		return nil, fmt.Errorf("building the selector of children: %w", err)
 	}
 	byObject := map[client.Object]cache.ByObject{
-		nodeObject(): {Transform: onlyLabels},
+		&corev1.Node{}: {Transform: onlyState},
 	}
 	for _, k := range children {
 		byObject[childObject(k)] = cache.ByObject{
@@ -164,39 +166,37 @@ func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
-	mapper.Add(services.child, meta.RESTScopeNamespace)
-	mapper.Add(v1.GroupVersion.WithKind(services.grid), meta.RESTScopeNamespace)
-	for _, w := range workloads {
-		mapper.Add(w.child, meta.RESTScopeNamespace)
-		mapper.Add(v1.GroupVersion.WithKind(w.grid), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	for _, k := range v1.Kinds {
+		mapper.Add(k.Child, meta.RESTScopeNamespace)
+		mapper.Add(v1.GroupVersion.WithKind(k.Kind), meta.RESTScopeNamespace)
 	}
 	return mapper, nil
 }
 
-func nodeObject() *metav1.PartialObjectMetadata {
-	node := &metav1.PartialObjectMetadata{}
-	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	return node
-}
-
 func childObject(k kind) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.child)
+	u.SetGroupVersionKind(k.Child)
 	return u
 }
 
-// onlyLabels keeps of a node its name and labels.
-func onlyLabels(object any) (any, error) {
-	node, ok := object.(*metav1.PartialObjectMetadata)
+// onlyState keeps of a node its name, its labels, and whether it is ready.
+func onlyState(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
 	if !ok {
 		return object, nil
 	}
-	node.ObjectMeta = metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}
-	return node, nil
+	small := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			small.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: condition.Status}}
+		}
+	}
+	return small, nil
 }
 
-// addReconcilers adds one controller per kind of grid.
-func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
+// addReconcilers adds one controller per kind of grid. They begin once upgraded is closed.
+func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <-chan struct{}) error {
 	gauges := newGauges()
 	if err := metrics.Registry.Register(gauges); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -206,27 +206,37 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 		recorder: m.GetEventRecorder("application-grid-controller"),
 		gauges:   gauges,
 		grace:    c.UnitRemovalGrace,
+		limits:   c.Limits,
 	}
 	for _, w := range workloads {
-		r := &workloadReconciler{shared: common, workload: w, units: newUnits()}
-		key := func(o client.Object) string { return w.spec(o).GridUniqKey }
-		if err := addReconciler(ctx, m, r, w.kind, w.object(), w.list, r.units, key); err != nil {
+		r := &workloadReconciler{shared: common, kind: w, units: newUnits()}
+		key := func(o client.Object) string {
+			grid, ok := o.(v1.Object)
+			if !ok {
+				return ""
+			}
+			spec, _ := v1.Workload(grid)
+			return spec.GridUniqKey
+		}
+		if err := addReconciler(ctx, m, afterUpgrade{r, upgraded}, w, r.units, key); err != nil {
 			return err
 		}
 	}
 	r := &serviceReconciler{shared: common, units: newUnits()}
 	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey } //nolint:forcetypeassert // this kind's
-	list := func() client.ObjectList { return &v1.ServiceGridList{} }
-	return addReconciler(ctx, m, r, services, &v1.ServiceGrid{}, list, r.units, key)
+	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.units, key)
 }
 
-func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, grid client.Object, list func() client.ObjectList, units *units, key func(client.Object) string) error {
+func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units, key func(client.Object) string) error {
 	index := func(o client.Object) []string { return []string{key(o)} }
-	if err := m.GetFieldIndexer().IndexField(ctx, grid, nodeKeyIndex, index); err != nil {
-		return fmt.Errorf("indexing %ss: %w", k.grid, err)
+	if err := m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, index); err != nil {
+		return fmt.Errorf("indexing %ss: %w", k.Kind, err)
+	}
+	if err := m.GetFieldIndexer().IndexField(ctx, childObject(k), ownerIndex, ownerOf); err != nil {
+		return fmt.Errorf("indexing %ss: %w", k.Child.Kind, err)
 	}
 	gridsWith := func(ctx context.Context, key string) ([]types.NamespacedName, error) {
-		grids := list()
+		grids := k.NewList()
 		if err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, err
 		}
@@ -241,13 +251,13 @@ func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconcile
 		return names, err
 	}
 	err := ctrl.NewControllerManagedBy(m).
-		Named(k.grid).
-		For(grid, builder.WithPredicates(gridChanged())).
-		Watches(childObject(k), ofChild(k.grid)).
-		WatchesMetadata(&corev1.Node{}, ofNode(units, gridsWith)).
+		Named(k.Kind).
+		For(k.New(), builder.WithPredicates(gridChanged())).
+		Watches(childObject(k), ofChild(k.Kind)).
+		Watches(&corev1.Node{}, ofNode(units, gridsWith)).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("setting up the controller of %ss: %w", k.grid, err)
+		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)
 	}
 	return nil
 }

@@ -2,10 +2,12 @@ package gridcontroller
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
-	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,39 +17,81 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// problem is why a child cannot be what its grid says.
-type problem struct {
+// gridError is why a child, or a grid, cannot be what it should.
+type gridError struct {
 	// reason is one of the reasons in package v1, message tells the user what to change.
 	reason, message string
 }
 
-func problemf(reason, format string, args ...any) *problem {
-	return &problem{reason, fmt.Sprintf(format, args...)}
+func (e *gridError) Error() string { return e.message }
+
+func failf(reason, format string, args ...any) error {
+	return &gridError{reason, fmt.Sprintf(format, args...)}
+}
+
+// tellable is what a user is told of an error.
+func tellable(err error) gridError {
+	var known *gridError
+	if errors.As(err, &known) {
+		return *known
+	}
+	return gridError{v1.ReasonSyncFailed, shorten(err.Error())}
 }
 
 // desired is a child as it should be: what is applied, and nothing else.
 type desired struct {
 	object *unstructured.Unstructured
-	// digest is equal for equal objects.
+	// digest is equal for equal objects. It also stands in an annotation of the object, where it is found again.
 	digest string
+	// shape is shared with the children of the same template.
+	shape *shape
 }
 
-// childName is the name of a unit's child.
-func childName(grid, unit string) string { return grid + "-" + unit }
+// shape is what the children of one template have in common: they differ in the unit alone, so our field manager owns
+// the same fields of each.
+type shape struct {
+	mu sync.Mutex // guards fields
+	// fields is the hash of the fields that were found to be what is desired, of one of them; see child.is.
+	fields string
+}
 
-// unitOf is the unit of a grid's child, by its name.
-func unitOf(grid, child string) string { return strings.TrimPrefix(child, grid+"-") }
+func (s *shape) learn(live *child) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fields = live.fields
+}
+
+func (s *shape) fits(live *child) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fields == live.fields
+}
 
 // checkKey says why a gridUniqKey cannot be one. The CRD refuses such keys; a CRD that someone else installed
 // may not.
-func checkKey(key string) *problem {
+func checkKey(key string) error {
 	if key == "" {
-		return problemf(v1.ReasonInvalidKey, "spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
+		return failf(v1.ReasonInvalidKey, "spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
 	}
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-		return problemf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s", key, problems[0])
+		return failf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s", key, problems[0])
+	}
+	return nil
+}
+
+// checkFallback says why fallbackKeys cannot be what they are. The CRD refuses them too.
+func checkFallback(keys []string) error {
+	for i, key := range keys {
+		switch {
+		case key == topology.Any && i < len(keys)-1:
+			return failf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q must be the last one", key)
+		case key == topology.Any:
+		case len(validation.IsQualifiedName(key)) > 0:
+			return failf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s", key, validation.IsQualifiedName(key)[0])
+		}
 	}
 	return nil
 }
@@ -86,7 +130,7 @@ type templates struct {
 }
 
 // of returns a copy of the template that a unit gets, for the caller to change.
-func (t *templates) of(unit string) (map[string]any, *problem) {
+func (t *templates) of(unit string) (map[string]any, error) {
 	name := templateName(t.spec, unit)
 	if spec, ok := t.decoded[name]; ok {
 		return runtime.DeepCopyJSON(spec), nil
@@ -100,7 +144,7 @@ func (t *templates) of(unit string) (map[string]any, *problem) {
 			if _, ok := t.spec.Templates[unit]; ok {
 				by = "spec.templates." + unit + " names it"
 			}
-			return nil, problemf(v1.ReasonTemplateNotFound, "there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
+			return nil, failf(v1.ReasonTemplateNotFound, "there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
 		}
 	}
 	spec, p := decodeTemplate(template, where)
@@ -111,23 +155,27 @@ func (t *templates) of(unit string) (map[string]any, *problem) {
 	return runtime.DeepCopyJSON(spec), nil
 }
 
-func decodeTemplate(template v1.Template, where string) (map[string]any, *problem) {
+func decodeTemplate(template v1.Template, where string) (map[string]any, error) {
 	if template.IsZero() {
-		return nil, problemf(v1.ReasonTemplateNotFound, "there is no %s; write one", where)
+		return nil, failf(v1.ReasonTemplateNotFound, "there is no %s; write one", where)
 	}
 	var spec map[string]any
 	if err := utiljson.Unmarshal(template.Raw, &spec); err != nil || spec == nil {
-		return nil, problemf(v1.ReasonInvalidTemplate, "%s is not an object", where)
+		return nil, failf(v1.ReasonInvalidTemplate, "%s is not an object", where)
 	}
 	return spec, nil
 }
 
 // owner is what children need of their grid.
 type owner struct {
-	kind                string
-	name, namespace     string
-	uid                 string
-	key                 string
+	kind            string
+	name, namespace string
+	uid             string
+	key             string
+	// fallback are a ServiceGrid's further keys.
+	fallback []string
+	// unitLabel: the unit is a label of the pods too, and in their selector.
+	unitLabel           bool
 	labels, annotations map[string]string
 }
 
@@ -140,24 +188,32 @@ func (o *owner) reference() map[string]any {
 }
 
 // workloadChild is the child of one unit. The template is the caller's copy, and becomes part of the result.
-func workloadChild(o *owner, k kind, unit string, template map[string]any) (*desired, *problem) {
-	name := childName(o.name, unit)
-	if p := checkName(o, k, name, unit); p != nil {
-		return nil, p
+func workloadChild(o *owner, k kind, unit, name string, template map[string]any) (*desired, error) {
+	if err := checkName(o, k, name, unit); err != nil {
+		return nil, err
 	}
-	selector, p := nodeSelector(template)
-	if p != nil {
-		return nil, p
+	selector, err := nodeSelector(template)
+	if err != nil {
+		return nil, err
 	}
 	selector[o.key] = unit
-	return newDesired(o, k, name, nil, template)
+	if o.unitLabel {
+		for _, path := range [][]string{{"selector", "matchLabels"}, {"template", "metadata", "labels"}} {
+			labels, err := object(template, path...)
+			if err != nil {
+				return nil, err
+			}
+			labels[v1.LabelGridUnit] = unit
+		}
+	}
+	return newDesired(o, k, name, unit, nil, template)
 }
 
-// nodeSelector returns spec.template.spec.nodeSelector, which it makes if it is missing.
-func nodeSelector(template map[string]any) (map[string]any, *problem) {
+// object returns what is at a path of a template, which it makes if it is missing.
+func object(template map[string]any, path ...string) (map[string]any, error) {
 	at := "template"
 	inner := template
-	for _, field := range []string{"template", "spec", "nodeSelector"} {
+	for _, field := range path {
 		at += "." + field
 		value, ok := inner[field]
 		if !ok || value == nil {
@@ -166,24 +222,34 @@ func nodeSelector(template map[string]any) (map[string]any, *problem) {
 		}
 		object, ok := value.(map[string]any)
 		if !ok {
-			return nil, problemf(v1.ReasonInvalidTemplate, "%s is not an object but %v; the unit cannot be written into it", at, value)
+			return nil, failf(v1.ReasonInvalidTemplate, "%s is not an object but %v; the unit cannot be written into it", at, value)
 		}
 		inner = object
+	}
+	return inner, nil
+}
+
+// nodeSelector returns spec.template.spec.nodeSelector, which it makes if it is missing.
+func nodeSelector(template map[string]any) (map[string]any, error) {
+	const at = "template.template.spec.nodeSelector"
+	inner, err := object(template, "template", "spec", "nodeSelector")
+	if err != nil {
+		return nil, err
 	}
 	for key, value := range inner {
 		text, ok := value.(string)
 		switch {
 		case !ok:
-			return nil, problemf(v1.ReasonInvalidTemplate, "%s.%s is not a string but %v; quote it", at, key, value)
+			return nil, failf(v1.ReasonInvalidTemplate, "%s.%s is not a string but %v; quote it", at, key, value)
 		case len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(text)) > 0:
-			return nil, problemf(v1.ReasonInvalidTemplate, "%s: %s: %s cannot be the label of a node", at, key, text)
+			return nil, failf(v1.ReasonInvalidTemplate, "%s: %s: %s cannot be the label of a node", at, key, text)
 		}
 	}
 	return inner, nil
 }
 
 // serviceChild is the Service of a ServiceGrid.
-func serviceChild(o *owner, template v1.Template) (*desired, *problem) {
+func serviceChild(o *owner, template v1.Template) (*desired, error) {
 	name := o.name + v1.ServiceSuffix
 	if p := checkName(o, services, name, ""); p != nil {
 		return nil, p
@@ -192,44 +258,50 @@ func serviceChild(o *owner, template v1.Template) (*desired, *problem) {
 	if p != nil {
 		return nil, p
 	}
-	keys, err := json.Marshal([]string{o.key})
+	keys, err := json.Marshal(append([]string{o.key}, o.fallback...))
 	if err != nil {
-		return nil, problemf(v1.ReasonInvalidKey, "spec.gridUniqKey: %v", err)
+		return nil, failf(v1.ReasonInvalidKey, "spec.gridUniqKey: %v", err)
 	}
 	annotations := map[string]string{v1.AnnotationTopologyKeys: string(keys)}
 	for key, value := range o.annotations {
-		// kubectl's note of what was applied to the grid says nothing of the Service.
-		if key != corev1.LastAppliedConfigAnnotation && key != v1.AnnotationTopologyKeys {
+		switch key {
+		case corev1.LastAppliedConfigAnnotation: // kubectl's note of what was applied to the grid says nothing of the Service
+		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval:
+		default:
 			annotations[key] = value
 		}
 	}
-	return newDesired(o, services, name, annotations, spec)
+	return newDesired(o, services, name, "", annotations, spec)
 }
 
-func checkName(o *owner, k kind, name, unit string) *problem {
+func checkName(o *owner, k kind, name, unit string) error {
 	// A grid's name becomes the value of a label.
 	if problems := validation.IsValidLabelValue(o.name); len(problems) > 0 {
-		return problemf(v1.ReasonInvalidName, "the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
+		return failf(v1.ReasonInvalidName, "the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
 	}
-	why := k.checkName(name)
+	why := k.CheckName(name)
 	if why == "" {
 		return nil
 	}
 	if unit == "" {
-		return problemf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name", name, k.child.Kind, why)
+		return failf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name", name, k.Child.Kind, why)
 	}
-	return problemf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
-		name, k.child.Kind, why, o.key, unit)
+	return failf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
+		name, k.Child.Kind, why, o.key, unit)
 }
 
 // newDesired puts a child together.
-func newDesired(o *owner, k kind, name string, annotations map[string]string, spec map[string]any) (*desired, *problem) {
+func newDesired(o *owner, k kind, name, unit string, annotations map[string]string, spec map[string]any) (*desired, error) {
 	labels := maps.Clone(o.labels)
 	if labels == nil {
 		labels = map[string]string{}
 	}
 	labels[v1.LabelGridSelector] = o.name
 	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.key)
+	delete(labels, v1.LabelGridUnit)
+	if unit != "" {
+		labels[v1.LabelGridUnit] = unit // the value of a label of a node
+	}
 	if labels[v1.LabelGridUniqKey] != o.key {
 		annotations = maps.Clone(annotations)
 		if annotations == nil {
@@ -245,14 +317,16 @@ func newDesired(o *owner, k kind, name string, annotations map[string]string, sp
 	if len(annotations) > 0 {
 		metadata["annotations"] = anyMap(annotations)
 	}
-	object := map[string]any{"metadata": metadata, "spec": spec}
-	object["apiVersion"], object["kind"] = k.child.ToAPIVersionAndKind()
-	u := &unstructured.Unstructured{Object: object}
-	digest, err := digestOf(object)
+	content := map[string]any{"metadata": metadata, "spec": spec}
+	content["apiVersion"], content["kind"] = k.Child.ToAPIVersionAndKind()
+	digest, err := digestOf(content)
 	if err != nil {
-		return nil, problemf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
+		return nil, failf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
 	}
-	return &desired{object: u, digest: digest}, nil
+	marked := anyMap(annotations)
+	marked[v1.AnnotationAppliedDigest] = digest
+	metadata["annotations"] = marked
+	return &desired{object: &unstructured.Unstructured{Object: content}, digest: digest, shape: &shape{}}, nil
 }
 
 func anyMap(in map[string]string) map[string]any {
@@ -263,13 +337,22 @@ func anyMap(in map[string]string) map[string]any {
 	return out
 }
 
+// convert reads JSON that was decoded into a type.
+func convert(from map[string]any, into any) error {
+	data, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
+}
+
 func digestOf(value any) (string, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(data)
-	return string(sum[:16]), nil
+	return hex.EncodeToString(sum[:16]), nil
 }
 
 // newOwner reads a grid.

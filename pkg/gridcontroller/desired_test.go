@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -19,15 +21,15 @@ func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
 const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
-func kindOf(t *testing.T, grid string) workload {
+func kindOf(t *testing.T, grid string) kind {
 	t.Helper()
 	for _, w := range workloads {
-		if w.grid == grid {
+		if w.Kind == grid {
 			return w
 		}
 	}
 	t.Fatalf("there is no %s", grid)
-	return workload{}
+	return kind{}
 }
 
 func demoOwner() *owner {
@@ -40,7 +42,7 @@ func desire(t *testing.T, o *owner, template, unit string) *desired {
 	if p != nil {
 		t.Fatal(p)
 	}
-	d, p := workloadChild(o, kindOf(t, "DeploymentGrid").kind, unit, decoded)
+	d, p := workloadChild(o, kindOf(t, "DeploymentGrid"), unit, o.name+"-"+unit, decoded)
 	if p != nil {
 		t.Fatal(p)
 	}
@@ -51,7 +53,8 @@ func TestWorkloadChild(t *testing.T) {
 	d := desire(t, demoOwner(), plain, "east")
 	want := `{"apiVersion":"apps/v1","kind":"Deployment",
 		"metadata":{"name":"demo-east","namespace":"shop",
-			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1"},
+			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1","superedge.io/grid-unit":"east"},
+			"annotations":{"superedge.io/applied-digest":"` + d.digest + `"},
 			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1","controller":true,"blockOwnerDeletion":true}]},
 		"spec":{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},
 			"spec":{"nodeSelector":{"zone1":"east"},"containers":[{"name":"c","image":"i"}]}}}}`
@@ -77,7 +80,7 @@ func TestNothingIsSharedBetweenUnits(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if children[unit], p = workloadChild(o, kindOf(t, "DeploymentGrid").kind, unit, decoded); p != nil {
+		if children[unit], p = workloadChild(o, kindOf(t, "DeploymentGrid"), unit, o.name+"-"+unit, decoded); p != nil {
 			t.Fatal(p)
 		}
 	}
@@ -110,10 +113,16 @@ func TestUnknownFieldsReachTheChild(t *testing.T) {
 	}
 }
 
-// TestNoMarksInTheChild: SuperEdge's controller wrote a hash over Go structs into it.
-func TestNoMarksInTheChild(t *testing.T) {
-	if annotations := desire(t, demoOwner(), plain, "east").object.GetAnnotations(); len(annotations) > 0 {
-		t.Errorf("got annotations %v", annotations)
+// TestNoMarksInThePods: SuperEdge's controller wrote a hash over Go structs into the pod template, so that a new build
+// of it replaced every pod.
+func TestNoMarksInThePods(t *testing.T) {
+	d := desire(t, demoOwner(), plain, "east")
+	spec, err := json.Marshal(d.object.Object["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(spec), "superedge.io") || strings.Contains(string(spec), d.digest) {
+		t.Errorf("got the spec %s", spec)
 	}
 }
 
@@ -144,7 +153,7 @@ func TestServiceChild(t *testing.T) {
 	if d.object.GetName() != "demo-svc" || d.object.GetKind() != "Service" {
 		t.Errorf("got %s %s", d.object.GetKind(), d.object.GetName())
 	}
-	if want := map[string]string{"note": "y", "topologyKeys": `["zone1"]`}; !maps.Equal(d.object.GetAnnotations(), want) {
+	if want := map[string]string{"note": "y", "topologyKeys": `["zone1"]`, v1.AnnotationAppliedDigest: d.digest}; !maps.Equal(d.object.GetAnnotations(), want) {
 		t.Errorf("got the annotations %v", d.object.GetAnnotations())
 	}
 	if d.object.GetLabels()[v1.LabelGridSelector] != "demo" || d.object.GetLabels()["team"] != "x" {
@@ -164,18 +173,18 @@ func TestTemplates(t *testing.T) {
 	} {
 		got, p := (&templates{spec: spec, decoded: map[string]map[string]any{}}).of(unit)
 		switch {
-		case p != nil && p.reason != want:
+		case p != nil && tellable(p).reason != want:
 			t.Errorf("%s: got %+v, want %s", unit, p, want)
 		case p == nil && got["a"] != want:
 			t.Errorf("%s: got %v, want %s", unit, got, want)
 		}
 	}
 	spec.DefaultTemplateName = "gone"
-	if _, p := (&templates{spec: spec, decoded: map[string]map[string]any{}}).of("other"); p == nil || !strings.Contains(p.message, `"gone"`) || !strings.Contains(p.message, "defaultTemplateName") {
+	if _, p := (&templates{spec: spec, decoded: map[string]map[string]any{}}).of("other"); p == nil || !strings.Contains(tellable(p).message, `"gone"`) || !strings.Contains(tellable(p).message, "defaultTemplateName") {
 		t.Errorf("got %+v", p)
 	}
 	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
-	if _, p := (&templates{spec: spec, decoded: map[string]map[string]any{}}).of("other"); p == nil || p.reason != v1.ReasonTemplateNotFound {
+	if _, p := (&templates{spec: spec, decoded: map[string]map[string]any{}}).of("other"); p == nil || tellable(p).reason != v1.ReasonTemplateNotFound {
 		t.Errorf("without spec.template: got %+v", p)
 	}
 	unused := unusedTemplates(spec)
@@ -185,37 +194,26 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestNames are told per unit.
+// TestNames: where grid and unit make no name another one is found; where the grid's own cannot be the value of a label
+// none is.
 func TestNames(t *testing.T) {
-	tests := []struct {
-		kind, grid, unit string
-		says             string
-	}{
-		{"DeploymentGrid", "demo", "east", ""},
-		{"DeploymentGrid", "demo", "v1.2", ""},
-		{"DeploymentGrid", "demo", "East", "lowercase"},
-		{"DeploymentGrid", "demo", "shop_1", "lowercase"},
-		{"DeploymentGrid", strings.Repeat("g", 64), "east", "63"},
-		{"StatefulSetGrid", "demo", "east", ""},
-		{"StatefulSetGrid", "demo", "v1.2", "dots"},
-		{"StatefulSetGrid", "demo", strings.Repeat("u", 47), ""},
-		{"StatefulSetGrid", "demo", strings.Repeat("u", 48), "52"},
-		{"DaemonSetGrid", "demo", strings.Repeat("u", 63), ""},
-	}
-	for _, test := range tests {
+	for _, grid := range []string{"DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid"} {
+		k := kindOf(t, grid)
+		for _, unit := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
+			if _, err := workloadChild(demoOwner(), k, unit, k.ChildName("demo", unit), map[string]any{}); err != nil {
+				t.Errorf("%s, unit %s: %v", grid, unit, err)
+			}
+		}
 		o := demoOwner()
-		o.name = test.grid
-		_, p := workloadChild(o, kindOf(t, test.kind).kind, test.unit, map[string]any{})
-		switch {
-		case p == nil && test.says != "":
-			t.Errorf("%+v: accepted", test)
-		case p != nil && (test.says == "" || p.reason != v1.ReasonInvalidName || !strings.Contains(p.message, test.says)):
-			t.Errorf("%+v: got %+v", test, p)
+		o.name = strings.Repeat("g", 64)
+		_, err := workloadChild(o, k, "east", k.ChildName(o.name, "east"), map[string]any{})
+		if told := tellable(err); told.reason != v1.ReasonInvalidName || !strings.Contains(told.message, "63") {
+			t.Errorf("%s: got %v", grid, err)
 		}
 	}
 	o := demoOwner()
 	o.name = strings.Repeat("g", 60)
-	if _, p := serviceChild(o, raw(`{}`)); p == nil || p.reason != v1.ReasonInvalidName {
+	if _, p := serviceChild(o, raw(`{}`)); p == nil || tellable(p).reason != v1.ReasonInvalidName {
 		t.Errorf("Service: got %+v", p)
 	}
 }
@@ -232,7 +230,7 @@ func TestBadTemplates(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if _, p = workloadChild(demoOwner(), kindOf(t, "DeploymentGrid").kind, "east", decoded); p == nil || p.reason != v1.ReasonInvalidTemplate || !strings.Contains(p.message, says) {
+		if _, p = workloadChild(demoOwner(), kindOf(t, "DeploymentGrid"), "east", "demo-east", decoded); p == nil || tellable(p).reason != v1.ReasonInvalidTemplate || !strings.Contains(tellable(p).message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}
 	}
@@ -248,8 +246,9 @@ func TestCheckKey(t *testing.T) {
 
 func TestUnits(t *testing.T) {
 	u := newUnits()
-	u.set("n1", map[string]string{"zone1": "east"})
-	u.set("n2", map[string]string{"zone1": "", "rack": "r1"})
+	node := func(labels map[string]string) *nodeState { return &nodeState{labels: labels} }
+	u.note("n1", node(map[string]string{"zone1": "east"}))
+	u.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
 		if got := u.of(key); !slices.Equal(got, want) {
@@ -258,21 +257,62 @@ func TestUnits(t *testing.T) {
 	}
 	expect("zone1", "east")
 	expect("rack", "r1")
-	changes := func(want string, node string, labels map[string]string) {
+	changes := func(want string, name string, state *nodeState) {
 		t.Helper()
-		got := u.set(node, labels)
+		got := u.note(name, state)
 		slices.Sort(got)
 		if fmt.Sprint(got) != want {
-			t.Errorf("%s %v: got %v, want %s", node, labels, got, want)
+			t.Errorf("%s %v: got %v, want %s", name, state, got, want)
 		}
 	}
-	changes("[]", "n3", map[string]string{"zone1": "east"}) // one more node in a unit is nothing to a grid
-	changes("[]", "n1", map[string]string{"zone1": "east", "other": "x"})
-	changes("[zone1]", "n1", map[string]string{"zone1": "west"})
+	changes("[]", "n3", node(map[string]string{"zone1": "east"})) // one more node in a unit is nothing to a grid
+	changes("[]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
+	changes("[zone1]", "n1", node(map[string]string{"zone1": "west"}))
 	expect("zone1", "east", "west")
-	changes("[rack zone1]", "n2", map[string]string{"zone1": "north"})
+	changes("[rack zone1]", "n2", node(map[string]string{"zone1": "north"}))
 	changes("[zone1]", "n3", nil)
 	expect("zone1", "north", "west")
 	expect("rack")
 	expect("other")
+
+	// A unit is unreachable when its last node is.
+	lost := func(unit string) *nodeState {
+		return &nodeState{labels: map[string]string{"zone1": unit}, lost: true}
+	}
+	unreachable := func(want string) {
+		t.Helper()
+		if got := fmt.Sprint(u.unreachable("zone1")); got != want {
+			t.Errorf("unreachable: got %s, want %s", got, want)
+		}
+	}
+	changes("[]", "n4", node(map[string]string{"zone1": "west"}))
+	changes("[]", "n4", lost("west"))
+	unreachable("map[]")
+	changes("[zone1]", "n1", lost("west"))
+	unreachable("map[west:true]")
+	changes("[]", "n1", lost("west"))
+	changes("[]", "n1", lost("north"))
+	changes("[zone1]", "n4", node(map[string]string{"zone1": "west"}))
+	unreachable("map[]")
+	changes("[zone1]", "n2", nil)
+	unreachable("map[north:true]")
+	changes("[zone1]", "n1", nil)
+	unreachable("map[]")
+}
+
+func TestNodeState(t *testing.T) {
+	for status, lost := range map[corev1.ConditionStatus]bool{"": false, corev1.ConditionTrue: false, corev1.ConditionFalse: false, corev1.ConditionUnknown: true} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"large": "x"}}}
+		if status != "" {
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionUnknown}, {Type: corev1.NodeReady, Status: status}}
+		}
+		small, err := onlyState(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := small.(*corev1.Node)
+		if s := stateOf(kept); s.lost != lost || s.labels["a"] != "b" || len(kept.Annotations) > 0 || len(kept.Status.Conditions) > 1 {
+			t.Errorf("%s: got %+v of %+v", status, s, kept)
+		}
+	}
 }

@@ -24,6 +24,3 @@
 // How replicas return: informers wait between attempts as client-go has it, for a random time that grows to 30 to
 // 60 s; there are two or three of them in a cluster.
 package gridcontroller
-
-// FieldManager is under which children are applied.
-const FieldManager = "application-grid-controller"

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,6 +61,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	}
 	f := &fixture{T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{}}
 	f.client = fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
+		WithIndex(&appsv1.Deployment{}, ownerIndex, ownerOf).WithIndex(&appsv1.StatefulSet{}, ownerIndex, ownerOf).WithIndex(&appsv1.DaemonSet{}, ownerIndex, ownerOf).
 		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
@@ -104,11 +106,11 @@ func (f *fixture) restart() {
 	}
 	before := f.workloads["DeploymentGrid"]
 	for _, w := range workloads {
-		r := &workloadReconciler{shared: common, workload: w, units: newUnits()}
+		r := &workloadReconciler{shared: common, kind: w, units: newUnits()}
 		if before != nil {
-			r.units = f.workloads[w.grid].units
+			r.units = f.workloads[w.Kind].units
 		}
-		f.workloads[w.grid] = r
+		f.workloads[w.Kind] = r
 	}
 	f.services = &serviceReconciler{shared: common, units: newUnits()}
 }
@@ -121,8 +123,12 @@ func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 	return r.client.Get(ctx, key, o, options...)
 }
 
-// List implements client.Reader. It is for nodes only.
-func (r liveReader) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+// List implements client.Reader. It is for nodes and pods only.
+func (r liveReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if pods, ok := list.(*corev1.PodList); ok {
+		asked := (&client.ListOptions{}).ApplyOptions(options)
+		return r.client.List(ctx, pods, &client.ListOptions{Namespace: asked.Namespace, LabelSelector: asked.LabelSelector})
+	}
 	nodes, ok := list.(*metav1.PartialObjectMetadataList)
 	if !ok || nodes.Kind != "NodeList" {
 		return fmt.Errorf("a list of %T", list)
@@ -178,10 +184,23 @@ func (f *fixture) node(name, unit string) {
 
 // hear tells the reconcilers of a node's labels, or with nil that it is gone, whether or not it is so.
 func (f *fixture) hear(name string, labels map[string]string) {
-	for _, r := range f.workloads {
-		r.units.set(name, labels)
+	if labels == nil {
+		f.note(name, nil)
+		return
 	}
-	f.services.units.set(name, labels)
+	f.note(name, &nodeState{labels: labels})
+}
+
+// lose tells the reconcilers that the node of a unit has fallen silent.
+func (f *fixture) lose(name, unit string) {
+	f.note(name, &nodeState{labels: map[string]string{"zone1": unit}, lost: true})
+}
+
+func (f *fixture) note(name string, state *nodeState) {
+	for _, r := range f.workloads {
+		r.units.note(name, state)
+	}
+	f.services.units.note(name, state)
 }
 
 // reconcile reconciles a grid and returns when it asks to be called again, 0 for never.

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
@@ -14,6 +17,7 @@ const lyingNodes = 6
 func lyingFixture(t *testing.T) (*fixture, *v1.DeploymentGrid) {
 	t.Helper()
 	grid := deploymentGrid("demo", plain)
+	grid.Spec.Removal = &v1.Removal{MaxUnits: ptr.To(intstr.FromString("100%"))}
 	f := newFixture(t, grid)
 	for i := range lyingNodes {
 		f.node(fmt.Sprint("n", i), fmt.Sprint("u", i))

@@ -8,7 +8,7 @@ import (
 )
 
 // figures are what the metrics tell of one grid.
-type figures struct{ units, ready, failed, conflicts int }
+type figures struct{ units, ready, failed, stalled, unreachable, held, conflicts int }
 
 // gauges sum up the grids. It is a prometheus.Collector.
 type gauges struct {
@@ -16,7 +16,7 @@ type gauges struct {
 	// grids are the figures of every grid, by its kind and name.
 	grids map[string]map[types.NamespacedName]figures
 
-	grid, unit, unitReady, unitFailed, conflict *prometheus.Desc
+	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
 }
 
 func newGauges() *gauges {
@@ -24,12 +24,15 @@ func newGauges() *gauges {
 		return prometheus.NewDesc("application_grid_controller_"+name, help, []string{"kind"}, nil)
 	}
 	return &gauges{
-		grids:      map[string]map[types.NamespacedName]figures{},
-		grid:       describe("grids", "Grids, by kind."),
-		unit:       describe("units", "Units of all grids of the kind."),
-		unitReady:  describe("units_ready", "Units whose workload is as the grid says, with all pods available."),
-		unitFailed: describe("units_failed", "Units whose workload cannot be made as the grid says."),
-		conflict:   describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
+		grids:           map[string]map[types.NamespacedName]figures{},
+		grid:            describe("grids", "Grids, by kind."),
+		unit:            describe("units", "Units of all grids of the kind."),
+		unitReady:       describe("units_ready", "Units whose workload is as the grid says, with all pods available."),
+		unitFailed:      describe("units_failed", "Units whose workload cannot be made as the grid says."),
+		unitStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
+		unitUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
+		held:            describe("removals_held", "Grids of which so many units have vanished that their removal waits for an approval."),
+		conflict:        describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
 }
 
@@ -50,7 +53,7 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 
 // Describe is part of prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.conflict} {
+	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict} {
 		out <- desc
 	}
 }
@@ -65,10 +68,14 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			sum.units += f.units
 			sum.ready += f.ready
 			sum.failed += f.failed
+			sum.stalled += f.stalled
+			sum.unreachable += f.unreachable
+			sum.held += f.held
 			sum.conflicts += f.conflicts
 		}
 		for desc, value := range map[*prometheus.Desc]int{
-			g.grid: len(grids), g.unit: sum.units, g.unitReady: sum.ready, g.unitFailed: sum.failed, g.conflict: sum.conflicts,
+			g.grid: len(grids), g.unit: sum.units, g.unitReady: sum.ready, g.unitFailed: sum.failed,
+			g.unitStalled: sum.stalled, g.unitUnreachable: sum.unreachable, g.held: sum.held, g.conflict: sum.conflicts,
 		} {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), kind)
 		}

@@ -2,60 +2,130 @@ package gridcontroller
 
 import (
 	"encoding/json"
-	"fmt"
-	"math"
 	"reflect"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// whole marks, in what project returns, a value that is owned as a whole: below it the API server may have
-// added defaults, which nobody owns. No owned map has a key of this name.
-const whole = "."
+// The managedFields of an object, decoded, are a tree for each manager: "f:<field>", "k:<keys of an element of a list>",
+// "v:<value of an element of a set>" and ".", the value itself. An empty tree is of a value that is owned as a whole,
+// which is so for scalars, and for the maps and lists that the schema calls atomic.
 
-// project returns the part of a live value that a field manager owns. fields are its managedFields, decoded:
-// a tree of "f:<field>", "k:<keys of an element of a list>", "v:<value of an element of a set>" and ".", the
-// value itself. An empty tree owns the value as a whole.
-func project(live any, fields map[string]any) any {
+// project returns the part of a live value that the tree's manager owns.
+func project(live any, tree map[string]any) any {
+	if !granular(tree) {
+		return live
+	}
 	switch value := live.(type) {
 	case map[string]any:
 		out := map[string]any{}
-		found := false
-		for field, sub := range fields {
-			name, isField := strings.CutPrefix(field, "f:")
-			if !isField {
-				continue
+		for field, sub := range tree {
+			if name, ok := strings.CutPrefix(field, "f:"); ok {
+				if v, ok := value[name]; ok {
+					out[name] = project(v, subtree(sub))
+				}
 			}
-			found = true
-			if v, ok := value[name]; ok && v != nil {
-				out[name] = project(v, subtree(sub))
-			}
-		}
-		if !found {
-			return map[string]any{whole: value}
 		}
 		return out
 	case []any:
 		var out []any
-		found := false
-		for field, sub := range fields {
-			if strings.HasPrefix(field, "k:") || strings.HasPrefix(field, "v:") {
-				found = true
-				_ = sub
-			}
-		}
-		if !found {
-			return map[string]any{whole: value}
-		}
 		for _, element := range value { // in the order of the live list, which is the one it was applied in
-			if sub, ok := elementFields(element, fields); ok {
-				out = append(out, project(element, sub))
+			for field, sub := range tree {
+				if match(field, element) == same {
+					out = append(out, project(element, subtree(sub)))
+					break
+				}
 			}
 		}
 		return out
 	}
 	return live
+}
+
+// owns reports whether the tree's manager owns all of the desired value, and nothing beside it. It may say no where
+// null, or a key that is left to its default, stands for something; it never says yes where something is missing.
+func owns(desired any, tree map[string]any) bool {
+	if !granular(tree) {
+		return tree != nil || empty(desired)
+	}
+	owned := 0
+	for field := range tree {
+		if field != "." {
+			owned++
+		}
+	}
+	switch value := desired.(type) {
+	case map[string]any:
+		for name, v := range value {
+			sub, ok := tree["f:"+name]
+			switch {
+			case ok:
+				owned--
+				if v != nil && !owns(v, subtree(sub)) {
+					return false
+				}
+			case v != nil:
+				return false
+			}
+		}
+		return owned == 0
+	case []any:
+		// An element that spells out all of its keys may fit only one entry, one that leaves some to their defaults several.
+		taken := map[string]bool{}
+		for _, how := range []matching{same, possible} {
+			for _, element := range value {
+				entry := ""
+				best := different
+				for field := range tree {
+					if m := match(field, element); m > best {
+						entry, best = field, m
+					}
+				}
+				if best != how {
+					if best == different {
+						return false
+					}
+					continue
+				}
+				if how == possible {
+					if entry = free(tree, element, taken); entry == "" {
+						return false
+					}
+				}
+				taken[entry] = true
+				if !owns(element, subtree(tree[entry])) {
+					return false
+				}
+			}
+		}
+		return owned == len(value)
+	}
+	return false
+}
+
+// free is an entry of the tree that an element without all of its keys may be, and no other element is.
+func free(tree map[string]any, element any, taken map[string]bool) string {
+	for field := range tree {
+		if !taken[field] && match(field, element) == possible {
+			return field
+		}
+	}
+	return ""
+}
+
+// granular reports whether a tree is of a map or list whose parts have owners of their own.
+func granular(tree map[string]any) bool { return len(tree) > 0 }
+
+// empty reports whether a value says nothing.
+func empty(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
 }
 
 func subtree(value any) map[string]any {
@@ -66,144 +136,61 @@ func subtree(value any) map[string]any {
 	return tree
 }
 
-// elementFields returns what is owned of an element of a list, if anything is.
-func elementFields(element any, fields map[string]any) (map[string]any, bool) {
-	for field, sub := range fields {
-		if text, ok := strings.CutPrefix(field, "v:"); ok {
-			var value any
-			if json.Unmarshal([]byte(text), &value) == nil && sameScalar(value, element, false) {
-				return subtree(sub), true
-			}
-			continue
+// matching is how an element of a list fits an entry of a tree.
+type matching int
+
+const (
+	different matching = iota
+	// possible: the keys that the element has are the entry's, and it leaves others to their defaults.
+	possible
+	same
+)
+
+// match compares an element of a list with an entry of a tree: "v:<value>" or "k:<keys>".
+func match(entry string, element any) matching {
+	if text, ok := strings.CutPrefix(entry, "v:"); ok {
+		var value any
+		if json.Unmarshal([]byte(text), &value) == nil && sameScalar(value, element) {
+			return same
 		}
-		text, ok := strings.CutPrefix(field, "k:")
-		if !ok {
-			continue
-		}
-		var keys map[string]any
-		object, isObject := element.(map[string]any)
-		if !isObject || json.Unmarshal([]byte(text), &keys) != nil {
-			continue
-		}
-		matches := true
-		for key, value := range keys {
-			matches = matches && sameScalar(value, object[key], false)
-		}
-		if matches {
-			return subtree(sub), true
+		return different
+	}
+	text, ok := strings.CutPrefix(entry, "k:")
+	if !ok {
+		return different
+	}
+	var keys map[string]any
+	object, isObject := element.(map[string]any)
+	if !isObject || json.Unmarshal([]byte(text), &keys) != nil {
+		return different
+	}
+	how := same
+	for key, value := range keys {
+		have, ok := object[key]
+		switch {
+		case !ok:
+			how = possible
+		case !sameScalar(value, have):
+			return different
 		}
 	}
-	return nil, false
+	return how
 }
 
-// covers tells whether what is owned (see project) is exactly what is desired. It may say no for values that
-// the API server writes in another way; it never says yes for a difference.
-func covers(desired, owned any, quantity bool) bool {
-	if object, ok := owned.(map[string]any); ok {
-		if value, ok := object[whole]; ok {
-			return within(desired, value, quantity)
-		}
-	}
-	switch d := desired.(type) {
-	case map[string]any:
-		o, ok := owned.(map[string]any)
-		if !ok {
-			return false
-		}
-		count := 0
-		for key, value := range d {
-			if value == nil {
-				continue
-			}
-			count++
-			if have, ok := o[key]; !ok || !covers(value, have, quantity || holdsQuantities(key)) {
-				return false
-			}
-		}
-		return count == len(o)
-	case []any:
-		o, ok := owned.([]any)
-		if !ok || len(o) != len(d) {
-			return false
-		}
-		for i := range d {
-			if !covers(d[i], o[i], quantity) {
-				return false
-			}
-		}
-		return true
-	}
-	return sameScalar(desired, owned, quantity)
-}
-
-// within tells whether a value that is owned as a whole says all that is desired: nobody else can have changed
-// it, so what it says beyond that are defaults.
-func within(desired, live any, quantity bool) bool {
-	switch d := desired.(type) {
-	case map[string]any:
-		l, ok := live.(map[string]any)
-		if !ok {
-			return false
-		}
-		for key, value := range d {
-			if value != nil && !within(value, l[key], quantity || holdsQuantities(key)) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		l, ok := live.([]any)
-		if !ok || len(l) != len(d) {
-			return false
-		}
-		for i := range d {
-			if !within(d[i], l[i], quantity) {
-				return false
-			}
-		}
-		return true
-	}
-	return sameScalar(desired, live, quantity)
-}
-
-// holdsQuantities names the fields whose values the API server writes in a canonical form.
-func holdsQuantities(field string) bool {
-	switch field {
-	case "limits", "requests", "overhead", "sizeLimit", "divisor":
-		return true
-	}
-	return false
-}
-
-func sameScalar(a, b any, quantity bool) bool {
-	if reflect.DeepEqual(a, b) {
-		return true
-	}
+// sameScalar compares values of JSON, in which a number is decoded to an int64 or a float64.
+func sameScalar(a, b any) bool {
 	if x, ok := number(a); ok {
-		if y, ok := number(b); ok {
-			return x == y
-		}
+		y, ok := number(b)
+		return ok && x == y
 	}
-	if !quantity || a == nil || b == nil {
-		return false
-	}
-	x, err := resource.ParseQuantity(fmt.Sprint(a))
-	if err != nil {
-		return false
-	}
-	y, err := resource.ParseQuantity(fmt.Sprint(b))
-	return err == nil && x.Cmp(y) == 0
+	return reflect.DeepEqual(a, b)
 }
 
-// number is a value as a float64, if it is a number that has one.
 func number(value any) (float64, bool) {
 	switch v := value.(type) {
 	case float64:
 		return v, true
 	case int64:
-		if v > 1<<53 || v < -(1<<53) {
-			return math.NaN(), true // not the same as anything, not even as itself rounded
-		}
 		return float64(v), true
 	}
 	return 0, false

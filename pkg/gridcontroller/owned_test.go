@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"reflect"
 	"testing"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -16,43 +17,54 @@ func parse(t *testing.T, text string) map[string]any {
 }
 
 // TestCovers: what is owned of the live value is compared with what is desired.
-func TestCovers(t *testing.T) {
+// TestOwns: what is desired is compared with the fields that are owned.
+func TestOwns(t *testing.T) {
 	tests := []struct {
-		name                  string
-		desired, live, fields string
-		same                  bool
+		name, desired, fields string
+		owns                  bool
 	}{
-		{"equal", `{"a":1}`, `{"a":1}`, `{"f:a":{}}`, true},
-		{"what others own is left alone", `{"a":1}`, `{"a":1,"b":2}`, `{"f:a":{}}`, true},
-		{"another value", `{"a":1}`, `{"a":2}`, `{"f:a":{}}`, false},
-		{"someone else has taken it", `{"a":1,"b":2}`, `{"a":1,"b":2}`, `{"f:b":{}}`, false},
-		{"it is gone", `{"a":1}`, `{}`, `{"f:a":{}}`, false},
-		{"no longer desired, still owned", `{"a":1}`, `{"a":1,"b":2}`, `{"f:a":{},"f:b":{}}`, false},
-		{"null is nothing", `{"a":1,"b":null}`, `{"a":1}`, `{"f:a":{}}`, true},
-		{"numbers", `{"a":1.0}`, `{"a":1}`, `{"f:a":{}}`, true},
-		{"quantities", `{"limits":{"cpu":1,"memory":"1024Mi"}}`, `{"limits":{"cpu":"1","memory":"1Gi"}}`, `{"f:limits":{"f:cpu":{},"f:memory":{}}}`, true},
-		{"another quantity", `{"limits":{"cpu":"1"}}`, `{"limits":{"cpu":"2"}}`, `{"f:limits":{"f:cpu":{}}}`, false},
-		{"no quantity elsewhere", `{"env":{"cpu":"1"}}`, `{"env":{"cpu":"1000m"}}`, `{"f:env":{"f:cpu":{}}}`, false},
-		{"keyed list, with an injected element and defaults", `{"c":[{"name":"a","image":"x"}]}`, `{"c":[{"name":"a","image":"x","policy":"Always"},{"name":"sidecar"}]}`,
-			`{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}}}`, true},
-		{"keyed list, changed element", `{"c":[{"name":"a","image":"y"}]}`, `{"c":[{"name":"a","image":"x"}]}`,
-			`{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}}}`, false},
-		{"keyed list, an element less desired", `{"c":[{"name":"a"}]}`, `{"c":[{"name":"a"},{"name":"b"}]}`,
-			`{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{}},"k:{\"name\":\"b\"}":{".":{},"f:name":{}}}}`, false},
-		{"key with a default", `{"ports":[{"port":80}]}`, `{"ports":[{"port":80,"protocol":"TCP","nodePort":30000}]}`,
-			`{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}`, true},
-		{"set", `{"f":["a","b"]}`, `{"f":["a","b","theirs"]}`, `{"f:f":{"v:\"a\"":{},"v:\"b\"":{}}}`, true},
-		{"owned as a whole, with defaults", `{"t":[{"x":{"y":1}}]}`, `{"t":[{"x":{"y":1,"z":"default"},"w":2}]}`, `{"f:t":{}}`, true},
-		{"owned as a whole, another length", `{"t":[1]}`, `{"t":[1,2]}`, `{"f:t":{}}`, false},
-		{"owned as a whole, another value", `{"t":[{"x":1}]}`, `{"t":[{"x":2}]}`, `{"f:t":{}}`, false},
-		{"empty object", `{"e":{}}`, `{"e":{}}`, `{"f:e":{}}`, true},
+		{"equal", `{"a":1}`, `{"f:a":{}}`, true},
+		{"someone else has taken it", `{"a":1,"b":2}`, `{"f:b":{}}`, false},
+		{"no longer desired, still owned", `{"a":1}`, `{"f:a":{},"f:b":{}}`, false},
+		{"null is nothing", `{"a":1,"b":null}`, `{"f:a":{}}`, true},
+		{"null is owned", `{"a":1,"b":null}`, `{"f:a":{},"f:b":{}}`, true},
+		{"deep", `{"a":{"b":{"c":1}}}`, `{"f:a":{"f:b":{"f:c":{}}}}`, true},
+		{"deep, taken", `{"a":{"b":{"c":1,"d":2}}}`, `{"f:a":{"f:b":{"f:c":{}}}}`, false},
+		{"all below is taken", `{"a":{"b":1}}`, `{"f:a":{".":{}}}`, false},
+		{"nothing is owned", `{"a":1}`, `{}`, true}, // as a whole: see at for a field that is not there
+		{"keyed list", `{"c":[{"name":"a","image":"x"}]}`, `{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}}}`, true},
+		{"keyed list, a field is taken", `{"c":[{"name":"a","image":"x"}]}`, `{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{}}}}`, false},
+		{"keyed list, an element is gone", `{"c":[{"name":"a"},{"name":"b"}]}`, `{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{}}}}`, false},
+		{"keyed list, an element less desired", `{"c":[{"name":"a"}]}`, `{"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{}},"k:{\"name\":\"b\"}":{".":{},"f:name":{}}}}`, false},
+		{"key with a default", `{"ports":[{"port":80}]}`, `{"f:ports":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}`, true},
+		{
+			"two protocols", `{"ports":[{"port":53},{"port":53,"protocol":"UDP"}]}`,
+			`{"f:ports":{"k:{\"port\":53,\"protocol\":\"TCP\"}":{".":{},"f:port":{}},"k:{\"port\":53,\"protocol\":\"UDP\"}":{".":{},"f:port":{},"f:protocol":{}}}}`, true,
+		},
+		{
+			"two protocols, one is gone", `{"ports":[{"port":53},{"port":53,"protocol":"UDP"}]}`,
+			`{"f:ports":{"k:{\"port\":53,\"protocol\":\"UDP\"}":{".":{},"f:port":{},"f:protocol":{}}}}`, false,
+		},
+		{"set", `{"f":["a","b"]}`, `{"f:f":{"v:\"a\"":{},"v:\"b\"":{}}}`, true},
+		{"set, one is taken", `{"f":["a","b"]}`, `{"f:f":{"v:\"a\"":{}}}`, false},
+		{"owned as a whole", `{"t":[{"x":{"y":1}}]}`, `{"f:t":{}}`, true},
+		{"empty object", `{"e":{}}`, `{"f:e":{}}`, true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			owned := project(parse(t, test.live), parse(t, test.fields))
-			if covers(parse(t, test.desired), owned, false) != test.same {
-				t.Errorf("want %t; owned: %v", test.same, owned)
+			if got := owns(parse(t, test.desired), parse(t, test.fields)); got != test.owns {
+				t.Errorf("got %t", got)
 			}
 		})
+	}
+}
+
+// TestProject: values that others own are left out, of what is owned as a whole nothing.
+func TestProject(t *testing.T) {
+	live := parse(t, `{"a":1,"b":2,"c":[{"name":"a","image":"x","policy":"Always"},{"name":"sidecar"}],"t":[{"x":1,"z":"default"}],"s":["a","b"]}`)
+	fields := parse(t, `{"f:a":{},"f:gone":{},"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}},"f:t":{},"f:s":{"v:\"b\"":{}}}`)
+	want := parse(t, `{"a":1,"c":[{"name":"a","image":"x"}],"t":[{"x":1,"z":"default"}],"s":["b"]}`)
+	if got := project(live, fields); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
 	}
 }

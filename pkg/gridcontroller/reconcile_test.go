@@ -12,9 +12,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -146,7 +148,7 @@ func TestMissingTemplateConcernsItsUnit(t *testing.T) {
 }
 
 // TestConflict: grids a and a-b both make a-b-c of the units b-c and c; SuperEdge's controller let them fight,
-// and said nothing.
+// and said nothing. The second one takes another name, and keeps it.
 func TestConflict(t *testing.T) {
 	first, second := deploymentGrid("a", plain), deploymentGrid("a-b", plain)
 	f := newFixture(t, first, second)
@@ -156,25 +158,201 @@ func TestConflict(t *testing.T) {
 	f.node("n2", "c")
 	f.pass(second)
 	f.pass(second)
-	f.expectTook("apply a-b-b-c")
+	alternative := v1.DeploymentGridKind.AlternativeChildName("a-b", "c")
+	f.expectTook("apply a-b-b-c", "apply "+alternative)
 	if owner := metav1.GetControllerOf(f.deployment("a-b-c")); owner.Name != "a" {
 		t.Errorf("it belongs to %s", owner.Name)
 	}
-	f.expectCondition(second.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "c:", v1.ReasonNameConflict, "DeploymentGrid a;", "another name")
-	f.expectEvent(f.told(), "Warning", v1.ReasonNameConflict, "Deployment a-b-c")
-	if figures := f.workloads["DeploymentGrid"].gauges.grids["DeploymentGrid"][client.ObjectKeyFromObject(second)]; figures.conflicts != 1 || figures.units != 2 {
-		t.Errorf("got the figures %+v", figures)
+	d := f.deployment(alternative)
+	if d.Labels[v1.LabelGridUnit] != "c" || d.Spec.Template.Spec.NodeSelector["zone1"] != "c" {
+		t.Errorf("got %+v", d.Labels)
 	}
+	f.expectCondition(second.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 
-	// Once it is free it is taken.
+	// It stays also when the name is free, the controller is another one, and somebody has taken its labels away.
 	if err := f.client.Delete(t.Context(), f.deployment("a-b-c")); err != nil {
 		t.Fatal(err)
 	}
+	delete(d.Labels, v1.LabelGridUnit)
+	if err := f.client.Update(t.Context(), d, client.FieldOwner("someone")); err != nil {
+		t.Fatal(err)
+	}
 	f.took()
+	f.restart()
 	f.step(2 * lastRetry)
 	f.pass(second)
-	f.expectTook("apply a-b-c")
-	f.expectCondition(second.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectTook("apply " + alternative)
+	if unit := f.deployment(alternative).Labels[v1.LabelGridUnit]; unit != "c" {
+		t.Errorf("got the label %q", unit)
+	}
+	f.step(time.Hour)
+	f.pass(second)
+	f.expectTook()
+}
+
+// TestUnitWithoutAName: a unit whose name cannot be part of one is made with another one; one that has this name by
+// nature goes first.
+func TestUnitWithoutAName(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	name := v1.DeploymentGridKind.AlternativeChildName("demo", "Zone_A")
+	f.node("n1", "Zone_A")
+	f.node("n2", "east")
+	f.pass(grid)
+	f.expectTook("apply demo-east", "apply "+name)
+	f.node("n3", strings.TrimPrefix(name, "demo-"))
+	f.pass(grid)
+	f.pass(grid)
+	if told := grid.Status.States["Zone_A"]; told.Reason != v1.ReasonNameConflict {
+		t.Errorf("got the state %+v", told)
+	}
+}
+
+// TestLeftOver: a grid that was made anew waits for the child of the one before it, which is nothing to warn of.
+func TestLeftOver(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	old := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: "demo-east", Labels: map[string]string{v1.LabelGridSelector: "demo"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "DeploymentGrid", Name: "demo", UID: "another", Controller: ptr.To(true)}},
+	}}
+	f := newFixture(t, grid, old)
+	f.node("n1", "east")
+	f.pass(grid)
+	f.expectTook()
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, "east")
+	if told := f.told(); len(told) > 0 {
+		t.Errorf("got the events %q", told)
+	}
+	if err := f.client.Delete(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	f.took()
+	f.pass(grid) // of the deletion's event
+	f.expectTook("apply demo-east")
+}
+
+// TestRefusedTemplate is tried on one unit, not on all; once it is taken all follow at once.
+func TestRefusedTemplate(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	const units = 60
+	for i := range units {
+		f.node(fmt.Sprint("n", i), fmt.Sprintf("u%03d", i))
+	}
+	f.failing(func(call string) error {
+		if strings.HasPrefix(call, "apply ") {
+			return invalid("spec.selector")
+		}
+		return nil
+	})
+	tried := map[string]bool{}
+	attempts := 0
+	for end := f.clock.Now().Add(time.Minute); f.clock.Now().Before(end); {
+		again := f.reconcile(grid)
+		for _, call := range f.took() {
+			tried[call] = true
+			attempts++
+		}
+		f.step(min(max(again, 100*time.Millisecond), time.Second))
+	}
+	if attempts > 8 || len(tried) < 4 {
+		t.Errorf("%d attempts on %d units within a minute", attempts, len(tried))
+	}
+	f.get(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "60 of 60", "refused this template for unit u", "field is immutable")
+	f.failing(nil)
+	f.took()
+	f.step(2 * lastRetry)
+	f.pass(grid)
+	f.pass(grid)
+	if took := f.took(); len(took) != units {
+		t.Errorf("%d writes", len(took))
+	}
+}
+
+// TestRefusedForOneUnit: what one child's own state does not go with stops no other unit.
+func TestRefusedForOneUnit(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	for i := range 20 {
+		f.node(fmt.Sprint("n", i), fmt.Sprintf("u%02d", i))
+	}
+	f.failing(func(call string) error {
+		if call == "apply demo-u00" { // the first one that is tried
+			return invalid("spec.selector")
+		}
+		return nil
+	})
+	f.pass(grid)
+	f.step(time.Second)
+	f.pass(grid)
+	if names := strings.Fields(f.names()); len(names) != 19 {
+		t.Errorf("%d units have their Deployment", len(names))
+	}
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "1 of 20", "u00: Rejected")
+}
+
+// TestSlowWebhook: a pass ends when its time is over, however many units are left.
+func TestSlowWebhook(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	for i := range 80 {
+		f.node(fmt.Sprint("n", i), fmt.Sprintf("u%03d", i))
+	}
+	f.failing(func(call string) error {
+		f.step(time.Second)
+		return nil
+	})
+	begin := f.clock.Now()
+	again := f.reconcile(grid)
+	if took := f.clock.Now().Sub(begin); took > passBudget+(atOnce+2)*time.Second { // those in flight, one after the other
+		t.Errorf("a pass took %s", took)
+	}
+	if again <= 0 || again > time.Second {
+		t.Errorf("asks to be called again after %s", again)
+	}
+	for range 80 {
+		f.reconcile(grid)
+	}
+	if names := strings.Fields(f.names()); len(names) != 80 {
+		t.Errorf("%d units have their Deployment", len(names))
+	}
+}
+
+// TestLimits: what the controller's flags do not allow is told, and nothing is done.
+func TestLimits(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.node("n2", "west")
+	r := f.workloads["DeploymentGrid"]
+	r.limits = Limits{UnitKeys: []string{"region"}}
+	f.pass(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNotAllowed, "--allowed-unit-keys", "region")
+	r.limits = Limits{UnitKeys: []string{"region", "zone1"}, UnitsPerGrid: 1}
+	f.pass(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNotAllowed, "makes 2 units", "--max-units-per-grid")
+	f.expectTook()
+	r.limits.UnitsPerGrid = 2
+	f.pass(grid)
+	f.expectTook("apply demo-east", "apply demo-west")
+}
+
+// TestSpecWarning: what is probably a typing error.
+func TestSpecWarning(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	grid.Spec.TemplatePool = map[string]v1.Template{"default": raw(plain)}
+	grid.Spec.Templates = map[string]v1.TemplateName{"esat": "default"}
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.pass(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, "esat", "spec.templatePool.default is never used")
+	f.update(grid, func() { grid.Spec.TemplatePool, grid.Spec.Templates = nil, nil })
+	f.pass(grid)
+	if meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionSpecWarning) != nil {
+		t.Error("the warning stays")
+	}
 }
 
 // TestAdoption: what is labelled for the grid and has a wanted name; nothing else is changed, and nothing that
@@ -259,6 +437,7 @@ func TestGraceTime(t *testing.T) {
 // TestErrorsAreRetriedForEver with a growing pause, and stop no other unit.
 func TestErrorsAreRetriedForEver(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
+	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](1e6) // nobody makes pods
 	f := newFixture(t, grid)
 	f.node("n1", "east")
 	f.node("n2", "west")
@@ -304,6 +483,8 @@ func TestRandomErrors(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		grid := deploymentGrid("demo", plain)
+		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](1e6) // nobody makes pods
+		grid.Spec.Removal = &v1.Removal{MaxUnits: ptr.To(intstr.FromInt32(9))}
 		f := newFixture(t, grid)
 		f.node("fixed", "fixed")
 		var deleted []string
@@ -519,7 +700,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	f := newFixture(t, grid)
 	f.node("n1", "east")
-	if err := f.client.Create(t.Context(), old, client.FieldOwner(FieldManager)); err != nil {
+	if err := f.client.Create(t.Context(), old, client.FieldOwner(v1.FieldManager)); err != nil {
 		t.Fatal(err)
 	}
 	f.pass(grid)
@@ -540,7 +721,7 @@ func TestSummary(t *testing.T) {
 	}
 	states["x"] = v1.UnitState{Phase: v1.UnitReady}
 	var status v1.WorkloadGridStatus
-	summarize(&status, 3, "zone1", states)
+	summarize(&status, 3, &v1.WorkloadGridSpec{GridUniqKey: "zone1"}, &pass{states: states})
 	f := &fixture{T: t}
 	f.expectCondition(status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, "8 of 9 units", "a, b, c, d, e and 3 more")
 	f.expectCondition(status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "a, b, c, d, e and 3 more: Rejected: no")

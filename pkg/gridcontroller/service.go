@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -28,9 +27,9 @@ type serviceReconciler struct {
 // serviceMemory is what is remembered of a ServiceGrid between reconciliations. Losing it does no harm.
 type serviceMemory struct {
 	childMemory
-	uid      types.UID
-	told     problem
-	statusAt time.Time
+	uid    types.UID
+	told   gridError
+	status statusMemory
 }
 
 func (r *serviceReconciler) remember(name types.NamespacedName, uid types.UID) *serviceMemory {
@@ -48,7 +47,7 @@ func (r *serviceReconciler) remember(name types.NamespacedName, uid types.UID) *
 }
 
 func (r *serviceReconciler) forget(name types.NamespacedName) {
-	r.gauges.forget(services.grid, name)
+	r.gauges.forget(services.Kind, name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.grids, name)
@@ -76,72 +75,60 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s", grid.Name, v1.ServiceSuffix)
 	}
 	f := figures{units: len(units)}
-	if p := outcome.problem; p != nil {
+	if outcome.err != nil {
+		p := tellable(outcome.err)
 		f.failed = 1
 		if p.reason == v1.ReasonNameConflict {
 			f.conflicts = 1
 		}
-		if m.told != *p {
-			m.told = *p
+		if m.told != p {
+			m.told = p
 			r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.reason, "Sync", "%s", p.message)
 		}
 	} else {
-		m.told = problem{}
+		m.told = gridError{}
 		f.ready = len(units)
 	}
-	r.gauges.set(services.grid, request.NamespacedName, f)
+	r.gauges.set(services.Kind, request.NamespacedName, f)
 
-	status := grid.Status.DeepCopy()
+	changed := grid.DeepCopy()
+	status := &changed.Status
 	status.ObservedGeneration = grid.Generation
 	status.Units = int32(len(units)) //nolint:gosec // no more than there are nodes
 	condition := conditionSetter(&status.Conditions, grid.Generation)
 	switch {
-	case outcome.problem != nil:
-		stop(&status.Conditions, grid.Generation, outcome.problem)
+	case outcome.err != nil:
+		stop(&status.Conditions, grid.Generation, outcome.err)
 	case outcome.child == nil || outcome.child.deleting:
-		condition(v1.ConditionReady, false, v1.ReasonUnitsProgressing, "the Service is being made")
-		condition(v1.ConditionProgressing, true, v1.ReasonUnitsProgressing, "the Service is being made")
-		condition(v1.ConditionDegraded, false, v1.ReasonAsDesired, "")
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsProgressing, "the Service is being made")
+		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, "the Service is being made")
+		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	default:
-		condition(v1.ConditionReady, true, v1.ReasonReady, fmt.Sprintf("Service %s is as the grid says", outcome.child.name))
-		condition(v1.ConditionProgressing, false, v1.ReasonAsDesired, "")
-		condition(v1.ConditionDegraded, false, v1.ReasonAsDesired, "")
+		condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("Service %s is as the grid says", outcome.child.name))
+		condition(v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired, "")
+		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
-	return r.writeStatus(ctx, grid, m, status, outcome.again)
+	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }
 
 func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGrid, m *serviceMemory) result {
 	if p := checkKey(grid.Spec.GridUniqKey); p != nil {
-		return result{problem: p}
+		return result{err: p}
 	}
-	o := newOwner(services.grid, grid.Spec.GridUniqKey, grid)
+	if err := r.limits.check(grid.Spec.GridUniqKey, 0); err != nil {
+		return result{err: err}
+	}
+	o := newOwner(services.Kind, grid.Spec.GridUniqKey, grid)
+	o.fallback = grid.Spec.FallbackKeys
+	if err := checkFallback(o.fallback); err != nil {
+		return result{err: err}
+	}
 	d, p := serviceChild(o, grid.Spec.Template)
 	if p != nil {
-		return result{problem: p}
+		return result{err: p}
 	}
 	if outcome, done := r.settled(ctx, services, o, d, &m.childMemory); done {
 		return outcome
 	}
 	return r.sync(ctx, services, o, d, &m.childMemory)
-}
-
-// writeStatus writes the status if it has changed, and not too often.
-func (r *serviceReconciler) writeStatus(ctx context.Context, grid *v1.ServiceGrid, m *serviceMemory, status *v1.ServiceGridStatus, again time.Time) (reconcile.Result, error) {
-	now := r.clock.Now()
-	if equality.Semantic.DeepEqual(&grid.Status, status) {
-		return after(now, again), nil
-	}
-	if next := m.statusAt.Add(statusPause); now.Before(next) {
-		return after(now, next, again), nil
-	}
-	changed := grid.DeepCopy()
-	changed.Status = *status
-	m.statusAt = now
-	switch err := r.patchStatus(ctx, changed, grid); {
-	case apierrors.IsConflict(err):
-		return after(now, now.Add(statusPause), again), nil
-	case err != nil:
-		return reconcile.Result{}, err
-	}
-	return after(now, again), nil
 }

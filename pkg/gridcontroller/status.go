@@ -1,14 +1,22 @@
 package gridcontroller
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -18,6 +26,11 @@ const (
 	namedUnits = 5
 	// toldFailures is how many units' states tell their problem in full: an object has a largest size.
 	toldFailures = 500
+	// listedUnits is how many units a status lists before it leaves out those that are ready.
+	listedUnits = 500
+	// largestStates is how many bytes of a status the states of units may take. Every change of one of them goes to
+	// everyone who watches grids, and etcd refuses objects of more than 1.5 MB.
+	largestStates = 512 << 10
 )
 
 // unitState is what is told of a unit.
@@ -30,95 +43,239 @@ func unitState(template string, r result) v1.UnitState {
 			state.Phase = v1.UnitReady
 		}
 	}
-	if r.problem != nil {
-		state.Phase, state.Reason, state.Message = v1.UnitFailed, r.problem.reason, r.problem.message
+	if r.err != nil {
+		told := tellable(r.err)
+		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.reason, told.message
 	}
 	return state
 }
 
-// removingState is what is told of a unit that has vanished.
-func removingState(live *child, at time.Time) v1.UnitState {
-	when := metav1.NewTime(at)
+// leftState is what is told of a unit that has vanished, and has a workload.
+func leftState(live *child, phase v1.UnitPhase) v1.UnitState {
 	return v1.UnitState{
-		Phase: v1.UnitRemoving, Reason: v1.ReasonUnitVanished, RemovalTime: &when,
+		Phase: phase, Reason: v1.ReasonUnitVanished,
 		Replicas: live.progress.replicas, UpdatedReplicas: live.progress.updated,
 		ReadyReplicas: live.progress.ready, AvailableReplicas: live.progress.available,
 	}
 }
 
-// summarize fills in all of a status but its conditions' times; key is the grid's gridUniqKey.
-func summarize(status *v1.WorkloadGridStatus, generation int64, key string, states map[string]v1.UnitState) {
+// summarize fills in all of a status but its conditions' times.
+func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.WorkloadGridSpec, p *pass) {
 	byPhase := map[v1.UnitPhase][]string{}
 	told := 0
-	for _, unit := range slices.Sorted(maps.Keys(states)) {
-		state := states[unit]
+	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
+		state := p.states[unit]
 		byPhase[state.Phase] = append(byPhase[state.Phase], unit)
-		if state.Phase == v1.UnitFailed {
+		if state.Message != "" {
 			if told++; told > toldFailures {
 				state.Message = ""
-				states[unit] = state
+				p.states[unit] = state
 			}
 		}
 	}
-	removing, failed := byPhase[v1.UnitRemoving], byPhase[v1.UnitFailed]
-	units := len(states) - len(removing)
-	ready := len(byPhase[v1.UnitReady])
+	removing, unreachable := byPhase[v1.UnitRemoving], byPhase[v1.UnitUnreachable]
+	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
+	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
+	reachable := units - len(unreachable)
 	status.ObservedGeneration = generation
-	status.Units, status.ReadyUnits = int32(units), int32(ready) //nolint:gosec // no more than there are nodes
-	status.States = states
-	if len(states) == 0 {
+	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))         //nolint:gosec // no more than there are nodes
+	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken)) //nolint:gosec // no more than there are nodes
+	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
+	if len(p.states) == 0 {
 		status.States = nil
+	}
+	if !p.heldKey {
+		status.GridUniqKey = spec.GridUniqKey
 	}
 
 	condition := conditionSetter(&status.Conditions, generation)
-	notReady := slices.Sorted(slices.Values(slices.Concat(failed, byPhase[v1.UnitProgressing])))
+	notReady := slices.Sorted(slices.Values(slices.Concat(broken, byPhase[v1.UnitProgressing])))
+	offline := ""
+	if len(unreachable) > 0 {
+		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
+	}
+	key := spec.GridUniqKey
 	switch {
 	case units == 0:
-		condition(v1.ConditionReady, false, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
-	case len(notReady) > 0:
-		condition(v1.ConditionReady, false, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units are not ready: %s", len(notReady), units, nameSome(notReady)))
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
+		condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
+	case reachable == 0:
+		condition(v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, fmt.Sprintf("none of %d units can be reached", units))
+		condition(v1.ConditionAvailable, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, fmt.Sprintf("none of %d units can be reached", units))
 	default:
-		condition(v1.ConditionReady, true, v1.ReasonReady, fmt.Sprintf("all %d units are ready", units))
+		if len(notReady) > 0 {
+			condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units are not ready: %s%s", len(notReady), reachable, nameSome(notReady), offline))
+		} else {
+			condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units are ready%s%s", reachable, offline, describeOthers(p.others)))
+		}
+		silent := slices.DeleteFunc(slices.Clone(notReady), func(unit string) bool { return p.serving[unit] })
+		if len(silent) > 0 {
+			condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units have not enough pods to serve: %s%s", len(silent), reachable, nameSome(silent), offline))
+		} else {
+			condition(v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units have pods to serve%s", reachable, offline))
+		}
 	}
 	var doing []string
 	if units := byPhase[v1.UnitProgressing]; len(units) > 0 {
 		doing = append(doing, "in progress: "+nameSome(units))
 	}
-	if len(removing) > 0 {
-		earliest := states[removing[0]].RemovalTime
-		for _, unit := range removing {
-			if at := states[unit].RemovalTime; at.Before(earliest) {
+	if due := slices.DeleteFunc(slices.Clone(removing), func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval }); len(due) > 0 {
+		earliest := p.states[due[0]].RemovalTime
+		for _, unit := range due {
+			if at := p.states[unit].RemovalTime; at.Before(earliest) {
 				earliest = at
 			}
 		}
-		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on", nameSome(removing), earliest.UTC().Format(time.RFC3339)))
+		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on", nameSome(due), earliest.UTC().Format(time.RFC3339)))
 	}
 	if len(doing) > 0 {
-		condition(v1.ConditionProgressing, true, v1.ReasonUnitsProgressing, strings.Join(doing, "; "))
+		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, strings.Join(doing, "; "))
 	} else {
-		condition(v1.ConditionProgressing, false, v1.ReasonAsDesired, "")
+		condition(v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
-	if len(failed) > 0 {
-		condition(v1.ConditionDegraded, true, v1.ReasonUnitsFailed, describeFailures(failed, states, units))
+	stalled := byPhase[v1.UnitStalled]
+	if len(stalled) > 0 {
+		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled, describeProblems("make no progress", stalled, p.states, units))
 	} else {
-		condition(v1.ConditionDegraded, false, v1.ReasonAsDesired, "")
+		condition(v1.ConditionStalled, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
+	switch failed := byPhase[v1.UnitFailed]; {
+	case p.held != nil:
+		text := tellable(p.held).message
+		if len(broken) > 0 {
+			text += "; " + describeProblems("failed or stalled", broken, p.states, units)
+		}
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, tellable(p.held).reason, text)
+	case len(failed) > 0 && len(stalled) > 0:
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+			describeProblems("failed", failed, p.states, units)+"; "+describeProblems("make no progress", stalled, p.states, units))
+	case len(failed) > 0:
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, describeProblems("failed", failed, p.states, units))
+	case len(stalled) > 0:
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled, describeProblems("make no progress", stalled, p.states, units))
+	default:
+		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
+	}
+	if text := noEffect(spec, p.states); text != "" {
+		condition(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
+	}
+}
+
+// noEffect says what the spec says to no effect: probably a typing error.
+func noEffect(spec *v1.WorkloadGridSpec, states map[string]v1.UnitState) string {
+	var all []string
+	var absent []string
+	for unit := range spec.Templates {
+		if _, ok := states[unit]; !ok {
+			absent = append(absent, unit)
+		}
+	}
+	if slices.Sort(absent); len(absent) > 0 {
+		all = append(all, fmt.Sprintf("spec.templates names units that there are not: %s", nameSome(absent)))
+	}
+	if _, ok := spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
+		all = append(all, fmt.Sprintf("spec.templatePool.%s is never used: that name stands for spec.template", v1.DefaultTemplate))
+	}
+	return strings.Join(all, "; ")
+}
+
+// describeOthers says where others own fields of workloads that the grid does not, or no longer, govern.
+func describeOthers(others map[string]string) string {
+	if len(others) == 0 {
+		return ""
+	}
+	units := slices.Sorted(maps.Keys(others))
+	return fmt.Sprintf("; others own fields of the workloads of %s, of the first %s", nameSome(units), shorten(others[units[0]]))
+}
+
+// fit leaves out of a status what makes it too large: ready units if there are many, then whatever tells least.
+func fit(status *v1.WorkloadGridStatus, most int) {
+	if len(status.States) <= listedUnits {
+		return
+	}
+	all := slices.SortedFunc(maps.Keys(status.States), func(a, b string) int {
+		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)), cmp.Compare(a, b))
+	})
+	states := map[string]v1.UnitState{}
+	size := 0
+	for _, unit := range all {
+		state := status.States[unit]
+		if state.Phase == v1.UnitReady {
+			status.UnlistedReadyUnits++
+			continue
+		}
+		text, err := json.Marshal(state)
+		if size += len(unit) + len(text) + len(`"":,`); err != nil || size > most {
+			status.UnlistedUnits++
+			continue
+		}
+		states[unit] = state
+	}
+	status.States = states
+}
+
+// importance orders phases by how much a reader has to know of them.
+func importance(phase v1.UnitPhase) int {
+	if phase == v1.UnitStalled {
+		phase = v1.UnitFailed
+	}
+	return slices.Index([]v1.UnitPhase{v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady}, phase)
+}
+
+// statusMemory is what is remembered of the status of a grid.
+type statusMemory struct {
+	// at is when it was last written.
+	at time.Time
+	// halved is how often the API server has found it too large.
+	halved int
+}
+
+// limit is how many bytes the states may take.
+func (m *statusMemory) limit() int { return largestStates >> m.halved }
+
+// writeStatus writes the status of changed, a copy of grid, if it differs, and not too often.
+func (s *shared) writeStatus(ctx context.Context, grid, changed client.Object, m *statusMemory, again time.Time) (reconcile.Result, error) {
+	now := s.clock.Now()
+	if equality.Semantic.DeepEqual(grid, changed) {
+		return after(now, again), nil
+	}
+	if next := m.at.Add(statusPause); now.Before(next) {
+		return after(now, next, again), nil
+	}
+	m.at = now
+	err := s.writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case err == nil, apierrors.IsNotFound(err):
+		return after(now, again), nil
+	case apierrors.IsConflict(err): // the cache lags behind; what it gets then is no event for us
+		klog.FromContext(ctx).V(4).Info("Status not written: the grid has changed meanwhile")
+		return after(now, now.Add(statusPause), again), nil
+	case isTooLarge(err) && m.halved < 10:
+		m.halved++
+		klog.FromContext(ctx).Info("Status too large: leaving out more units", "bytes", m.limit())
+		return after(now, now.Add(statusPause), again), nil
+	}
+	return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
+}
+
+// isTooLarge recognises what kube-apiserver, or etcd through it, says of an object that is too large.
+func isTooLarge(err error) bool {
+	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max")
 }
 
 // stop fills in the conditions of a grid that nothing can be done for.
-func stop(conditions *[]metav1.Condition, generation int64, p *problem) {
+func stop(conditions *[]metav1.Condition, generation int64, err error) {
+	p := tellable(err)
 	condition := conditionSetter(conditions, generation)
-	condition(v1.ConditionReady, false, p.reason, p.message)
-	condition(v1.ConditionProgressing, false, p.reason, p.message)
-	condition(v1.ConditionDegraded, true, p.reason, p.message)
+	condition(v1.ConditionReady, metav1.ConditionFalse, p.reason, p.message)
+	condition(v1.ConditionProgressing, metav1.ConditionFalse, p.reason, p.message)
+	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.reason, p.message)
 }
 
-func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind string, is bool, reason, message string) {
-	return func(kind string, is bool, reason, message string) {
-		status := metav1.ConditionFalse
-		if is {
-			status = metav1.ConditionTrue
-		}
+func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind string, status metav1.ConditionStatus, reason, message string) {
+	return func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(conditions, metav1.Condition{
 			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
 		})
@@ -133,8 +290,9 @@ func nameSome(units []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(units[:namedUnits], ", "), len(units)-namedUnits)
 }
 
-// describeFailures tells the problems of the first few units, the same problem once.
-func describeFailures(failed []string, states map[string]v1.UnitState, units int) string {
+// describeProblems tells the problems of the first few units, the same problem once; they are what the units have in
+// common.
+func describeProblems(they string, failed []string, states map[string]v1.UnitState, units int) string {
 	var order []string
 	with := map[string][]string{}
 	for _, unit := range failed {
@@ -159,5 +317,5 @@ func describeFailures(failed []string, states map[string]v1.UnitState, units int
 		}
 		parts = append(parts, fmt.Sprintf("%s: %s", nameSome(with[problem]), problem))
 	}
-	return fmt.Sprintf("%d of %d units failed: %s", len(failed), units, strings.Join(parts, "; "))
+	return fmt.Sprintf("%d of %d units %s: %s", len(failed), units, they, strings.Join(parts, "; "))
 }

@@ -4,69 +4,142 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // units knows which units there are: the distinct, non-empty values of a label over all nodes. It keeps sets
 // for the keys that it was asked for only, and a node's change costs the keys that changed.
 type units struct {
 	mu sync.Mutex // guards all below
-	// nodes are the labels of every node; the maps are the cache's, and not to be changed.
-	nodes map[string]map[string]string
-	// sets are the units of a key, with the number of their nodes.
-	sets map[string]map[string]int
+	// nodes is by name.
+	nodes map[string]*nodeState
+	// sets are the units of a key.
+	sets map[string]map[string]nodeCount
 }
 
+// nodeState is what is known of a node. The map is the cache's, and not to be changed.
+type nodeState struct {
+	labels map[string]string
+	// lost: the control plane has lost contact with the node.
+	lost bool
+}
+
+// nodeCount counts the nodes of a unit.
+type nodeCount struct{ all, lost int }
+
+func (c nodeCount) unreachable() bool { return c.all > 0 && c.lost == c.all }
+
 func newUnits() *units {
-	return &units{nodes: map[string]map[string]string{}, sets: map[string]map[string]int{}}
+	return &units{nodes: map[string]*nodeState{}, sets: map[string]map[string]nodeCount{}}
+}
+
+// stateOf is what is kept of a node. Unknown is what the node controller writes once a kubelet has fallen silent; a
+// kubelet that says that its node is not ready has not.
+func stateOf(node *corev1.Node) *nodeState {
+	s := &nodeState{labels: node.Labels}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			s.lost = condition.Status == corev1.ConditionUnknown
+		}
+	}
+	return s
 }
 
 // of returns the units of a key, in order.
 func (u *units) of(key string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	return slices.Sorted(maps.Keys(u.set(key)))
+}
+
+// unreachable returns those of the units of a key whose nodes are all lost.
+func (u *units) unreachable(key string) map[string]bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	lost := map[string]bool{}
+	for unit, count := range u.set(key) {
+		if count.unreachable() {
+			lost[unit] = true
+		}
+	}
+	return lost
+}
+
+// nodesIn returns the names of some nodes of a unit, in no order.
+func (u *units) nodesIn(key, unit string, most int) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var names []string
+	for name, node := range u.nodes {
+		if len(names) == most {
+			break
+		}
+		if node.labels[key] == unit {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// set returns the units of a key, which it counts when it is asked for the first time. It must be called with mu held.
+func (u *units) set(key string) map[string]nodeCount {
 	set, ok := u.sets[key]
 	if !ok {
-		set = map[string]int{}
-		for _, labels := range u.nodes {
-			if unit := labels[key]; unit != "" {
-				set[unit]++
-			}
+		set = map[string]nodeCount{}
+		for _, node := range u.nodes {
+			count(set, node, key, 1)
 		}
 		u.sets[key] = set
 	}
-	return slices.Sorted(maps.Keys(set))
+	return set
 }
 
-// set notes the labels of a node, nil if it is gone, and returns the keys of which a unit came or went.
-func (u *units) set(node string, labels map[string]string) []string {
+// count adds a node to its unit's count, or takes it away.
+func count(set map[string]nodeCount, node *nodeState, key string, by int) {
+	if node == nil || node.labels[key] == "" {
+		return
+	}
+	unit := node.labels[key]
+	c := set[unit]
+	c.all += by
+	if node.lost {
+		c.lost += by
+	}
+	if c.all == 0 {
+		delete(set, unit)
+		return
+	}
+	set[unit] = c
+}
+
+// note notes the state of a node, nil if it is gone, and returns the keys of which a unit came or went, or became
+// reachable or unreachable.
+func (u *units) note(node string, now *nodeState) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	before := u.nodes[node]
-	if labels == nil {
+	if now == nil {
 		delete(u.nodes, node)
 	} else {
-		u.nodes[node] = labels
+		u.nodes[node] = now
 	}
 	var changed []string
 	for key, set := range u.sets {
-		old, now := before[key], labels[key]
-		if old == now {
-			continue
-		}
-		moved := false
-		if old != "" {
-			if set[old]--; set[old] == 0 {
-				delete(set, old)
-				moved = true
+		var units []string
+		var counts []nodeCount
+		for _, state := range []*nodeState{before, now} {
+			if state != nil && state.labels[key] != "" {
+				units, counts = append(units, state.labels[key]), append(counts, set[state.labels[key]])
 			}
 		}
-		if now != "" {
-			if set[now]++; set[now] == 1 {
-				moved = true
+		count(set, before, key, -1)
+		count(set, now, key, 1)
+		for i, unit := range units {
+			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) || after.unreachable() != counts[i].unreachable() {
+				changed = append(changed, key)
+				break
 			}
-		}
-		if moved {
-			changed = append(changed, key)
 		}
 	}
 	return changed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -60,10 +61,19 @@ func sameOwner(a, b client.Object) bool {
 	return x != nil && y != nil && x.UID == y.UID
 }
 
-// ofNode keeps the units, and asks for the grids with a key of which a unit came or went.
+// ofNode keeps the units, and asks for the grids with a key of which a unit came or went, or became reachable or
+// unreachable.
 func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error)) handler.EventHandler {
-	set := func(ctx context.Context, name string, labels map[string]string, q queue) {
-		for _, key := range units.set(name, labels) {
+	note := func(ctx context.Context, object client.Object, gone nodeGone, q queue) {
+		node, ok := object.(*corev1.Node)
+		if !ok {
+			return
+		}
+		var state *nodeState
+		if !gone {
+			state = stateOf(node)
+		}
+		for _, key := range units.note(node.Name, state) {
 			grids, err := gridsWith(ctx, key)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Looking for the grids with a key", "key", key)
@@ -74,19 +84,12 @@ func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]typ
 			}
 		}
 	}
-	labelsOf := func(object client.Object) map[string]string {
-		if labels := object.GetLabels(); labels != nil {
-			return labels
-		}
-		return map[string]string{}
-	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			set(ctx, e.Object.GetName(), labelsOf(e.Object), q)
-		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			set(ctx, e.ObjectNew.GetName(), labelsOf(e.ObjectNew), q)
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { set(ctx, e.Object.GetName(), nil, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { note(ctx, e.Object, false, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { note(ctx, e.ObjectNew, false, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { note(ctx, e.Object, true, q) },
 	}
 }
+
+// nodeGone is whether a node was deleted.
+type nodeGone bool

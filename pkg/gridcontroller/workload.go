@@ -2,6 +2,7 @@ package gridcontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,11 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -27,6 +26,8 @@ const (
 	atOnce = 16
 	// perPass is how many children are written before the status tells of it.
 	perPass = 256
+	// passBudget is for how long one look at a grid starts requests. Others wait for the worker.
+	passBudget = 2 * time.Second
 	// statusPause is the least time between two writes of one grid's status.
 	statusPause = 500 * time.Millisecond
 )
@@ -36,14 +37,36 @@ type shared struct {
 	cluster
 	recorder events.EventRecorder
 	gauges   *gauges
-	// grace is how long a workload outlives its unit.
+	// grace is how long a workload outlives its unit, where its grid does not say.
 	grace time.Duration
+	// limits are what grids may ask for.
+	limits Limits
+}
+
+// Limits are what grids may ask for, where several tenants share a cluster.
+type Limits struct {
+	// UnitKeys are the keys of node labels that a grid may name; none for any.
+	UnitKeys []string
+	// UnitsPerGrid is the greatest number of units of one grid; 0 for any.
+	UnitsPerGrid int
+}
+
+// check says what a grid asks for beyond the limits.
+func (l Limits) check(key string, units int) error {
+	switch {
+	case len(l.UnitKeys) > 0 && !slices.Contains(l.UnitKeys, key):
+		return failf(v1.ReasonNotAllowed, "spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s", key, strings.Join(l.UnitKeys, ", "))
+	case l.UnitsPerGrid > 0 && units > l.UnitsPerGrid:
+		return failf(v1.ReasonNotAllowed, "spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; nothing is changed", key, units, l.UnitsPerGrid)
+	}
+	return nil
 }
 
 // workloadReconciler reconciles the grids of one kind of workload.
 type workloadReconciler struct {
 	shared
-	workload
+	kind
+
 	units *units
 
 	mu sync.Mutex // guards grids; what it points to belongs to the one worker that has the grid
@@ -54,20 +77,37 @@ type workloadReconciler struct {
 // gridMemory is what is remembered of a grid between reconciliations. Losing it does no harm.
 type gridMemory struct {
 	uid types.UID
-	// plan is what the units' children follow from, besides the units. desired are the digests under it.
+	// generation and labels are what the units' children follow from, besides the units. desired are the digests under
+	// them, templates what came of each template, by its name.
 	generation int64
 	labels     map[string]string
 	desired    map[string]string
+	templates  map[string]*templateMemory
 	// children is by unit.
 	children map[string]*childMemory
-	// removals is when the workloads of vanished units are deleted.
-	removals map[string]time.Time
-	// told are the failures that an event has told, by unit.
-	told map[string]problem
-	// toldGrid is the last such event about the grid as a whole.
-	toldGrid problem
-	// statusAt is when the status was last written.
-	statusAt time.Time
+	// removals is when the workloads of vanished units are deleted, since when they were seen to have vanished.
+	removals, since map[string]time.Time
+	// approved are the vanished units whose removal someone has approved of, key the gridUniqKey to which a change was.
+	approved map[string]bool
+	key      string
+	// removed is when units that were removed lately had vanished.
+	removed []time.Time
+	// told are the failures that an event has told, by unit, toldGrid the last one about the grid as a whole.
+	told     map[string]gridError
+	toldGrid gridError
+	status   statusMemory
+}
+
+// templateMemory is what came of the attempts to apply one template.
+type templateMemory struct {
+	shape *shape
+	// proven: the API server has taken it. refused is why it has not, for the unit by, since it last has.
+	proven  bool
+	refused error
+	by      string
+	// turn counts the attempts since then, of which the next one is at retryAt.
+	turn    int
+	retryAt time.Time
 }
 
 func (r *workloadReconciler) remember(name types.NamespacedName, uid types.UID) *gridMemory {
@@ -78,14 +118,14 @@ func (r *workloadReconciler) remember(name types.NamespacedName, uid types.UID) 
 	}
 	m := r.grids[name]
 	if m == nil || m.uid != uid {
-		m = &gridMemory{uid: uid, children: map[string]*childMemory{}, told: map[string]problem{}}
+		m = &gridMemory{uid: uid, children: map[string]*childMemory{}, told: map[string]gridError{}}
 		r.grids[name] = m
 	}
 	return m
 }
 
 func (r *workloadReconciler) forget(name types.NamespacedName) {
-	r.gauges.forget(r.grid, name)
+	r.gauges.forget(r.Kind, name)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.grids, name)
@@ -93,7 +133,7 @@ func (r *workloadReconciler) forget(name types.NamespacedName) {
 
 // Reconcile makes the children of one grid what they should be, and tells how it went.
 func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	grid := r.object()
+	grid := r.New()
 	if err := r.cache.Get(ctx, request.NamespacedName, grid); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.forget(request.NamespacedName)
@@ -110,31 +150,50 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
 		return reconcile.Result{}, err // the change of the grid is an event
 	}
-	key := r.spec(grid).GridUniqKey
-	status := r.status(grid).DeepCopy()
-	if p := checkKey(key); p != nil {
-		r.tellGrid(grid, m, p)
-		status.ObservedGeneration = grid.GetGeneration()
-		stop(&status.Conditions, grid.GetGeneration(), p)
-		r.gauges.set(r.grid, request.NamespacedName, figures{})
-		return r.writeStatus(ctx, grid, m, status, time.Time{})
+	changed, ok := grid.DeepCopyObject().(v1.Object)
+	if !ok {
+		return reconcile.Result{}, fmt.Errorf("%T is no grid", grid)
 	}
-	pass, err := r.pass(ctx, grid, m)
+	spec, status := v1.Workload(changed)
+	err := checkKey(spec.GridUniqKey)
+	if err == nil {
+		err = r.limits.check(spec.GridUniqKey, len(r.units.of(spec.GridUniqKey)))
+	}
+	if err != nil {
+		r.tellGrid(grid, m, err)
+		status.ObservedGeneration = grid.GetGeneration()
+		stop(&status.Conditions, grid.GetGeneration(), err)
+		r.gauges.set(r.Kind, request.NamespacedName, figures{})
+		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
+	}
+	p, err := r.pass(ctx, grid, m)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	summarize(status, grid.GetGeneration(), key, pass.states)
-	r.tell(grid, m, key, pass)
-	r.gauges.set(r.grid, request.NamespacedName, pass.figures())
-	return r.writeStatus(ctx, grid, m, status, pass.again)
+	summarize(status, grid.GetGeneration(), spec, p)
+	r.tell(grid, m, spec.GridUniqKey, p)
+	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
+	fit(status, m.status.limit())
+	return r.writeStatus(ctx, grid, changed, &m.status, p.again)
 }
 
 // pass is one look at all units of a grid.
 type pass struct {
 	states map[string]v1.UnitState
+	// others says, by unit, which fields of its workload others own; see v1.ForeignFields.
+	others map[string]string
+	// serving are the units that have pods enough to serve.
+	serving map[string]bool
 	// applied and removed are the units whose child was written or deleted, vanished and returned those that
 	// lost their last node, or got one again.
 	applied, removed, vanished, returned []string
+	// handedOver says of units with how many replicas they stay.
+	handedOver []string
+	// held is why units that vanished, or a changed gridUniqKey, have to wait for an approval; heldKey: it is the key.
+	held    error
+	heldKey bool
+	// deadline is when no more requests are started.
+	deadline time.Time
 	// again is when to look again if nothing happens; zero for never.
 	again time.Time
 }
@@ -145,55 +204,87 @@ func (p *pass) lookAgain(at time.Time) {
 	}
 }
 
+// spent reports whether the time for one look at a grid is over.
+func (p *pass) spent(now time.Time) bool { return now.After(p.deadline) }
+
 func (p *pass) figures() figures {
 	var f figures
 	for _, state := range p.states {
-		if state.Phase != v1.UnitRemoving {
-			f.units++
-		}
-		if state.Phase == v1.UnitReady {
+		switch state.Phase {
+		case v1.UnitRemoving, v1.UnitRetained:
+			continue
+		case v1.UnitReady:
 			f.ready++
-		}
-		if state.Phase == v1.UnitFailed {
+		case v1.UnitFailed:
 			f.failed++
+		case v1.UnitStalled:
+			f.stalled++
+		case v1.UnitUnreachable:
+			f.unreachable++
+		default:
 		}
+		f.units++
 		if state.Reason == v1.ReasonNameConflict {
 			f.conflicts++
 		}
 	}
+	if p.held != nil {
+		f.held = 1
+	}
 	return f
 }
 
-func (r *workloadReconciler) pass(ctx context.Context, grid client.Object, m *gridMemory) (*pass, error) {
-	spec := r.spec(grid)
-	o := newOwner(r.grid, spec.GridUniqKey, grid)
+func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMemory) (*pass, error) {
+	spec, status := v1.Workload(grid)
+	o := newOwner(r.Kind, spec.GridUniqKey, grid)
+	o.unitLabel = spec.UnitLabel
 	children, err := r.of(ctx, r.kind, o)
 	if err != nil {
 		return nil, err
 	}
 	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, o.labels) {
-		m.generation, m.labels, m.desired = grid.GetGeneration(), o.labels, map[string]string{}
+		m.generation, m.labels, m.desired, m.templates = grid.GetGeneration(), o.labels, map[string]string{}, map[string]*templateMemory{}
 	}
-	p := &pass{states: map[string]v1.UnitState{}}
+	p := &pass{
+		states: map[string]v1.UnitState{}, others: map[string]string{}, serving: map[string]bool{},
+		deadline: r.clock.Now().Add(passBudget),
+	}
+	if p.heldKey = r.holdKey(grid, children, m, p); p.heldKey {
+		return p, nil
+	}
 	units := r.units.of(spec.GridUniqKey)
-	results := r.syncUnits(ctx, o, &templates{spec: spec, decoded: map[string]map[string]any{}}, units, children, m)
+	a := r.assign(o.name, units, children, m)
+	results := r.syncUnits(ctx, o, &templates{spec: spec, decoded: map[string]map[string]any{}}, units, a, m, p)
+	lost := r.units.unreachable(spec.GridUniqKey)
 	for _, unit := range units {
 		result := results[unit]
 		if result.child == nil {
 			// Whatever is wrong now, what was made before goes on.
-			result.child = children[childName(o.name, unit)]
+			result.child = a.child(unit)
 		}
-		p.states[unit] = unitState(templateName(spec, unit), result)
+		state := unitState(templateName(spec, unit), result)
+		r.followProgress(&state, result.child, m.children[unit], status.States[unit], lost[unit], spec, p)
+		p.states[unit] = state
 		p.lookAgain(result.again)
+		if live := result.child; live != nil {
+			p.serving[unit] = live.progress.serves
+			if live.others != "" {
+				p.others[unit] = live.others
+			}
+		}
 		if result.applied {
 			p.applied = append(p.applied, unit)
+		}
+		if result.handedOver != "" {
+			p.handedOver = append(p.handedOver, unit+" "+result.handedOver)
 		}
 		if _, ok := m.removals[unit]; ok {
 			p.returned = append(p.returned, unit)
 			delete(m.removals, unit)
 		}
 	}
-	r.removeVanished(ctx, o, units, children, r.status(grid), m, p)
+	r.explainStalled(ctx, o, spec, m, p)
+	r.removeVanished(ctx, grid, o, a, m, p)
 	for unit := range m.children {
 		if _, ok := p.states[unit]; !ok {
 			delete(m.children, unit)
@@ -203,125 +294,163 @@ func (r *workloadReconciler) pass(ctx context.Context, grid client.Object, m *gr
 	return p, nil
 }
 
-// syncUnits syncs the children of all units: those that the cache and the memory settle one after the other,
-// the rest at the same time.
-func (r *workloadReconciler) syncUnits(ctx context.Context, o *owner, t *templates, units []string, children map[string]*child, m *gridMemory) map[string]result {
+// due is a child that has to be written.
+type due struct {
+	unit    string
+	desired *desired
+	memory  *childMemory
+}
+
+// syncUnits syncs the children of all units: those that the cache and the memory settle one after the other, the rest
+// at the same time, as many as fit into one pass. A template that the API server has not taken yet is tried on one unit
+// before all others.
+func (r *workloadReconciler) syncUnits(ctx context.Context, o *owner, t *templates, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
 	results := make(map[string]result, len(units))
-	var mu sync.Mutex // guards results while the group runs
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	written := 0
+	pending := map[string][]due{}
 	for _, unit := range units {
 		memory := m.children[unit]
 		if memory == nil {
 			memory = &childMemory{}
 			m.children[unit] = memory
 		}
+		live := a.child(unit)
 		// The usual case: nothing has changed since the two were last compared.
-		if live := children[childName(o.name, unit)]; live != nil && !live.deleting && !live.legacy &&
+		if live != nil && !live.deleting && !live.legacy &&
 			m.desired[unit] != "" && memory.same.desired == m.desired[unit] && memory.same.owned == live.owned {
 			memory.failure = nil
-			mu.Lock()
 			results[unit] = result{child: live}
-			mu.Unlock()
 			continue
 		}
-		d, problem := r.desire(o, t, unit)
-		if problem != nil {
-			mu.Lock()
-			results[unit] = result{problem: problem}
-			mu.Unlock()
+		if _, ok := a.clashes[unit]; ok {
+			results[unit] = result{err: a.clash(r.kind, o.name, unit)}
+			continue
+		}
+		d, err := r.desire(o, t, unit, a.names[unit], m)
+		if err != nil {
+			results[unit] = result{err: err}
 			continue
 		}
 		m.desired[unit] = d.digest
 		if result, done := r.settled(ctx, r.kind, o, d, memory); done {
-			mu.Lock()
 			results[unit] = result
-			mu.Unlock()
 			continue
 		}
-		if written++; written > perPass {
+		name := templateName(t.spec, unit)
+		pending[name] = append(pending[name], due{unit, d, memory})
+	}
+	budget := perPass
+	for _, name := range slices.Sorted(maps.Keys(pending)) {
+		r.syncTemplate(ctx, o, m.templates[name], pending[name], &budget, p, results)
+	}
+	return results
+}
+
+// syncTemplate syncs children of one template.
+func (r *workloadReconciler) syncTemplate(ctx context.Context, o *owner, t *templateMemory, all []due, budget *int, p *pass, results map[string]result) {
+	now := r.clock.Now()
+	refuse := func(some []due) {
+		for _, d := range some {
+			if d.unit == t.by {
+				results[d.unit] = result{err: t.refused, again: t.retryAt}
+				continue
+			}
+			results[d.unit] = result{err: failf(v1.ReasonRejected, "not tried, for the API server has refused this template for unit %s: %s", t.by, tellable(t.refused).message), again: t.retryAt}
+		}
+	}
+	if t.refused != nil && now.Before(t.retryAt) {
+		refuse(all)
+		return
+	}
+	if !t.proven || t.refused != nil {
+		// Another unit each time: it may be the unit's own child that does not go with the template.
+		i := t.turn % len(all)
+		probe := all[i]
+		all = slices.Delete(slices.Clone(all), i, i+1)
+		t.turn++
+		*budget--
+		outcome := r.syncOne(ctx, o, probe)
+		results[probe.unit] = outcome
+		t.learn(probe.unit, outcome, r.clock.Now())
+		if t.refused != nil {
+			refuse(all)
+			return
+		}
+	}
+	var mu sync.Mutex // guards results while the group runs
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	outcomes := map[string]result{}
+	for _, d := range all {
+		if *budget <= 0 || p.spent(r.clock.Now()) {
 			mu.Lock()
-			results[unit] = result{again: r.clock.Now()}
+			outcomes[d.unit] = result{again: r.clock.Now()}
 			mu.Unlock()
 			continue
 		}
+		*budget--
 		group.Go(func() error {
-			result := r.sync(ctx, r.kind, o, d, memory)
+			outcome := r.syncOne(ctx, o, d)
 			mu.Lock()
 			defer mu.Unlock()
-			results[unit] = result
+			outcomes[d.unit] = outcome
 			return nil
 		})
 	}
 	_ = group.Wait() // no function of it returns an error
-	return results
-}
-
-func (r *workloadReconciler) desire(o *owner, t *templates, unit string) (*desired, *problem) {
-	template, p := t.of(unit)
-	if p != nil {
-		return nil, p
+	before := *t
+	taken := false
+	for _, unit := range slices.Sorted(maps.Keys(outcomes)) {
+		results[unit] = outcomes[unit]
+		t.learn(unit, outcomes[unit], r.clock.Now())
+		taken = taken || (outcomes[unit].err == nil && outcomes[unit].again.IsZero())
 	}
-	return workloadChild(o, r.kind, unit, template)
-}
-
-// removeVanished deletes the children of units without nodes, after the grace time.
-func (r *workloadReconciler) removeVanished(ctx context.Context, o *owner, units []string, children map[string]*child, status *v1.WorkloadGridStatus, m *gridMemory, p *pass) {
-	now := r.clock.Now()
-	removals := map[string]time.Time{}
-	for _, name := range slices.Sorted(maps.Keys(children)) {
-		live := children[name]
-		unit := unitOf(o.name, name)
-		if _, wanted := slices.BinarySearch(units, unit); wanted {
-			continue
-		}
-		at, known := m.removals[unit]
-		if !known {
-			// A controller before this one may have told the time already.
-			if told := status.States[unit]; told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
-				at = told.RemovalTime.Time
-			} else {
-				at = now.Add(r.grace).Truncate(time.Second)
-				p.vanished = append(p.vanished, unit)
-			}
-		}
-		removals[unit] = at
-		state := removingState(live, at)
-		switch {
-		case live.deleting: // its end is an event
-		case now.Before(at):
-			p.lookAgain(at)
-		default:
-			if err := r.removeUnit(ctx, o, unit, live); err != nil {
-				state.Reason, state.Message = v1.ReasonSyncFailed, shorten(err.Error())
-				p.lookAgain(now.Add(firstRetry * 5))
-			} else {
-				p.removed = append(p.removed, unit)
-			}
-		}
-		p.states[unit] = state
+	if taken { // by one of them: what the others have is their own
+		*t = before
+		t.proven, t.refused, t.turn = true, nil, 0
 	}
-	m.removals = removals
 }
 
-// removeUnit deletes the child of a unit that has had no node for the grace time. What is known of the nodes comes from
-// a watch, which may have fallen silent, or come from a server that had lost its data: before a site is taken down, the
-// API server is asked.
-func (r *workloadReconciler) removeUnit(ctx context.Context, o *owner, unit string, live *child) error {
-	node, err := r.nodeIn(ctx, o.key, unit)
+// learn notes what came of an attempt.
+func (t *templateMemory) learn(unit string, outcome result, now time.Time) {
+	switch {
+	case outcome.err == nil && outcome.again.IsZero():
+		t.proven, t.refused, t.turn = true, nil, 0
+	case outcome.err != nil && tellable(outcome.err).reason == v1.ReasonRejected:
+		t.refused, t.by = outcome.err, unit
+		t.retryAt = now.Add(min(firstRetry<<min(t.turn, 10), lastRetry))
+	}
+}
+
+// syncOne syncs a child. If its name is taken by another grid it gets the other one.
+func (r *workloadReconciler) syncOne(ctx context.Context, o *owner, d due) result {
+	outcome := r.sync(ctx, r.kind, o, d.desired, d.memory)
+	if errors.Is(outcome.err, errTaken) && d.desired.object.GetName() != r.AlternativeChildName(o.name, d.unit) {
+		d.memory.taken = true
+		outcome = result{again: r.clock.Now()}
+	}
+	return outcome
+}
+
+func (r *workloadReconciler) desire(o *owner, t *templates, unit, name string, m *gridMemory) (*desired, error) {
+	template, err := t.of(unit)
 	if err != nil {
-		return fmt.Errorf("before %s %s is removed: %w", r.child.Kind, live.name, err)
+		return nil, err
 	}
-	if node != "" {
-		return fmt.Errorf("%s %s is not removed: node %s is in the unit, and the watch of nodes has not told so yet", r.child.Kind, live.name, node)
+	d, err := workloadChild(o, r.kind, unit, name, template)
+	if err != nil {
+		return nil, err
 	}
-	return r.remove(ctx, r.kind, o.namespace, live)
+	of := templateName(t.spec, unit)
+	if m.templates[of] == nil {
+		m.templates[of] = &templateMemory{shape: d.shape}
+	}
+	d.shape = m.templates[of].shape
+	return d, nil
 }
 
 // deleteUnusedTemplates does what autoDeleteUnusedTemplate asks for.
-func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid client.Object) (deleted bool, err error) {
-	spec := r.spec(grid)
+func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.Object) (deleted bool, err error) {
+	spec, _ := v1.Workload(grid)
 	if !spec.AutoDeleteUnusedTemplate {
 		return false, nil
 	}
@@ -329,12 +458,13 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid cli
 	if len(unused) == 0 {
 		return false, nil
 	}
-	changed, ok := grid.DeepCopyObject().(client.Object)
+	changed, ok := grid.DeepCopyObject().(v1.Object)
 	if !ok {
-		return false, fmt.Errorf("%T is no object", grid)
+		return false, fmt.Errorf("%T is no grid", grid)
 	}
+	pruned, _ := v1.Workload(changed)
 	for _, name := range unused {
-		delete(r.spec(changed).TemplatePool, name)
+		delete(pruned.TemplatePool, name)
 	}
 	// With the revision that was read: someone may have begun to use one.
 	if err := r.writer.Patch(ctx, changed, client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})); err != nil {
@@ -349,35 +479,43 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid cli
 }
 
 // tell records events for what has changed since the last pass.
-func (r *workloadReconciler) tell(grid client.Object, m *gridMemory, key string, p *pass) {
+func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *pass) {
+	spec, _ := v1.Workload(grid)
 	event := func(kind, reason, action, format string, args ...any) {
 		r.recorder.Eventf(grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
 	}
 	if len(p.applied) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.child.Kind, len(p.applied), nameSome(p.applied))
+		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind, len(p.applied), nameSome(p.applied))
 	}
 	if len(p.vanished) > 0 {
-		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", "No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished), r.child.Kind, r.grace)
+		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", "No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished), r.Child.Kind, r.removalOf(spec).grace)
 	}
 	if len(p.returned) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay", nameSome(p.returned), r.child.Kind)
+		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay", nameSome(p.returned), r.Child.Kind)
 	}
 	if len(p.removed) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.child.Kind, nameSome(p.removed))
+		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.Child.Kind, nameSome(p.removed))
 	}
-	if len(p.states) == 0 {
-		r.tellGrid(grid, m, problemf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss", key, r.child.Kind))
-	} else {
-		m.toldGrid = problem{}
+	if len(p.handedOver) > 0 {
+		event(corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver", "The template says nothing of replicas any more; they stay as they are, for someone else to change: %s", nameSome(p.handedOver))
+	}
+	switch {
+	case p.held != nil:
+		r.tellGrid(grid, m, p.held)
+	case len(p.states) == 0:
+		r.tellGrid(grid, m, failf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss", key, r.Child.Kind))
+	default:
+		m.toldGrid = gridError{}
 	}
 	// Failures that are new, or have become others, the same ones together.
-	fresh := map[problem][]string{}
+	fresh := map[gridError][]string{}
 	for unit, state := range p.states {
-		if state.Phase != v1.UnitFailed {
+		if state.Phase != v1.UnitFailed && state.Phase != v1.UnitStalled {
 			delete(m.told, unit)
 			continue
 		}
-		failure := problem{state.Reason, strings.ReplaceAll(state.Message, childName(grid.GetName(), unit), childName(grid.GetName(), "<unit>"))}
+		prefix := grid.GetName() + "-"
+		failure := gridError{state.Reason, strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
 		if m.told[unit] != failure {
 			m.told[unit] = failure
 			fresh[failure] = append(fresh[failure], unit)
@@ -394,45 +532,11 @@ func (r *workloadReconciler) tell(grid client.Object, m *gridMemory, key string,
 }
 
 // tellGrid records an event about the grid as a whole, once.
-func (r *workloadReconciler) tellGrid(grid client.Object, m *gridMemory, p *problem) {
-	if m.toldGrid != *p {
-		m.toldGrid = *p
+func (r *workloadReconciler) tellGrid(grid v1.Object, m *gridMemory, err error) {
+	if p := tellable(err); m.toldGrid != p {
+		m.toldGrid = p
 		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.reason, "Sync", "%s", p.message)
 	}
-}
-
-// writeStatus writes the status if it has changed, and not too often.
-func (r *workloadReconciler) writeStatus(ctx context.Context, grid client.Object, m *gridMemory, status *v1.WorkloadGridStatus, again time.Time) (reconcile.Result, error) {
-	now := r.clock.Now()
-	if !equality.Semantic.DeepEqual(r.status(grid), status) {
-		if next := m.statusAt.Add(statusPause); now.Before(next) {
-			return after(now, next, again), nil
-		}
-		changed, ok := grid.DeepCopyObject().(client.Object)
-		if !ok {
-			return reconcile.Result{}, fmt.Errorf("%T is no object", grid)
-		}
-		*r.status(changed) = *status
-		switch err := r.patchStatus(ctx, changed, grid); {
-		case apierrors.IsConflict(err): // the cache lags behind; what it gets then is no event for us
-			klog.FromContext(ctx).V(4).Info("Status not written: the grid has changed meanwhile")
-			m.statusAt = now
-			return after(now, now.Add(statusPause), again), nil
-		case err != nil:
-			return reconcile.Result{}, err
-		}
-		m.statusAt = now
-	}
-	return after(now, again), nil
-}
-
-// patchStatus writes what differs in the status, if nobody has changed the grid meanwhile.
-func (s *shared) patchStatus(ctx context.Context, changed, from client.Object) error {
-	err := s.writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(from, client.MergeFromWithOptimisticLock{}))
-	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("writing the status: %w", err)
-	}
-	return nil
 }
 
 // after asks to be called again at the earliest of the times that are set.

@@ -12,9 +12,18 @@ import (
 // if that is not known. A unit's pods are told by the node selector that its workload gave them: the labels are the
 // same in all units.
 func (s Surroundings) why(key, unit string) string {
+	if problem := FirstPodProblem(s.Pods, key, unit); problem != "" {
+		return "; " + problem
+	}
+	return ""
+}
+
+// FirstPodProblem says what is the matter with the first of the pods of a unit, by name, that is not ready; nothing if
+// all are.
+func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
 	var first *corev1.Pod
-	for i := range s.Pods {
-		pod := &s.Pods[i]
+	for i := range pods {
+		pod := &pods[i]
 		if pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || isReady(pod) {
 			continue
 		}
@@ -25,7 +34,7 @@ func (s Surroundings) why(key, unit string) string {
 	if first == nil {
 		return ""
 	}
-	return fmt.Sprintf("; pod %s: %s", first.Name, podProblem(first))
+	return fmt.Sprintf("pod %s: %s", first.Name, podProblem(first))
 }
 
 func isReady(pod *corev1.Pod) bool {

@@ -41,7 +41,7 @@ func TestWhyNotReady(t *testing.T) {
 			States: map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 2, ReadyReplicas: 1}},
 		}
 		s := Surroundings{Now: now, Pods: []corev1.Pod{pod("p2", "east", corev1.PodStatus{}), pod("p1", "east", test.status), pod("p", "west", corev1.PodStatus{}), pod("a", "east", ready), deleted}}
-		answer := Workloads("DeploymentGrid", "Deployment", g, &g.Spec, &g.Status, s)
+		answer := Workloads(v1.DeploymentGridKind, g, s)
 		if got, want := answer.Units[0].Problem, "1 of 2 pods not ready; pod p1: "+test.want; got != want {
 			t.Errorf("%s: got %q, want %q", test.name, got, want)
 		}

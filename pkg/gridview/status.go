@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,9 @@ type Grid struct {
 	UnitCount int32  `json:"unitCount"`
 	// Units are those of a grid of workloads, by name.
 	Units []Unit `json:"units,omitempty"`
+	// UnlistedReady and Unlisted are how many units, ready and others, the status of a large grid only counts.
+	UnlistedReady int32 `json:"unlistedReady,omitempty"`
+	Unlisted      int32 `json:"unlisted,omitempty"`
 }
 
 // Unit is how it stands with one unit of a grid. The counts are of pods.
@@ -54,6 +58,8 @@ type Unit struct {
 	Nodes *int `json:"nodes,omitempty"`
 	// Template is the template in use, if it is not spec.template.
 	Template string `json:"template,omitempty"`
+	// Others says which fields of the workload's spec others own, and the grid does not.
+	Others string `json:"othersOwn,omitempty"`
 	// Problem is why the unit is not Ready, in words.
 	Problem string `json:"problem,omitempty"`
 }
@@ -72,10 +78,11 @@ type Surroundings struct {
 	Now time.Time
 }
 
-// Workloads is the status of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid; kind is the grid's, child that of
-// its workloads.
-func Workloads(kind, child string, grid metav1.Object, spec *v1.WorkloadGridSpec, status *v1.WorkloadGridStatus, s Surroundings) Grid {
-	g := Grid{Kind: kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey, UnitCount: status.Units}
+// Workloads is the status of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid.
+func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
+	spec, status := v1.Workload(grid)
+	child := kind.Child.Kind
+	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey, UnitCount: status.Units}
 	nodes := s.nodesIn(spec.GridUniqKey)
 	names := maps.Clone(nodes)
 	if names == nil {
@@ -84,15 +91,25 @@ func Workloads(kind, child string, grid metav1.Object, spec *v1.WorkloadGridSpec
 	for unit := range status.States {
 		names[unit] += 0
 	}
+	children := s.childrenOf(grid)
+	listed := func(unit string) bool { _, ok := status.States[unit]; return ok }
+	g.UnlistedReady, g.Unlisted = status.UnlistedReadyUnits, status.UnlistedUnits
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		state := status.States[name]
+		if g.UnlistedReady+g.Unlisted > 0 && !listed(name) && (s.Children == nil || children[name] != nil) {
+			continue // one of those that are only counted
+		}
 		told := state.Phase != "" // SuperEdge's controller told of no phase
 		if !told && nodes != nil && nodes[name] == 0 {
 			continue
 		}
 		unit := Unit{
-			Name: name, Phase: state.Phase, Child: grid.GetName() + "-" + name, Template: state.Template,
+			Name: name, Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
 			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas, Available: state.AvailableReplicas,
+		}
+		live := children[name]
+		if live != nil {
+			unit.Child, unit.Others = live.Name, v1.ForeignFields(live.ManagedFields)
 		}
 		if nodes != nil {
 			count := nodes[name]
@@ -103,12 +120,34 @@ func Workloads(kind, child string, grid metav1.Object, spec *v1.WorkloadGridSpec
 			unit.Phase = Unknown
 			unit.Problem = "the controller has not told of this unit yet"
 		}
-		s.lookFor(&unit, child, grid)
+		s.lookFor(&unit, child, live)
 		g.Units = append(g.Units, unit)
 	}
 	g.Problem = gridProblem(grid, status.ObservedGeneration, status.Conditions, len(g.Units) > 0)
-	g.Healthy = g.Problem == "" && !slices.ContainsFunc(g.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+	if g.Problem == "" {
+		if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil && degraded.Reason == v1.ReasonMassRemoval {
+			g.Problem = degraded.Reason + ": " + degraded.Message
+		}
+	}
+	g.Healthy = g.Problem == "" && g.Unlisted == 0 && !slices.ContainsFunc(g.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
 	return g
+}
+
+// childrenOf are the workloads of a grid by unit. If there are two of one, that with the name that follows from the unit
+// counts.
+func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialObjectMetadata {
+	children := map[string]*metav1.PartialObjectMetadata{}
+	for _, name := range slices.Sorted(maps.Keys(s.Children)) {
+		live := s.Children[name]
+		if !metav1.IsControlledBy(live, grid) {
+			continue
+		}
+		unit := v1.UnitOf(live, grid.GetName())
+		if children[unit] == nil || name == grid.GetName()+"-"+unit {
+			children[unit] = live
+		}
+	}
+	return children
 }
 
 // Service is the status of a ServiceGrid.
@@ -154,7 +193,23 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 			return state.Reason
 		}
 		return state.Reason + ": " + state.Message
+	case v1.UnitStalled:
+		problem := state.Reason
+		if state.Message != "" {
+			problem += ": " + state.Message
+		}
+		if why := s.why(key, unit.Name); !strings.Contains(problem, "pod ") {
+			problem += why
+		}
+		return problem
+	case v1.UnitUnreachable:
+		return "the control plane has lost contact with all nodes of this unit"
+	case v1.UnitRetained:
+		return "no node is in this unit any more; " + child + " " + unit.Child + " stays, as spec.removal.policy says"
 	case v1.UnitRemoving:
+		if state.Reason == v1.ReasonMassRemoval {
+			return "no node is in this unit any more; " + child + " " + unit.Child + " stays until the removal of so many units is approved"
+		}
 		text := "no node is in this unit any more; " + child + " " + unit.Child + " is removed "
 		switch {
 		case state.RemovalTime == nil:
@@ -174,25 +229,24 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 	case unit.Ready < unit.Desired:
 		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired) + s.why(key, unit.Name)
 	case unit.Updated < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not updated yet", unit.Desired-unit.Updated, unit.Desired)
+		return fmt.Sprintf("%d of %d pods not updated yet", unit.Desired-unit.Updated, unit.Desired) + s.why(key, unit.Name)
 	case unit.Available < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired)
+		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired) + s.why(key, unit.Name)
 	default:
-		return child + " " + unit.Child + " is being created or changed"
+		return child + " " + unit.Child + " is being created or changed" + s.why(key, unit.Name)
 	}
 }
 
 // lookFor compares what the controller has told of a unit's workload with what there is: the controller may be away.
-func (s Surroundings) lookFor(unit *Unit, child string, grid metav1.Object) {
-	if s.Children == nil || unit.Phase == v1.UnitFailed || unit.Phase == v1.UnitRemoving {
+func (s Surroundings) lookFor(unit *Unit, child string, live *metav1.PartialObjectMetadata) {
+	if s.Children == nil || live != nil || unit.Phase == v1.UnitFailed || unit.Phase == v1.UnitRemoving {
 		return
 	}
-	switch live := s.Children[unit.Child]; {
-	case live == nil:
-		unit.Phase, unit.Problem = Missing, fmt.Sprintf("there is no %s %s of this grid", child, unit.Child)
-	case !metav1.IsControlledBy(live, grid):
-		unit.Phase, unit.Problem = v1.UnitFailed, foreign(child, live)
+	if other := s.Children[unit.Child]; other != nil {
+		unit.Phase, unit.Problem = v1.UnitFailed, foreign(child, other)
+		return
 	}
+	unit.Phase, unit.Problem = Missing, fmt.Sprintf("there is no %s %s of this grid", child, unit.Child)
 }
 
 // foreign says whose an object is that has the name of a child.

@@ -102,7 +102,7 @@ func TestUnits(t *testing.T) {
 			}
 			g := grid(1)
 			g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: test.states, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
-			answer := Workloads("DeploymentGrid", "Deployment", g, &g.Spec, &g.Status, s)
+			answer := Workloads(v1.DeploymentGridKind, g, s)
 			var got []string
 			healthy := true
 			for _, u := range answer.Units {
@@ -145,7 +145,7 @@ func TestGridProblems(t *testing.T) {
 			g.DeletionTimestamp = &metav1.Time{Time: now}
 		}
 		g.Status = test.status
-		answer := Workloads("DeploymentGrid", "Deployment", g, &g.Spec, &g.Status, Surroundings{Now: now})
+		answer := Workloads(v1.DeploymentGridKind, g, Surroundings{Now: now})
 		if !strings.Contains(answer.Problem, test.want) || answer.Healthy != (test.want == "") || (test.want == "" && answer.Problem != "") {
 			t.Errorf("%s: got %+v", test.name, answer)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -27,8 +28,23 @@ const (
 	// settled is how long the controller must not have written for a step to be over.
 	settled = 3 * time.Second
 
-	gridTemplate = `selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: i,
- ports: [{containerPort: 80}], env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], resources: {limits: {cpu: 1, memory: 1024Mi}}}]}}`
+	// gridTemplate has the size of templates in use: a service with a proxy beside it, about 4 kB of JSON in the API.
+	gridTemplate = `replicas: 0, selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x, team: edge, tier: backend}, annotations: {prometheus.io/scrape: "true", prometheus.io/port: "9090"}}, spec: {
+ serviceAccountName: x, terminationGracePeriodSeconds: 30, securityContext: {runAsNonRoot: true, runAsUser: 1000, fsGroup: 1000},
+ tolerations: [{key: edge, operator: Exists, effect: NoSchedule}, {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}],
+ affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 100, podAffinityTerm: {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: x}}}}]}},
+ initContainers: [{name: init, image: registry.example.com/team/init:v1.2.3, command: [/bin/sh, -c, "cp -r /config/* /work"], volumeMounts: [{name: config, mountPath: /config}, {name: work, mountPath: /work}]}],
+ containers: [
+  {name: c, image: "registry.example.com/team/service:v1.2.3", args: [--config=/work/config.yaml, --log-level=info], ports: [{name: http, containerPort: 8080}, {name: metrics, containerPort: 9090}],
+   env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}},
+    {name: A, value: "1"}, {name: B, value: "2"}, {name: C, value: "3"}, {name: D, value: "4"}, {name: E, value: "5"}, {name: F, value: "6"}],
+   envFrom: [{configMapRef: {name: settings}}], resources: {requests: {cpu: 100m, memory: 128Mi}, limits: {cpu: 1, memory: 1024Mi}},
+   readinessProbe: {httpGet: {path: /ready, port: http}, periodSeconds: 5}, livenessProbe: {httpGet: {path: /live, port: http}, initialDelaySeconds: 10, failureThreshold: 6}, startupProbe: {httpGet: {path: /live, port: http}, failureThreshold: 30},
+   lifecycle: {preStop: {exec: {command: [/bin/sleep, "5"]}}}, securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}},
+   volumeMounts: [{name: work, mountPath: /work}, {name: data, mountPath: /data}, {name: tls, mountPath: /tls, readOnly: true}]},
+  {name: proxy, image: "registry.example.com/mesh/proxy:v4.5.6", args: [--listen=:8443, --upstream=127.0.0.1:8080], ports: [{name: https, containerPort: 8443}], resources: {requests: {cpu: 50m, memory: 64Mi}, limits: {memory: 128Mi}},
+   readinessProbe: {tcpSocket: {port: https}}, securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true}, volumeMounts: [{name: tls, mountPath: /tls, readOnly: true}]}],
+ volumes: [{name: config, configMap: {name: settings, optional: true}}, {name: work, emptyDir: {}}, {name: data, hostPath: {path: /data/x, type: DirectoryOrCreate}}, {name: tls, secret: {secretName: tls}}]}}`
 )
 
 var (
@@ -40,8 +56,8 @@ var (
 	}
 )
 
-// gridBench measures application-grid-controller on a kube-apiserver of its own, without the controllers that
-// would run the workloads: what is counted is the controller's own work.
+// gridBench measures application-grid-controller on a kube-apiserver of its own. Without the controllers that would run
+// the workloads what is counted is the controller's own work; with kube-controller-manager it hears of all that those do.
 type gridBench struct {
 	cluster    *cluster.Cluster
 	controller *cluster.Controller
@@ -59,7 +75,9 @@ func measureGrids(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	c.ControllerManager.Kill()
+	if !o.gridControllers {
+		c.ControllerManager.Kill()
+	}
 	b := &gridBench{cluster: c, units: o.gridUnits}
 	if b.client, err = dynamic.NewForConfig(c.RESTConfig()); err != nil {
 		return fmt.Errorf("making a client: %w", err)
@@ -71,7 +89,11 @@ func measureGrids(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer b.controller.Kill()
-	for _, step := range []func(context.Context) error{b.create, b.steady, b.restart, b.relabel, b.template} {
+	steps := []func(context.Context) error{b.create, b.steady, b.restart, b.relabel, b.template}
+	if o.gridControllers { // nobody keeps the nodes alive: what is written when nothing changes is then no figure
+		steps = []func(context.Context) error{b.create, b.relabel, b.template}
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -168,7 +190,32 @@ func (b *gridBench) create(ctx context.Context) error {
 		return err
 	}
 	b.add("API calls to create them", "%s", calls)
+	if err := b.statusSize(ctx); err != nil {
+		return err
+	}
 	return b.memory("resident memory with all of them")
+}
+
+// statusSize is how large a grid's object is that the API server keeps, and sends to everyone who watches grids, for each
+// change of its status.
+func (b *gridBench) statusSize(ctx context.Context) error {
+	grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the DeploymentGrid: %w", err)
+	}
+	size := func(value any) int {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return 0
+		}
+		return len(data)
+	}
+	units, _, err := unstructured.NestedInt64(grid.Object, "status", "units")
+	if err == nil && units != int64(b.units) {
+		b.wrong = append(b.wrong, fmt.Errorf("the status counts %d units", units))
+	}
+	b.add("bytes of the DeploymentGrid; its status; its managedFields", "%d; %d; %d", size(grid.Object), size(grid.Object["status"]), size(grid.GetManagedFields()))
+	return nil
 }
 
 // steady is ten minutes of the nodes' reports, one a minute, without pauses.

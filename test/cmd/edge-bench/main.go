@@ -24,13 +24,15 @@ import (
 type options struct {
 	components, wrapper, controller string
 	// part is what is measured: wrapper, grids, large, or all, which is all but large.
-	part         string
-	gridUnits    int
-	fleet        fleet
-	lists        int
-	events, rate int
-	relabels     int
-	elsewhere    time.Duration
+	part      string
+	gridUnits int
+	// gridControllers: kube-controller-manager runs beside the grids' controller.
+	gridControllers bool
+	fleet           fleet
+	lists           int
+	events, rate    int
+	relabels        int
+	elsewhere       time.Duration
 }
 
 func main() {
@@ -41,6 +43,7 @@ func main() {
 	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
 	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, large (1,000,000 endpoints on 10,000 nodes), or all, which is all but large")
 	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
+	flags.BoolVar(&o.gridControllers, "grid-controllers", false, "measure the grids with kube-controller-manager at work, which marks the nodes as lost after a minute")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
 	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
 	flags.IntVar(&o.fleet.services, "services", 2000, "Services with topologyKeys")

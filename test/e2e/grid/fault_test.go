@@ -2,6 +2,7 @@ package grid
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -192,6 +193,7 @@ func TestForeignCRDs(t *testing.T) {
 	f.must(err)
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	f.must(err)
+	crd.SetAnnotations(nil) // as SuperEdge's, they have no version
 	versions[0].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}
 	f.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
 	_, err = crds.Update(f.ctx, crd, metav1.UpdateOptions{})
@@ -216,4 +218,51 @@ func TestForeignCRDs(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestCRDsAreNotDowngraded: the controller leaves alone CRDs that are newer than its own, and older ones that a GitOps
+// tool keeps; it replaces other older ones.
+func TestCRDsAreNotDowngraded(t *testing.T) {
+	f := newFixture(t)
+	const name = "daemonsetgrids.superedge.io"
+	before, err := f.crds().Get(f.ctx, name, metav1.GetOptions{})
+	f.must(err)
+	ours := before.GetAnnotations()["superedge.io/crd-version"]
+	set := func(version string, labels map[string]any) {
+		t.Helper()
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{"superedge.io/crd-version": version}, "labels": labels},
+			"spec":     map[string]any{"names": map[string]any{"categories": []string{"grids", "theirs"}}},
+		})
+		f.must(err)
+		_, err = f.crds().Patch(f.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "someone"})
+		f.must(err)
+		f.must(controller.Restart(f.ctx))
+		f.led()
+	}
+	version := func() string {
+		crd, err := f.crds().Get(f.ctx, name, metav1.GetOptions{})
+		f.must(err)
+		categories, _, err := unstructured.NestedStringSlice(crd.Object, "spec", "names", "categories")
+		f.must(err)
+		return fmt.Sprint(crd.GetAnnotations()["superedge.io/crd-version"], " ", len(categories))
+	}
+	t.Cleanup(func() {
+		_, err := f.crds().Patch(context.Background(), name, types.MergePatchType, []byte(`{"metadata":{"labels":null,"annotations":{"superedge.io/crd-version":"1"}}}`), metav1.PatchOptions{})
+		if err != nil || controller.Restart(context.Background()) != nil {
+			t.Errorf("the CRD was not put back: %v", err)
+		}
+	})
+	set("99", nil)
+	if got := version(); got != "99 2" {
+		f.Errorf("a newer one was replaced: %s", got)
+	}
+	set("1", map[string]any{"kustomize.toolkit.fluxcd.io/name": "grids"})
+	if got := version(); got != "1 2" {
+		f.Errorf("one that Flux keeps was replaced: %s", got)
+	}
+	set("1", map[string]any{"kustomize.toolkit.fluxcd.io/name": nil})
+	if got := version(); got != ours+" 1" {
+		f.Errorf("an older one was not replaced: %s", got)
+	}
 }

@@ -2,15 +2,22 @@ package grid
 
 import (
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -276,5 +284,64 @@ func (f *fixture) bareNode(name, unit string) {
 	f.must(err)
 	f.Cleanup(func() {
 		_ = f.client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}) // the cluster goes in the end
+	})
+}
+
+// request is one of kube-apiserver's audit log.
+type request = cluster.Request
+
+func quantity(text string) *resource.Quantity {
+	q := resource.MustParse(text)
+	return &q
+}
+
+// applyAs applies a manifest as another field manager.
+func (f *fixture) applyAs(manager, manifest string) {
+	f.Helper()
+	u := &unstructured.Unstructured{}
+	f.must(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(manifest, "KEY", f.key)), &u.Object))
+	_, err := f.of(u.GetKind()).Apply(f.ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: manager})
+	f.must(err)
+}
+
+// slowWebhook makes kube-apiserver wait before it takes a Deployment of a grid.
+func (f *fixture) slowWebhook(grid string, pause time.Duration) {
+	f.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		select {
+		case <-r.Context().Done():
+		case <-time.After(pause):
+		}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+		review.Request = nil
+		_ = json.NewEncoder(w).Encode(review) // kube-apiserver tells what it could not read
+	}))
+	f.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	webhooks := f.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	_, err := webhooks.Create(f.ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "slow.example.com", AdmissionReviewVersions: []string{"v1"},
+			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), TimeoutSeconds: ptr.To[int32](30),
+			ClientConfig:      admissionregistrationv1.WebhookClientConfig{URL: &server.URL, CABundle: ca},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.namespace}},
+			ObjectSelector:    &metav1.LabelSelector{MatchLabels: map[string]string{"superedge.io/grid-selector": grid}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
+			}},
+		}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	f.Cleanup(func() {
+		if err := webhooks.Delete(context.Background(), f.namespace, metav1.DeleteOptions{}); err != nil {
+			f.Errorf("removing the webhook: %v", err)
+		}
 	})
 }

@@ -110,8 +110,8 @@ func TestPlugin(t *testing.T) {
 	lost := f.pods("demo-west-")[0].Name
 	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, lost, metav1.DeleteOptions{}))
 	f.expectSaid("grid status dg/demo -o wide"+in, 3,
-		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD STATE\n",
-		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
+		"KIND GRID KEY UNIT DESIRED READY UPDATED AVAILABLE NODES TEMPLATE CHILD OTHERS OWN STATE\n",
+		"DeploymentGrid demo $KEY west 2 1 2 1 1 default demo-west - Progressing: 1 of 2 pods not ready; pod demo-west-", "Unschedulable: 0/")
 	f.expectSaid("grid view sg/demo"+in, 0, "west "+west+" $KEY 1/1 10.", "The closed loop holds")
 	for _, pod := range f.pods("demo-west-") {
 		f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))

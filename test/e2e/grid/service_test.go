@@ -48,6 +48,13 @@ func TestServices(t *testing.T) {
 		}
 		return nil
 	})
+	f.patch("ServiceGrid", "demo", `spec: {fallbackKeys: [region, "*"]}`)
+	f.eventually("further keys follow the first", func() error {
+		if keys := service().Annotations["topologyKeys"]; keys != `["other","region","*"]` {
+			return fmt.Errorf("topologyKeys %s", keys)
+		}
+		return nil
+	})
 	f.patch("ServiceGrid", "demo", `spec: {template: {clusterIP: 10.96.77.77}}`)
 	f.expectCondition("ServiceGrid", "demo", "Degraded", metav1.ConditionTrue, "Rejected", "may not change once set")
 	f.must(f.of("ServiceGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))

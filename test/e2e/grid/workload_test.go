@@ -221,6 +221,7 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
+// TestConflict: the name that a unit of one grid would have is another grid's. The unit gets another one, and keeps it.
 func TestConflict(t *testing.T) {
 	f := newFixture(t)
 	f.node("b-c")
@@ -228,23 +229,26 @@ func TestConflict(t *testing.T) {
 	f.apply(deploymentGrid("a"))
 	f.expectReady("DeploymentGrid", "a", 2)
 	f.apply(deploymentGrid("a-b"))
-	f.expectCondition("DeploymentGrid", "a-b", "Degraded", metav1.ConditionTrue, "UnitsFailed", "c: NameConflict", "DeploymentGrid a;", "another name")
-	f.expectEvent("DeploymentGrid", "a-b", "NameConflict", "a-b-c")
-	f.expectReady("DeploymentGrid", "a", 2)
-	f.eventually("the other unit goes on", func() error {
-		state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "a-b").Object, "status", "states", "b-c", "phase")
-		if state != "Ready" {
-			return fmt.Errorf("it is %q", state)
-		}
-		return nil
-	})
+	f.expectReady("DeploymentGrid", "a-b", 2)
+	f.expectNames("both grids have theirs", "Deployment", "a-b-b-c a-b-c a-b-c-4e84717d a-c")
+	if unit := f.get("Deployment", "a-b-c-4e84717d").GetLabels()["superedge.io/grid-unit"]; unit != "c" {
+		f.Errorf("it is labelled for unit %q", unit)
+	}
+	f.expectSaid("grid status dg/a-b -o wide -n "+f.namespace, 0, "c 2 2 2 2 1 default a-b-c-4e84717d - Ready\n")
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "a", metav1.DeleteOptions{}))
+	f.expectNames("it keeps its name", "Deployment", "a-b-b-c a-b-c-4e84717d")
+	f.expectReady("DeploymentGrid", "a-b", 2)
+
+	// What is no grid's is left alone, and told.
+	f.apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: mine-c}, spec: {` + selector + `, template: ` + podTemplate + `}}`)
+	f.apply(deploymentGrid("mine"))
+	f.expectCondition("DeploymentGrid", "mine", "Degraded", metav1.ConditionTrue, "UnitsFailed", "c: NameConflict", "was not made by this grid")
+	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
 	metrics, err := controller.Metrics(f.ctx)
 	f.must(err)
 	if !strings.Contains(metrics, `application_grid_controller_conflicts{kind="DeploymentGrid"} 1`) {
 		f.Error("the metrics do not count the conflict")
 	}
-	f.must(f.of("DeploymentGrid").Delete(f.ctx, "a", metav1.DeleteOptions{}))
-	f.expectReady("DeploymentGrid", "a-b", 2)
 }
 
 func TestKeyWithASlash(t *testing.T) {
@@ -264,19 +268,27 @@ func TestKeyWithASlash(t *testing.T) {
 	}
 }
 
-// TestNames: a unit value that cannot be part of a name concerns its unit alone.
+// TestNames: a unit value that cannot be part of a name is in a label, and the workload has a name that can be one.
 func TestNames(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
 	f.node("Shop_1")
+	f.node("v1.2")
 	long := strings.Repeat("u", 50)
 	f.node(long)
 	f.apply(deploymentGrid("demo"))
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {serviceName: db-svc, ` + selector + `, template: ` + podTemplate + `}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "1 of 3", "Shop_1: InvalidName", "lowercase")
-	f.expectCondition("StatefulSetGrid", "db", "Degraded", metav1.ConditionTrue, "UnitsFailed", "2 of 3", "52 characters")
-	f.expectNames("the others have theirs", "Deployment", "demo-east demo-"+long)
-	f.expectNames("the others have theirs", "StatefulSet", "db-east")
+	f.expectReady("DeploymentGrid", "demo", 4)
+	f.expectReady("StatefulSetGrid", "db", 4)
+	f.expectNames("Deployments", "Deployment", "demo-east demo-shop-1-fa889286 demo-"+long+" demo-v1.2")
+	f.expectNames("StatefulSets", "StatefulSet", "db-east db-shop-1-e4df6e34 db-"+long[:40]+"-3ec0bda8 db-v1-2-541a8744")
+	for _, name := range strings.Fields(f.names("StatefulSet")) {
+		set := f.statefulSet(name)
+		if unit := set.Labels["superedge.io/grid-unit"]; unit == "" || set.Spec.Template.Spec.NodeSelector[f.key] != unit {
+			f.Errorf("%s is labelled for unit %q, and selects %v", name, unit, set.Spec.Template.Spec.NodeSelector)
+		}
+	}
+	f.expectSaid("grid status -o wide -n "+f.namespace, 0, "demo $KEY Shop_1 2 2 2 2 1 default demo-shop-1-fa889286 - Ready\n")
 }
 
 // TestRefusedByTheSchema: what can be checked without the cluster's state is refused at once.
@@ -288,6 +300,10 @@ func TestRefusedByTheSchema(t *testing.T) {
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: "a/b/c"}}`:                                              "must be the key of a node label",
 		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, templates: {east: b}}}`:                            "templates names a template that is not in templatePool",
 		`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: x}, spec: {gridUniqKey: a, defaultTemplateName: b, templatePool: {c: {}}}}`: "defaultTemplateName names a template",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {maxUnits: 101%}}}`:                      "percentage",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, removal: {policy: Never}}}`:                       "Retain",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["*", b]}}`:                            "* must be the last one",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["b c"]}}`:                             "must be keys of node labels",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, template: 5}}`:                                    "template",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + strings.Repeat("x", 64) + `}, spec: {gridUniqKey: a}}`:                   "63 characters",
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + strings.Repeat("x", 60) + `}, spec: {gridUniqKey: a}}`:                      "63 characters",

@@ -64,6 +64,7 @@ func TestPermissions(t *testing.T) {
 	f.useNames()
 	f.useShippedKubeProxy()
 	f.useLentIdentity()
+	f.stall()
 	f.loseUnit()
 	f.doWithoutStreaming(controller)
 	f.checkPermissions()
@@ -248,9 +249,27 @@ func (f *fixture) loseUnit() {
 	})
 }
 
+// stall has the controller look at the pods of a unit that makes no progress.
+func (f *fixture) stall() {
+	f.Helper()
+	template := strings.Replace(podTemplate, "spec: {containers", "spec: {nodeSelector: {absent: here}, containers", 1)
+	f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck}, spec: {gridUniqKey: zone1, progressDeadlineSeconds: 1, template: " + template + "}}"))
+	f.eventually("a stalled unit is told with the reason of a pod", func() error {
+		out, err := f.tryKubectl("", "get", "deploymentgrid/stuck", "-o", `jsonpath={.status.conditions[?(@.type=="Stalled")].message}`)
+		if err == nil && !strings.Contains(out, "Unschedulable") {
+			err = fmt.Errorf("got %q", out)
+		}
+		return err
+	})
+}
+
 // doWithoutStreaming restarts the controller as it is with an API server that does not stream lists.
 func (f *fixture) doWithoutStreaming(controller *cluster.Controller) {
 	f.Helper()
+	// An older CRD is there, and no Lease.
+	f.kubectl("annotate", "crd", "daemonsetgrids.superedge.io", "superedge.io/crd-version=1", "--overwrite")
+	f.must(controller.Stop())
+	f.kubectl("delete", "lease", "application-grid-controller", "-n", "kube-system")
 	controller.AddEnv("KUBE_FEATURE_WatchListClient=false")
 	f.must(controller.Restart(f.ctx))
 }

@@ -17,6 +17,10 @@ const (
 	// LabelGridUniqKey stands on a grid's child: the grid's gridUniqKey.
 	LabelGridUniqKey = "superedge.io/grid-uniq-key"
 
+	// LabelGridUnit stands on a workload of a grid: its unit. With spec.unitLabel it also stands on the workload's pods
+	// and in its selector.
+	LabelGridUnit = "superedge.io/grid-unit"
+
 	// LabelEdgeNode stands, with the value "true", on the nodes that chose to have the wrapper, the daemon of
 	// names, and a kube-proxy that asks the wrapper. manifests/ leave all others alone.
 	LabelEdgeNode = "superedge.io/application-grid"
@@ -26,6 +30,18 @@ const (
 	// AnnotationGridUniqKey stands on a grid's child: the grid's gridUniqKey in full, which LabelGridUniqKey
 	// cannot always hold.
 	AnnotationGridUniqKey = "superedge.io/grid-uniq-key"
+
+	// AnnotationAppliedDigest stands on a grid's child: a digest of the configuration that the controller has applied
+	// last. With the child's managedFields it tells whether anything is left to apply.
+	AnnotationAppliedDigest = "superedge.io/applied-digest"
+
+	// AnnotationApproveRemoval stands on a grid, with the value that condition Degraded tells: the removal of so many
+	// units at once is meant.
+	AnnotationApproveRemoval = "superedge.io/approve-removal"
+
+	// AnnotationCRDVersion stands on the grids' CRDs: a number that grows with every change of them. The controller
+	// replaces only what has a smaller one, or none.
+	AnnotationCRDVersion = "superedge.io/crd-version"
 
 	// ServiceSuffix ends the name of a ServiceGrid's Service.
 	ServiceSuffix = "-svc"
@@ -43,6 +59,20 @@ const (
 	ReasonUnitsProgressing = "UnitsProgressing"
 	// ReasonUnitsFailed: some units cannot be what the grid says.
 	ReasonUnitsFailed = "UnitsFailed"
+	// ReasonUnitsStalled: some workloads make no progress any more.
+	ReasonUnitsStalled = "UnitsStalled"
+	// ReasonUnitsUnreachable: the control plane has lost contact with all nodes of all units.
+	ReasonUnitsUnreachable = "UnitsUnreachable"
+	// ReasonMassRemoval: more units have vanished than spec.removal lets go without an approval.
+	ReasonMassRemoval = "MassRemoval"
+	// ReasonProgressDeadlineExceeded: a workload has made no progress for spec.progressDeadlineSeconds.
+	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
+	// ReasonReplicasHandedOver: a template names no replicas any more, and those that there are stay.
+	ReasonReplicasHandedOver = "ReplicasHandedOver"
+	// ReasonNoEffect: something in the spec has no effect.
+	ReasonNoEffect = "NoEffect"
+	// ReasonNotAllowed: the controller's flags do not allow what the grid asks for.
+	ReasonNotAllowed = "NotAllowed"
 	// ReasonNoUnits: no node has the label gridUniqKey.
 	ReasonNoUnits = "NoUnits"
 	// ReasonInvalidKey: gridUniqKey is not the key of a label.

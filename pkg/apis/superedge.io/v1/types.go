@@ -2,11 +2,13 @@ package v1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // WorkloadGridSpec is the spec of the grids of workloads: DeploymentGrid, StatefulSetGrid and DaemonSetGrid.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.templates) || self.templates.all(unit, self.templates[unit] in [\"\", 'default'] || (has(self.templatePool) && self.templates[unit] in self.templatePool))",message="templates names a template that is not in templatePool (nor \"default\", which is spec.template)"
+// +kubebuilder:validation:XValidation:rule="(has(self.unitLabel) && self.unitLabel) == (has(oldSelf.unitLabel) && oldSelf.unitLabel)",message="unitLabel cannot be changed: it is part of the workloads' selectors"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTemplateName) || self.defaultTemplateName in [\"\", 'default'] || (has(self.templatePool) && self.defaultTemplateName in self.templatePool)",message="defaultTemplateName names a template that is not in templatePool (nor \"default\", which is spec.template)"
 type WorkloadGridSpec struct {
 	// GridUniqKey is the key of a node label. The nodes with the same value of it are a unit, and every unit gets
@@ -44,7 +46,61 @@ type WorkloadGridSpec struct {
 	//
 	// +optional
 	AutoDeleteUnusedTemplate bool `json:"autoDeleteUnusedTemplate,omitempty"`
+
+	// UnitLabel puts the label superedge.io/grid-unit, whose value is the unit, on the pods and into the selector of
+	// every workload. Then an autoscaler, a disruption budget, a network policy and the adoption of orphans tell the
+	// units apart. It cannot be changed, as a selector cannot. Choose true for new grids.
+	//
+	// +optional
+	UnitLabel bool `json:"unitLabel,omitempty"`
+
+	// ProgressDeadlineSeconds is how long a workload that is not as the grid says may go without any progress before it
+	// counts as Stalled; 600 if it is left out. A Deployment whose own deadline is over is Stalled at once.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
+
+	// Removal is what becomes of the workloads of units that vanish.
+	//
+	// +optional
+	Removal *Removal `json:"removal,omitempty"`
 }
+
+// Removal is what becomes of the workloads of units that vanish: no node has their value of the label any more.
+type Removal struct {
+	// Policy is Delete, which removes the workload after the grace time, or Retain, which never does. Delete is the
+	// default.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=Delete;Retain
+	Policy RemovalPolicy `json:"policy,omitempty"`
+
+	// GraceSeconds is how long the workload outlives the last node of its unit. What --unit-removal-grace of the
+	// controller says, 300 if nothing, if it is left out.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	GraceSeconds *int32 `json:"graceSeconds,omitempty"`
+
+	// MaxUnits is how many units may vanish within the grace time, as a number or a part of all units, such as 10%,
+	// which is the default. It is 1 at least. If more vanish, none of them is removed until someone approves of it.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^(100|[0-9]{1,2})%$') : int(self) >= 0",message="must be a number or a percentage from 0% to 100%"
+	MaxUnits *intstr.IntOrString `json:"maxUnits,omitempty"`
+}
+
+// RemovalPolicy is whether workloads of units that vanished are deleted.
+type RemovalPolicy string
+
+const (
+	// RemovalDelete deletes the workload of a unit that has vanished, after the grace time.
+	RemovalDelete RemovalPolicy = "Delete"
+	// RemovalRetain keeps it.
+	RemovalRetain RemovalPolicy = "Retain"
+)
 
 // TemplateName names an entry of templatePool; empty and "default" stand for spec.template.
 //
@@ -62,6 +118,13 @@ const (
 	UnitReady UnitPhase = "Ready"
 	// UnitProgressing is that the workload was created or changed, and its controller has not finished yet.
 	UnitProgressing UnitPhase = "Progressing"
+	// UnitStalled is that the workload makes no progress any more, or its controller says that it cannot; Reason and
+	// Message say why.
+	UnitStalled UnitPhase = "Stalled"
+	// UnitUnreachable is that the control plane has lost contact with all nodes of the unit: the site is offline.
+	UnitUnreachable UnitPhase = "Unreachable"
+	// UnitRetained is that no node is in the unit any more, and its workload stays, as spec.removal says.
+	UnitRetained UnitPhase = "Retained"
 	// UnitFailed is that the workload cannot be made as the grid says; Reason and Message say why.
 	UnitFailed UnitPhase = "Failed"
 	// UnitRemoving is that no node is in the unit any more; the workload is deleted at RemovalTime.
@@ -86,7 +149,7 @@ type UnitState struct {
 	ReadyReplicas int64 `json:"readyReplicas,omitempty"`
 	// +optional
 	AvailableReplicas int64 `json:"availableReplicas,omitempty"`
-	// Reason is why the phase is Failed, in one word.
+	// Reason is why the phase is Failed, Stalled or Removing, in one word.
 	//
 	// +optional
 	Reason string `json:"reason,omitempty"`
@@ -98,6 +161,14 @@ type UnitState struct {
 	//
 	// +optional
 	RemovalTime *metav1.Time `json:"removalTime,omitempty"`
+	// RemovalApproved is whether someone has approved of the removal of this unit among many.
+	//
+	// +optional
+	RemovalApproved bool `json:"removalApproved,omitempty"`
+	// ProgressTime is when the workload, which is not ready, was last seen to make progress.
+	//
+	// +optional
+	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
 }
 
 // WorkloadGridStatus is the status of the grids of workloads.
@@ -110,11 +181,37 @@ type WorkloadGridStatus struct {
 	Units int32 `json:"units"`
 	// ReadyUnits is the number of those whose workload is ready.
 	ReadyUnits int32 `json:"readyUnits"`
-	// States are the units, by value of the node label, with those that vanished and still have a workload.
+	// UnreachableUnits is the number of those whose nodes are all unreachable. They are counted neither as ready nor as
+	// failed.
 	//
 	// +optional
+	UnreachableUnits int32 `json:"unreachableUnits,omitempty"`
+	// FailedUnits is the number of those whose workload is Failed or Stalled.
+	//
+	// +optional
+	FailedUnits int32 `json:"failedUnits,omitempty"`
+	// GridUniqKey is the key of the node label that the workloads follow. It differs from the spec's while the change
+	// of it waits for an approval.
+	//
+	// +optional
+	GridUniqKey string `json:"gridUniqKey,omitempty"`
+	// States are the units, by value of the node label, with those that vanished and still have a workload. Of grids
+	// with more than 500 units, those that are ready are left out.
+	//
+	// +optional
+	// +mapType=atomic
 	States map[string]UnitState `json:"states,omitempty"`
-	// Conditions are Ready, Progressing and Degraded.
+	// UnlistedReadyUnits is the number of ready units that are left out of States.
+	//
+	// +optional
+	UnlistedReadyUnits int32 `json:"unlistedReadyUnits,omitempty"`
+	// UnlistedUnits is the number of units that are not ready, and are left out of States because the object would
+	// become too large.
+	//
+	// +optional
+	UnlistedUnits int32 `json:"unlistedUnits,omitempty"`
+	// Conditions are Ready, Available, Progressing, Stalled and Degraded, and SpecWarning if there is something to warn
+	// of.
 	//
 	// +optional
 	// +listType=map
@@ -124,8 +221,15 @@ type WorkloadGridStatus struct {
 
 // Types of the grids' conditions.
 const (
-	// ConditionReady is True when every unit's workload is ready.
+	// ConditionReady is True when the workload of every unit that can be reached is ready, and Unknown if none can be.
 	ConditionReady = "Ready"
+	// ConditionAvailable is True when every unit that can be reached has pods to serve, whether or not a change is
+	// still being rolled out.
+	ConditionAvailable = "Available"
+	// ConditionStalled is True when a workload makes no progress any more. Tools that know kstatus wait no longer.
+	ConditionStalled = "Stalled"
+	// ConditionSpecWarning is True when the spec says something that has no effect, which is probably a typing error.
+	ConditionSpecWarning = "SpecWarning"
 	// ConditionProgressing is True while a workload is being created, changed or removed.
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded is True when something keeps a unit from what the grid says, until someone mends it.
@@ -136,10 +240,12 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
 // +kubebuilder:resource:shortName=dg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
+// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a grid is the value of a label and may have 63 characters at most"
@@ -165,10 +271,12 @@ type DeploymentGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
 // +kubebuilder:resource:shortName=ssg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
+// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a grid is the value of a label and may have 63 characters at most"
@@ -194,10 +302,12 @@ type StatefulSetGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
 // +kubebuilder:resource:shortName=dsg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
+// +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a grid is the value of a label and may have 63 characters at most"
@@ -229,6 +339,19 @@ type ServiceGridSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="must be the key of a node label, such as zone1 or topology.kubernetes.io/zone"
 	GridUniqKey string `json:"gridUniqKey"`
 
+	// FallbackKeys are the keys of further node labels, in the order of preference, for units without a ready pod of
+	// their own: the Service's topologyKeys are GridUniqKey and then these. The last one may be "*", which is any
+	// node.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=15
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.all(key, key == '*' || key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="must be keys of node labels, or *"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(key, key == '*') || (self[size(self) - 1] == '*' && self.filter(key, key == '*').size() == 1)",message="* must be the last one"
+	FallbackKeys []string `json:"fallbackKeys,omitempty"`
+
 	// Template is the spec of the Service.
 	//
 	// +optional
@@ -255,6 +378,7 @@ type ServiceGridStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
 // +kubebuilder:resource:shortName=sg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"

@@ -1,0 +1,40 @@
+package v1
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestChildName(t *testing.T) {
+	long := strings.Repeat("u", 63)
+	for _, test := range []struct {
+		kind             GridKind
+		grid, unit, want string
+	}{
+		{DeploymentGridKind, "demo", "east", "demo-east"},
+		{DeploymentGridKind, "demo", "v1.2", "demo-v1.2"},
+		{DeploymentGridKind, "demo", "Zone_A", "demo-zone-a-c6c7339b"},
+		{DeploymentGridKind, "my.demo", "Zone_A", "my.demo-zone-a-02af7e4e"},
+		{DaemonSetGridKind, "demo", long, "demo-" + long},
+		{StatefulSetGridKind, "demo", "v1.2", "demo-v1-2-228926db"},
+		{StatefulSetGridKind, "my.demo", "east", "my-demo-east-756524a9"},
+		{StatefulSetGridKind, "demo", strings.Repeat("u", 47), "demo-" + strings.Repeat("u", 47)},
+		{StatefulSetGridKind, "demo", long, "demo-" + strings.Repeat("u", 38) + "-6d06f912"},
+	} {
+		got := test.kind.ChildName(test.grid, test.unit)
+		if got != test.want {
+			t.Errorf("%s %s %s: got %s, want %s", test.kind.Kind, test.grid, test.unit, got, test.want)
+		}
+		if why := test.kind.CheckName(got); why != "" {
+			t.Errorf("%s: %s", got, why)
+		}
+	}
+	seen := map[string]string{}
+	for _, unit := range []string{"a.b", "a_b", "A-b", "a-B", "a-b", long + "1", long + "2"} {
+		name := StatefulSetGridKind.ChildName("demo", unit)
+		if other, ok := seen[name]; ok {
+			t.Errorf("%s and %s have the name %s", unit, other, name)
+		}
+		seen[name] = unit
+	}
+}

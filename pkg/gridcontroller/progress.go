@@ -1,0 +1,145 @@
+package gridcontroller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+)
+
+const (
+	// defaultDeadlineSeconds is spec.progressDeadlineSeconds.
+	defaultDeadlineSeconds = 600
+	// podPause is the least time between two looks at the pods of one unit, podTimeout limits those of one pass.
+	podPause   = 30 * time.Second
+	podTimeout = 2 * time.Second
+	// podsAtOnce is how many pods one look reads at most, nodesAtOnce of how many nodes.
+	podsAtOnce  = 500
+	nodesAtOnce = 3
+)
+
+// followProgress makes of a unit that is not ready one that cannot be reached, or makes no progress any more. told is
+// its state in the status as it was read: a controller before this one may have seen the last progress.
+func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass) {
+	switch {
+	case state.Phase == v1.UnitFailed:
+		return
+	case lost:
+		state.Phase = v1.UnitUnreachable
+	}
+	if state.Phase != v1.UnitProgressing {
+		m.mark, m.pod, m.podAt = "", "", time.Time{}
+		return
+	}
+	now := r.clock.Now()
+	mark := fmt.Sprint(state.Replicas, state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas, m.same.desired)
+	if m.mark != mark {
+		m.progressAt = now.Truncate(time.Second)
+		same := told.Replicas == state.Replicas && told.UpdatedReplicas == state.UpdatedReplicas &&
+			told.ReadyReplicas == state.ReadyReplicas && told.AvailableReplicas == state.AvailableReplicas
+		if m.mark == "" && told.ProgressTime != nil && same {
+			m.progressAt = told.ProgressTime.Time
+		}
+		m.mark = mark
+	}
+	state.ProgressTime = &metav1.Time{Time: m.progressAt}
+	deadline := time.Duration(ptr.Deref(spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
+	over := m.progressAt.Add(deadline)
+	switch {
+	case live != nil && live.observed && live.progress.stuck.reason != "":
+		state.Phase, state.Reason, state.Message = v1.UnitStalled, live.progress.stuck.reason, live.progress.stuck.message
+	case !now.Before(over):
+		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
+		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated", deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
+	default:
+		p.lookAgain(over)
+	}
+}
+
+// explainStalled adds to the first few units that make no progress what is the matter with their pods.
+func (r *workloadReconciler) explainStalled(ctx context.Context, o *owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass) {
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	t := &templates{spec: spec, decoded: map[string]map[string]any{}}
+	explained := 0
+	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
+		state := p.states[unit]
+		if state.Phase != v1.UnitStalled {
+			continue
+		}
+		if explained++; explained > namedUnits {
+			return
+		}
+		memory := m.children[unit]
+		if now := r.clock.Now(); now.Sub(memory.podAt) >= podPause {
+			memory.podAt = now
+			pod, err := r.podIn(ctx, o, t, unit)
+			if err != nil {
+				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read", "unit", unit, "because", err)
+			} else {
+				memory.pod = pod
+			}
+		}
+		p.lookAgain(memory.podAt.Add(podPause))
+		if memory.pod != "" {
+			state.Message = shorten(state.Message + "; " + memory.pod)
+			p.states[unit] = state
+		}
+	}
+}
+
+// podIn says what is the matter with a pod of a unit; nothing if none is found. Pods that were not started yet come
+// first; they are few. Of those that run, the API server finds the ones on a node quickly.
+func (r *workloadReconciler) podIn(ctx context.Context, o *owner, t *templates, unit string) (string, error) {
+	template, err := t.of(unit)
+	if err != nil {
+		return "", err
+	}
+	selector, err := podSelector(template)
+	if err != nil {
+		return "", err
+	}
+	looks := []fields.Selector{fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))}
+	for _, node := range r.units.nodesIn(o.key, unit, nodesAtOnce) {
+		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node))
+	}
+	for _, look := range looks {
+		pods := &corev1.PodList{}
+		err := r.live.List(ctx, pods, client.InNamespace(o.namespace), client.MatchingLabelsSelector{Selector: selector},
+			client.MatchingFieldsSelector{Selector: look}, client.Limit(podsAtOnce))
+		if err != nil {
+			return "", fmt.Errorf("asking for pods: %w", err)
+		}
+		if problem := gridview.FirstPodProblem(pods.Items, o.key, unit); problem != "" {
+			return problem, nil
+		}
+	}
+	return "", nil
+}
+
+// podSelector is the selector of a template.
+func podSelector(template map[string]any) (labels.Selector, error) {
+	var workload struct {
+		Selector *metav1.LabelSelector `json:"selector"`
+	}
+	if err := convert(template, &workload); err != nil {
+		return nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("reading the selector: %w", err)
+	}
+	return selector, nil
+}

@@ -1,0 +1,333 @@
+package grid
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// quietGrid is a grid whose workloads make no pods.
+func quietGrid(name string) string {
+	return `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: KEY,
+		template: {replicas: 0, ` + selector + `, template: ` + podTemplate + `}}}`
+}
+
+// approval is what condition Degraded of a grid asks for.
+func (f *fixture) approval(kind, name string) string {
+	f.Helper()
+	c := meta.FindStatusCondition(conditions(f.get(kind, name)), "Degraded")
+	if c == nil {
+		f.Fatal("there is no condition Degraded")
+	}
+	_, after, _ := strings.Cut(c.Message, "superedge.io/approve-removal=")
+	token, _, _ := strings.Cut(after, ";")
+	return token
+}
+
+// unlabelAll takes the label of the units from all nodes, as kubectl label nodes --all key- does.
+func (f *fixture) unlabelAll() {
+	f.Helper()
+	nodes, err := f.client.CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: f.key})
+	f.must(err)
+	for _, node := range nodes.Items {
+		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, f.key), metav1.PatchOptions{})
+		f.must(err)
+	}
+}
+
+// TestMassRemoval: an operator takes the label from all nodes, or mistypes the key. No site goes down; what is meant is
+// approved of.
+func TestMassRemoval(t *testing.T) {
+	f := newFixture(t)
+	f.units(12)
+	f.apply(quietGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 12)
+	before := f.names("Deployment")
+	mark := f.auditMark()
+
+	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY-typo}`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "from "+f.key+" to "+f.key+"-typo", "12 units")
+	f.expectEvent("DeploymentGrid", "demo", "MassRemoval", "gridUniqKey")
+	f.must(controller.Restart(f.ctx))
+	f.stays("a mistyped key removes nothing", grace+2*time.Second, func() error {
+		if got := f.names("Deployment"); got != before {
+			return errors.New(got)
+		}
+		return nil
+	})
+	f.expectSaid("grid status -n "+f.namespace, 3, "MassRemoval: spec.gridUniqKey has changed")
+	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY}`)
+	f.expectReady("DeploymentGrid", "demo", 12)
+	if writes := f.requests(mark, func(r request) bool {
+		return r.IsWrite() && r.ObjectRef.Resource == "deployments" && r.ObjectRef.Namespace == f.namespace
+	}); len(writes) > 0 {
+		f.Errorf("Deployments were written: %v", writes)
+	}
+
+	f.unlabelAll()
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "12 units have no node any more", "only 1 of 12")
+	f.stays("nodes without labels remove nothing", grace+2*time.Second, func() error {
+		if got := f.names("Deployment"); got != before {
+			return errors.New(got)
+		}
+		return nil
+	})
+	f.expectSaid("grid status -n "+f.namespace, 3, "u3 0 0 0 Removing: no node is in this unit any more; Deployment demo-u3 stays until the removal of so many units is approved")
+	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: "12"}}`)
+	f.stays("nor does an approval of something else", 2*time.Second, func() error {
+		if got := f.names("Deployment"); got != before {
+			return errors.New(got)
+		}
+		return nil
+	})
+	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
+	f.expectNames("what was approved of goes", "Deployment", "")
+}
+
+func TestRetain(t *testing.T) {
+	f := newFixture(t)
+	f.units(3)
+	f.apply(quietGrid("demo"))
+	f.patch("DeploymentGrid", "demo", `spec: {removal: {policy: Retain, graceSeconds: 0}}`)
+	f.expectReady("DeploymentGrid", "demo", 3)
+	f.unlabelAll()
+	f.expectReady("DeploymentGrid", "demo", 0)
+	f.stays("what is retained stays", 3*time.Second, func() error {
+		if got := f.names("Deployment"); got != "demo-u0 demo-u1 demo-u2" {
+			return errors.New(got)
+		}
+		return nil
+	})
+}
+
+// TestUnreachable: the node controller has lost a site. It is counted apart, and the rest is ready.
+func TestUnreachable(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	name := f.namespace + "-far"
+	f.bareNode(name, "far")
+	ready := func(status corev1.ConditionStatus) {
+		t.Helper()
+		node, err := f.client.CoreV1().Nodes().Get(f.ctx, name, metav1.GetOptions{})
+		f.must(err)
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Test"}}
+		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
+		f.must(err)
+	}
+	f.apply(deploymentGrid("demo"))
+	ready(corev1.ConditionUnknown)
+	f.eventually("one unit is ready, and one cannot be reached", func() error {
+		status, _, _ := unstructured.NestedMap(f.get("DeploymentGrid", "demo").Object, "status")
+		if fmt.Sprint(status["units"], status["readyUnits"], status["unreachableUnits"]) != "2 1 1" {
+			return fmt.Errorf("%v", status)
+		}
+		return nil
+	})
+	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready", "all 1 units are ready", "1 more cannot be reached: far")
+	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionFalse, "AsDesired")
+	f.expectSaid("grid status -n "+f.namespace, 3, "far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this unit")
+	ready(corev1.ConditionTrue)
+	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionFalse, "UnitsNotReady", "far")
+}
+
+// TestStalled: what cannot go on is told as such, with the reason of a pod, and not as progress.
+func TestStalled(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 1)
+	// The quota refuses the new pod; the old ones go on serving.
+	_, err := f.client.CoreV1().ResourceQuotas(f.namespace).Create(f.ctx, &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("2")}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	f.eventually("the quota counts", func() error {
+		quota, err := f.client.CoreV1().ResourceQuotas(f.namespace).Get(f.ctx, "few", metav1.GetOptions{})
+		if err != nil || quota.Status.Used.Pods().Value() != 2 {
+			return fmt.Errorf("used: %v, %w", quota.Status.Used, err)
+		}
+		return nil
+	})
+	f.patch("DeploymentGrid", "demo", `spec: {template: {strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
+	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionTrue, "UnitsStalled", "east: FailedCreate", "exceeded quota")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsStalled", "exceeded quota")
+	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
+	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionFalse, "AsDesired")
+	f.expectSaid("grid status -n "+f.namespace, 3, "Stalled: FailedCreate: ")
+	f.must(f.client.CoreV1().ResourceQuotas(f.namespace).Delete(f.ctx, "few", metav1.DeleteOptions{}))
+	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
+	f.expectReady("DeploymentGrid", "demo", 1)
+	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionFalse, "AsDesired")
+
+	// A StatefulSet has no such condition: the grid's deadline, and a pod that finds no node.
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 2, template: {serviceName: x, ` + selector + `,
+		template: {metadata: {labels: {app: x}}, spec: {nodeSelector: {absent: here}, containers: [{name: c, image: one}]}}}}}`)
+	f.expectCondition("StatefulSetGrid", "db", "Stalled", metav1.ConditionTrue, "UnitsStalled", "no progress for 2s", "pod db-east-0: Unschedulable: 0/")
+	f.expectEvent("StatefulSetGrid", "db", "ProgressDeadlineExceeded", "east")
+	f.expectSaid("grid status ssg -n "+f.namespace, 3, "east 1 0 1 Stalled: ProgressDeadlineExceeded: no progress for 2s", "pod db-east-0: Unschedulable")
+}
+
+// TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each unit's.
+func TestReplicasAreHandedOver(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	f.apply(deploymentGrid("demo"))
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {replicas: 3, serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectReady("StatefulSetGrid", "db", 2)
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: null}}`)
+	f.patch("StatefulSetGrid", "db", `spec: {template: {replicas: null}}`)
+	f.expectEvent("DeploymentGrid", "demo", "ReplicasHandedOver", "east 2", "west 2")
+	f.expectEvent("StatefulSetGrid", "db", "ReplicasHandedOver", "east 3", "west 3")
+	replicas := func() string {
+		return fmt.Sprint(f.replicas("Deployment", "demo-east"), f.replicas("Deployment", "demo-west"), f.replicas("StatefulSet", "db-east"))
+	}
+	f.stays("the replicas stay", 2*time.Second, func() error {
+		if got := replicas(); got != "2 2 3" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	f.patch("Deployment", "demo-east", `spec: {replicas: 4}`, "scale") // as an autoscaler does
+	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
+	f.expectReady("DeploymentGrid", "demo", 2)
+	if got := replicas(); got != "4 2 3" {
+		f.Errorf("got the replicas %s", got)
+	}
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 1}}`)
+	f.eventually("a template that names them again has its way", func() error {
+		if got := replicas(); got != "1 1 3" {
+			return errors.New(got)
+		}
+		return nil
+	})
+}
+
+func (f *fixture) replicas(kind, name string) int64 {
+	f.Helper()
+	replicas, _, err := unstructured.NestedInt64(f.get(kind, name).Object, "spec", "replicas")
+	f.must(err)
+	return replicas
+}
+
+// TestRecreated: kubectl replace --force. The grid waits for the old children to go, which is nothing to warn of.
+func TestRecreated(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 1)
+	old := f.get("Deployment", "demo-east").GetUID()
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	f.apply(deploymentGrid("demo"))
+	f.expectReady("DeploymentGrid", "demo", 1)
+	if f.get("Deployment", "demo-east").GetUID() == old {
+		f.Error("the Deployment is the old one's")
+	}
+	events, err := f.client.EventsV1().Events(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	for _, event := range events.Items {
+		if event.Regarding.Kind == "DeploymentGrid" && event.Type == corev1.EventTypeWarning {
+			f.Errorf("%s: %s", event.Reason, event.Note)
+		}
+	}
+}
+
+// TestUnitLabel: with it, pods and selectors of two units differ, so that what selects one selects no other.
+func TestUnitLabel(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	f.apply(strings.Replace(deploymentGrid("demo"), "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1))
+	f.apply(strings.ReplaceAll(deploymentGrid("plain"), "{app: x}", "{app: other}"))
+	f.expectReady("DeploymentGrid", "demo", 2)
+	f.expectReady("DeploymentGrid", "plain", 2)
+	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
+	f.must(err)
+	if len(pods.Items) != 2 || slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return !strings.HasPrefix(p.Name, "demo-east-") }) {
+		f.Errorf("%d pods have the label of unit east", len(pods.Items))
+	}
+	for name, want := range map[string]string{"demo-west": "west", "plain-west": ""} {
+		d := f.get("Deployment", name)
+		got, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels", "superedge.io/grid-unit")
+		if got != want || d.GetLabels()["superedge.io/grid-unit"] != "west" {
+			f.Errorf("%s selects unit %q, and is labelled %v", name, got, d.GetLabels())
+		}
+	}
+	// An orphaned ReplicaSet of one unit is adopted by its own unit's Deployment.
+	sets, err := f.client.AppsV1().ReplicaSets(f.namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
+	f.must(err)
+	if len(sets.Items) != 1 {
+		f.Fatalf("%d ReplicaSets", len(sets.Items))
+	}
+	_, err = f.client.AppsV1().ReplicaSets(f.namespace).Patch(f.ctx, sets.Items[0].Name, types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{})
+	f.must(err)
+	f.eventually("the orphan is adopted", func() error {
+		set, err := f.client.AppsV1().ReplicaSets(f.namespace).Get(f.ctx, sets.Items[0].Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if by := metav1.GetControllerOf(set); by == nil || by.Name != "demo-east" {
+			return fmt.Errorf("it belongs to %v", by)
+		}
+		return nil
+	})
+	if err := f.tryApply(deploymentGrid("demo")); err == nil || !strings.Contains(err.Error(), "unitLabel cannot be changed") {
+		f.Errorf("got %v", err)
+	}
+}
+
+// TestAdoptionOfFields: what a person with kubectl had written is the grid's from then on; what another manager owns is
+// told.
+func TestAdoptionOfFields(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.applyAs("kubectl", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east, labels: {superedge.io/grid-selector: demo}}, spec: {replicas: 3, minReadySeconds: 2, `+selector+`, template: `+podTemplate+`}}`)
+	f.applyAs("argocd-controller", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east}, spec: {progressDeadlineSeconds: 77}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
+	f.expectReady("DeploymentGrid", "demo", 1)
+	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready", "others own fields of the workloads of east", "argocd-controller: spec.progressDeadlineSeconds")
+	d := f.get("Deployment", "demo-east")
+	if seconds, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds"); seconds != 0 {
+		f.Errorf("minReadySeconds, which kubectl had written and the template does not say, is %d", seconds)
+	}
+	if replicas := f.replicas("Deployment", "demo-east"); replicas != 3 {
+		f.Errorf("%d replicas; they were to stay", replicas)
+	}
+	f.expectSaid("grid status -o wide -n "+f.namespace, 0, "demo-east argocd-controller: spec.progressDeadlineSeconds Ready\n")
+}
+
+// TestSlowWebhook: a webhook that takes seconds holds up its own grid, and no other.
+func TestSlowWebhook(t *testing.T) {
+	f := newFixture(t)
+	f.units(60)
+	f.slowWebhook("slow", 2*time.Second)
+	f.apply(quietGrid("slow"))
+	f.eventually("the grid that the webhook holds up has begun", func() error {
+		if f.names("Deployment") == "" {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	f.apply(strings.Replace(quietGrid("other"), "KEY", "KEY-none", 1))
+	took := f.eventually("another grid is answered", func() error {
+		if c := meta.FindStatusCondition(conditions(f.get("DeploymentGrid", "other")), "Ready"); c == nil {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if took > 15*time.Second {
+		f.Errorf("that took %s", took)
+	}
+	f.expectReady("DeploymentGrid", "slow", 60)
+}

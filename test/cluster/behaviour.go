@@ -67,7 +67,7 @@ func Hang() Behaviour {
 }
 
 // Truncate ends every answer before its end: one of known length after half of it, a stream in the middle of the first
-// piece that comes, in turn with an end as it should be and with a broken connection.
+// event, in turn with an end as it should be and with a broken connection.
 func Truncate() Behaviour {
 	broken := make(chan bool, 1)
 	broken <- false
@@ -92,7 +92,7 @@ func Truncate() Behaviour {
 	}}
 }
 
-// truncatedStream ends in the middle of what is read first.
+// truncatedStream ends in the middle of its first event.
 type truncatedStream struct {
 	io.ReadCloser
 
@@ -108,7 +108,9 @@ func (s *truncatedStream) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
 	s.read = n > 0
 	if s.read {
-		n, err = (n+1)/2, nil
+		// What is read first may have several events; no event, nor a bookmark, is as short as this.
+		const part = 32
+		n, err = min((n+1)/2, part), nil
 	}
 	return n, err
 }

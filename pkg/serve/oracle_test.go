@@ -120,7 +120,7 @@ func runOracle(t *testing.T, seed uint64) {
 
 // ---- the cluster and the rule, on Go values
 
-// fakeCluster makes random changes and delivers them to the Store as reflectors would: in order within a
+// fakeCluster makes random changes and delivers them to the facts as reflectors would: in order within a
 // source, in any order between sources, with relists in between.
 type fakeCluster struct {
 	r       *rand.Rand
@@ -131,9 +131,11 @@ type fakeCluster struct {
 	store   *storagetest.Node
 	version int
 	feeds   []*feed
+	// holds is set while the facts hold back what they are told.
+	holds bool
 }
 
-// feed is one source: what the upstream has sent and the Store has not taken yet.
+// feed is one source: what the upstream has sent and the facts have not taken yet.
 type feed struct {
 	input *facts.Input
 	queue []func()
@@ -186,7 +188,7 @@ func (c *fakeCluster) kubernetesEndpoints() []*wire.Object {
 
 var kubernetesName = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// takeDead makes the Store take the nodes that are dead now.
+// takeDead makes the facts take the nodes that are dead now.
 func (c *fakeCluster) takeDead() func() {
 	dead := c.dead
 	return func() { c.store.SetDeadNodes(dead) }
@@ -246,8 +248,17 @@ func (f *feed) relist() {
 	f.queue = []func(){func() { f.input.Replace(all) }}
 }
 
-// deliver lets the Store take one change of a random source.
+// deliver lets the facts take one change of a random source. Now and then what comes is held back for a while, as after an
+// outage.
 func (c *fakeCluster) deliver() {
+	switch n := c.r.IntN(80); {
+	case n == 0 && !c.holds:
+		c.store.Hold()
+		c.holds = true
+	case n < 4 && c.holds:
+		c.store.Release()
+		c.holds = false
+	}
 	f := c.feeds[c.r.IntN(len(c.feeds))]
 	if !f.begun {
 		f.relist()
@@ -269,6 +280,10 @@ func (c *fakeCluster) rest() {
 			take()
 		}
 		f.queue = nil
+	}
+	if c.holds {
+		c.store.Release()
+		c.holds = false
 	}
 }
 

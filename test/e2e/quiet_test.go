@@ -122,3 +122,32 @@ func (f *fixture) awaitRest() {
 		return nil
 	})
 }
+
+// TestARestartedWrapperWakesNoKubeProxy: what is the same after an upgrade of the wrapper has the resourceVersion that it
+// had, so kube-proxy, which lists everything again, finds nothing to write.
+func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
+	f := newFixture(t)
+	marker := f.daemonSet("marker", unitLabel)
+	f.expectReach("the cluster is at rest", marker, closedLoop)
+	f.awaitRest()
+	before := map[string]int{}
+	for _, node := range shared.Nodes() {
+		before[node.Spec.Name] = f.syncs(node)
+	}
+	f.eachNode(func(node *cluster.Node) error {
+		if err := node.Wrapper.Stop(); err != nil {
+			return err
+		}
+		return node.Wrapper.Start(f.ctx)
+	})
+	// kube-proxy hears of this by the new process.
+	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
+	f.expectReach("a change comes by the new process", marker, closedLoop.with(reach{"a1": "a2", "a2": "a2"}))
+	for _, node := range shared.Nodes() {
+		syncs := f.syncs(node) - before[node.Spec.Name]
+		t.Logf("%s (%s): %d syncs of kube-proxy's rules", node.Spec.Name, node.Spec.ProxyMode, syncs)
+		if node.Spec.Labels[unitLabel] != unitA && syncs > 0 {
+			t.Errorf("%s: kube-proxy wrote its rules %d times, and nothing has changed there", node.Spec.Name, syncs)
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -204,7 +203,7 @@ func (s *site) conclude() {
 }
 
 // snapshotFile is the wrapper's snapshot.
-func (s *site) snapshotFile() string { return filepath.Join(s.node.StateDir, "snapshot") }
+func (s *site) snapshotFile() string { return s.node.SnapshotFile() }
 
 // kept waits until what the node sees now is in the snapshot: that of a change is written --state-write-delay later.
 func (s *site) kept() {

@@ -43,7 +43,7 @@ var servedPaths = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpoi
 
 // lone is a wrapper by itself on this machine's loopback; nothing listens at its upstream.
 type lone struct {
-	url, stateDir string
+	url, snapshot string
 	paths         []string
 	output        bytes.Buffer
 	cmd           *exec.Cmd
@@ -55,9 +55,10 @@ func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lone{stateDir: dir, paths: slices.Clone(servedPaths)}
+	l := &lone{paths: slices.Clone(servedPaths)}
 	l.paths[len(l.paths)-1] += s.node.Spec.Name
-	if err := os.WriteFile(filepath.Join(dir, "snapshot"), snapshot, 0o600); err != nil {
+	l.snapshot = filepath.Join(dir, filepath.Base(s.node.SnapshotFile()))
+	if err := os.WriteFile(l.snapshot, snapshot, 0o600); err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +102,7 @@ func (l *lone) statuses(ctx context.Context) []int {
 
 // expectRejected checks that the snapshot is set aside and that nothing but 503 is ever answered.
 func (l *lone) expectRejected(ctx context.Context) error {
-	rejected := filepath.Join(l.stateDir, "snapshot.rejected")
+	rejected := l.snapshot + ".rejected"
 	refused := false
 	for begin := time.Now(); time.Since(begin) < patience || !refused; {
 		for i, status := range l.statuses(ctx) {
@@ -118,7 +119,7 @@ func (l *lone) expectRejected(ctx context.Context) error {
 	if _, err := os.Stat(rejected); err != nil {
 		return fmt.Errorf("the snapshot was not set aside: %w\n%s", err, l.output.String())
 	}
-	if _, err := os.Stat(filepath.Join(l.stateDir, "snapshot")); err == nil {
+	if _, err := os.Stat(l.snapshot); err == nil {
 		return errors.New("the snapshot is still there")
 	}
 	return nil
@@ -239,8 +240,7 @@ func TestClockSetBack(t *testing.T) {
 		s.kept()
 		s.killWrapper()
 		given = uint64(time.Now().Add(ahead).UnixMicro())
-		for _, name := range []string{"revision", "snapshot"} {
-			file := filepath.Join(s.node.StateDir, name)
+		for _, file := range []string{s.node.RevisionFile(), s.node.SnapshotFile()} {
 			content, err := os.ReadFile(file)
 			s.must(err)
 			content, err = withRevision(content, given)

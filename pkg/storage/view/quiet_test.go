@@ -102,9 +102,19 @@ func TestMemoryOfChanges(t *testing.T) {
 			n.Services().Apply(testService(t, "svc", test.keys))
 			nodes := []string{"node-a1", "node-b1"}
 			n.EndpointSlices().Apply(version(1, "svc", endpoints, test.changing, nodes...))
+			// Each change is an object of its own, as it comes from an upstream.
+			var messages [][]byte
+			for i := range 16 {
+				v := version(2+i, "svc", endpoints, test.changing, nodes...)
+				messages = append(messages, wire.AppendObject(nil, v.Meta, v.Body, 0))
+			}
 			before := heap()
 			for i := range changes {
-				n.EndpointSlices().Apply(version(2+i, "svc", endpoints, test.changing, nodes...))
+				o, err := wire.ParseObject(messages[i%len(messages)])
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.EndpointSlices().Apply(o)
 			}
 			if grown := heap() - before; grown > test.most {
 				t.Errorf("%d changes have grown the heap by %d bytes, more than %d", changes, grown, test.most)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -17,7 +16,7 @@ func measureOffline(ctx context.Context, node *cluster.Node, t *table) (err erro
 	if err := node.Wrapper.Stop(); err != nil {
 		return err
 	}
-	info, err := os.Stat(filepath.Join(node.StateDir, "snapshot"))
+	info, err := os.Stat(node.SnapshotFile())
 	if err != nil {
 		return fmt.Errorf("the wrapper left no snapshot: %w", err)
 	}

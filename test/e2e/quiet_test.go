@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -105,12 +107,23 @@ func (f *fixture) syncs(node *cluster.Node) int {
 	return syncs
 }
 
-// awaitRest waits until no kube-proxy has written its rules for longer than the time that it gathers changes.
+// awaitRest waits until what earlier tests left is gone, and no kube-proxy has written its rules for longer than the time
+// that it gathers changes.
 func (f *fixture) awaitRest() {
 	f.Helper()
 	const rest = 3 * time.Second
 	last, since := map[string]int{}, time.Now()
 	f.eventually("no kube-proxy writes rules", func() error {
+		namespaces, err := f.client.CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, namespace := range namespaces.Items {
+			if namespace.Status.Phase == corev1.NamespaceTerminating {
+				since = time.Now()
+				return fmt.Errorf("namespace %s is not gone yet", namespace.Name)
+			}
+		}
 		for _, node := range shared.Nodes() {
 			if now := f.syncs(node); now != last[node.Spec.Name] {
 				last[node.Spec.Name], since = now, time.Now()
@@ -135,10 +148,26 @@ func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 		before[node.Spec.Name] = f.syncs(node)
 	}
 	f.eachNode(func(node *cluster.Node) error {
+		was, err := f.shown(node)
+		if err != nil {
+			return err
+		}
 		if err := node.Wrapper.Stop(); err != nil {
 			return err
 		}
-		return node.Wrapper.Start(f.ctx)
+		if err := node.Wrapper.Start(f.ctx); err != nil {
+			return err
+		}
+		is, err := f.shown(node)
+		if err != nil {
+			return err
+		}
+		for name, object := range is {
+			if object != was[name] {
+				f.Errorf("%s: %s is not as it was:\n%s\n%s", node.Spec.Name, name, was[name], object)
+			}
+		}
+		return nil
 	})
 	// kube-proxy hears of this by the new process.
 	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "marker", "a1", corev1.ConditionFalse))
@@ -150,4 +179,29 @@ func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 			t.Errorf("%s: kube-proxy wrote its rules %d times, and nothing has changed there", node.Spec.Name, syncs)
 		}
 	}
+}
+
+// shown is what a node's wrapper shows of what kube-proxy follows, resourceVersions and all.
+func (f *fixture) shown(node *cluster.Node) (map[string]string, error) {
+	objects := map[string]string{}
+	for _, path := range []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"} {
+		reply, err := node.Get(f.ctx, node.WrapperURL()+path)
+		if err != nil {
+			return nil, err
+		}
+		var list struct {
+			Items []struct {
+				Metadata struct{ Namespace, Name string }
+			}
+		}
+		var raw struct{ Items []json.RawMessage }
+		if err := errors.Join(json.Unmarshal([]byte(reply.Body), &list), json.Unmarshal([]byte(reply.Body), &raw)); err != nil {
+			return nil, err
+		}
+		for i, item := range raw.Items {
+			m := list.Items[i].Metadata
+			objects[path+" "+m.Namespace+"/"+m.Name] = string(item)
+		}
+	}
+	return objects, nil
 }

@@ -166,15 +166,20 @@ func TestLeaseLost(t *testing.T) {
 // withoutNodes lets a controller believe that there are no nodes: a server with an empty cache.
 func withoutNodes() cluster.Behaviour {
 	const (
-		list     = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}`
+		metadata = `"kind":"PartialObjectMetadata%s","apiVersion":"meta.k8s.io/v1"`
+		node     = `"kind":"Node%s","apiVersion":"v1"`
 		expired  = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old","reason":"Expired","code":410}`
-		bookmark = `{"type":"BOOKMARK","object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1",` +
-			`"annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
 	)
 	return cluster.Behaviour{Alter: func(response *http.Response) {
 		if response.Request.URL.Path != "/api/v1/nodes" {
 			return
 		}
+		kind := node // the watch; what is asked before a removal is metadata only
+		if strings.Contains(response.Request.Header.Get("Accept"), "as=PartialObjectMetadata") {
+			kind = metadata
+		}
+		list := `{` + fmt.Sprintf(kind, "List") + `,"metadata":{"resourceVersion":"1"},"items":[]}`
+		bookmark := `{"type":"BOOKMARK","object":{` + fmt.Sprintf(kind, "") + `,"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
 		body, code := io.Reader(strings.NewReader(list)), http.StatusOK
 		query := response.Request.URL.Query()
 		switch {
@@ -211,6 +216,8 @@ func (s *swallowed) Read([]byte) (int, error) {
 func TestServerThatLostTheNodes(t *testing.T) {
 	f := newFixture(t)
 	f.gridsOfEveryKind()
+	// One grid lets all of its units go at once, the other one waits for an approval.
+	f.patch("DeploymentGrid", "demo", `spec: {removal: {maxUnits: 100%}}`)
 	misled, interposer := f.misled("--leader-elect=false")
 	f.must(misled.Start(f.ctx))
 	f.led()

@@ -304,6 +304,9 @@ func TestAdoptionOfFields(t *testing.T) {
 	if replicas := f.replicas("Deployment", "demo-east"); replicas != 3 {
 		f.Errorf("%d replicas; they were to stay", replicas)
 	}
+	f.applyAs("kubectl", `{apiVersion: v1, kind: Service, metadata: {name: demo-svc, labels: {superedge.io/grid-selector: demo}}, spec: {ports: [{port: 80}]}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 8080}]}}}`)
+	f.expectCondition("ServiceGrid", "demo", "Ready", metav1.ConditionTrue, "Ready")
 	f.expectSaid("grid status -o wide -n "+f.namespace, 0, "demo-east argocd-controller: spec.progressDeadlineSeconds Ready\n")
 }
 

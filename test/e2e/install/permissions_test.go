@@ -31,6 +31,7 @@ var unusedForAReason = map[permission]string{
 	{cluster.RoleController, "superedge.io", "statefulsetgrids/finalizers", "update"}: ownersChecked,
 	{cluster.RoleController, "superedge.io", "daemonsetgrids/finalizers", "update"}:   ownersChecked,
 	{cluster.RoleController, "superedge.io", "servicegrids/finalizers", "update"}:     ownersChecked,
+	{cluster.RoleController, "", "services", "delete"}:                                ownersChecked,
 }
 
 const ownersChecked = "is asked for by the admission plugin OwnerReferencesPermissionEnforcement, not by a request"

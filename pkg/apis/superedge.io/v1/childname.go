@@ -11,6 +11,8 @@ import (
 )
 
 // nameRules are what a kind of child asks of a name.
+//
+// +kubebuilder:object:generate=false
 type nameRules struct {
 	longest int
 	// dots: it may be a subdomain. letterFirst: it must not begin with a digit.

@@ -9,19 +9,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Object is a grid, List a list of them.
-type (
-	Object interface {
-		metav1.Object
-		runtime.Object
-	}
-	List interface {
-		metav1.ListInterface
-		runtime.Object
-	}
-)
+// Object is a grid.
+//
+// +kubebuilder:object:generate=false
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// List is a list of grids.
+//
+// +kubebuilder:object:generate=false
+type List interface {
+	metav1.ListInterface
+	runtime.Object
+}
 
 // GridKind is a kind of grid: the names that users call it, and the kind of its children.
+//
+// +kubebuilder:object:generate=false
 type GridKind struct {
 	Kind, Plural, Singular, Short string
 	Child                         schema.GroupVersionKind

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
@@ -67,7 +68,7 @@ func Hang() Behaviour {
 }
 
 // Truncate ends every answer before its end: one of known length after half of it, a stream in the middle of the first
-// event, in turn with an end as it should be and with a broken connection.
+// event that comes, in turn with an end as it should be and with a broken connection.
 func Truncate() Behaviour {
 	broken := make(chan bool, 1)
 	broken <- false
@@ -92,7 +93,7 @@ func Truncate() Behaviour {
 	}}
 }
 
-// truncatedStream ends in the middle of its first event.
+// truncatedStream ends in the middle of what is read first.
 type truncatedStream struct {
 	io.ReadCloser
 
@@ -108,11 +109,25 @@ func (s *truncatedStream) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
 	s.read = n > 0
 	if s.read {
-		// What is read first may have several events; no event, nor a bookmark, is as short as this.
-		const part = 32
-		n, err = min((n+1)/2, part), nil
+		// Several events may come at once, and a client may well take those that came whole.
+		n, err = (firstEvent(p[:n])+1)/2, nil
 	}
 	return n, err
+}
+
+// firstEvent is how much of the beginning of a stream is its first event: one in protobuf has its length before it, one in
+// JSON ends with its line.
+func firstEvent(piece []byte) int {
+	length := len(piece)
+	switch {
+	case piece[0] == '{':
+		if end := bytes.IndexByte(piece, '\n'); end >= 0 {
+			length = end
+		}
+	case len(piece) >= 4:
+		length = min(length, 4+int(binary.BigEndian.Uint32(piece)))
+	}
+	return length
 }
 
 // acceptable is the content type that kube-apiserver would answer the request with.

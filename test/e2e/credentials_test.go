@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -97,8 +98,10 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 	first := f.revocableToken("wrapper-first")
 	f.must(node.GiveWrapperToken(first))
 	f.eventually("a call in its own name succeeds with the token that is in its kubeconfig now", func() error {
-		if log, err := os.ReadFile(node.Wrapper.LogFile()); err != nil || !strings.Contains(string(log), "The kubeconfig has changed") {
-			return fmt.Errorf("the change was not noticed (%v)", err)
+		log, err := os.ReadFile(node.Wrapper.LogFile())
+		f.must(err)
+		if !strings.Contains(string(log), "The kubeconfig has changed") {
+			return errors.New("the change was not noticed")
 		}
 		reply, err := node.Get(f.ctx, node.WrapperURL()+"/apis/networking.k8s.io/v1/servicecidrs")
 		if err == nil && reply.Status != http.StatusOK {

@@ -144,7 +144,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *
 	if err != nil {
 		return result{err: c.explain(k, name, err)}
 	}
-	adopted := false
+	var adopted bool
 	if live != nil {
 		if err := c.mayTake(ctx, k, o, live); errors.Is(err, errLeftOver) {
 			// Its end is an event, unless it was known under another label.

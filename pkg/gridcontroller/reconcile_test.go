@@ -300,7 +300,7 @@ func TestSlowWebhook(t *testing.T) {
 	for i := range 80 {
 		f.node(fmt.Sprint("n", i), fmt.Sprintf("u%03d", i))
 	}
-	f.failing(func(call string) error {
+	f.failing(func(string) error {
 		f.step(time.Second)
 		return nil
 	})

@@ -173,7 +173,7 @@ func noEffect(spec *v1.WorkloadGridSpec, states map[string]v1.UnitState) string 
 		}
 	}
 	if slices.Sort(absent); len(absent) > 0 {
-		all = append(all, fmt.Sprintf("spec.templates names units that there are not: %s", nameSome(absent)))
+		all = append(all, "spec.templates names units that there are not: "+nameSome(absent))
 	}
 	if _, ok := spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
 		all = append(all, fmt.Sprintf("spec.templatePool.%s is never used: that name stands for spec.template", v1.DefaultTemplate))

@@ -101,7 +101,7 @@ func onMachineUpFor(t *testing.T, up time.Duration) bool {
 	if output, err := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, "true").CombinedOutput(); err != nil {
 		t.Skipf("the machine is up for %s, and cannot seem to be up for %s: %v %s", uptime(), up, err, output)
 	}
-	cmd := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, os.Args[0], "-test.v", "-test.run="+strings.Join(pattern, "/")) //nolint:gosec // this very program
+	cmd := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, os.Args[0], "-test.v", "-test.run="+strings.Join(pattern, "/"))
 	cmd.Env = append(os.Environ(), uptimeVariable+"="+t.Name())
 	output, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "--- PASS: "+t.Name()+" ") {
@@ -331,7 +331,7 @@ type slowBody struct {
 func (s *slowBody) Write(p []byte) (int, error) {
 	flusher := http.NewResponseController(s.ResponseWriter)
 	// All but the last bytes, and those at the end.
-	for i := 0; i < len(p); i++ {
+	for i := range p {
 		if _, err := s.ResponseWriter.Write(p[i : i+1]); err != nil {
 			return i, err
 		}

@@ -132,7 +132,6 @@ func TestMemoryOfJSONLists(t *testing.T) {
 		slices = append(slices, testSlice(t, fmt.Sprint("s", i), "", strings.Split(strings.Repeat("node-b1 ", 49)+"node-a1", " ")...))
 	}
 	n.EndpointSlices().Replace(slices)
-	slices = nil
 	objects, _, err := n.History.List(history.EndpointSlices, "", 0)
 	if err != nil {
 		t.Fatal(err)

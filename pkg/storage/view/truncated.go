@@ -90,18 +90,17 @@ func addressType(o *facts.Object) (discoveryv1.AddressType, error) {
 		return "", fmt.Errorf("decoding Endpoints %s: %w", o.Name(), err)
 	}
 	for _, subset := range list.Subsets {
-		for _, address := range append(subset.Addresses, subset.NotReadyAddresses...) {
+		for _, address := range slices.Concat(subset.Addresses, subset.NotReadyAddresses) {
 			if ip, err := netip.ParseAddr(address.IP); err == nil && ip.Is6() {
 				return discoveryv1.AddressTypeIPv6, nil
 			}
-			return discoveryv1.AddressTypeIPv4, nil
 		}
 	}
 	return discoveryv1.AddressTypeIPv4, nil
 }
 
 func portsOf(slice *discoveryv1.EndpointSlice) []corev1.EndpointPort {
-	var ports []corev1.EndpointPort
+	ports := make([]corev1.EndpointPort, 0, len(slice.Ports))
 	for _, p := range slice.Ports {
 		ports = append(ports, corev1.EndpointPort{
 			Name: ptr.Deref(p.Name, ""), Port: ptr.Deref(p.Port, 0), Protocol: ptr.Deref(p.Protocol, corev1.ProtocolTCP), AppProtocol: p.AppProtocol,

@@ -363,7 +363,7 @@ func heap() int {
 	runtime.GC()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
-	return int(stats.HeapAlloc) //nolint:gosec // a process of less than 8 EiB
+	return int(stats.HeapAlloc)
 }
 
 func statsOf(t *testing.T, s *storagetest.Node, r *history.Resource) history.Stats {

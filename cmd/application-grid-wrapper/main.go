@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"os"
+	"runtime/debug"
 
 	"k8s.io/klog/v2"
 
@@ -27,6 +28,9 @@ func run(args []string) int {
 			config, err := o.config()
 			if err != nil {
 				return err
+			}
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(proxy.GCPercent)
 			}
 			p, err := proxy.New(config, klog.FromContext(ctx))
 			if err != nil {

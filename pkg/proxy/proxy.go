@@ -67,6 +67,10 @@ const (
 	DefaultMaxWatches     = 500
 )
 
+// GCPercent is the GOGC of a process that is a wrapper. What comes from the upstream and goes to clients is garbage at
+// once; a small node has better use for the memory than to let as much of it pile up as the cache takes.
+const GCPercent = 50
+
 const (
 	// gracePeriod is how long requests under way may take when the process is told to stop.
 	gracePeriod = 10 * time.Second

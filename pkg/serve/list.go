@@ -12,9 +12,9 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/columns"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -26,20 +26,18 @@ const gzipThreshold = 128 << 10
 type page struct {
 	objects []*history.Object
 	meta    wire.ListMeta
-	// size is the memory that the encoded items take at least.
-	size int
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, resource *history.Resource, options Options, encoding encoding) error {
-	page, err := pageOf(h, resource, options)
+func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+	page, err := pageOf(h, as.resource, options)
 	if err != nil {
 		return err
 	}
-	body, err := encodeList(page, resource, encoding)
+	body, err := encodeList(page, as)
 	if err != nil {
 		return err
 	}
-	return s.writeBody(w, r, encoding, body)
+	return s.writeBody(w, r, as.encoding, body)
 }
 
 // pageOf picks the objects of a LIST response.
@@ -77,7 +75,6 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 			break
 		}
 		p.objects = append(p.objects, o)
-		p.size += o.ProtobufSize()
 	}
 	return p, nil
 }
@@ -102,28 +99,34 @@ func stateOf(h *history.History, resource *history.Resource, options Options) ([
 	return objects, at, nil
 }
 
-func encodeList(p page, resource *history.Resource, encoding encoding) ([]byte, error) {
-	if encoding == encodingProtobuf {
-		return encodeListProtobuf(p, resource), nil
+func encodeList(p page, as *representation) ([]byte, error) {
+	if as.encoding == encodingProtobuf {
+		return encodeListProtobuf(p, as), nil
 	}
-	body, err := encodeListJSON(p, resource)
-	if err != nil || encoding == encodingJSON {
+	body, err := encodeListJSON(p, as)
+	if err != nil || as.encoding == encodingJSON {
 		return body, err
 	}
 	return toYAML(body)
 }
 
-func encodeListProtobuf(p page, resource *history.Resource) []byte {
-	meta := wire.AppendListMeta(nil, p.meta)
-	size := len(meta)
+// itemsSize is the length of the encoded items of a list in protobuf.
+func itemsSize(p page, as *representation) int {
+	size := 0
 	for _, o := range p.objects {
-		size += wire.ListItemSize(o.ProtobufSize())
+		size += wire.ListItemSize(as.protobufSize(o))
 	}
+	return size
+}
+
+func encodeListProtobuf(p page, as *representation) []byte {
+	meta := wire.AppendListMeta(nil, p.meta)
+	size := len(meta) + itemsSize(p, as)
 	const envelope = 128
-	body := wire.AppendEnvelope(make([]byte, 0, size+envelope), resource.ListType(), size)
+	body := wire.AppendEnvelope(make([]byte, 0, size+envelope), as.listType(), size)
 	body = append(body, meta...)
 	for _, o := range p.objects {
-		body = o.AppendProtobuf(wire.AppendListItem(body, o.ProtobufSize()))
+		body = as.appendProtobuf(wire.AppendListItem(body, as.protobufSize(o)), o)
 	}
 	return body
 }
@@ -135,37 +138,47 @@ type listMetaJSON struct {
 	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
 }
 
-func encodeListJSON(p page, resource *history.Resource) ([]byte, error) {
+func encodeListJSON(p page, as *representation) ([]byte, error) {
 	meta, err := json.Marshal(listMetaJSON(p.meta))
 	if err != nil {
 		return nil, err
 	}
-	t := resource.ListType()
-	body := fmt.Appendf(make([]byte, 0, 2*p.size+256), `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, t.Kind, t.APIVersion, meta)
-	for i, o := range p.objects {
-		item, err := o.JSON()
+	t := as.listType()
+	body := fmt.Appendf(make([]byte, 0, 2*itemsSize(p, as)+256), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind, t.APIVersion, meta)
+	if as.form == formTable {
+		definitions, err := columns.Definitions(as.resource.New())
 		if err != nil {
 			return nil, err
 		}
+		if body, err = appendMarshalled(append(body, `"columnDefinitions":`...), definitions); err != nil {
+			return nil, err
+		}
+		body = append(body, `,"rows":[`...)
+	} else {
+		body = append(body, `"items":[`...)
+	}
+	for i, o := range p.objects {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, item...)
+		if body, err = as.appendItem(body, o); err != nil {
+			return nil, err
+		}
 	}
 	return append(body, "]}\n"...), nil
 }
 
-func encodeObject(o *history.Object, resource *history.Resource, encoding encoding) ([]byte, error) {
-	if encoding == encodingProtobuf {
-		body := wire.AppendEnvelope(nil, resource.Type(), o.ProtobufSize())
-		return o.AppendProtobuf(body), nil
+func encodeObject(o *history.Object, as *representation) ([]byte, error) {
+	if as.encoding == encodingProtobuf {
+		body := wire.AppendEnvelope(nil, as.objectType(), as.protobufSize(o))
+		return as.appendProtobuf(body, o), nil
 	}
-	body, err := appendObjectJSON(nil, o, resource.Type())
+	body, err := as.appendJSON(nil, o)
 	if err != nil {
 		return nil, err
 	}
 	body = append(body, '\n')
-	if encoding == encodingYAML {
+	if as.encoding == encodingYAML {
 		return toYAML(body)
 	}
 	return body, nil
@@ -245,10 +258,4 @@ func (s *Server) allowWrite(w http.ResponseWriter) {
 // it: HTTP/2 resets a stream at its deadline, and TLS cannot write any more after one that has passed.
 func awaitNothing(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-}
-
-// encodeTypedJSON encodes a Go value with its kind.
-func encodeTypedJSON(typed history.Typed, t wire.TypeMeta) ([]byte, error) {
-	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
-	return json.Marshal(typed)
 }

@@ -65,16 +65,20 @@ func Only(h *history.History) func(*http.Request) (*history.History, func(), err
 // Collection answers a LIST or WATCH.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
-	var encoding encoding
+	var as *representation
 	if err == nil {
-		encoding, err = negotiate(r.Header.Get("Accept"), options.Watch)
+		reads := readList
+		if options.Watch {
+			reads = readWatch
+		}
+		as, err = s.represent(r, resource, reads)
 	}
 	if err == nil {
 		err = s.answer(r, resource, func(h *history.History) error {
 			if options.Watch {
-				return s.watch(w, r, h, resource, options, encoding)
+				return s.watch(w, r, h, options, as)
 			}
-			return s.list(w, r, h, resource, options, encoding)
+			return s.list(w, r, h, options, as)
 		})
 	}
 	if err != nil {
@@ -90,7 +94,7 @@ func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *histor
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) error {
-	encoding, err := negotiate(r.Header.Get("Accept"), false)
+	as, err := s.represent(r, resource, readObject)
 	if err != nil {
 		return err
 	}
@@ -107,11 +111,11 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 		if object == nil {
 			return apierrors.NewNotFound(resource.GroupResource(), info.Name)
 		}
-		body, err := encodeObject(object, resource, encoding)
+		body, err := encodeObject(object, as)
 		if err != nil {
 			return err
 		}
-		return s.writeBody(w, r, encoding, body)
+		return s.writeBody(w, r, as.encoding, body)
 	})
 }
 

@@ -26,10 +26,7 @@ var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
 // Errors that are not API errors become 500.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
-	encoding, negotiateErr := negotiate(r.Header.Get("Accept"), false)
-	if negotiateErr != nil || encoding == encodingYAML {
-		encoding = encodingJSON
-	}
+	encoding := negotiateStatus(r.Header.Get("Accept"))
 	body, err := encodeStatus(status, encoding)
 	if err != nil {
 		klog.FromContext(r.Context()).Error(err, "Cannot encode a Status")

@@ -37,6 +37,7 @@ type options struct {
 	caFile         string
 	maxConnections int
 	maxWatches     int
+	maxListBytes   int
 	debug          bool
 
 	notifyChannelSize    int
@@ -82,6 +83,7 @@ func newOptions() *options {
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
 	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections, "Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets half of them at most, so that it cannot lock kube-proxy out.")
 	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches, "Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them at most.")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes, "Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
@@ -123,8 +125,8 @@ func (o *options) config() (proxy.Config, error) {
 	if o.stateWriteDelay <= 0 {
 		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
-	if o.maxConnections <= 0 || o.maxWatches <= 0 {
-		return proxy.Config{}, errors.New("--max-connections and --max-watches must be greater than 0")
+	if o.maxConnections <= 0 || o.maxWatches <= 0 || o.maxListBytes <= 0 {
+		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater than 0")
 	}
 	config := proxy.Config{
 		NodeName:          o.hostname,
@@ -132,6 +134,7 @@ func (o *options) config() (proxy.Config, error) {
 		AllowedHosts:      o.allowedHosts,
 		MaxConnections:    o.maxConnections,
 		MaxWatches:        o.maxWatches,
+		MaxListBytes:      o.maxListBytes,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -32,6 +33,13 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History
 	page, err := pageOf(h, as.resource, options)
 	if err != nil {
 		return err
+	}
+	if s.Admit != nil {
+		done, ok := s.Admit(r, listMemory(page, as))
+		if !ok {
+			return TooMuchMemory()
+		}
+		defer done()
 	}
 	body, err := encodeList(page, as)
 	if err != nil {
@@ -103,11 +111,10 @@ func encodeList(p page, as *representation) ([]byte, error) {
 	if as.encoding == encodingProtobuf {
 		return encodeListProtobuf(p, as), nil
 	}
-	body, err := encodeListJSON(p, as)
-	if err != nil || as.encoding == encodingJSON {
-		return body, err
+	if as.encoding == encodingYAML {
+		return encodeListYAML(p, as)
 	}
-	return toYAML(body)
+	return encodeListJSON(p, as)
 }
 
 // itemsSize is the length of the encoded items of a list in protobuf.
@@ -119,11 +126,44 @@ func itemsSize(p page, as *representation) int {
 	return size
 }
 
+const (
+	// envelopeSize is more than what is around the items of a list.
+	envelopeSize = 256
+	// jsonGrowth is how much longer JSON is than protobuf, at most where it matters: of slices twice, of Services and of
+	// metadata up to that.
+	jsonGrowth = 3
+	// yamlGrowth is how much longer YAML is than JSON.
+	yamlGrowth = 2
+	// rowSize is about what the cells of a table's row take.
+	rowSize = 256
+)
+
+// listMemory is about how many bytes are held for a list until it is written. In protobuf it is exact but for the
+// envelope; elsewhere it is known only once the list was made, and that would be too late.
+func listMemory(p page, as *representation) int {
+	if as.encoding == encodingProtobuf {
+		return itemsSize(p, as) + envelopeSize
+	}
+	size := jsonCapacity(p, as)
+	if as.encoding == encodingYAML {
+		size *= yamlGrowth
+	}
+	return size
+}
+
+// jsonCapacity is the length that a list has at most in JSON, for most lists.
+func jsonCapacity(p page, as *representation) int {
+	size := envelopeSize + jsonGrowth*itemsSize(p, as)
+	if as.form == formTable {
+		size += rowSize * len(p.objects)
+	}
+	return size
+}
+
 func encodeListProtobuf(p page, as *representation) []byte {
 	meta := wire.AppendListMeta(nil, p.meta)
 	size := len(meta) + itemsSize(p, as)
-	const envelope = 128
-	body := wire.AppendEnvelope(make([]byte, 0, size+envelope), as.listType(), size)
+	body := wire.AppendEnvelope(make([]byte, 0, size+envelopeSize), as.listType(), size)
 	body = append(body, meta...)
 	for _, o := range p.objects {
 		body = as.appendProtobuf(wire.AppendListItem(body, as.protobufSize(o)), o)
@@ -144,7 +184,7 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 		return nil, err
 	}
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, 2*itemsSize(p, as)+256), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind, t.APIVersion, meta)
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind, t.APIVersion, meta)
 	if as.form == formTable {
 		definitions, err := columns.Definitions(as.resource.New())
 		if err != nil {
@@ -166,6 +206,52 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 		}
 	}
 	return append(body, "]}\n"...), nil
+}
+
+// encodeListYAML converts item by item: what is made on the way from JSON to YAML is some hundred times as long.
+func encodeListYAML(p page, as *representation) ([]byte, error) {
+	around, err := encodeListJSON(page{meta: p.meta}, as)
+	if err != nil {
+		return nil, err
+	}
+	if around, err = toYAML(around); err != nil || len(p.objects) == 0 {
+		return around, err
+	}
+	field := "\nitems:"
+	if as.form == formTable {
+		field = "\nrows:"
+	}
+	head, tail, found := bytes.Cut(around, []byte(field+" []\n"))
+	if !found {
+		return nil, fmt.Errorf("the YAML of an empty list has no line %q", field)
+	}
+	body := append(append(make([]byte, 0, yamlGrowth*jsonCapacity(p, as)), head...), field...)
+	body = append(body, '\n')
+	var item []byte
+	for _, o := range p.objects {
+		if item, err = as.appendItem(item[:0], o); err != nil {
+			return nil, err
+		}
+		converted, err := toYAML(item)
+		if err != nil {
+			return nil, err
+		}
+		body = appendIndented(body, converted)
+	}
+	return append(body, tail...), nil
+}
+
+// appendIndented appends the lines of a YAML object as an element of a list.
+func appendIndented(dst, object []byte) []byte {
+	prefix := "- "
+	for line := range bytes.Lines(object) {
+		if len(line) > 1 { // an empty line belongs to a text
+			dst = append(dst, prefix...)
+		}
+		dst = append(dst, line...)
+		prefix = "  "
+	}
+	return dst
 }
 
 func encodeObject(o *history.Object, as *representation) ([]byte, error) {

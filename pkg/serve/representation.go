@@ -56,9 +56,9 @@ func (r *representation) listType() wire.TypeMeta {
 	return t
 }
 
-// body is what is written of an object besides its metadata.
+// body is what is written of an object besides its metadata; in a table, besides its cells.
 func (r *representation) body(o *history.Object) []byte {
-	if r.form == formMetadata {
+	if r.form == formMetadata || (r.form == formTable && r.table.include != metav1.IncludeObject) {
 		return nil
 	}
 	return o.Body

@@ -29,6 +29,9 @@ type Server struct {
 	// not yet. What it returns is called when the request ends.
 	Demand   func(*history.Resource) (ended func())
 	Observer Observer
+	// Admit, if set, is asked whether there is room for the body of a list of so many bytes, before it is made. done is
+	// called when it was written.
+	Admit func(r *http.Request, bytes int) (done func(), ok bool)
 	// Stopping is closed when watches should end because the process will.
 	Stopping <-chan struct{}
 	// Clock tells how long events took to be sent; time.Now if nil.

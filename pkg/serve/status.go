@@ -94,6 +94,11 @@ func NotReady(message string) error {
 	return err
 }
 
+// TooMuchMemory is 429 for a list, or for the body of a write, for which there is no room now.
+func TooMuchMemory() error {
+	return apierrors.NewTooManyRequests("the lists and bodies under way, of this caller or of all, take as much memory as they may; see --max-list-bytes", int(RetryAfter/time.Second))
+}
+
 // NotServed is 404 as kube-apiserver answers for a resource that it does not know.
 func NotServed(resource schema.GroupResource) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{

@@ -40,6 +40,7 @@ func (p *Proxy) chain() http.Handler {
 			},
 			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
+		filters.WithWrites(viewing, p.memory),
 	}
 	if p.lendsIdentity {
 		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper), p.config.NodeName))

@@ -10,6 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
@@ -64,7 +65,7 @@ func newOptions() *options {
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which endpoints are shown. Empty, or not a node: Services with topologyKeys have no endpoints here.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no such node, Services with topologyKeys have no endpoints here.")
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
@@ -128,8 +129,12 @@ func (o *options) config() (proxy.Config, error) {
 	if o.maxConnections <= 0 || o.maxWatches <= 0 || o.maxListBytes <= 0 {
 		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater than 0")
 	}
+	node, err := nodename.Of(o.hostname)
+	if err != nil {
+		return proxy.Config{}, fmt.Errorf("--hostname: %w", err)
+	}
 	config := proxy.Config{
-		NodeName:          o.hostname,
+		NodeName:          node,
 		BindAddress:       o.bindAddress,
 		AllowedHosts:      o.allowedHosts,
 		MaxConnections:    o.maxConnections,

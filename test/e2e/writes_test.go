@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,6 +101,18 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				}
 				return err
 			})
+
+			// One client alone, which reads right after it has written: what it reads may be older than what it wrote.
+			for i := range 10 {
+				f.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+					s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+					if err == nil {
+						s.Annotations["alone"] = fmt.Sprint(i)
+						_, err = services.Update(f.ctx, s, metav1.UpdateOptions{})
+					}
+					return err
+				}))
+			}
 
 			// What a write returns can be written again: it has the upstream's resourceVersion.
 			s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
@@ -274,7 +288,8 @@ func TestMetadataInformers(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if accessor.GetUID() != item.UID || fmt.Sprint(accessor.GetLabels()) != fmt.Sprint(item.Labels) || fmt.Sprint(accessor.GetOwnerReferences()) != fmt.Sprint(item.OwnerReferences) {
+				if accessor.GetUID() != item.UID || !maps.Equal(accessor.GetLabels(), item.Labels) ||
+					!equality.Semantic.DeepEqual(accessor.GetOwnerReferences(), item.OwnerReferences) {
 					return fmt.Errorf("%s: got %+v, want %+v", item.Name, accessor, item.ObjectMeta)
 				}
 			}

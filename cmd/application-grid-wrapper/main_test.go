@@ -275,3 +275,20 @@ func TestEveryFlagIsInASection(t *testing.T) {
 		}
 	})
 }
+
+// TestHostname: it is read as kube-proxy reads its --hostname-override.
+func TestHostname(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{"Edge-1": "edge-1", " edge-1": "edge-1", "": strings.ToLower(host)} {
+		o := newOptions()
+		if err := o.flags.Parse([]string{"--kubeconfig=" + kubeconfig(t, "https://127.0.0.1:1"), "--hostname=" + given}); err != nil {
+			t.Fatal(err)
+		}
+		if config, err := o.config(); err != nil || config.NodeName != want {
+			t.Errorf("%q: got %q, %v, want %q", given, config.NodeName, err, want)
+		}
+	}
+}

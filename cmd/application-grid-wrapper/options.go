@@ -10,6 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
@@ -37,6 +38,7 @@ type options struct {
 	caFile         string
 	maxConnections int
 	maxWatches     int
+	maxListBytes   int
 	debug          bool
 
 	notifyChannelSize    int
@@ -63,7 +65,7 @@ func newOptions() *options {
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which endpoints are shown. Empty, or not a node: Services with topologyKeys have no endpoints here.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no such node, Services with topologyKeys have no endpoints here.")
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
@@ -82,6 +84,7 @@ func newOptions() *options {
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
 	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections, "Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets half of them at most, so that it cannot lock kube-proxy out.")
 	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches, "Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them at most.")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes, "Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
@@ -123,15 +126,20 @@ func (o *options) config() (proxy.Config, error) {
 	if o.stateWriteDelay <= 0 {
 		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
-	if o.maxConnections <= 0 || o.maxWatches <= 0 {
-		return proxy.Config{}, errors.New("--max-connections and --max-watches must be greater than 0")
+	if o.maxConnections <= 0 || o.maxWatches <= 0 || o.maxListBytes <= 0 {
+		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater than 0")
+	}
+	node, err := nodename.Of(o.hostname)
+	if err != nil {
+		return proxy.Config{}, fmt.Errorf("--hostname: %w", err)
 	}
 	config := proxy.Config{
-		NodeName:          o.hostname,
+		NodeName:          node,
 		BindAddress:       o.bindAddress,
 		AllowedHosts:      o.allowedHosts,
 		MaxConnections:    o.maxConnections,
 		MaxWatches:        o.maxWatches,
+		MaxListBytes:      o.maxListBytes,
 		Debug:             o.debug,
 		RewriteKubernetes: o.inCluster,
 		StateDir:          o.stateDir,

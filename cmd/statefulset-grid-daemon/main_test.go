@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestSuperEdgesFlags(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--hostname is missing":  {"--hostname="},
+		"--hostname":             {"--hostname= "},
 		"not an absolute path":   {"--hostpath=hosts"},
 		"not a domain name":      {"--cluster-domain=not_a_domain"},
 		"--sync-period-as-whole": {"--sync-period-as-whole=0"},
@@ -74,7 +75,20 @@ func TestRefused(t *testing.T) {
 		t.Errorf("an argument: exit code %d", code)
 	}
 	if code := run(nil); code != flags.ExitFailure {
-		t.Errorf("no --hostname: exit code %d", code)
+		t.Errorf("no --kubeconfig: exit code %d", code)
+	}
+}
+
+// TestHostname: it is read as kube-proxy reads its --hostname-override.
+func TestHostname(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{"Edge-1": "edge-1", " edge-1": "edge-1", "": strings.ToLower(host)} {
+		if config, err := parsed(t, "--hostname="+given).config(); err != nil || config.NodeName != want {
+			t.Errorf("%q: got %q, %v, want %q", given, config.NodeName, err, want)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/dnshosts"
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/nodename"
 )
 
 const program = "statefulset-grid-daemon"
@@ -91,7 +92,7 @@ func newOptions() *options {
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster. Its labels decide which pods the names stand for.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: in lower case, and the host's own name if empty. Its labels decide which pods the names stand for.")
 	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist; mount the directory, never the file alone, which could not be replaced as a whole. Lines outside of the marked block are kept.")
 	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "The cluster's DNS domain, as the kubelet's clusterDomain has it.")
 	f.Var(&o.wholeSync, "sync-period-as-whole", "How often everything is compared with the file, in seconds, in case that a change was missed. Changes are followed as they happen.")
@@ -130,8 +131,9 @@ func (o *options) ignored() []string { return o.flags.Ignored(ignoredFlags...) }
 // config turns the flags into the configuration of a daemon. The error says what to change.
 func (o *options) config() (dnshosts.Config, error) {
 	var none dnshosts.Config
-	if o.hostname == "" {
-		return none, errors.New("--hostname is missing: this node's name in the cluster, whose labels say which unit it is in")
+	node, err := nodename.Of(o.hostname)
+	if err != nil {
+		return none, fmt.Errorf("--hostname: %w", err)
 	}
 	if !filepath.IsAbs(o.hostPath) {
 		return none, fmt.Errorf("--hostpath %q is not an absolute path", o.hostPath)
@@ -144,7 +146,7 @@ func (o *options) config() (dnshosts.Config, error) {
 		return none, errors.New("--sync-period-as-whole must be greater than 0")
 	}
 	config := dnshosts.Config{
-		NodeName:    o.hostname,
+		NodeName:    node,
 		Path:        filepath.Clean(o.hostPath),
 		Domain:      domain,
 		WholeSync:   time.Duration(o.wholeSync),
@@ -155,7 +157,6 @@ func (o *options) config() (dnshosts.Config, error) {
 	} else if _, _, err := net.SplitHostPort(o.bindAddress); err != nil {
 		return none, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", o.bindAddress, err)
 	}
-	var err error
 	config.Connection, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
 	}.Connect()

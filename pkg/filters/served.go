@@ -17,14 +17,10 @@ import (
 // would come back unpruned. Requests for a subresource, and those that write, go on. The server's HistoryOf says whose
 // view a request gets.
 func WithServed(server *serve.Server, nodeName string) Filter {
-	served := make(map[schema.GroupResource]*history.Resource)
-	for _, r := range history.Resources() {
-		served[r.GroupResource()] = r
-	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			info := requestInfo(r)
-			resource := served[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
+			resource := servedResources[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 			if !info.IsResource || resource == nil || info.Subresource != "" || r.Method != http.MethodGet {
 				next.ServeHTTP(w, r)
 				return
@@ -44,6 +40,15 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 		})
 	}
 }
+
+// servedResources are by what a request names. The version does not matter: in all versions they are the same objects.
+var servedResources = func() map[schema.GroupResource]*history.Resource {
+	served := make(map[schema.GroupResource]*history.Resource)
+	for _, r := range history.Resources() {
+		served[r.GroupResource()] = r
+	}
+	return served
+}()
 
 // isThisNode tells whether a request for nodes is for this one only: by name, or by a field selector that
 // picks it.

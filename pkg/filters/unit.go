@@ -58,17 +58,30 @@ func WithUnit() Filter {
 	}
 }
 
-// HistoryOf is the History that answers a request: that of its unit, if it names one, else the node's own.
-func HistoryOf(own *history.History, units *view.Units) func(*http.Request) (*history.History, func(), error) {
-	return func(r *http.Request) (*history.History, func(), error) {
-		unit, ok := r.Context().Value(unitKey{}).(string)
-		if !ok {
-			return own, func() {}, nil
-		}
-		h, release, err := units.History(unit)
-		if errors.Is(err, view.ErrTooManyUnits) {
-			err = serve.NotReady(fmt.Sprintf("%v; ask again when one of them is done", err))
-		}
-		return h, release, err
+// Viewing finds the View that a request is about: that of its unit, if it names one, else the node's own.
+type Viewing struct {
+	Own   *view.View
+	Units *view.Units
+}
+
+// View is the View that a request is about. release is to be called when the request ends.
+func (v Viewing) View(r *http.Request) (shown *view.View, release func(), err error) {
+	unit, ok := r.Context().Value(unitKey{}).(string)
+	if !ok {
+		return v.Own, func() {}, nil
 	}
+	shown, release, err = v.Units.View(unit)
+	if errors.Is(err, view.ErrTooManyUnits) {
+		err = serve.NotReady(fmt.Sprintf("%v; ask again when one of them is done", err))
+	}
+	return shown, release, err
+}
+
+// History is what a request is answered from: a serve.Server's HistoryOf.
+func (v Viewing) History(r *http.Request) (*history.History, func(), error) {
+	shown, release, err := v.View(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	return shown.History(), release, nil
 }

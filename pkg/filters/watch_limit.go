@@ -18,7 +18,7 @@ func WithWatchLimit(places *quota.Quota) Filter {
 				next.ServeHTTP(w, r)
 				return
 			}
-			release, ok := places.Acquire(watchCaller(r))
+			release, ok := places.Acquire(Caller(r))
 			if !ok {
 				serve.WriteError(w, r, apierrors.NewTooManyRequests("too many watches are under way, of this caller or of all; see --max-watches", 1))
 				return
@@ -29,8 +29,9 @@ func WithWatchLimit(places *quota.Quota) Filter {
 	}
 }
 
-// watchCaller is who watches: by the client's certificate where there is one, as many callers may share an address.
-func watchCaller(r *http.Request) string {
+// Caller is who asks, as a quota.Quota tells callers apart: by the client's certificate where there is one, as many
+// callers may share an address.
+func Caller(r *http.Request) string {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return "certificate " + r.TLS.PeerCertificates[0].Subject.String()
 	}

@@ -13,6 +13,7 @@ import (
 // chain puts the filters in order. A request meets them from the top down; what none of them answers goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
+	viewing := filters.Viewing{Own: p.view, Units: p.units}
 	chain := []filters.Filter{
 		filters.WithUnit(),
 		filters.WithRequestInfo(),
@@ -31,11 +32,15 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithBodyLimit(filters.BodyTimeout),
 		filters.WithWatchLimit(p.watches),
 		filters.WithServed(&serve.Server{
-			HistoryOf: filters.HistoryOf(p.view.History(), p.units),
+			HistoryOf: viewing.History,
 			Demand:    p.demand.of,
 			Observer:  p.metrics,
-			Stopping:  p.stopping.Done(),
+			Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
+				return p.memory.AcquireN(filters.Caller(r), bytes)
+			},
+			Stopping: p.stopping.Done(),
 		}, p.config.NodeName),
+		filters.WithWrites(viewing, p.memory),
 	}
 	if p.lendsIdentity {
 		chain = append(chain, filters.WithLentIdentity(filters.Forward(p.asWrapper), p.config.NodeName))

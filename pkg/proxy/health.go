@@ -10,6 +10,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/nodename"
 )
 
 // readiness says what keeps the wrapper from doing its work.
@@ -83,7 +84,7 @@ func (h readiness) reasons() (reasons, details []string) {
 	case h.p.config.NodeName == "":
 		reasons = append(reasons, "hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have no endpoints here; set it to the node's name")
 	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
-		reasons = append(reasons, fmt.Sprintf("hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have no endpoints here; check --hostname, or wait for the node to register", h.p.config.NodeName))
+		reasons = append(reasons, h.unknownNode())
 	}
 	for service, reason := range h.p.facts.Invalid() {
 		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: annotation topologyKeys: %s", service, reason))
@@ -97,6 +98,22 @@ func (h readiness) reasons() (reasons, details []string) {
 // refused reports whether the upstream answers that it does not know the wrapper, or does not let it read. Then it is not
 // away, and a snapshot that is served grows old for another reason.
 func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }
+
+// registerPatience is how long after the start a node may take to register before its name is taken for a wrong one.
+const registerPatience = time.Minute
+
+// unknownNode says that --hostname is no node's name, and which nodes' names are near it.
+func (h readiness) unknownNode() string {
+	name := h.p.config.NodeName
+	said := fmt.Sprintf("hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have no endpoints here; check --hostname, or wait for the node to register", name)
+	if time.Since(h.p.started) < registerPatience || h.p.view.ServesRestored() != nil {
+		return said // a snapshot has few of the nodes
+	}
+	if near := nodename.Near(name, h.p.facts.NodeNames()); len(near) > 0 {
+		said += "; nodes with names near it: " + strings.Join(near, ", ")
+	}
+	return said
+}
 
 // age is how long ago something was; 0 for what a clock that was set back has still to come.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }

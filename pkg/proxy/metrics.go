@@ -117,6 +117,8 @@ var (
 	descConnectionsRefused = desc("connections_refused_total", "Connections that were closed because there was no place for them.")
 	descWatches            = desc("watches", "Watches and followed logs under way, those included that are passed on; --max-watches bounds them.")
 	descWatchesRefused     = desc("watches_refused_total", "Watches that were answered 429 because there was no place for them.")
+	descListBytes          = desc("list_bytes", "Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.")
+	descListsRefused       = desc("lists_refused_total", "Lists and writes that were answered 429 because there was no room for them.")
 
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
@@ -163,22 +165,24 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // quotaCollector reads how many places are taken when it is scraped.
-type quotaCollector struct{ connections, watches *quota.Quota }
+type quotaCollector struct{ connections, watches, memory *quota.Quota }
 
 // Describe implements prometheus.Collector.
 func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descConnections, descConnectionsRefused, descWatches, descWatchesRefused} {
+	for _, d := range []*prometheus.Desc{descConnections, descConnectionsRefused, descWatches, descWatchesRefused, descListBytes, descListsRefused} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
-	connections, watches := c.connections.Stats(), c.watches.Stats()
+	connections, watches, memory := c.connections.Stats(), c.watches.Stats(), c.memory.Stats()
 	ch <- prometheus.MustNewConstMetric(descConnections, prometheus.GaugeValue, float64(connections.Taken))
 	ch <- prometheus.MustNewConstMetric(descConnectionsRefused, prometheus.CounterValue, float64(connections.Refused))
 	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(watches.Taken))
 	ch <- prometheus.MustNewConstMetric(descWatchesRefused, prometheus.CounterValue, float64(watches.Refused))
+	ch <- prometheus.MustNewConstMetric(descListBytes, prometheus.GaugeValue, float64(memory.Taken))
+	ch <- prometheus.MustNewConstMetric(descListsRefused, prometheus.CounterValue, float64(memory.Refused))
 }
 
 // snapshotCollector reads what was written when it is scraped.

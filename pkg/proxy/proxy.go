@@ -46,6 +46,8 @@ type Config struct {
 	TLS *TLSFiles
 	// MaxConnections and MaxWatches bound what clients may have open at once; 0 means the defaults.
 	MaxConnections, MaxWatches int
+	// MaxListBytes bounds the memory that lists, and bodies of writes, take at once; 0 means the default.
+	MaxListBytes int
 	// Debug serves /debug/pprof.
 	Debug bool
 	// RewriteKubernetes lets default/kubernetes be rewritten to the local API server, by its annotations or by
@@ -65,6 +67,9 @@ type Config struct {
 const (
 	DefaultMaxConnections = 1000
 	DefaultMaxWatches     = 500
+	// DefaultMaxListBytes lets one caller have all slices of 100,000 endpoints that nobody prunes (12 MB in protobuf) in
+	// flight while another has them too.
+	DefaultMaxListBytes = 32 << 20
 )
 
 // GCPercent is the GOGC of a process that is a wrapper. What comes from the upstream and goes to clients is garbage at
@@ -101,13 +106,15 @@ type Proxy struct {
 	// loopback is set when only processes of this host reach the wrapper; hosts are by what names they may.
 	loopback bool
 	hosts    filters.Hosts
-	// connections and watches are the places for those.
-	connections, watches *quota.Quota
+	// connections and watches are the places for those, memory has one for every byte of a list, or of a write's body.
+	connections, watches, memory *quota.Quota
 	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
 	// or holders of a certificate.
 	lendsIdentity bool
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
+	// started is when the Proxy was made.
+	started time.Time
 	// stopping is done when the process is told to stop; stop makes it so.
 	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 	stop     context.CancelFunc
@@ -116,7 +123,7 @@ type Proxy struct {
 // New makes a Proxy. Nothing is listened on and nothing is asked of the upstream before Run. The error says
 // what about the configuration is wrong.
 func New(config Config, logger klog.Logger) (*Proxy, error) {
-	p := &Proxy{config: config}
+	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	if config.TLS != nil {
 		var err error
@@ -175,8 +182,9 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	}
 	p.connections = quota.New(cmp.Or(config.MaxConnections, DefaultMaxConnections))
 	p.watches = quota.New(cmp.Or(config.MaxWatches, DefaultMaxWatches))
+	p.memory = quota.New(cmp.Or(config.MaxListBytes, DefaultMaxListBytes))
 	p.metrics = newMetrics(p)
-	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches})
+	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches, memory: p.memory})
 	if config.Autonomy != nil {
 		p.autonomy, err = autonomy.New(autonomy.Config{
 			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.facts, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,

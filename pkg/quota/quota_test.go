@@ -274,3 +274,57 @@ func FuzzParseDiag(f *testing.F) {
 	source := mustParse(f, "127.0.0.1:1")
 	f.Fuzz(func(_ *testing.T, answer []byte) { _, _ = parseDiag(answer, source) })
 }
+
+// TestManyAtOnce: places that are taken together are given all or none.
+func TestManyAtOnce(t *testing.T) {
+	q := New(100)
+	acquire := func(caller string, n int, want bool) func() {
+		t.Helper()
+		release, ok := q.AcquireN(caller, n)
+		if ok != want {
+			t.Fatalf("%d places for %s with %d of 100 taken: got %v, want %v", n, caller, q.Stats().Taken, ok, want)
+		}
+		return release
+	}
+	first := acquire("greedy", 30, true)
+	second := acquire("greedy", 20, true)
+	acquire("greedy", 1, false) // it has half of them
+	whole := acquire("other", 90, true)
+	acquire("third", 1, false) // more is taken than there is
+	whole()
+	third := acquire("third", 40, true)
+	acquire("third", 11, false)
+	first()
+	second()
+	second() // further calls do nothing
+	third()
+	alone := acquire("one", 1000, true)
+	acquire("one", 1, false)
+	acquire("two", 1, false)
+	alone()
+	nothing := acquire("one", 0, true)
+	nothing()
+	if s := q.Stats(); s.Taken != 0 || len(q.held) != 0 || s.Refused != 5 {
+		t.Errorf("in the end: %+v, %v", s, q.held)
+	}
+}
+
+// TestAGreedyCallerStarvesNobody: whatever callers hold that take all they can get, one that holds nothing gets a list,
+// and what is taken beyond the limit is no more than one list.
+func TestAGreedyCallerStarvesNobody(t *testing.T) {
+	const limit, list = 1000, 60
+	q := New(limit)
+	for _, greedy := range []string{"a", "b", "c"} {
+		for {
+			if _, ok := q.AcquireN(greedy, list); !ok {
+				break
+			}
+		}
+	}
+	if _, ok := q.AcquireN("kube-proxy", 5*list); !ok {
+		t.Errorf("kube-proxy gets no list while others hold %d of %d", q.Stats().Taken, limit)
+	}
+	if taken := q.Stats().Taken; taken > limit+5*list {
+		t.Errorf("%d of %d are taken", taken, limit)
+	}
+}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,9 +13,9 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/columns"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -26,20 +27,25 @@ const gzipThreshold = 128 << 10
 type page struct {
 	objects []*history.Object
 	meta    wire.ListMeta
-	// size is the memory that the encoded items take at least.
-	size int
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, resource *history.Resource, options Options, encoding encoding) error {
-	page, err := pageOf(h, resource, options)
+func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+	page, err := pageOf(h, as.resource, options)
 	if err != nil {
 		return err
 	}
-	body, err := encodeList(page, resource, encoding)
+	if s.Admit != nil {
+		done, ok := s.Admit(r, listMemory(page, as))
+		if !ok {
+			return TooMuchMemory()
+		}
+		defer done()
+	}
+	body, err := encodeList(page, as)
 	if err != nil {
 		return err
 	}
-	return s.writeBody(w, r, encoding, body)
+	return s.writeBody(w, r, as.encoding, body)
 }
 
 // pageOf picks the objects of a LIST response.
@@ -77,7 +83,6 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 			break
 		}
 		p.objects = append(p.objects, o)
-		p.size += o.ProtobufSize()
 	}
 	return p, nil
 }
@@ -102,28 +107,66 @@ func stateOf(h *history.History, resource *history.Resource, options Options) ([
 	return objects, at, nil
 }
 
-func encodeList(p page, resource *history.Resource, encoding encoding) ([]byte, error) {
-	if encoding == encodingProtobuf {
-		return encodeListProtobuf(p, resource), nil
+func encodeList(p page, as *representation) ([]byte, error) {
+	if as.encoding == encodingProtobuf {
+		return encodeListProtobuf(p, as), nil
 	}
-	body, err := encodeListJSON(p, resource)
-	if err != nil || encoding == encodingJSON {
-		return body, err
+	if as.encoding == encodingYAML {
+		return encodeListYAML(p, as)
 	}
-	return toYAML(body)
+	return encodeListJSON(p, as)
 }
 
-func encodeListProtobuf(p page, resource *history.Resource) []byte {
-	meta := wire.AppendListMeta(nil, p.meta)
-	size := len(meta)
+// itemsSize is the length of the encoded items of a list in protobuf.
+func itemsSize(p page, as *representation) int {
+	size := 0
 	for _, o := range p.objects {
-		size += wire.ListItemSize(o.ProtobufSize())
+		size += wire.ListItemSize(as.protobufSize(o))
 	}
-	const envelope = 128
-	body := wire.AppendEnvelope(make([]byte, 0, size+envelope), resource.ListType(), size)
+	return size
+}
+
+const (
+	// envelopeSize is more than what is around the items of a list.
+	envelopeSize = 256
+	// jsonGrowth is how much longer JSON is than protobuf, at most where it matters: of slices twice, of Services and of
+	// metadata up to that.
+	jsonGrowth = 3
+	// yamlGrowth is how much longer YAML is than JSON.
+	yamlGrowth = 2
+	// rowSize is about what the cells of a table's row take.
+	rowSize = 256
+)
+
+// listMemory is about how many bytes are held for a list until it is written. In protobuf it is exact but for the
+// envelope; elsewhere it is known only once the list was made, and that would be too late.
+func listMemory(p page, as *representation) int {
+	if as.encoding == encodingProtobuf {
+		return itemsSize(p, as) + envelopeSize
+	}
+	size := jsonCapacity(p, as)
+	if as.encoding == encodingYAML {
+		size *= yamlGrowth
+	}
+	return size
+}
+
+// jsonCapacity is the length that a list has at most in JSON, for most lists.
+func jsonCapacity(p page, as *representation) int {
+	size := envelopeSize + jsonGrowth*itemsSize(p, as)
+	if as.form == formTable {
+		size += rowSize * len(p.objects)
+	}
+	return size
+}
+
+func encodeListProtobuf(p page, as *representation) []byte {
+	meta := wire.AppendListMeta(nil, p.meta)
+	size := len(meta) + itemsSize(p, as)
+	body := wire.AppendEnvelope(make([]byte, 0, size+envelopeSize), as.listType(), size)
 	body = append(body, meta...)
 	for _, o := range p.objects {
-		body = o.AppendProtobuf(wire.AppendListItem(body, o.ProtobufSize()))
+		body = as.appendProtobuf(wire.AppendListItem(body, as.protobufSize(o)), o)
 	}
 	return body
 }
@@ -135,37 +178,93 @@ type listMetaJSON struct {
 	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
 }
 
-func encodeListJSON(p page, resource *history.Resource) ([]byte, error) {
+func encodeListJSON(p page, as *representation) ([]byte, error) {
 	meta, err := json.Marshal(listMetaJSON(p.meta))
 	if err != nil {
 		return nil, err
 	}
-	t := resource.ListType()
-	body := fmt.Appendf(make([]byte, 0, 2*p.size+256), `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, t.Kind, t.APIVersion, meta)
-	for i, o := range p.objects {
-		item, err := o.JSON()
+	t := as.listType()
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind, t.APIVersion, meta)
+	if as.form == formTable {
+		definitions, err := columns.Definitions(as.resource.New())
 		if err != nil {
 			return nil, err
 		}
+		if body, err = appendMarshalled(append(body, `"columnDefinitions":`...), definitions); err != nil {
+			return nil, err
+		}
+		body = append(body, `,"rows":[`...)
+	} else {
+		body = append(body, `"items":[`...)
+	}
+	for i, o := range p.objects {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, item...)
+		if body, err = as.appendItem(body, o); err != nil {
+			return nil, err
+		}
 	}
 	return append(body, "]}\n"...), nil
 }
 
-func encodeObject(o *history.Object, resource *history.Resource, encoding encoding) ([]byte, error) {
-	if encoding == encodingProtobuf {
-		body := wire.AppendEnvelope(nil, resource.Type(), o.ProtobufSize())
-		return o.AppendProtobuf(body), nil
+// encodeListYAML converts item by item: what is made on the way from JSON to YAML is some hundred times as long.
+func encodeListYAML(p page, as *representation) ([]byte, error) {
+	around, err := encodeListJSON(page{meta: p.meta}, as)
+	if err != nil {
+		return nil, err
 	}
-	body, err := appendObjectJSON(nil, o, resource.Type())
+	if around, err = toYAML(around); err != nil || len(p.objects) == 0 {
+		return around, err
+	}
+	field := "\nitems:"
+	if as.form == formTable {
+		field = "\nrows:"
+	}
+	head, tail, found := bytes.Cut(around, []byte(field+" []\n"))
+	if !found {
+		return nil, fmt.Errorf("the YAML of an empty list has no line %q", field)
+	}
+	body := append(append(make([]byte, 0, yamlGrowth*jsonCapacity(p, as)), head...), field...)
+	body = append(body, '\n')
+	var item []byte
+	for _, o := range p.objects {
+		if item, err = as.appendItem(item[:0], o); err != nil {
+			return nil, err
+		}
+		converted, err := toYAML(item)
+		if err != nil {
+			return nil, err
+		}
+		body = appendIndented(body, converted)
+	}
+	return append(body, tail...), nil
+}
+
+// appendIndented appends the lines of a YAML object as an element of a list.
+func appendIndented(dst, object []byte) []byte {
+	prefix := "- "
+	for line := range bytes.Lines(object) {
+		if len(line) > 1 { // an empty line belongs to a text
+			dst = append(dst, prefix...)
+		}
+		dst = append(dst, line...)
+		prefix = "  "
+	}
+	return dst
+}
+
+func encodeObject(o *history.Object, as *representation) ([]byte, error) {
+	if as.encoding == encodingProtobuf {
+		body := wire.AppendEnvelope(nil, as.objectType(), as.protobufSize(o))
+		return as.appendProtobuf(body, o), nil
+	}
+	body, err := as.appendJSON(nil, o)
 	if err != nil {
 		return nil, err
 	}
 	body = append(body, '\n')
-	if encoding == encodingYAML {
+	if as.encoding == encodingYAML {
 		return toYAML(body)
 	}
 	return body, nil
@@ -245,10 +344,4 @@ func (s *Server) allowWrite(w http.ResponseWriter) {
 // it: HTTP/2 resets a stream at its deadline, and TLS cannot write any more after one that has passed.
 func awaitNothing(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
-}
-
-// encodeTypedJSON encodes a Go value with its kind.
-func encodeTypedJSON(typed history.Typed, t wire.TypeMeta) ([]byte, error) {
-	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
-	return json.Marshal(typed)
 }

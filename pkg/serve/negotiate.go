@@ -35,39 +35,118 @@ func (e encoding) contentType(watch bool) string {
 	}
 }
 
-// negotiate picks the encoding that the Accept header likes best. JSON is what a client without a preference
-// gets. The error is 406. YAML has no streaming form, so a watch cannot have it. Clauses that ask for another
-// form of the object ("as=Table") are passed over: clients name a plain one after them.
-func negotiate(accept string, watch bool) (encoding, error) {
+// form is how much of the objects a response shows.
+type form int
+
+const (
+	// formObject is the objects themselves.
+	formObject form = iota
+	// formMetadata is PartialObjectMetadata: what clients get that want no more than names, labels and the like.
+	formMetadata
+	// formTable is the columns that kubectl prints.
+	formTable
+)
+
+// format is how a response is written.
+type format struct {
+	encoding encoding
+	form     form
+	// version is the group and version of a form other than formObject.
+	version string
+}
+
+// reading is what a request asks for.
+type reading int
+
+const (
+	readObject reading = iota
+	readList
+	readWatch
+)
+
+// negotiate picks the format that the Accept header likes best. JSON objects are what a client without a preference
+// gets. The error is 406. YAML has no streaming form, so a watch cannot have it. Clauses that ask for what there is not
+// are passed over: clients name something plainer after them.
+func negotiate(accept string, reads reading) (format, error) {
 	if strings.TrimSpace(accept) == "" {
-		return encodingJSON, nil
+		return format{}, nil
 	}
 	for _, clause := range goautoneg.ParseAccept(accept) {
-		if clause.Q == 0 || clause.Params["as"] != "" {
+		if clause.Q == 0 {
 			continue
 		}
-		switch clause.Type + "/" + clause.SubType {
-		case "*/*", "application/*", runtime.ContentTypeJSON:
-			return encodingJSON, nil
-		case runtime.ContentTypeYAML:
-			if !watch {
-				return encodingYAML, nil
-			}
-		case runtime.ContentTypeProtobuf:
-			return encodingProtobuf, nil
+		encoding, ok := encodingOf(clause)
+		if !ok || (encoding == encodingYAML && reads == readWatch) {
+			continue
+		}
+		if f, ok := formOf(clause, encoding, reads); ok {
+			return f, nil
 		}
 	}
 	accepted := []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf}
-	if watch {
+	if reads == readWatch {
 		accepted = append(accepted, contentTypeProtobufWatch)
 	} else {
 		accepted = append(accepted, runtime.ContentTypeYAML)
 	}
-	return encodingJSON, &apierrors.StatusError{ErrStatus: metav1.Status{
+	return format{}, &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
 		Message: "only the following media types are accepted: " + strings.Join(accepted, ", "),
 	}}
 }
+
+// negotiateStatus picks the encoding of a Status, which has one form and is never refused.
+func negotiateStatus(accept string) encoding {
+	for _, clause := range goautoneg.ParseAccept(accept) {
+		if encoding, ok := encodingOf(clause); ok && clause.Q > 0 && encoding != encodingYAML {
+			return encoding
+		}
+	}
+	return encodingJSON
+}
+
+// encodingOf is what a clause's media type stands for.
+func encodingOf(clause goautoneg.Accept) (encoding, bool) {
+	switch clause.Type + "/" + clause.SubType {
+	case "*/*", "application/*", runtime.ContentTypeJSON:
+		return encodingJSON, true
+	case runtime.ContentTypeYAML:
+		return encodingYAML, true
+	case runtime.ContentTypeProtobuf:
+		return encodingProtobuf, true
+	default:
+		return encodingJSON, false
+	}
+}
+
+// formOf is what a clause's parameters as, g and v stand for. ok is false if there is no such form.
+func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bool) {
+	f.encoding = e
+	as := clause.Params["as"]
+	if as == "" {
+		return f, true
+	}
+	version := clause.Params["v"]
+	if clause.Params["g"] != metav1.GroupName || (version != "v1" && version != "v1beta1") {
+		return f, false
+	}
+	f.version = metav1.GroupName + "/" + version
+	switch {
+	case as == kindMetadata && reads != readList, as == kindMetadata+"List" && reads == readList:
+		f.form = formMetadata
+	case as == kindTable && e != encodingProtobuf:
+		f.form = formTable
+	default:
+		return f, false
+	}
+	return f, true
+}
+
+// The kinds of the forms other than formObject.
+const (
+	kindMetadata = "PartialObjectMetadata"
+	kindTable    = "Table"
+)
 
 // acceptsGzip tells whether the client takes a compressed body.
 func acceptsGzip(r *http.Request) bool {

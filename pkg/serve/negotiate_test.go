@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,12 +29,10 @@ func TestNegotiate(t *testing.T) {
 		{"application/vnd.kubernetes.protobuf;q=0.5, application/json", encodingJSON, encodingJSON},
 		{"application/json;q=0.5, application/vnd.kubernetes.protobuf", encodingProtobuf, encodingProtobuf},
 		{"application/vnd.kubernetes.protobuf;q=0, application/json", encodingJSON, encodingJSON},
-		// kubectl's.
-		{"application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", encodingJSON, encodingJSON},
-		{"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json", encodingJSON, encodingJSON},
 		{"application/yaml, application/json;q=0.9", encodingYAML, encodingJSON},
 		{"text/html, application/json", encodingJSON, encodingJSON},
-		{"application/json;as=Table;v=v1;g=meta.k8s.io", none, none},
+		{"application/json;as=Tableau;v=v1;g=meta.k8s.io", none, none},
+		{"application/json;as=Tableau;v=v1;g=meta.k8s.io, application/vnd.kubernetes.protobuf", encodingProtobuf, encodingProtobuf},
 		{"text/html", none, none},
 		{"application/cbor", none, none},
 		{"application/json;q=0", none, none},
@@ -46,13 +45,55 @@ func TestNegotiate(t *testing.T) {
 			if watch {
 				want = test.watch
 			}
-			got, err := negotiate(test.accept, watch)
+			got, err := negotiate(test.accept, readingOf(watch))
 			switch {
 			case want == none && !apierrors.IsNotAcceptable(err):
 				t.Errorf("%q, watch %v: got %v and the error %v, want 406", test.accept, watch, got, err)
-			case want != none && (err != nil || got != want):
+			case want != none && (err != nil || got != format{encoding: want}):
 				t.Errorf("%q, watch %v: got %v, %v, want %v", test.accept, watch, got, err, want)
 			}
+		}
+	}
+}
+
+func readingOf(watch bool) reading {
+	if watch {
+		return readWatch
+	}
+	return readList
+}
+
+func TestNegotiateForms(t *testing.T) {
+	const (
+		kubectl  = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+		metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json"
+	)
+	object := fmt.Sprintf(metadata, "")
+	list := fmt.Sprintf(metadata, "List")
+	tests := []struct {
+		accept string
+		reads  reading
+		want   format
+	}{
+		{kubectl, readObject, format{encodingJSON, formTable, "meta.k8s.io/v1"}},
+		{kubectl, readList, format{encodingJSON, formTable, "meta.k8s.io/v1"}},
+		{kubectl, readWatch, format{encodingJSON, formTable, "meta.k8s.io/v1"}},
+		{"application/yaml;as=Table;v=v1beta1;g=meta.k8s.io", readList, format{encodingYAML, formTable, "meta.k8s.io/v1beta1"}},
+		{"application/json;as=Table;v=v2;g=meta.k8s.io,application/json", readList, format{}},
+		{"application/json;as=Table;v=v1,application/json", readList, format{}},
+		// kube-apiserver writes no tables in protobuf either.
+		{"application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json", readList, format{}},
+		{object, readObject, format{encodingProtobuf, formMetadata, "meta.k8s.io/v1"}},
+		{object, readWatch, format{encodingProtobuf, formMetadata, "meta.k8s.io/v1"}},
+		{list, readList, format{encodingProtobuf, formMetadata, "meta.k8s.io/v1"}},
+		{object, readList, format{}},
+		{list, readObject, format{}},
+		{list, readWatch, format{}},
+		{"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", readList, format{encodingJSON, formMetadata, "meta.k8s.io/v1beta1"}},
+	}
+	for _, test := range tests {
+		if got, err := negotiate(test.accept, test.reads); err != nil || got != test.want {
+			t.Errorf("%q for %d: got %+v, %v, want %+v", test.accept, test.reads, got, err, test.want)
 		}
 	}
 }
@@ -124,13 +165,16 @@ func FuzzNegotiate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, accept, acceptEncoding string) {
 		for _, watch := range []bool{false, true} {
-			got, err := negotiate(accept, watch)
+			got, err := negotiate(accept, readingOf(watch))
 			if err != nil && !apierrors.IsNotAcceptable(err) {
 				t.Fatalf("%q: %v", accept, err)
 			}
-			if err == nil && watch && got == encodingYAML {
+			if err == nil && watch && got.encoding == encodingYAML {
 				t.Fatalf("%q: a watch in YAML", accept)
 			}
+		}
+		if negotiateStatus(accept) == encodingYAML {
+			t.Fatalf("%q: a Status in YAML", accept)
 		}
 		acceptsGzip(&http.Request{Header: http.Header{"Accept-Encoding": {acceptEncoding}}})
 	})

@@ -29,6 +29,9 @@ type Server struct {
 	// not yet. What it returns is called when the request ends.
 	Demand   func(*history.Resource) (ended func())
 	Observer Observer
+	// Admit, if set, is asked whether there is room for the body of a list of so many bytes, before it is made. done is
+	// called when it was written.
+	Admit func(r *http.Request, bytes int) (done func(), ok bool)
 	// Stopping is closed when watches should end because the process will.
 	Stopping <-chan struct{}
 	// Clock tells how long events took to be sent; time.Now if nil.
@@ -65,16 +68,20 @@ func Only(h *history.History) func(*http.Request) (*history.History, func(), err
 // Collection answers a LIST or WATCH.
 func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) {
 	options, err := ParseOptions(r.URL.Query(), resource, info)
-	var encoding encoding
+	var as *representation
 	if err == nil {
-		encoding, err = negotiate(r.Header.Get("Accept"), options.Watch)
+		reads := readList
+		if options.Watch {
+			reads = readWatch
+		}
+		as, err = s.represent(r, resource, reads)
 	}
 	if err == nil {
 		err = s.answer(r, resource, func(h *history.History) error {
 			if options.Watch {
-				return s.watch(w, r, h, resource, options, encoding)
+				return s.watch(w, r, h, options, as)
 			}
-			return s.list(w, r, h, resource, options, encoding)
+			return s.list(w, r, h, options, as)
 		})
 	}
 	if err != nil {
@@ -90,7 +97,7 @@ func (s *Server) Object(w http.ResponseWriter, r *http.Request, resource *histor
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.Resource, info RequestInfo) error {
-	encoding, err := negotiate(r.Header.Get("Accept"), false)
+	as, err := s.represent(r, resource, readObject)
 	if err != nil {
 		return err
 	}
@@ -107,11 +114,11 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 		if object == nil {
 			return apierrors.NewNotFound(resource.GroupResource(), info.Name)
 		}
-		body, err := encodeObject(object, resource, encoding)
+		body, err := encodeObject(object, as)
 		if err != nil {
 			return err
 		}
-		return s.writeBody(w, r, encoding, body)
+		return s.writeBody(w, r, as.encoding, body)
 	})
 }
 

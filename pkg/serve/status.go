@@ -26,10 +26,7 @@ var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
 // Errors that are not API errors become 500.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
-	encoding, negotiateErr := negotiate(r.Header.Get("Accept"), false)
-	if negotiateErr != nil || encoding == encodingYAML {
-		encoding = encodingJSON
-	}
+	encoding := negotiateStatus(r.Header.Get("Accept"))
 	body, err := encodeStatus(status, encoding)
 	if err != nil {
 		klog.FromContext(r.Context()).Error(err, "Cannot encode a Status")
@@ -95,6 +92,11 @@ func NotReady(message string) error {
 	err := apierrors.NewServiceUnavailable(message)
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(RetryAfter / time.Second)}
 	return err
+}
+
+// TooMuchMemory is 429 for a list, or for the body of a write, for which there is no room now.
+func TooMuchMemory() error {
+	return apierrors.NewTooManyRequests("the lists and bodies under way, of this caller or of all, take as much memory as they may; see --max-list-bytes", int(RetryAfter/time.Second))
 }
 
 // NotServed is 404 as kube-apiserver answers for a resource that it does not know.

@@ -29,13 +29,12 @@ const (
 
 // watcher is one WATCH response under way.
 type watcher struct {
-	s        *Server
-	w        http.ResponseWriter
-	flusher  *http.ResponseController
-	resource *history.Resource
-	options  Options
-	encoding encoding
-	cursor   *history.Cursor
+	s       *Server
+	w       http.ResponseWriter
+	flusher *http.ResponseController
+	as      *representation
+	options Options
+	cursor  *history.Cursor
 	// buffer gathers frames until flush. It is reused, so that a quiet watcher holds little.
 	buffer []byte
 	// sent are the times of the events in buffer.
@@ -43,7 +42,8 @@ type watcher struct {
 }
 
 // watch answers a WATCH. An error is returned only as long as nothing was written.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, resource *history.Resource, options Options, encoding encoding) error {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {
 		return err
@@ -55,11 +55,11 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.Histor
 	if s.Observer != nil {
 		defer s.Observer.WatchStarted(resource.Resource)()
 	}
-	w.Header().Set("Content-Type", encoding.contentType(true))
+	w.Header().Set("Content-Type", as.encoding.contentType(true))
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	watcher := &watcher{
-		s: s, w: w, flusher: http.NewResponseController(w), resource: resource, options: options, encoding: encoding, cursor: cursor,
+		s: s, w: w, flusher: http.NewResponseController(w), as: as, options: options, cursor: cursor,
 	}
 	if err := watcher.run(r, state, timeout); err != nil {
 		klog.FromContext(r.Context()).V(4).Info("Watch ended", "resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
@@ -199,12 +199,12 @@ func (c *watcher) send(e history.Event) error {
 
 func (c *watcher) add(eventType watch.EventType, o *history.Object) error {
 	var err error
-	if c.encoding == encodingProtobuf {
-		c.buffer = wire.AppendWatchFrame(c.buffer, string(eventType), c.resource.Type(), o.ProtobufSize())
-		c.buffer = o.AppendProtobuf(c.buffer)
+	if c.as.encoding == encodingProtobuf {
+		c.buffer = wire.AppendWatchFrame(c.buffer, string(eventType), c.as.objectType(), c.as.protobufSize(o))
+		c.buffer = c.as.appendProtobuf(c.buffer, o)
 	} else {
 		c.buffer = fmt.Appendf(c.buffer, `{"type":%q,"object":`, eventType)
-		if c.buffer, err = appendObjectJSON(c.buffer, o, c.resource.Type()); err != nil {
+		if c.buffer, err = c.as.appendJSON(c.buffer, o); err != nil {
 			return err
 		}
 		c.buffer = append(c.buffer, "}\n"...)
@@ -226,39 +226,37 @@ func (c *watcher) maybeBookmark() error {
 	return c.flush()
 }
 
-// bookmark writes a bookmark of the resource's own kind, as reflectors insist on.
+// bookmark writes a bookmark.
 func (c *watcher) bookmark(initialEventsEnd bool) error {
-	typed := c.resource.New()
-	accessor, ok := typed.(metav1.Object)
-	if !ok {
-		return fmt.Errorf("a %T has no metadata", typed)
-	}
-	accessor.SetResourceVersion(strconv.FormatUint(c.cursor.Revision(), 10))
+	meta := metav1.ObjectMeta{ResourceVersion: strconv.FormatUint(c.cursor.Revision(), 10)}
 	if initialEventsEnd {
-		accessor.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		meta.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 	}
-	t := c.resource.Type()
-	if c.encoding == encodingProtobuf {
+	typed, err := c.as.bookmark(meta)
+	if err != nil {
+		return err
+	}
+	if c.as.encoding == encodingProtobuf {
 		raw, err := typed.Marshal()
 		if err != nil {
 			return err
 		}
-		c.buffer = wire.AppendWatchFrame(c.buffer, string(watch.Bookmark), t, len(raw))
+		c.buffer = wire.AppendWatchFrame(c.buffer, string(watch.Bookmark), c.as.objectType(), len(raw))
 		c.buffer = append(c.buffer, raw...)
 		return nil
 	}
-	encoded, err := encodeTypedJSON(typed, t)
-	if err != nil {
+	c.buffer = fmt.Appendf(c.buffer, `{"type":%q,"object":`, watch.Bookmark)
+	if c.buffer, err = c.as.appendTypedJSON(c.buffer, typed); err != nil {
 		return err
 	}
-	c.buffer = fmt.Appendf(c.buffer, "{\"type\":%q,\"object\":%s}\n", watch.Bookmark, encoded)
+	c.buffer = append(c.buffer, "}\n"...)
 	return nil
 }
 
 // expired tells a client that has fallen off the log to list again.
 func (c *watcher) expired(reason error) error {
-	status := statusOf(historyError(reason, c.resource.GroupResource()))
-	if c.encoding == encodingProtobuf {
+	status := statusOf(historyError(reason, c.as.resource.GroupResource()))
+	if c.as.encoding == encodingProtobuf {
 		raw, err := status.Marshal()
 		if err != nil {
 			return err
@@ -293,7 +291,7 @@ func (c *watcher) flush() error {
 	if c.s.Observer != nil && len(c.sent) > 0 {
 		now := c.s.now()
 		for _, received := range c.sent {
-			c.s.Observer.EventSent(c.resource.Resource, now.Sub(received))
+			c.s.Observer.EventSent(c.as.resource.Resource, now.Sub(received))
 		}
 	}
 	c.sent = c.sent[:0]

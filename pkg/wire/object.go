@@ -128,6 +128,16 @@ func (o *Object) Equal(other *Object) bool {
 	return bytes.Equal(o.Meta, other.Meta) && bytes.Equal(o.Body, other.Body)
 }
 
+// At is the object with another resourceVersion. It shares all else.
+func (o *Object) At(resourceVersion string) *Object {
+	if o.ResourceVersion == resourceVersion {
+		return o
+	}
+	moved := *o
+	moved.ResourceVersion = resourceVersion
+	return &moved
+}
+
 // annotationTriggerTime is set by the endpoint controllers, on the whole object, when any of its endpoints changes.
 const annotationTriggerTime = "endpoints.kubernetes.io/last-change-trigger-time"
 

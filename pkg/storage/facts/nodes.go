@@ -151,6 +151,19 @@ func (f *Facts) NodeExists(name string) bool {
 	return f.Node(name) != nil
 }
 
+// NodeNames are the names of all known nodes, in no order.
+func (f *Facts) NodeNames() []string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	names := make([]string, 0, f.nodes.known)
+	for name, n := range f.nodes.byName {
+		if n.Known {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Node is the node of that name; nil if it is not known. It is for Watchers.
 func (f *Facts) Node(name string) *Node {
 	if n := f.nodes.byName[name]; n != nil && n.Known {

@@ -88,6 +88,7 @@ func (c *collection) apply(upstream *wire.Object) {
 		c.objects[name] = o
 	case o.Upstream.Equal(upstream):
 		// A relist brings everything again; nothing is to be done, and nothing is to be kept twice.
+		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
 		return
 	default:
 		c.leave(o)
@@ -166,6 +167,14 @@ func (c *collection) leave(o *Object) {
 	listed.objects = slices.DeleteFunc(listed.objects, func(m *Object) bool { return m == o })
 	o.Service = nil
 	c.f.services.forget(s)
+}
+
+// Object is the object of that name; nil if it is not known. It is for Watchers.
+func (f *Facts) Object(r *history.Resource, name types.NamespacedName) *Object {
+	if r == history.Endpoints {
+		return f.legacy.objects[name]
+	}
+	return f.slices.objects[name]
 }
 
 // Objects calls visit for every object of EndpointSlices or Endpoints. It is for Watchers.

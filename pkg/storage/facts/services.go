@@ -151,6 +151,7 @@ func (x *serviceIndex) apply(o *wire.Object) {
 		x.known++
 	case s.Upstream.Equal(o):
 		// A relist brings everything again.
+		s.Upstream = s.Upstream.At(o.ResourceVersion)
 		return
 	}
 	s.Upstream = o

@@ -59,6 +59,15 @@ func NewUnits(options Options) *Units {
 // History is what a unit is served from, for one request; release is to be called when the request ends. Error:
 // ErrTooManyUnits.
 func (u *Units) History(unit string) (h *history.History, release func(), err error) {
+	v, release, err := u.View(unit)
+	if err != nil {
+		return nil, nil, err
+	}
+	return v.History(), release, nil
+}
+
+// View is what a unit is shown, for one request; release is to be called when the request ends. Error: ErrTooManyUnits.
+func (u *Units) View(unit string) (shown *View, release func(), err error) {
 	inhabited := unit != "" && u.options.Facts.HasUnit(unit)
 	name, v, made, ended, err := u.enter(unit, inhabited)
 	if ended != nil {
@@ -79,7 +88,7 @@ func (u *Units) History(unit string) (h *history.History, release func(), err er
 		// A node of the unit came before FactsChanged could know that somebody asks.
 		u.endNobody()
 	}
-	return v.view.History(), func() { u.leave(name, v) }, nil
+	return v.view, func() { u.leave(name, v) }, nil
 }
 
 // enter counts a request in, at the View of this name: the unit's own, or "" for that of Nobody. made says that the

@@ -1,0 +1,84 @@
+package columns
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// none and unknown stand in a cell for what an object does not have.
+const (
+	none    = "<none>"
+	unknown = "<unknown>"
+	unset   = "<unset>"
+)
+
+// wide is the priority of a column that kubectl shows with --output=wide only.
+const wide = 1
+
+// Definitions are the columns of an object's kind. The error names a kind that has none here.
+func Definitions(o runtime.Object) ([]metav1.TableColumnDefinition, error) {
+	switch o.(type) {
+	case *corev1.Service:
+		return serviceColumns, nil
+	case *discoveryv1.EndpointSlice:
+		return endpointSliceColumns, nil
+	case *corev1.Endpoints:
+		return endpointsColumns, nil
+	case *corev1.Node:
+		return nodeColumns, nil
+	default:
+		return nil, fmt.Errorf("there are no columns for a %T", o)
+	}
+}
+
+// Cells are what the columns hold of an object at a time, all of them, in the order of Definitions.
+func Cells(o runtime.Object, now time.Time) ([]any, error) {
+	switch o := o.(type) {
+	case *corev1.Service:
+		return serviceCells(o, now), nil
+	case *discoveryv1.EndpointSlice:
+		return endpointSliceCells(o, now), nil
+	case *corev1.Endpoints:
+		return endpointsCells(o, now), nil
+	case *corev1.Node:
+		return nodeCells(o, now), nil
+	default:
+		return nil, fmt.Errorf("there are no columns for a %T", o)
+	}
+}
+
+// text is a column of strings. Every cell of the four kinds is one.
+func text(name, description string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
+}
+
+// wideText is a text column that is shown on request.
+func wideText(name, description string) metav1.TableColumnDefinition {
+	column := text(name, description)
+	column.Priority = wide
+	return column
+}
+
+func nameColumn() metav1.TableColumnDefinition {
+	column := text("Name", metav1.ObjectMeta{}.SwaggerDoc()["name"])
+	column.Format = "name"
+	return column
+}
+
+func ageColumn() metav1.TableColumnDefinition {
+	return text("Age", metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"])
+}
+
+// age is how long ago something was created.
+func age(created metav1.Time, now time.Time) string {
+	if created.IsZero() {
+		return unknown
+	}
+	return duration.HumanDuration(now.Sub(created.Time))
+}

@@ -1,0 +1,226 @@
+package filters
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// bodyEdit reads and changes what a write says of the object's resourceVersion. A body that cannot be read stays as it
+// is: the upstream says what is wrong with it.
+type bodyEdit struct {
+	mediaType string
+	// deletion is set for DeleteOptions; else the body is an object, or a patch of one.
+	deletion bool
+}
+
+// jsonPath and wirePath lead to the resourceVersion.
+func (e bodyEdit) jsonPath() []string {
+	if e.deletion {
+		return []string{"preconditions", "resourceVersion"}
+	}
+	return []string{"metadata", "resourceVersion"}
+}
+
+func (e bodyEdit) wirePath() []protowire.Number {
+	if e.deletion {
+		return wire.PathPrecondition
+	}
+	return wire.PathResourceVersion
+}
+
+// pointerResourceVersion is where a JSON patch finds the resourceVersion.
+const pointerResourceVersion = "/metadata/resourceVersion"
+
+// replaceResourceVersion is the body with another resourceVersion, where it has the one before.
+func (e bodyEdit) replaceResourceVersion(body []byte, before, after string) []byte {
+	var edited []byte
+	var err error
+	switch e.mediaType {
+	case runtime.ContentTypeJSON, string(types.MergePatchType), string(types.StrategicMergePatchType):
+		edited, err = replaceJSON(body, e.jsonPath(), before, after)
+	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
+		edited, err = e.replaceYAML(body, before, after)
+	case string(types.JSONPatchType):
+		edited, err = replaceJSONPatch(body, before, after)
+	case runtime.ContentTypeProtobuf:
+		edited, err = wire.ReplaceString(body, e.wirePath(), before, after)
+	default:
+		return body
+	}
+	if err != nil {
+		return body
+	}
+	return edited
+}
+
+// replaceYAML makes JSON of a body in YAML, which is YAML too, if there is something to replace.
+func (e bodyEdit) replaceYAML(body []byte, before, after string) ([]byte, error) {
+	if !bytes.Contains(body, []byte(before)) {
+		return body, nil
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(body)
+	if err != nil {
+		return nil, err
+	}
+	edited, err := replaceJSON(asJSON, e.jsonPath(), before, after)
+	if err != nil || bytes.Equal(edited, asJSON) {
+		return body, err
+	}
+	return edited, nil
+}
+
+// patchOperation is one operation of a JSON patch, by field. (A struct would take fields by names of other case, too,
+// which the upstream does not.)
+type patchOperation map[string]json.RawMessage
+
+// text is the string that a field has; ok is false for anything else.
+func (o patchOperation) text(field string) (text string, ok bool) {
+	err := json.Unmarshal(o[field], &text)
+	return text, err == nil
+}
+
+// replaceJSONPatch replaces the resourceVersion that operations test, or write.
+func replaceJSONPatch(body []byte, before, after string) ([]byte, error) {
+	var operations []patchOperation
+	if err := json.Unmarshal(body, &operations); err != nil {
+		return nil, err
+	}
+	changed := false
+	for _, o := range operations {
+		path, _ := o.text("path")
+		if value, ok := o.text("value"); !ok || path != pointerResourceVersion || value != before {
+			continue
+		}
+		encoded, err := json.Marshal(after)
+		if err != nil {
+			return nil, err
+		}
+		o["value"], changed = encoded, true
+	}
+	if !changed {
+		return body, nil
+	}
+	return json.Marshal(operations)
+}
+
+// replaceJSON is a copy of a JSON object in which every string at a path that is before is after instead, and every other
+// byte is as it was.
+func replaceJSON(body []byte, path []string, before, after string) ([]byte, error) {
+	encoded, err := json.Marshal(after)
+	if err != nil {
+		return nil, err
+	}
+	s := jsonSearch{decoder: json.NewDecoder(bytes.NewReader(body)), body: body, wanted: before}
+	if err := s.object(path); err != nil {
+		return nil, err
+	}
+	edited, rest := make([]byte, 0, len(body)+len(s.found)*len(encoded)), 0
+	for _, found := range s.found {
+		edited = append(append(edited, body[rest:found.from]...), encoded...)
+		rest = found.to
+	}
+	return append(edited, body[rest:]...), nil
+}
+
+// errNoObject means that a body is JSON, and no object.
+var errNoObject = errors.New("no JSON object")
+
+// jsonSearch finds strings in a JSON text.
+type jsonSearch struct {
+	decoder *json.Decoder
+	body    []byte
+	wanted  string
+	// found are where the text has them, quotes included.
+	found []struct{ from, to int }
+}
+
+// object searches an object, of which the decoder is at the beginning.
+func (s *jsonSearch) object(path []string) error {
+	start, err := s.decoder.Token()
+	if err != nil {
+		return err
+	}
+	if start != json.Delim('{') {
+		return errNoObject
+	}
+	for s.decoder.More() {
+		key, err := s.decoder.Token()
+		if err != nil {
+			return err
+		}
+		if err := s.value(path, key == path[0]); err != nil {
+			return err
+		}
+	}
+	_, err = s.decoder.Token()
+	return err
+}
+
+// value passes over a value, or searches it if it is on the path.
+func (s *jsonSearch) value(path []string, onPath bool) error {
+	before := int(s.decoder.InputOffset())
+	if onPath && len(path) > 1 {
+		if first := bytes.TrimLeft(s.body[before:], ": \t\r\n"); len(first) > 0 && first[0] == '{' {
+			return s.object(path[1:])
+		}
+	}
+	var raw json.RawMessage
+	if err := s.decoder.Decode(&raw); err != nil {
+		return err
+	}
+	var text string
+	if onPath && len(path) == 1 && json.Unmarshal(raw, &text) == nil && text == s.wanted {
+		to := int(s.decoder.InputOffset())
+		s.found = append(s.found, struct{ from, to int }{to - len(raw), to})
+	}
+	return nil
+}
+
+// metadataFields are the fields of a patch that is about nothing but metadata.
+var metadataFields = map[string]bool{"apiVersion": true, "kind": true, "metadata": true}
+
+// onlyMetadata reports whether a patch changes nothing but metadata. One that cannot be read may change anything.
+func (e bodyEdit) onlyMetadata(patch []byte) bool {
+	switch e.mediaType {
+	case string(types.JSONPatchType):
+		var operations []patchOperation
+		if json.Unmarshal(patch, &operations) != nil {
+			return false
+		}
+		for _, o := range operations {
+			for _, field := range []string{"path", "from"} {
+				if pointer, ok := o.text(field); (ok || field == "path") && !strings.HasPrefix(pointer, "/metadata/") {
+					return false
+				}
+			}
+		}
+		return true
+	case string(types.MergePatchType), string(types.StrategicMergePatchType):
+	case string(types.ApplyYAMLPatchType):
+		var err error
+		if patch, err = yaml.YAMLToJSONStrict(patch); err != nil {
+			return false
+		}
+	default:
+		return false
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(patch, &fields) != nil {
+		return false
+	}
+	for name := range fields {
+		if !metadataFields[name] {
+			return false
+		}
+	}
+	return true
+}

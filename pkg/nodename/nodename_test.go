@@ -1,0 +1,63 @@
+package nodename
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestOf(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for override, want := range map[string]string{
+		"edge-1": "edge-1", "EDGE-1": "edge-1", " Edge-1.Example.com\n": "edge-1.example.com", "": strings.ToLower(host),
+	} {
+		if got, err := Of(override); err != nil || got != want {
+			t.Errorf("%q: got %q, %v, want %q", override, got, err, want)
+		}
+	}
+	if got, err := Of("  "); err == nil {
+		t.Errorf("spaces: got %q", got)
+	}
+}
+
+func TestNear(t *testing.T) {
+	nodes := []string{"edge-1", "edge-2", "edge-10", "edge-1.shop.example", "cloud-1", "x"}
+	tests := []struct {
+		name string
+		want []string
+	}{
+		{"edge-1.example.com", []string{"edge-1"}},
+		{"edge-1.shop", []string{"edge-1", "edge-1.shop.example"}},
+		{"edge-2-old", []string{"edge-2"}},
+		{"egde-1", []string{"edge-1"}},
+		{"edg-1", []string{"edge-1"}},
+		{"edge1", []string{"edge-1"}},
+		{"edge-3", []string{"edge-1", "edge-2", "edge-10"}},
+		{"edge", []string{"edge-1", "edge-1.shop.example", "edge-10"}},
+		{"cluod-1", []string{"cloud-1"}},
+		{"warehouse", nil},
+		{"xy", nil},
+		{"", nil},
+	}
+	for _, test := range tests {
+		if got := Near(test.name, nodes); !slices.Equal(got, test.want) {
+			t.Errorf("%q: got %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// BenchmarkNear is what /readyz costs on a node with a wrong name in a large cluster.
+func BenchmarkNear(b *testing.B) {
+	names := make([]string, 10000)
+	for i := range names {
+		names[i] = fmt.Sprintf("edge-node-%05d", i)
+	}
+	for b.Loop() {
+		Near("edge-nodd-01234", names)
+	}
+}

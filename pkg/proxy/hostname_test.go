@@ -1,0 +1,47 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+)
+
+// TestNamesNearTheHostname are told a minute after the start, if it is no node's by then.
+func TestNamesNearTheHostname(t *testing.T) {
+	reason := func(hostname string, ago time.Duration) string {
+		t.Helper()
+		p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, NodeName: hostname, BindAddress: "127.0.0.1:0"}, klog.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.openViews(klog.Background())
+		p.started = time.Now().Add(-ago)
+		var nodes []*wire.Object
+		for _, name := range []string{"edge-1", "edge-2", "cloud"} {
+			nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+		}
+		p.facts.Input("nodes").Replace(nodes)
+		return p.readiness().unknownNode()
+	}
+	const tells = "; nodes with names near it: "
+	if got := reason("edge-1.example.com", 30*time.Second); strings.Contains(got, tells) || !strings.Contains(got, "wait for the node to register") {
+		t.Errorf("after half a minute: %s", got)
+	}
+	if got := reason("edge-1.example.com", 2*time.Minute); !strings.HasSuffix(got, tells+"edge-1") {
+		t.Errorf("with a domain: %s", got)
+	}
+	if got := reason("egde-2", 2*time.Minute); !strings.HasSuffix(got, tells+"edge-2") {
+		t.Errorf("with a typing error: %s", got)
+	}
+	if got := reason("warehouse", 2*time.Minute); strings.Contains(got, tells) {
+		t.Errorf("with nothing near: %s", got)
+	}
+}

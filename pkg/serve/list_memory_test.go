@@ -1,0 +1,183 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+)
+
+// many are Services, each with a slice of ten endpoints.
+func many(n int) []history.Typed {
+	var objects []history.Typed
+	nodes := make([]string, 10)
+	for i := range nodes {
+		nodes[i] = thisNode
+	}
+	for i := range n {
+		name := fmt.Sprintf("service-%04d", i)
+		objects = append(objects, labelled(service(name), map[string]string{"app": name, "team": "shop"}), slice(name, nodes...))
+	}
+	return objects
+}
+
+// TestListMemory holds what is counted for a list against what it is in the end.
+func TestListMemory(t *testing.T) {
+	c := newSyncedCluster(t, many(200)...)
+	var counted int
+	c.server.Admit = func(_ *http.Request, bytes int) (func(), bool) {
+		counted = bytes
+		return func() {}, true
+	}
+	for _, accept := range []string{asProtobuf, asJSON, "application/yaml", asProtobuf + asMetadataList, asJSON + asMetadataList, asTable} {
+		for _, path := range []string{servicesPath, slicesPath, slicesPath + "?includeObject=Object"} {
+			counted = 0
+			body := c.get(path, "Accept", accept).body
+			if counted < len(body) || counted > 4*len(body) {
+				t.Errorf("%s as %s: %d bytes were counted for a body of %d", path, accept, counted, len(body))
+			}
+		}
+	}
+}
+
+// TestYAMLOfLists: a list that is converted item by item says what it says as a whole.
+func TestYAMLOfLists(t *testing.T) {
+	odd := service("odd")
+	odd.Annotations = map[string]string{"text": "line\n\n  - indented\n\ttab\n", "items": "[]", "long": strings.Repeat("word ", 100), "end": "x\n\n"}
+	c := newSyncedCluster(t, append(many(5), odd)...)
+	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Nodes} {
+		for _, f := range []form{formObject, formMetadata, formTable} {
+			for _, limit := range []int{0, 1} {
+				page, err := pageOf(c.store.History, resource, Options{Limit: limit, Selector: history.Selector{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				as := &representation{format: format{encoding: encodingYAML, form: f, version: "meta.k8s.io/v1"}, resource: resource}
+				as.table = tableOptions{include: metav1.IncludeObject, now: func() time.Time { return time.Unix(1800000000, 0) }}
+				got, err := encodeList(page, as)
+				if err != nil {
+					t.Fatal(err)
+				}
+				asJSON, err := encodeListJSON(page, as)
+				if err != nil {
+					t.Fatal(err)
+				}
+				// Only where long lines are folded differs.
+				var was, is any
+				if err := errors.Join(json.Unmarshal(asJSON, &was), yaml.UnmarshalStrict(got, &is)); err != nil || !reflect.DeepEqual(is, was) {
+					t.Errorf("%s, form %d, limit %d: got\n%s\nwant\n%s, %v", resource.Resource, f, limit, got, asJSON, err)
+				}
+			}
+		}
+	}
+}
+
+// TestListsAreBounded: an unkind neighbour that reads lists slowly, and as many as it can get, is answered 429, keeps
+// nobody from his own list, and takes no more memory than it may.
+func TestListsAreBounded(t *testing.T) {
+	const limit = 4 << 20
+	memory := quota.New(limit)
+	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
+		s.Admit = func(r *http.Request, bytes int) (func(), bool) { return memory.AcquireN(r.Header.Get("Caller"), bytes) }
+	})
+	c.sync(many(500)...)
+	size := len(c.get(slicesPath, "Accept", asProtobuf).body)
+	before := heap()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	var mu sync.Mutex
+	codes := map[int]int{}
+	answered := make(chan struct{}, 100)
+	for range cap(answered) {
+		readers.Go(func() {
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, slicesPath, nil)
+			r.Header.Set("Accept", asProtobuf)
+			r.Header.Set("Caller", "neighbour")
+			w := &stuckWriter{ResponseRecorder: httptest.NewRecorder(), until: ctx.Done(), began: func(code int) {
+				mu.Lock()
+				defer mu.Unlock()
+				codes[code]++
+				answered <- struct{}{}
+			}}
+			c.ServeHTTP(w, r)
+		})
+	}
+	for range cap(answered) {
+		<-answered
+	}
+	if most := limit/2/size + 1; codes[http.StatusOK] == 0 || codes[http.StatusOK] > most || codes[http.StatusTooManyRequests] != cap(answered)-codes[http.StatusOK] {
+		t.Errorf("of %d lists of %d bytes: %v; want at most %d, and 429 for the rest", cap(answered), size, codes, most)
+	}
+	if taken := int(heap()) - int(before); taken > limit {
+		t.Errorf("the lists under way take %d bytes of the heap, more than %d", taken, limit)
+	}
+	for _, caller := range []string{"kube-proxy", "coredns"} {
+		if r := c.get(slicesPath, "Accept", asProtobuf, "Caller", caller); r.code != http.StatusOK || len(r.body) != size {
+			t.Errorf("%s: got %d and %d bytes, want its list", caller, r.code, len(r.body))
+		}
+	}
+	refused := c.get(slicesPath, "Accept", asProtobuf, "Caller", "neighbour")
+	if s := refused.status(t); s.Code != http.StatusTooManyRequests || refused.header.Get("Retry-After") == "" {
+		t.Errorf("the neighbour: got %+v, Retry-After %q", s, refused.header.Get("Retry-After"))
+	}
+	cancel()
+	readers.Wait()
+	eventually(t, func() string {
+		if taken := memory.Stats().Taken; taken != 0 {
+			return fmt.Sprintf("%d bytes are taken when nobody reads any more", taken)
+		}
+		return ""
+	})
+	if r := c.get(slicesPath, "Accept", asProtobuf, "Caller", "neighbour"); r.code != http.StatusOK {
+		t.Errorf("the neighbour, afterwards: %d", r.code)
+	}
+}
+
+// heap is what is in use after a collection.
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+// stuckWriter is a client that reads nothing of a list until its end is near.
+type stuckWriter struct {
+	*httptest.ResponseRecorder
+
+	until <-chan struct{}
+	began func(code int)
+	code  int
+}
+
+func (w *stuckWriter) WriteHeader(code int) { w.code = code }
+
+func (w *stuckWriter) Write(p []byte) (int, error) {
+	if w.code == 0 {
+		w.code = http.StatusOK
+	}
+	w.began(w.code)
+	if w.code == http.StatusOK {
+		<-w.until
+	}
+	return len(p), io.ErrClosedPipe
+}

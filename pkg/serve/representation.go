@@ -1,0 +1,180 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// representation writes the objects of one resource in the format of one request.
+type representation struct {
+	format
+
+	resource *history.Resource
+	table    tableOptions
+}
+
+// represent reads how a request wants to see objects of a resource.
+func (s *Server) represent(r *http.Request, resource *history.Resource, reads reading) (*representation, error) {
+	f, err := negotiate(r.Header.Get("Accept"), reads)
+	if err != nil {
+		return nil, err
+	}
+	as := &representation{format: f, resource: resource}
+	if f.form == formTable {
+		as.table, err = parseTableOptions(r.URL.Query().Get("includeObject"), s.now)
+	}
+	return as, err
+}
+
+// objectType is the kind of one object.
+func (r *representation) objectType() wire.TypeMeta {
+	switch r.form {
+	case formMetadata:
+		return wire.TypeMeta{APIVersion: r.version, Kind: kindMetadata}
+	case formTable:
+		return wire.TypeMeta{APIVersion: r.version, Kind: kindTable}
+	default:
+		return r.resource.Type()
+	}
+}
+
+// listType is the kind of a list.
+func (r *representation) listType() wire.TypeMeta {
+	t := r.objectType()
+	if r.form != formTable {
+		t.Kind += "List"
+	}
+	return t
+}
+
+// body is what is written of an object besides its metadata; in a table, besides its cells.
+func (r *representation) body(o *history.Object) []byte {
+	if r.form == formMetadata || (r.form == formTable && r.table.include != metav1.IncludeObject) {
+		return nil
+	}
+	return o.Body
+}
+
+// protobufSize is the length of what appendProtobuf appends.
+func (r *representation) protobufSize(o *history.Object) int {
+	return wire.Size(o.Meta, r.body(o), o.Revision)
+}
+
+// appendProtobuf appends an object's message, without envelope.
+func (r *representation) appendProtobuf(dst []byte, o *history.Object) []byte {
+	return wire.AppendObject(dst, o.Meta, r.body(o), o.Revision)
+}
+
+// appendJSON appends an object with its kind.
+func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, error) {
+	switch r.form {
+	case formMetadata:
+		partial, err := r.metadata(o)
+		if err != nil {
+			return nil, err
+		}
+		return appendMarshalled(dst, partial)
+	case formTable:
+		typed, err := o.Decode()
+		if err != nil {
+			return nil, err
+		}
+		return r.appendTable(dst, typed)
+	default:
+		return appendObjectJSON(dst, o, r.resource.Type())
+	}
+}
+
+// appendItem appends an object as an item of a list. Items have no kind where all are of the list's.
+func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, error) {
+	switch r.form {
+	case formMetadata:
+		return r.appendJSON(dst, o)
+	case formTable:
+		typed, err := o.Decode()
+		if err != nil {
+			return nil, err
+		}
+		row, err := r.row(typed)
+		if err != nil {
+			return nil, err
+		}
+		return appendMarshalled(dst, row)
+	default:
+		item, err := o.JSON()
+		return append(dst, item...), err
+	}
+}
+
+// metadata is an object's PartialObjectMetadata.
+func (r *representation) metadata(o *history.Object) (*metav1.PartialObjectMetadata, error) {
+	partial := &metav1.PartialObjectMetadata{}
+	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
+		return nil, fmt.Errorf("decoding the metadata of %s %s: %w", r.resource.Kind, o.Key(), err)
+	}
+	setKind(partial, r.objectType())
+	return partial, nil
+}
+
+// bookmark is an object that has nothing but this metadata, as reflectors expect it: of the kind that they watch.
+func (r *representation) bookmark(meta metav1.ObjectMeta) (history.Typed, error) {
+	if r.form == formMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: meta}, nil
+	}
+	typed := r.resource.New()
+	accessor, ok := typed.(metav1.Object)
+	if !ok {
+		return nil, fmt.Errorf("a %T has no metadata", typed)
+	}
+	accessor.SetResourceVersion(meta.ResourceVersion)
+	accessor.SetAnnotations(meta.Annotations)
+	return typed, nil
+}
+
+// appendTypedJSON appends a Go value that bookmark made, with its kind.
+func (r *representation) appendTypedJSON(dst []byte, typed history.Typed) ([]byte, error) {
+	if r.form == formTable {
+		return r.appendTable(dst, typed)
+	}
+	setKind(typed, r.objectType())
+	return appendMarshalled(dst, typed)
+}
+
+func appendMarshalled(dst []byte, value any) ([]byte, error) {
+	encoded, err := json.Marshal(value)
+	return append(dst, encoded...), err
+}
+
+func setKind(typed history.Typed, t wire.TypeMeta) {
+	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
+}
+
+// tableOptions are what a request says of a table, and what was written of it.
+type tableOptions struct {
+	include metav1.IncludeObjectPolicy
+	now     func() time.Time
+	// begun is set once the columns were written: a watch has them in its first event only.
+	begun bool
+}
+
+func parseTableOptions(includeObject string, now func() time.Time) (tableOptions, error) {
+	o := tableOptions{include: metav1.IncludeObjectPolicy(includeObject), now: now}
+	switch o.include {
+	case metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
+		return o, nil
+	case "":
+		o.include = metav1.IncludeMetadata
+		return o, nil
+	default:
+		return o, apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter includeObject=%q: must be None, Metadata or Object", includeObject))
+	}
+}

@@ -1,0 +1,331 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/storage/storagetest"
+)
+
+const (
+	asTable        = "application/json;as=Table;v=v1;g=meta.k8s.io"
+	asTableBeta    = "application/json;as=Table;v=v1beta1;g=meta.k8s.io"
+	asMetadata     = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	asMetadataList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+// metadataClient is client-go's, for one encoding.
+func (c *cluster) metadataClient(contentType string) metadata.Interface {
+	c.t.Helper()
+	config := metadata.ConfigFor(&rest.Config{Host: c.url})
+	switch contentType {
+	case asJSON:
+		// The client names both encodings with every request, whatever its configuration says.
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return jsonOnly{next} })
+	case asProtobuf:
+	default:
+		c.t.Fatalf("no client for %q", contentType)
+	}
+	return metadata.NewForConfigOrDie(config)
+}
+
+// jsonOnly takes protobuf off what a client accepts.
+type jsonOnly struct{ next http.RoundTripper }
+
+func (t jsonOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	var kept []string
+	for clause := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+		if !strings.Contains(clause, "protobuf") {
+			kept = append(kept, clause)
+		}
+	}
+	r.Header.Set("Accept", strings.Join(kept, ","))
+	return t.next.RoundTrip(r)
+}
+
+// TestMetadataClient reads metadata as client-go's metadata client does: in protobuf, and in JSON.
+func TestMetadataClient(t *testing.T) {
+	for _, contentType := range []string{asProtobuf, asJSON} {
+		t.Run(contentType, func(t *testing.T) {
+			one := labelled(service("one"), map[string]string{"app": "shop"})
+			one.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Owner", Name: "o", UID: "u"}}
+			c := newSyncedCluster(t, one, governed("two"), slice("two", "node0", "node2"))
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			client := c.metadataClient(contentType)
+			services := client.Resource(history.Services.GroupVersionResource)
+			list, err := services.List(ctx, metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(list.Items) != 2 || list.ResourceVersion == "" {
+				t.Fatalf("got %d items at %q, want 2", len(list.Items), list.ResourceVersion)
+			}
+			got, err := services.Namespace("default").Get(ctx, "one", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !maps.Equal(got.Labels, one.Labels) || len(got.OwnerReferences) != 1 || got.CreationTimestamp.Unix() != one.CreationTimestamp.Unix() || got.UID != one.UID {
+				t.Errorf("got the metadata %+v, want that of %+v", got.ObjectMeta, one.ObjectMeta)
+			}
+			if got.ResourceVersion != list.Items[0].ResourceVersion || got.ResourceVersion == one.ResourceVersion {
+				t.Errorf("the object has the resourceVersion %q, its item %q; want the wrapper's own, twice", got.ResourceVersion, list.Items[0].ResourceVersion)
+			}
+			page, err := services.List(ctx, metav1.ListOptions{Limit: 1})
+			if err != nil || len(page.Items) != 1 || page.Continue == "" || page.RemainingItemCount == nil || *page.RemainingItemCount != 1 {
+				t.Errorf("a page of one: got %+v, %v", page, err)
+			}
+		})
+	}
+}
+
+// TestMetadataBodies holds the bodies against what kube-apiserver writes: no spec, and a kind with every item in JSON.
+func TestMetadataBodies(t *testing.T) {
+	c := newSyncedCluster(t, service("s"))
+	var list struct {
+		Kind, APIVersion string
+		Items            []map[string]any
+	}
+	if err := json.Unmarshal(c.get(servicesPath, "Accept", asJSON+asMetadataList).body, &list); err != nil {
+		t.Fatal(err)
+	}
+	if list.Kind != "PartialObjectMetadataList" || list.APIVersion != "meta.k8s.io/v1" || len(list.Items) != 1 {
+		t.Fatalf("got the list %+v", list)
+	}
+	item := list.Items[0]
+	if item["kind"] != "PartialObjectMetadata" || item["apiVersion"] != "meta.k8s.io/v1" || len(item) != 3 {
+		t.Errorf("got the item %v, want its kind, apiVersion and metadata", item)
+	}
+	inYAML := map[string]any{}
+	if err := yaml.Unmarshal(c.get(servicesPath+"?limit=1", "Accept", "application/yaml"+asMetadataList).body, &inYAML); err != nil || inYAML["kind"] != list.Kind {
+		t.Errorf("in YAML: got the kind %v, %v", inYAML["kind"], err)
+	}
+}
+
+// TestMetadataInformer follows metadata as controllers do, with initial events and with a list.
+func TestMetadataInformer(t *testing.T) {
+	for _, contentType := range []string{asProtobuf, asJSON} {
+		t.Run(contentType, func(t *testing.T) {
+			c := newSyncedCluster(t, governed("shop"), slice("shop", "node0", "node2"))
+			factory := metadatainformer.NewSharedInformerFactory(c.metadataClient(contentType), 0)
+			informer := factory.ForResource(history.EndpointSlices.GroupVersionResource)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			informer.Informer() // Start starts what was asked for
+			factory.Start(ctx.Done())
+			if synced := factory.WaitForCacheSync(ctx.Done()); !synced[history.EndpointSlices.GroupVersionResource] {
+				t.Fatal("the informer did not sync")
+			}
+			changed := slice("shop", "node0", "node2")
+			changed.Annotations = map[string]string{"changed": "yes"}
+			c.apply(changed)
+			c.apply(slice("more", "node0"))
+			eventually(t, func() string {
+				o, err := informer.Lister().ByNamespace("default").Get("shop")
+				if err != nil {
+					return err.Error()
+				}
+				accessor, err := meta.Accessor(o)
+				if err != nil || accessor.GetAnnotations()["changed"] != "yes" {
+					return "the change did not arrive"
+				}
+				_, err = informer.Lister().ByNamespace("default").Get("more")
+				if err != nil {
+					return err.Error()
+				}
+				return ""
+			})
+			c.remove(slice("shop"))
+			eventually(t, func() string {
+				if _, err := informer.Lister().ByNamespace("default").Get("shop"); err == nil {
+					return "the deletion did not arrive"
+				}
+				return ""
+			})
+		})
+	}
+}
+
+// TestMetadataWatch looks at the stream itself: kinds, initial events, and the bookmark that ends them.
+func TestMetadataWatch(t *testing.T) {
+	for _, contentType := range []string{asProtobuf, asJSON} {
+		c := newSyncedCluster(t, service("one"))
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		w, err := c.metadataClient(contentType).Resource(history.Services.GroupVersionResource).Watch(ctx, metav1.ListOptions{
+			SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		for i, want := range []string{"ADDED one", "BOOKMARK"} {
+			e, ok := <-w.ResultChan()
+			if !ok {
+				t.Fatalf("%s: the stream ended before event %d", contentType, i)
+			}
+			partial, ok := e.Object.(*metav1.PartialObjectMetadata)
+			if !ok || strings.TrimSpace(string(e.Type)+" "+partial.Name) != want {
+				t.Fatalf("%s: event %d: got %s %+v, want %s", contentType, i, e.Type, e.Object, want)
+			}
+			if i == 1 && partial.Annotations[metav1.InitialEventsAnnotationKey] != "true" {
+				t.Errorf("%s: the bookmark does not end the initial events: %+v", contentType, partial)
+			}
+		}
+	}
+}
+
+// table reads a body as kubectl does.
+func table(t *testing.T, r response, version string) *metav1.Table {
+	t.Helper()
+	got := &metav1.Table{}
+	if err := json.Unmarshal(r.body, got); err != nil || r.code != http.StatusOK {
+		t.Fatalf("got %d %s: %v", r.code, r.body, err)
+	}
+	if got.Kind != "Table" || got.APIVersion != version {
+		t.Fatalf("got a %s of %s, want a Table of %s", got.Kind, got.APIVersion, version)
+	}
+	return got
+}
+
+// rowObject is what a row has of its object: its kind, or "" for nothing.
+func rowObject(t *testing.T, row metav1.TableRow) (kind string, object map[string]any) {
+	t.Helper()
+	if len(row.Object.Raw) == 0 || string(row.Object.Raw) == "null" {
+		return "", nil
+	}
+	if err := json.Unmarshal(row.Object.Raw, &object); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%v %v", object["apiVersion"], object["kind"]), object
+}
+
+func TestTableOfList(t *testing.T) {
+	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
+		s.Clock = func() time.Time { return time.Unix(1700000000, 0).Add(5 * time.Minute) }
+	})
+	c.sync(governed("shop"), service("web"), slice("shop", "node0", "node2"))
+	for _, version := range []string{"v1", "v1beta1"} {
+		accept := strings.Replace(asTable, "v=v1", "v="+version, 1)
+		got := table(t, c.get(servicesPath, "Accept", accept), "meta.k8s.io/"+version)
+		if len(got.Rows) != 2 || len(got.ColumnDefinitions) != 7 || got.ResourceVersion == "" {
+			t.Fatalf("got %d rows of %d columns at %q, want 2 of 7", len(got.Rows), len(got.ColumnDefinitions), got.ResourceVersion)
+		}
+		for _, row := range got.Rows {
+			if len(row.Cells) != len(got.ColumnDefinitions) || row.Cells[5] != "5m" {
+				t.Errorf("got the cells %v", row.Cells)
+			}
+			if kind, _ := rowObject(t, row); kind != "meta.k8s.io/"+version+" PartialObjectMetadata" {
+				t.Errorf("got the object %s", row.Object.Raw)
+			}
+		}
+	}
+	slices := table(t, c.get(slicesPath, "Accept", asTable), "meta.k8s.io/v1")
+	if cells := slices.Rows[0].Cells; cells[0] != "shop" || cells[3] != "10.1.0.1" {
+		t.Errorf("the slice is not shown as this node sees it: %v", cells)
+	}
+	none := table(t, c.get("/api/v1/namespaces/empty/services", "Accept", asTable), "meta.k8s.io/v1")
+	if none.Rows == nil || len(none.Rows) != 0 || len(none.ColumnDefinitions) == 0 {
+		t.Errorf("of nothing: got %+v", none)
+	}
+	paged := table(t, c.get(servicesPath+"?limit=1", "Accept", asTable), "meta.k8s.io/v1")
+	if len(paged.Rows) != 1 || paged.Continue == "" || paged.RemainingItemCount == nil {
+		t.Errorf("a page of one: got %+v", paged)
+	}
+}
+
+func TestTableIncludeObject(t *testing.T) {
+	c := newSyncedCluster(t, service("web"))
+	for include, want := range map[string]string{
+		"": "meta.k8s.io/v1 PartialObjectMetadata", "Metadata": "meta.k8s.io/v1 PartialObjectMetadata", "None": "", "Object": "v1 Service",
+	} {
+		for _, path := range []string{servicesPath, "/api/v1/namespaces/default/services/web"} {
+			got := table(t, c.get(path+"?includeObject="+include, "Accept", asTable), "meta.k8s.io/v1")
+			kind, object := rowObject(t, got.Rows[0])
+			if kind != want {
+				t.Errorf("%s with includeObject=%s: got %q, want %q", path, include, kind, want)
+			}
+			if _, hasSpec := object["spec"]; hasSpec != (include == "Object") {
+				t.Errorf("%s with includeObject=%s: got %v", path, include, object)
+			}
+		}
+	}
+	if s := c.get(servicesPath+"?includeObject=All", "Accept", asTable).status(t); s.Code != http.StatusBadRequest {
+		t.Errorf("includeObject=All: got %+v, want 400", s)
+	}
+	object := table(t, c.get("/api/v1/namespaces/default/services/web", "Accept", asTable), "meta.k8s.io/v1")
+	if _, fields := rowObject(t, object.Rows[0]); fields["metadata"].(map[string]any)["resourceVersion"] != object.ResourceVersion {
+		t.Errorf("a table of one object has another resourceVersion than the object: %q, %v", object.ResourceVersion, fields)
+	}
+}
+
+// TestTableWatch looks at what kubectl get --watch reads: the columns in the first event only, whatever it is.
+func TestTableWatch(t *testing.T) {
+	for _, accept := range []string{asTable, asTableBeta} {
+		c := newSyncedCluster(t, service("one"))
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		r := c.request(ctx, servicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&includeObject=None", "Accept", accept)
+		defer r.Body.Close()
+		events := json.NewDecoder(r.Body)
+		next := func() (string, *metav1.Table) {
+			t.Helper()
+			var e struct {
+				Type   string
+				Object metav1.Table
+			}
+			if err := events.Decode(&e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Object.Kind != "Table" || len(e.Object.Rows) != 1 {
+				t.Fatalf("got %+v", e)
+			}
+			return e.Type, &e.Object
+		}
+		first, added := next()
+		if first != "ADDED" || len(added.ColumnDefinitions) == 0 || added.Rows[0].Cells[0] != "one" {
+			t.Fatalf("got %s %+v, want one, with its columns", first, added)
+		}
+		second, mark := next()
+		_, object := rowObject(t, mark.Rows[0])
+		if second != "BOOKMARK" || len(mark.ColumnDefinitions) != 0 || mark.ResourceVersion == "" {
+			t.Fatalf("got %s %+v, want a bookmark without columns", second, mark)
+		}
+		if annotations := object["metadata"].(map[string]any)["annotations"].(map[string]any); annotations[metav1.InitialEventsAnnotationKey] != "true" {
+			t.Errorf("the bookmark does not end the initial events: %v", object)
+		}
+		c.apply(labelled(service("one"), map[string]string{"a": "b"}))
+		if third, modified := next(); third != "MODIFIED" || modified.Rows[0].Cells[0] != "one" || modified.ResourceVersion == added.ResourceVersion {
+			t.Errorf("got %s %+v", third, modified)
+		}
+		c.remove(service("one"))
+		if fourth, _ := next(); fourth != "DELETED" {
+			t.Errorf("got %s", fourth)
+		}
+	}
+}
+
+// TestStatusForConvertingClients: a client that asks for tables or metadata gets errors that it can read.
+func TestStatusForConvertingClients(t *testing.T) {
+	c := newSyncedCluster(t)
+	for _, accept := range []string{asTable, asJSON + asMetadata, asProtobuf + asMetadata} {
+		if s := c.get("/api/v1/namespaces/default/services/gone", "Accept", accept).status(t); s.Code != http.StatusNotFound {
+			t.Errorf("%s: got %+v", accept, s)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package view
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// Origin is the upstream's object behind one that is shown.
+type Origin struct {
+	// Revision is that of the object as it is shown; 0 if it is not.
+	Revision uint64
+	// ResourceVersion is the upstream's; "" if it is not known, as of a State from disk.
+	ResourceVersion string
+	// Altered is why what is shown is not what the upstream has; "" if nothing but the metadata may differ. Whoever
+	// writes back what is shown destroys the rest.
+	Altered string
+}
+
+// Origin is what the upstream has of an object. The error is history.ErrNotReady as long as it is not known whether the
+// object would be shown altered.
+func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, error) {
+	var origin Origin
+	var err error
+	v.facts.Read(func() {
+		// That the resource cannot be read means that nothing of it is shown.
+		if shown, readErr := v.history.Get(r, name, 0); readErr == nil && shown != nil {
+			origin.Revision = shown.Revision
+		}
+		var upstream *wire.Object
+		switch r {
+		case history.Services:
+			if s := v.facts.Service(name); s != nil {
+				upstream = s.Upstream
+			}
+		case history.Nodes:
+			upstream = v.facts.NodeObjects()[name]
+		default:
+			if v.facts.State(history.Services) != history.Ready {
+				err = history.ErrNotReady
+				return
+			}
+			o := v.facts.Object(r, name)
+			if o != nil {
+				upstream = o.Upstream
+			}
+			if o == nil && r == history.EndpointSlices && v.facts.State(r) == history.NotReady {
+				err = history.ErrNotReady
+			}
+			origin.Altered = v.altered(r, name, o)
+		}
+		if upstream != nil {
+			origin.ResourceVersion = upstream.ResourceVersion
+		}
+	})
+	return origin, err
+}
+
+// altered is why an object that lists endpoints is not shown as it is. o is nil for one that is not known: of the legacy
+// Endpoints, which are followed on demand only, the Service is enough.
+func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.Object) string {
+	var service *facts.Service
+	switch {
+	case o != nil:
+		service = o.Service
+	case r == history.Endpoints:
+		service = v.facts.Service(name)
+	}
+	switch {
+	case o != nil && v.localEndpointFor(o) != nil:
+		return "its endpoint is that of the API server on this node"
+	case service != nil && service.Upstream == nil:
+		return fmt.Sprintf("its Service %s is not known, so none of its endpoints are shown", service.Name)
+	case service != nil && service.Keys.Governed():
+		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out", service.Name)
+	case o != nil && v.counts[o].Hidden > 0:
+		return "endpoints on nodes that are believed dead are left out"
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,302 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	applydiscoveryv1 "k8s.io/client-go/applyconfigurations/discovery/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// writer is a client through a1's wrapper that may do everything, and sends bodies in one encoding.
+func (f *fixture) writer(contentType string) kubernetes.Interface {
+	f.Helper()
+	node, err := shared.Node("a1")
+	f.must(err)
+	config := node.WrapperConfig(cluster.RoleAdmin)
+	config.ContentType = contentType
+	client, err := kubernetes.NewForConfig(config)
+	f.must(err)
+	return client
+}
+
+var writtenIn = map[string]string{"json": "application/json", "protobuf": "application/vnd.kubernetes.protobuf"}
+
+// TestWritesThroughTheWrapper: reading and writing back, as controllers do, ends well, in both encodings.
+func TestWritesThroughTheWrapper(t *testing.T) {
+	for name, contentType := range writtenIn {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.service("written", workload.ServiceOptions{})
+			client := f.writer(contentType)
+			services := client.CoreV1().Services(f.namespace)
+			f.eventually("the wrapper has the Service", func() error {
+				_, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+				return err
+			})
+
+			// Several writers of one object, some of them directly: everyone's change is in it in the end.
+			var writers sync.WaitGroup
+			const each = 5
+			backoff := retry.DefaultBackoff
+			backoff.Steps = 20
+			for writer := range 4 {
+				through := services
+				if writer == 3 {
+					through = f.client.CoreV1().Services(f.namespace)
+				}
+				writers.Go(func() {
+					for i := range each {
+						err := retry.RetryOnConflict(backoff, func() error {
+							s, err := through.Get(f.ctx, "written", metav1.GetOptions{})
+							if err != nil {
+								return err
+							}
+							if s.Annotations == nil {
+								s.Annotations = map[string]string{}
+							}
+							s.Annotations[fmt.Sprintf("writer-%d-%d", writer, i)] = "was here"
+							_, err = through.Update(f.ctx, s, metav1.UpdateOptions{})
+							return err
+						})
+						if err != nil {
+							t.Errorf("writer %d: %v", writer, err)
+						}
+					}
+				})
+			}
+			writers.Wait()
+			direct, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "written", metav1.GetOptions{})
+			f.must(err)
+			if len(direct.Annotations) != 4*each {
+				t.Errorf("the Service has the annotations of %d writes, want those of %d", len(direct.Annotations), 4*each)
+			}
+			if len(direct.ManagedFields) == 0 {
+				t.Error("the Service has lost its managedFields")
+			}
+			f.eventually("the wrapper has the last write", func() error {
+				s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+				if err == nil && len(s.Annotations) != 4*each {
+					err = fmt.Errorf("%d annotations", len(s.Annotations))
+				}
+				return err
+			})
+
+			// One client alone, which reads right after it has written: what it reads may be older than what it wrote.
+			for i := range 10 {
+				f.must(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+					s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+					if err == nil {
+						s.Annotations["alone"] = fmt.Sprint(i)
+						_, err = services.Update(f.ctx, s, metav1.UpdateOptions{})
+					}
+					return err
+				}))
+			}
+
+			// What a write returns can be written again: it has the upstream's resourceVersion.
+			s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+			f.must(err)
+			old := s.DeepCopy()
+			for range 3 {
+				s.Labels = map[string]string{"turn": s.ResourceVersion}
+				s, err = services.Update(f.ctx, s, metav1.UpdateOptions{})
+				f.must(err)
+			}
+			s.Status.Conditions = []metav1.Condition{{Type: "Tested", Status: metav1.ConditionTrue, Reason: "Tested", LastTransitionTime: metav1.Now()}}
+			_, err = services.UpdateStatus(f.ctx, s, metav1.UpdateOptions{})
+			f.must(err)
+
+			// An older revision of the wrapper's is a conflict, whichever way it comes.
+			old.Labels = map[string]string{"too": "late"}
+			if _, err := services.Update(f.ctx, old, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+				t.Errorf("updating an old version: got %v, want a conflict", err)
+			}
+			patch := func(kind types.PatchType, resourceVersion string) error {
+				body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{"patched":"yes"}}}`, resourceVersion)
+				if kind == types.JSONPatchType {
+					body = fmt.Sprintf(`[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/metadata/labels/patched","value":"yes"}]`, resourceVersion)
+				}
+				_, err := services.Patch(f.ctx, "written", kind, []byte(body), metav1.PatchOptions{})
+				return err
+			}
+			for _, kind := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType, types.JSONPatchType} {
+				if err := patch(kind, old.ResourceVersion); err == nil {
+					t.Errorf("%s with an old resourceVersion was taken", kind)
+				}
+				f.must(retry.RetryOnConflict(backoff, func() error {
+					now, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					err = patch(kind, now.ResourceVersion)
+					if kind == types.JSONPatchType && apierrors.IsInvalid(err) {
+						err = apierrors.NewConflict(schema.GroupResource{}, "written", err) // the test failed, as tests of JSON patches do
+					}
+					return err
+				}))
+			}
+			applied := applycorev1.Service("written", f.namespace).WithAnnotations(map[string]string{"applied": "yes"})
+			_, err = services.Apply(f.ctx, applied.WithResourceVersion(old.ResourceVersion), metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+			if !apierrors.IsConflict(err) {
+				t.Errorf("applying with an old resourceVersion: got %v, want a conflict", err)
+			}
+			f.must(retry.RetryOnConflict(backoff, func() error {
+				now, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				_, err = services.Apply(f.ctx, applied.WithResourceVersion(now.ResourceVersion), metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+				return err
+			}))
+
+			// Deletions with preconditions.
+			remove := func(resourceVersion string) error {
+				return services.Delete(f.ctx, "written", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &resourceVersion}})
+			}
+			if err := remove(old.ResourceVersion); !apierrors.IsConflict(err) {
+				t.Errorf("deleting an old version: got %v, want a conflict", err)
+			}
+			f.must(retry.RetryOnConflict(backoff, func() error {
+				now, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				return remove(now.ResourceVersion)
+			}))
+			if _, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "written", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("the Service is not gone: %v", err)
+			}
+		})
+	}
+}
+
+// TestWritesOfAlteredObjects: what is read here pruned cannot be written back, so other units keep their endpoints.
+func TestWritesOfAlteredObjects(t *testing.T) {
+	f := newFixture(t)
+	f.daemonSet("echo", unitLabel)
+	client := f.writer("application/vnd.kubernetes.protobuf")
+	slices := client.DiscoveryV1().EndpointSlices(f.namespace)
+	var pruned *discoveryv1.EndpointSlice
+	f.eventually("the wrapper shows two of the four endpoints", func() error {
+		list, err := slices.List(f.ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != 1 || len(list.Items[0].Endpoints) != 2 {
+			return errors.New("not yet")
+		}
+		direct, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, list.Items[0].Name, metav1.GetOptions{})
+		if err == nil && len(direct.Endpoints) != 4 {
+			err = errors.New("not all are there yet")
+		}
+		pruned = &list.Items[0]
+		return err
+	})
+	refused := func(what string, err error) {
+		t.Helper()
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "API server directly") {
+			t.Errorf("%s: got %v, want 403 that says what to do instead", what, err)
+		}
+	}
+	_, err := slices.Update(f.ctx, pruned, metav1.UpdateOptions{})
+	refused("update", err)
+	_, err = slices.Patch(f.ctx, pruned.Name, types.MergePatchType, []byte(`{"endpoints":[]}`), metav1.PatchOptions{})
+	refused("merge patch of the endpoints", err)
+	_, err = slices.Patch(f.ctx, pruned.Name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/endpoints/0"}]`), metav1.PatchOptions{})
+	refused("JSON patch of the endpoints", err)
+	_, err = slices.Apply(f.ctx, applydiscoveryv1.EndpointSlice(pruned.Name, f.namespace).WithAddressType(pruned.AddressType).WithEndpoints(), metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+	refused("apply of the endpoints", err)
+	refused("deletion", slices.Delete(f.ctx, pruned.Name, metav1.DeleteOptions{}))
+	refused("deletion of all", slices.DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	list, err := client.CoreV1().Endpoints(f.namespace).Get(f.ctx, "echo", metav1.GetOptions{})
+	f.must(err)
+	_, err = client.CoreV1().Endpoints(f.namespace).Update(f.ctx, list, metav1.UpdateOptions{})
+	refused("update of Endpoints", err)
+
+	// The metadata alone takes nothing away.
+	_, err = slices.Patch(f.ctx, pruned.Name, types.StrategicMergePatchType, []byte(`{"metadata":{"annotations":{"e2e":"patched"}}}`), metav1.PatchOptions{})
+	f.must(err)
+	direct, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, pruned.Name, metav1.GetOptions{})
+	f.must(err)
+	if len(direct.Endpoints) != 4 || direct.Annotations["e2e"] != "patched" {
+		t.Errorf("got %d endpoints and the annotations %v, want 4 and the patch's", len(direct.Endpoints), direct.Annotations)
+	}
+}
+
+// TestMetadataInformers: client-go's metadata informers hold the same metadata through the wrapper as without it, and
+// follow what changes.
+func TestMetadataInformers(t *testing.T) {
+	f := newFixture(t)
+	f.daemonSet("echo", unitLabel)
+	f.daemonSet("plain")
+	node, err := shared.Node("b1")
+	f.must(err)
+	client, err := metadata.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
+	f.must(err)
+	resources := []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("services"), discoveryv1.SchemeGroupVersion.WithResource("endpointslices")}
+	factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, f.namespace, nil)
+	for _, r := range resources {
+		factory.ForResource(r).Informer()
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, deadline)
+	defer cancel()
+	factory.Start(ctx.Done())
+	for r, synced := range factory.WaitForCacheSync(ctx.Done()) {
+		if !synced {
+			t.Fatalf("the informer of %s did not sync", r.Resource)
+		}
+	}
+	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "plain", metav1.DeleteOptions{}))
+	_, err = f.client.CoreV1().Services(f.namespace).Patch(f.ctx, "echo", types.MergePatchType, []byte(`{"metadata":{"labels":{"e2e":"changed"}}}`), metav1.PatchOptions{})
+	f.must(err)
+	direct, err := metadata.NewForConfig(shared.RESTConfig())
+	f.must(err)
+	for _, r := range resources {
+		f.eventually("the metadata of "+r.Resource+" are those of the API server", func() error {
+			want, err := direct.Resource(r).Namespace(f.namespace).List(f.ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			lister := factory.ForResource(r).Lister().ByNamespace(f.namespace)
+			for _, item := range want.Items {
+				object, err := lister.Get(item.Name)
+				if err != nil {
+					return err
+				}
+				accessor, err := meta.Accessor(object)
+				if err != nil {
+					return err
+				}
+				if accessor.GetUID() != item.UID || !maps.Equal(accessor.GetLabels(), item.Labels) ||
+					!equality.Semantic.DeepEqual(accessor.GetOwnerReferences(), item.OwnerReferences) {
+					return fmt.Errorf("%s: got %+v, want %+v", item.Name, accessor, item.ObjectMeta)
+				}
+			}
+			if _, err := lister.Get("plain"); r.Resource == "services" && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("the deleted Service: %w", err)
+			}
+			return nil
+		})
+	}
+}

@@ -3,6 +3,7 @@ package view
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -58,6 +59,13 @@ func (p *publication) objects() []*facts.Object {
 	return objects
 }
 
+// sortedNames are in the order of lists.
+func sortedNames(names map[types.NamespacedName]struct{}) []types.NamespacedName {
+	return slices.SortedFunc(maps.Keys(names), func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
 func setOf[K comparable](members []K) map[K]struct{} {
 	set := make(map[K]struct{}, len(members))
 	for _, member := range members {
@@ -77,7 +85,7 @@ type shown struct {
 func (v *View) publish(received time.Time, p *publication) {
 	var all []shown
 	if v.filled[history.Services] {
-		for name := range p.services {
+		for _, name := range sortedNames(p.services) {
 			all = append(all, v.service(name))
 		}
 	}

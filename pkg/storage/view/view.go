@@ -1,7 +1,6 @@
 package view
 
 import (
-	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -90,7 +89,7 @@ func New(options Options) *View {
 	for part := range slices.Chunk(there.objects(), buildStep) {
 		v.facts.Read(func() { v.publish(time.Time{}, &publication{listed: setOf(part)}) })
 	}
-	for part := range slices.Chunk(slices.Collect(maps.Keys(there.services)), buildStep) {
+	for part := range slices.Chunk(sortedNames(there.services), buildStep) {
 		v.facts.Read(func() { v.publish(time.Time{}, &publication{services: setOf(part)}) })
 	}
 	v.facts.Read(func() {

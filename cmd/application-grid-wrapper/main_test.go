@@ -282,7 +282,7 @@ func TestHostname(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for given, want := range map[string]string{"Edge-1": "edge-1", " edge-1": "edge-1", "": strings.ToLower(host)} {
+	for given, want := range map[string]string{"Edge-1": "edge-1", "edge-1\t": "edge-1", "": strings.ToLower(host)} {
 		o := newOptions()
 		if err := o.flags.Parse([]string{"--kubeconfig=" + kubeconfig(t, "https://127.0.0.1:1"), "--hostname=" + given}); err != nil {
 			t.Fatal(err)

@@ -85,7 +85,7 @@ func TestHostname(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for given, want := range map[string]string{"Edge-1": "edge-1", " edge-1": "edge-1", "": strings.ToLower(host)} {
+	for given, want := range map[string]string{"Edge-1": "edge-1", "edge-1\t": "edge-1", "": strings.ToLower(host)} {
 		if config, err := parsed(t, "--hostname="+given).config(); err != nil || config.NodeName != want {
 			t.Errorf("%q: got %q, %v, want %q", given, config.NodeName, err, want)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func newWriteServer(t *testing.T) *writeServer {
 }
 
 // send passes a request through the filter. The answer is the upstream's if it gets there.
-func (w *writeServer) send(method, path, contentType string, body []byte) *http.Response {
+func (w *writeServer) send(method, path, contentType string, body []byte) *httptest.ResponseRecorder {
 	w.t.Helper()
 	w.body, w.reached = nil, false
 	upstream := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -112,7 +113,7 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *http.
 	if !w.reached {
 		statusOf(w.t, recorder)
 	}
-	return recorder.Result()
+	return recorder
 }
 
 // current is the wrapper's resourceVersion of an object in namespace ns, as its clients read it.
@@ -306,8 +307,8 @@ func TestWritesToAlteredObjectsAreRefused(t *testing.T) {
 		}
 		if test.refused {
 			body, _ := io.ReadAll(r.Body)
-			if r.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "API server directly") {
-				t.Errorf("%s: got %d %s", name, r.StatusCode, body)
+			if r.Code != http.StatusForbidden || !strings.Contains(string(body), "API server directly") {
+				t.Errorf("%s: got %d %s", name, r.Code, body)
 			}
 		} else if string(w.body) != test.body {
 			t.Errorf("%s: the upstream got %s", name, w.body)
@@ -332,8 +333,8 @@ func TestWritesToEndpointsThatAreHidden(t *testing.T) {
 func TestWritesBeforeTheFirstSync(t *testing.T) {
 	w := &writeServer{t: t, store: storagetest.New(storagetest.Options{NodeName: "node0"}), memory: quota.New(1)}
 	for _, path := range []string{slicesInNS + "/x", endpointsInNS + "/x"} {
-		if r := w.send("PUT", path, "application/json", []byte(`{}`)); w.reached || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
-			t.Errorf("%s: got %d", path, r.StatusCode)
+		if r := w.send("PUT", path, "application/json", []byte(`{}`)); w.reached || r.Code != http.StatusServiceUnavailable || r.Header().Get("Retry-After") == "" {
+			t.Errorf("%s: got %d", path, r.Code)
 		}
 	}
 	if w.send("PUT", servicesInNS+"/x", "application/json", []byte(`{}`)); !w.reached {

@@ -52,8 +52,9 @@ func Near(name string, names []string) []string {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
 	})
-	var near []string
-	for _, c := range candidates[:min(mostNear, len(candidates))] {
+	candidates = candidates[:min(mostNear, len(candidates))]
+	near := make([]string, 0, len(candidates))
+	for _, c := range candidates {
 		near = append(near, c.name)
 	}
 	return near

@@ -14,7 +14,7 @@ func TestOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for override, want := range map[string]string{
-		"edge-1": "edge-1", "EDGE-1": "edge-1", " Edge-1.Example.com\n": "edge-1.example.com", "": strings.ToLower(host),
+		"edge-1": "edge-1", "EDGE-1": "edge-1", " Edge-1.Example.com\n": "edge-1.example.com", "": strings.ToLower(host), //nolint:gocritic // spaces are meant
 	} {
 		if got, err := Of(override); err != nil || got != want {
 			t.Errorf("%q: got %q, %v, want %q", override, got, err, want)

@@ -19,9 +19,9 @@ const (
 	justBooted = 5 * time.Minute
 	// bootPatience is how long the upstream may take then before the snapshot is served.
 	bootPatience = 500 * time.Millisecond
-	// silencePatience is how long it may take otherwise before its silence is evidence that it is away. The first list of a
-	// large cluster over a slow link begins to arrive long before.
-	silencePatience = 5 * time.Second
+	// silencePatience is how long it may take otherwise before its silence is evidence that it is away: the silence of all
+	// sources, of which this node's own Node is a small one.
+	silencePatience = 3 * time.Second
 	// evidenceInterval is how often the evidence is looked at.
 	evidenceInterval = 50 * time.Millisecond
 )

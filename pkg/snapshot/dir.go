@@ -62,7 +62,7 @@ func Open(path, nodeName string, logger logr.Logger) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return d, fmt.Errorf("creating the state directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // in the state directory
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // in the state directory
 	if err != nil {
 		return d, fmt.Errorf("locking the state directory: %w", err)
 	}

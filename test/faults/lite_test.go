@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,7 +97,9 @@ func (s *site) expectFollowing() {
 		}
 		return nil
 	})
-	if keys := s.node.Lite.Overwritten(); len(keys) > 0 {
+	// What is passed on is asked by kube-proxy in its own name, and in a way of its own: a stream first, then a list.
+	keys := slices.DeleteFunc(s.node.Lite.Overwritten(), func(key string) bool { return strings.HasPrefix(key, "kube-proxy/") })
+	if len(keys) > 0 {
 		s.Errorf("answers to different questions have one key in the cache: %v", keys)
 	}
 }

@@ -210,10 +210,14 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 			g.template = string(v1.DefaultTemplate)
 		}
 		child, err := render(unit)
+		if err == nil {
+			if live := children[child.Object.GetName()]; live != nil {
+				g.exists, g.same = true, live.Annotations[v1.AnnotationAppliedDigest] == child.Digest
+				err = claim(o, k, live)
+			}
+		}
 		if err != nil {
 			g.problem = err.Error()
-		} else if live := children[child.Object.GetName()]; live != nil {
-			g.exists, g.same = true, live.Annotations[v1.AnnotationAppliedDigest] == child.Digest
 		}
 		if members[g] == nil {
 			order = append(order, g)
@@ -238,11 +242,12 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 	return answers, nil
 }
 
-// children are the objects of a namespace that are labelled as children of grids, by name.
+// children are the objects of a namespace that have the kind of a grid's children, by name. Those that are nobody's
+// children are among them: they may have a name that a child should get.
 func (s Source) children(ctx context.Context, k v1.GridKind, namespace string) (map[string]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	if err := s.API.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector}); err != nil {
+	if err := s.API.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("asking for the %ss of namespace %s: %w", k.Child.Kind, namespace, err)
 	}
 	children := make(map[string]*metav1.PartialObjectMetadata, len(list.Items))
@@ -263,8 +268,13 @@ func (s Source) unitsOf(key string) []string {
 	return slices.Sorted(maps.Keys(units))
 }
 
+// claim says why a live object must not become a child of the grid.
 func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
-	return gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
+	err := gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
+	if errors.Is(err, gridchild.ErrLeftOver) {
+		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w", k.Child.Kind, live.GetName(), err)
+	}
+	return err
 }
 
 func ownerUID(object metav1.Object) string {

@@ -128,15 +128,23 @@ func TestTenantsPolicy(t *testing.T) {
 	f.must(apply(grid("demo", "zone1", approved("abc"), pool(2)), "jane"))
 	refused("jane's other approval", grid("demo", "zone1", approved("xyz"), ""), "jane", "only who may label nodes")
 
-	// The API server has found no mistake of types in it.
-	f.eventually("the policy is checked", func() error {
-		observed := f.kubectl("get", "validatingadmissionpolicy", "application-grid-tenants", "-o", "jsonpath={.status.observedGeneration}")
-		if observed == "" {
-			return fmt.Errorf("not yet")
+	service := func(key string) string {
+		return `{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, namespace: default}, spec: {gridUniqKey: ` + key + `, template: {}}}`
+	}
+	f.must(apply(service("zone1"), "jane"))
+	refused("another key of a ServiceGrid", strings.Replace(service("rack"), "name: demo", "name: other", 1), "jane", "gridUniqKey must be zone1")
+
+	// The API server has found no mistake of types in them.
+	for _, policy := range []string{"application-grid-tenants", "application-grid-tenants-pools"} {
+		f.eventually(policy+" is checked", func() error {
+			observed := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.observedGeneration}")
+			if observed == "" {
+				return fmt.Errorf("not yet")
+			}
+			return nil
+		})
+		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
+			t.Errorf("%s: warnings: %s", policy, warnings)
 		}
-		return nil
-	})
-	if warnings := f.kubectl("get", "validatingadmissionpolicy", "application-grid-tenants", "-o", "jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
-		t.Errorf("warnings: %s", warnings)
 	}
 }

@@ -348,5 +348,5 @@ func (c *cluster) explain(k kind, name string, err error) error {
 	case apierrors.IsConflict(err):
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
-	return &gridchild.Error{reason, gridchild.Shorten(err.Error())}
+	return &gridchild.Error{Reason: reason, Message: gridchild.Shorten(err.Error())}
 }

@@ -74,7 +74,7 @@ func deploymentProgress(spec, status map[string]any) progress {
 		// What keeps pods from being made says more than that there was no progress.
 		case c["type"] == "ReplicaFailure" && c["status"] == "True",
 			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" && p.stuck.Reason == "":
-			p.stuck = gridchild.Error{reason, gridchild.Shorten(message)}
+			p.stuck = gridchild.Error{Reason: reason, Message: gridchild.Shorten(message)}
 		}
 	}
 	return p

@@ -514,7 +514,7 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 			continue
 		}
 		prefix := grid.GetName() + "-"
-		failure := gridchild.Error{state.Reason, strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
+		failure := gridchild.Error{Reason: state.Reason, Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
 		if m.told[unit] != failure {
 			m.told[unit] = failure
 			fresh[failure] = append(fresh[failure], unit)

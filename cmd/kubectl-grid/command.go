@@ -49,11 +49,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, errProblems):
 		return exitProblems
+	case errors.Is(err, errDifferences):
+		return exitDifferences
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "error: %v\nSee 'kubectl grid --help' for usage.\n", err)
 		return flags.ExitUsage
 	}
 	fmt.Fprintf(stderr, "error: %v\n", err)
+	if errors.As(err, &unanswered{}) {
+		return flags.ExitUsage
+	}
 	return flags.ExitFailure
 }
 
@@ -62,8 +67,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-grid",
 		Short: "How it stands with grids, and what the units see of a Service",
-		Long: "kubectl grid says how it stands with the grids of application-grid, unit by unit, and what the nodes of\n" +
-			"every unit see of a Service.\n" + exitCodes,
+		Long: "kubectl grid says how it stands with the grids of application-grid, unit by unit, what a change of them would\n" +
+			"do, and what the nodes of every unit see of a Service.\n" + exitCodes + " Those of diff are as\nkubectl diff has them.",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl grid"},
 		Version:       version.String(),
 		SilenceErrors: true,
@@ -87,7 +92,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			panic(err) // the flag is bound above
 		}
 	}
-	root.AddCommand(newStatusCommand(c), newViewCommand(c))
+	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c))
 	return root
 }
 

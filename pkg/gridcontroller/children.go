@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"regexp"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 const (
@@ -31,8 +29,6 @@ const (
 	// cacheLag is how long a child that was just applied may be missing in the cache before the API server is
 	// asked whether it is there.
 	cacheLag = 2 * time.Second
-	// longestMessage limits what is told of a failure.
-	longestMessage = 400
 )
 
 // cluster is the way to the API server.
@@ -84,17 +80,17 @@ type result struct {
 }
 
 // sync makes the live child what is desired, if it is not. The caller has asked settled.
-func (c *cluster) sync(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) result {
+func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
 	r := c.attempt(ctx, k, o, d, m)
 	now := c.clock.Now()
 	if r.err == nil {
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
 		return r
 	}
-	if m.failed != d.digest {
+	if m.failed != d.Digest {
 		m.retries = 0
 	}
-	m.failure, m.failed = r.err, d.digest
+	m.failure, m.failed = r.err, d.Digest
 	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
 	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
 	m.retries++
@@ -104,10 +100,10 @@ func (c *cluster) sync(ctx context.Context, k kind, o *owner, d *desired, m *chi
 }
 
 // settled answers from the cache and the memory. It returns false if the API server has to be asked, with sync.
-func (c *cluster) settled(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) (result, bool) {
-	live, err := c.get(ctx, c.cache, k, d.object.GetNamespace(), d.object.GetName())
+func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) (result, bool) {
+	live, err := c.get(ctx, c.cache, k, d.Object.GetNamespace(), d.Object.GetName())
 	if err != nil {
-		return result{err: failf(v1.ReasonSyncFailed, "%v", err)}, false
+		return result{err: gridchild.Errorf(v1.ReasonSyncFailed, "%v", err)}, false
 	}
 	mine := live
 	if live != nil && !live.ownedBy(o) {
@@ -118,14 +114,14 @@ func (c *cluster) settled(ctx context.Context, k kind, o *owner, d *desired, m *
 		m.failure, m.retries = nil, 0
 		return result{child: mine}, true
 	}
-	if m.failure != nil && m.failed == d.digest && now.Before(m.retryAt) {
+	if m.failure != nil && m.failed == d.Digest && now.Before(m.retryAt) {
 		return result{child: mine, err: m.failure, again: m.retryAt}, true
 	}
 	if mine != nil && mine.deleting {
 		// Its end is an event.
 		return result{child: mine}, true
 	}
-	if m.applied.digest == d.digest && now.Before(m.applied.at.Add(cacheLag)) {
+	if m.applied.digest == d.Digest && now.Before(m.applied.at.Add(cacheLag)) {
 		if live == nil || older(live.resourceVersion, m.applied.resourceVersion) {
 			return result{child: mine, again: m.applied.at.Add(cacheLag)}, true
 		}
@@ -134,8 +130,8 @@ func (c *cluster) settled(ctx context.Context, k kind, o *owner, d *desired, m *
 }
 
 // attempt asks the API server, and applies if that is due.
-func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *childMemory) result {
-	namespace, name := d.object.GetNamespace(), d.object.GetName()
+func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
+	namespace, name := d.Object.GetNamespace(), d.Object.GetName()
 	live, err := c.get(ctx, c.cache, k, namespace, name)
 	if err == nil && (live == nil || !live.ownedBy(o)) {
 		// The cache has grids' children only, and may lag behind; whose name it is, the API server decides.
@@ -146,7 +142,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *
 	}
 	var adopted bool
 	if live != nil {
-		if err := c.mayTake(ctx, k, o, live); errors.Is(err, errLeftOver) {
+		if err := c.mayTake(ctx, k, o, live); errors.Is(err, gridchild.ErrLeftOver) {
 			// Its end is an event, unless it was known under another label.
 			return result{again: c.clock.Now().Add(cacheLag)}
 		} else if err != nil {
@@ -156,7 +152,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *
 		if live.deleting {
 			return result{child: live, again: c.clock.Now().Add(cacheLag)}
 		}
-		if live.tree == nil && live.applied == d.digest && m.same.desired != d.digest {
+		if live.tree == nil && live.applied == d.Digest && m.same.desired != d.Digest {
 			// By the digest there is nothing to apply. Whether somebody has changed it since, its managedFields tell.
 			if live, err = c.get(ctx, c.live, k, namespace, name); err != nil || live == nil || !live.ownedBy(o) {
 				return result{err: err, again: c.clock.Now().Add(cacheLag)}
@@ -190,8 +186,8 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *owner, d *desired, m *
 	}
 	// However the API server, and its webhooks, have written it: this is what came of what is desired.
 	d.shape.learn(applied)
-	m.same.desired, m.same.owned = d.digest, applied.owned
-	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
+	m.same.desired, m.same.owned = d.Digest, applied.owned
+	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.Digest, applied.resourceVersion, c.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
@@ -213,39 +209,19 @@ func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace
 	return k.childOf(u)
 }
 
-var (
-	// errTaken is that another grid has the name.
-	errTaken = errors.New("the name is taken")
-	// errLeftOver is that a child of a deleted grid of this name is still there; the garbage collector removes it.
-	errLeftOver = errors.New("left over")
-)
-
 // mayTake says why a live object must not be made the grid's child; nil if it is, or may be adopted.
-func (c *cluster) mayTake(ctx context.Context, k kind, o *owner, live *child) error {
-	if live.ownedBy(o) {
-		return nil
-	}
-	if by := live.controller; by != nil {
-		if by.Kind == o.kind && by.Name == o.name {
-			return errLeftOver
-		}
-		if strings.HasPrefix(by.APIVersion, v1.GroupName+"/") {
-			return fmt.Errorf("%w: %w", errTaken, failf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s", k.Child.Kind, live.name, by.Kind, by.Name))
-		}
-		return failf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s; give the grid, or what that makes, another name", k.Child.Kind, live.name, by.Kind, by.Name)
-	}
-	if live.grid != o.name {
-		return failf(v1.ReasonNameConflict, "%s %s exists already and was not made by this grid; delete or rename it, or label it %s=%s to have it adopted",
-			k.Child.Kind, live.name, v1.LabelGridSelector, o.name)
+func (c *cluster) mayTake(ctx context.Context, k kind, o *gridchild.Owner, live *child) error {
+	if err := gridchild.Claim(o, k.GridKind, live.name, live.controller, live.grid); err != nil || live.ownedBy(o) {
+		return err
 	}
 	// The cache may not know yet that the grid is being deleted with its children left alone.
 	grid := &metav1.PartialObjectMetadata{}
-	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(o.kind))
-	if err := c.live.Get(ctx, types.NamespacedName{Namespace: o.namespace, Name: o.name}, grid); err != nil {
-		return failf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.Child.Kind, live.name, err)
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(o.Kind))
+	if err := c.live.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, grid); err != nil {
+		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.Child.Kind, live.name, err)
 	}
-	if string(grid.UID) != o.uid || grid.DeletionTimestamp != nil {
-		return failf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.Child.Kind, live.name)
+	if string(grid.UID) != o.UID || grid.DeletionTimestamp != nil {
+		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.Child.Kind, live.name)
 	}
 	return nil
 }
@@ -253,7 +229,7 @@ func (c *cluster) mayTake(ctx context.Context, k kind, o *owner, live *child) er
 // apply writes the child. If there was none, it fails where it would take a field from someone who has made
 // one meanwhile.
 func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*child, error) {
-	u := d.object.DeepCopy()
+	u := d.Object.DeepCopy()
 	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // this object, not another one of its name
@@ -313,10 +289,10 @@ func ownerOf(object client.Object) []string {
 }
 
 // of returns a grid's children from the cache, by name.
-func (c *cluster) of(ctx context.Context, k kind, o *owner) (map[string]*child, error) {
+func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.namespace), client.MatchingFields{ownerIndex: o.uid}, client.UnsafeDisableDeepCopy)
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the children: %w", err)
 	}
@@ -334,8 +310,8 @@ func (c *cluster) of(ctx context.Context, k kind, o *owner) (map[string]*child, 
 }
 
 // ownedBy reports whether the grid is the child's controller.
-func (c *child) ownedBy(o *owner) bool {
-	return c.controller != nil && string(c.controller.UID) == o.uid
+func (c *child) ownedBy(o *gridchild.Owner) bool {
+	return c.controller != nil && string(c.controller.UID) == o.UID
 }
 
 // sameAs reports whether the child is as desired, and remembers that it is.
@@ -343,17 +319,17 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 	switch {
 	case live.legacy:
 		return false
-	case m.same.desired == d.digest:
+	case m.same.desired == d.Digest:
 		return m.same.owned == live.owned
 	case live.tree != nil:
 		if !live.is(d) {
 			return false
 		}
 		d.shape.learn(live)
-	case live.applied != d.digest || !d.shape.fits(live):
+	case live.applied != d.Digest || !d.shape.fits(live):
 		return false
 	}
-	m.same.desired, m.same.owned = d.digest, live.owned
+	m.same.desired, m.same.owned = d.Digest, live.owned
 	return true
 }
 
@@ -367,36 +343,10 @@ func older(a, b string) bool {
 func (c *cluster) explain(k kind, name string, err error) error {
 	reason := v1.ReasonSyncFailed
 	switch {
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err), isDecodingFailure(err):
+	case gridchild.Refused(err):
 		reason = v1.ReasonRejected
 	case apierrors.IsConflict(err):
-		return failf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.Child.Kind, name, shorten(err.Error()))
+		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
-	return &gridError{reason, shorten(err.Error())}
-}
-
-var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
-
-// isDecodingFailure recognises what the API server says of a template that does not fit its types: an
-// internal error, of which only the words tell.
-func isDecodingFailure(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	s := status.Status()
-	return s.Code == http.StatusInternalServerError && typingError.MatchString(s.Message)
-}
-
-// shorten makes a line of limited length of a text.
-func shorten(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) <= longestMessage {
-		return text
-	}
-	cut := longestMessage
-	for cut > 0 && text[cut]&0xC0 == 0x80 { // not within a character
-		cut--
-	}
-	return text[:cut] + "…"
+	return &gridchild.Error{Reason: reason, Message: gridchild.Shorten(err.Error())}
 }

@@ -1,7 +1,7 @@
 // Package gridcontroller turns grids into one workload per unit, or one closed-loop Service, and keeps them so.
 //
 // A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) is desired state, computed from the grid
-// and the unit alone (desired.go), and applied with server-side apply under one field manager. What the manager
+// and the unit alone (pkg/gridchild), and applied with server-side apply under one field manager. What the manager
 // owns of the live child is read from its managedFields (owned.go) and compared with what is desired; if they
 // are the same nothing is written. So drift in what the grid says is reverted, and what others own stays.
 //

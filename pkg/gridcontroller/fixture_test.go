@@ -29,6 +29,11 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
+// raw is a template.
+func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
+
+const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+
 const namespace = "shop"
 
 // fixture is an API server of sorts with one reconciler per kind of grid. The end-to-end tests have a real one;

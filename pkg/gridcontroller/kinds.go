@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 // kind is a kind of grid, with how the progress of its children is read.
@@ -33,7 +34,7 @@ type progress struct {
 	// serves: there are pods enough to serve, be they new or old.
 	serves bool
 	// stuck is why the child's controller says that it cannot go on; without a reason it does not say so.
-	stuck gridError
+	stuck gridchild.Error
 }
 
 func integer(object map[string]any, fields ...string) int64 {
@@ -72,8 +73,8 @@ func deploymentProgress(spec, status map[string]any) progress {
 			p.serves = true
 		// What keeps pods from being made says more than that there was no progress.
 		case c["type"] == "ReplicaFailure" && c["status"] == "True",
-			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" && p.stuck.reason == "":
-			p.stuck = gridError{reason, shorten(message)}
+			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" && p.stuck.Reason == "":
+			p.stuck = gridchild.Error{Reason: reason, Message: gridchild.Shorten(message)}
 		}
 	}
 	return p

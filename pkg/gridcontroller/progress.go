@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
@@ -58,8 +59,8 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 	deadline := time.Duration(ptr.Deref(spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
 	over := m.progressAt.Add(deadline)
 	switch {
-	case live != nil && live.observed && live.progress.stuck.reason != "":
-		state.Phase, state.Reason, state.Message = v1.UnitStalled, live.progress.stuck.reason, live.progress.stuck.message
+	case live != nil && live.observed && live.progress.stuck.Reason != "":
+		state.Phase, state.Reason, state.Message = v1.UnitStalled, live.progress.stuck.Reason, live.progress.stuck.Message
 	case !now.Before(over):
 		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
 		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated", deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
@@ -69,10 +70,10 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 }
 
 // explainStalled adds to the first few units that make no progress what is the matter with their pods.
-func (r *workloadReconciler) explainStalled(ctx context.Context, o *owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass) {
+func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	t := &templates{spec: spec, decoded: map[string]map[string]any{}}
+	t := gridchild.NewTemplates(spec)
 	explained := 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
 		state := p.states[unit]
@@ -94,7 +95,7 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *owner, spec 
 		}
 		p.lookAgain(memory.podAt.Add(podPause))
 		if memory.pod != "" {
-			state.Message = shorten(state.Message + "; " + memory.pod)
+			state.Message = gridchild.Shorten(state.Message + "; " + memory.pod)
 			p.states[unit] = state
 		}
 	}
@@ -102,8 +103,8 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *owner, spec 
 
 // podIn says what is the matter with a pod of a unit; nothing if none is found. Pods that were not started yet come
 // first; they are few. Of those that run, the API server finds the ones on a node quickly.
-func (r *workloadReconciler) podIn(ctx context.Context, o *owner, t *templates, unit string) (string, error) {
-	template, err := t.of(unit)
+func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string) (string, error) {
+	template, err := t.Of(unit)
 	if err != nil {
 		return "", err
 	}
@@ -112,17 +113,17 @@ func (r *workloadReconciler) podIn(ctx context.Context, o *owner, t *templates, 
 		return "", err
 	}
 	looks := []fields.Selector{fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))}
-	for _, node := range r.units.nodesIn(o.key, unit, nodesAtOnce) {
+	for _, node := range r.units.nodesIn(o.Key, unit, nodesAtOnce) {
 		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node))
 	}
 	for _, look := range looks {
 		pods := &corev1.PodList{}
-		err := r.live.List(ctx, pods, client.InNamespace(o.namespace), client.MatchingLabelsSelector{Selector: selector},
+		err := r.live.List(ctx, pods, client.InNamespace(o.Namespace), client.MatchingLabelsSelector{Selector: selector},
 			client.MatchingFieldsSelector{Selector: look}, client.Limit(podsAtOnce))
 		if err != nil {
 			return "", fmt.Errorf("asking for pods: %w", err)
 		}
-		if problem := gridview.FirstPodProblem(pods.Items, o.key, unit); problem != "" {
+		if problem := gridview.FirstPodProblem(pods.Items, o.Key, unit); problem != "" {
 			return problem, nil
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 const (
@@ -73,13 +74,13 @@ type vanished struct {
 func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []vanished {
 	var all []vanished
 	for _, name := range slices.Sorted(maps.Keys(a.children)) {
-		if _, wanted := a.units[name]; wanted {
+		if _, wanted := a.Units[name]; wanted {
 			continue
 		}
 		live := a.children[name]
-		if _, wanted := a.names[live.unit]; wanted {
+		if _, wanted := a.ByUnit[live.unit]; wanted {
 			// The unit has another child. Which of the two is superfluous is for a person to say.
-			klog.FromContext(ctx).V(2).Info("A unit has two children", "unit", live.unit, "child", name, "kept", a.names[live.unit])
+			klog.FromContext(ctx).V(2).Info("A unit has two children", "unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
 			continue
 		}
 		all = append(all, vanished{live.unit, live})
@@ -88,7 +89,7 @@ func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []va
 }
 
 // removeVanished deletes the children of units without nodes after the grace time, unless they are too many at once.
-func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object, o *owner, a *assignment, m *gridMemory, p *pass) {
+func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object, o *gridchild.Owner, a *assignment, m *gridMemory, p *pass) {
 	spec, status := v1.Workload(grid)
 	rules, now := r.removalOf(spec), r.clock.Now()
 	gone := r.vanishedOf(ctx, a)
@@ -108,7 +109,7 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 			waiting = append(waiting, v.unit)
 		}
 	}
-	limit := rules.limit(len(a.names) + len(gone))
+	limit := rules.limit(len(a.ByUnit) + len(gone))
 	held := len(waiting) > 0 && len(waiting)+len(m.removed) > limit
 	if held && grid.GetAnnotations()[v1.AnnotationApproveRemoval] == token(waiting) {
 		held = false
@@ -117,8 +118,8 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 		}
 	}
 	if held {
-		p.held = failf(v1.ReasonMassRemoval, "%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss of all of them stay; "+
-			"if they are to be removed, annotate the grid with %s=%s", len(waiting), nameSome(waiting), limit, len(a.names)+len(gone), window, r.Child.Kind, v1.AnnotationApproveRemoval, token(waiting))
+		p.held = gridchild.Errorf(v1.ReasonMassRemoval, "%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss of all of them stay; "+
+			"if they are to be removed, annotate the grid with %s=%s", len(waiting), nameSome(waiting), limit, len(a.ByUnit)+len(gone), window, r.Child.Kind, v1.AnnotationApproveRemoval, token(waiting))
 	}
 	for _, v := range gone {
 		if rules.retain {
@@ -152,7 +153,7 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 			p.lookAgain(now)
 		default:
 			if err := r.removeUnit(ctx, o, v); err != nil {
-				state.Reason, state.Message = v1.ReasonSyncFailed, shorten(err.Error())
+				state.Reason, state.Message = v1.ReasonSyncFailed, gridchild.Shorten(err.Error())
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
 				p.removed = append(p.removed, v.unit)
@@ -167,13 +168,13 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 // removeUnit deletes the child of a unit that has had no node for the grace time. What is known of the nodes comes from
 // a watch, which may have fallen silent, or come from a server that had lost its data: before a site is taken down, the
 // API server is asked.
-func (r *workloadReconciler) removeUnit(ctx context.Context, o *owner, v vanished) error {
+func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner, v vanished) error {
 	units := []string{v.unit}
-	if named := strings.TrimPrefix(v.live.name, o.name+"-"); named != v.unit {
+	if named := strings.TrimPrefix(v.live.name, o.Name+"-"); named != v.unit {
 		units = append(units, named) // the label that names the unit may have been changed
 	}
 	for _, unit := range units {
-		node, err := r.nodeIn(ctx, o.key, unit)
+		node, err := r.nodeIn(ctx, o.Key, unit)
 		if err != nil {
 			return fmt.Errorf("before %s %s is removed: %w", r.Child.Kind, v.live.name, err)
 		}
@@ -181,7 +182,7 @@ func (r *workloadReconciler) removeUnit(ctx context.Context, o *owner, v vanishe
 			return fmt.Errorf("%s %s is not removed: node %s is in the unit, and the watch of nodes has not told so yet", r.Child.Kind, v.live.name, node)
 		}
 	}
-	return r.remove(ctx, r.kind, o.namespace, v.live)
+	return r.remove(ctx, r.kind, o.Namespace, v.live)
 }
 
 // holdKey reports whether the spec's gridUniqKey is another one than the workloads follow, and the change would move or
@@ -216,7 +217,7 @@ func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child,
 		}
 		return false
 	}
-	p.held = failf(v1.ReasonMassRemoval, "spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d may go without an approval, so nothing is changed; "+
+	p.held = gridchild.Errorf(v1.ReasonMassRemoval, "spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d may go without an approval, so nothing is changed; "+
 		"if that is meant, annotate the grid with %s=%s", follows, spec.GridUniqKey, r.Child.Kind, len(units), nameSome(units), limit, v1.AnnotationApproveRemoval, approval)
 	for _, live := range children {
 		p.states[live.unit] = unitState("", result{child: live})

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 // serviceReconciler reconciles ServiceGrids.
@@ -28,7 +29,7 @@ type serviceReconciler struct {
 type serviceMemory struct {
 	childMemory
 	uid    types.UID
-	told   gridError
+	told   gridchild.Error
 	status statusMemory
 }
 
@@ -76,17 +77,17 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	}
 	f := figures{units: len(units)}
 	if outcome.err != nil {
-		p := tellable(outcome.err)
+		p := gridchild.Tellable(outcome.err)
 		f.failed = 1
-		if p.reason == v1.ReasonNameConflict {
+		if p.Reason == v1.ReasonNameConflict {
 			f.conflicts = 1
 		}
 		if m.told != p {
 			m.told = p
-			r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.reason, "Sync", "%s", p.message)
+			r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.Reason, "Sync", "%s", p.Message)
 		}
 	} else {
-		m.told = gridError{}
+		m.told = gridchild.Error{}
 		f.ready = len(units)
 	}
 	r.gauges.set(services.Kind, request.NamespacedName, f)
@@ -112,21 +113,21 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 }
 
 func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGrid, m *serviceMemory) result {
-	if p := checkKey(grid.Spec.GridUniqKey); p != nil {
+	if p := gridchild.CheckKey(grid.Spec.GridUniqKey); p != nil {
 		return result{err: p}
 	}
 	if err := r.limits.check(grid.Spec.GridUniqKey, 0); err != nil {
 		return result{err: err}
 	}
-	o := newOwner(services.Kind, grid.Spec.GridUniqKey, grid)
-	o.fallback = grid.Spec.FallbackKeys
-	if err := checkFallback(o.fallback); err != nil {
+	o := gridchild.OwnerOf(services.GridKind, grid)
+	if err := gridchild.CheckFallback(o.Fallback); err != nil {
 		return result{err: err}
 	}
-	d, p := serviceChild(o, grid.Spec.Template)
-	if p != nil {
-		return result{err: p}
+	rendered, err := gridchild.OfService(o, grid.Spec.Template)
+	if err != nil {
+		return result{err: err}
 	}
+	d := &desired{rendered, &shape{}}
 	if outcome, done := r.settled(ctx, services, o, d, &m.childMemory); done {
 		return outcome
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 const (
@@ -44,8 +45,8 @@ func unitState(template string, r result) v1.UnitState {
 		}
 	}
 	if r.err != nil {
-		told := tellable(r.err)
-		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.reason, told.message
+		told := gridchild.Tellable(r.err)
+		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.Reason, told.Message
 	}
 	return state
 }
@@ -141,11 +142,11 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	}
 	switch failed := byPhase[v1.UnitFailed]; {
 	case p.held != nil:
-		text := tellable(p.held).message
+		text := gridchild.Tellable(p.held).Message
 		if len(broken) > 0 {
 			text += "; " + describeProblems("failed or stalled", broken, p.states, units)
 		}
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, tellable(p.held).reason, text)
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, gridchild.Tellable(p.held).Reason, text)
 	case len(failed) > 0 && len(stalled) > 0:
 		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
 			describeProblems("failed", failed, p.states, units)+"; "+describeProblems("make no progress", stalled, p.states, units))
@@ -187,7 +188,7 @@ func describeOthers(others map[string]string) string {
 		return ""
 	}
 	units := slices.Sorted(maps.Keys(others))
-	return fmt.Sprintf("; others own fields of the workloads of %s, of the first %s", nameSome(units), shorten(others[units[0]]))
+	return fmt.Sprintf("; others own fields of the workloads of %s, of the first %s", nameSome(units), gridchild.Shorten(others[units[0]]))
 }
 
 // fit leaves out of a status what makes it too large: ready units if there are many, then whatever tells least.
@@ -267,11 +268,11 @@ func isTooLarge(err error) bool {
 
 // stop fills in the conditions of a grid that nothing can be done for.
 func stop(conditions *[]metav1.Condition, generation int64, err error) {
-	p := tellable(err)
+	p := gridchild.Tellable(err)
 	condition := conditionSetter(conditions, generation)
-	condition(v1.ConditionReady, metav1.ConditionFalse, p.reason, p.message)
-	condition(v1.ConditionProgressing, metav1.ConditionFalse, p.reason, p.message)
-	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.reason, p.message)
+	condition(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
+	condition(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
+	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
 func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind string, status metav1.ConditionStatus, reason, message string) {

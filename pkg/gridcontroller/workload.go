@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 const (
@@ -55,9 +56,9 @@ type Limits struct {
 func (l Limits) check(key string, units int) error {
 	switch {
 	case len(l.UnitKeys) > 0 && !slices.Contains(l.UnitKeys, key):
-		return failf(v1.ReasonNotAllowed, "spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s", key, strings.Join(l.UnitKeys, ", "))
+		return gridchild.Errorf(v1.ReasonNotAllowed, "spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s", key, strings.Join(l.UnitKeys, ", "))
 	case l.UnitsPerGrid > 0 && units > l.UnitsPerGrid:
-		return failf(v1.ReasonNotAllowed, "spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; nothing is changed", key, units, l.UnitsPerGrid)
+		return gridchild.Errorf(v1.ReasonNotAllowed, "spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; nothing is changed", key, units, l.UnitsPerGrid)
 	}
 	return nil
 }
@@ -93,8 +94,8 @@ type gridMemory struct {
 	// removed is when units that were removed lately had vanished.
 	removed []time.Time
 	// told are the failures that an event has told, by unit, toldGrid the last one about the grid as a whole.
-	told     map[string]gridError
-	toldGrid gridError
+	told     map[string]gridchild.Error
+	toldGrid gridchild.Error
 	status   statusMemory
 }
 
@@ -118,7 +119,7 @@ func (r *workloadReconciler) remember(name types.NamespacedName, uid types.UID) 
 	}
 	m := r.grids[name]
 	if m == nil || m.uid != uid {
-		m = &gridMemory{uid: uid, children: map[string]*childMemory{}, told: map[string]gridError{}}
+		m = &gridMemory{uid: uid, children: map[string]*childMemory{}, told: map[string]gridchild.Error{}}
 		r.grids[name] = m
 	}
 	return m
@@ -155,7 +156,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		return reconcile.Result{}, fmt.Errorf("%T is no grid", grid)
 	}
 	spec, status := v1.Workload(changed)
-	err := checkKey(spec.GridUniqKey)
+	err := gridchild.CheckKey(spec.GridUniqKey)
 	if err == nil {
 		err = r.limits.check(spec.GridUniqKey, len(r.units.of(spec.GridUniqKey)))
 	}
@@ -236,14 +237,13 @@ func (p *pass) figures() figures {
 
 func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMemory) (*pass, error) {
 	spec, status := v1.Workload(grid)
-	o := newOwner(r.Kind, spec.GridUniqKey, grid)
-	o.unitLabel = spec.UnitLabel
+	o := gridchild.OwnerOf(r.GridKind, grid)
 	children, err := r.of(ctx, r.kind, o)
 	if err != nil {
 		return nil, err
 	}
-	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, o.labels) {
-		m.generation, m.labels, m.desired, m.templates = grid.GetGeneration(), o.labels, map[string]string{}, map[string]*templateMemory{}
+	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, o.Labels) {
+		m.generation, m.labels, m.desired, m.templates = grid.GetGeneration(), o.Labels, map[string]string{}, map[string]*templateMemory{}
 	}
 	p := &pass{
 		states: map[string]v1.UnitState{}, others: map[string]string{}, serving: map[string]bool{},
@@ -253,8 +253,8 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		return p, nil
 	}
 	units := r.units.of(spec.GridUniqKey)
-	a := r.assign(o.name, units, children, m)
-	results := r.syncUnits(ctx, o, &templates{spec: spec, decoded: map[string]map[string]any{}}, units, a, m, p)
+	a := r.assign(o.Name, units, children, m)
+	results := r.syncUnits(ctx, o, gridchild.NewTemplates(spec), units, a, m, p)
 	lost := r.units.unreachable(spec.GridUniqKey)
 	for _, unit := range units {
 		result := results[unit]
@@ -262,7 +262,7 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 			// Whatever is wrong now, what was made before goes on.
 			result.child = a.child(unit)
 		}
-		state := unitState(templateName(spec, unit), result)
+		state := unitState(gridchild.TemplateName(spec, unit), result)
 		r.followProgress(&state, result.child, m.children[unit], status.States[unit], lost[unit], spec, p)
 		p.states[unit] = state
 		p.lookAgain(result.again)
@@ -304,7 +304,7 @@ type due struct {
 // syncUnits syncs the children of all units: those that the cache and the memory settle one after the other, the rest
 // at the same time, as many as fit into one pass. A template that the API server has not taken yet is tried on one unit
 // before all others.
-func (r *workloadReconciler) syncUnits(ctx context.Context, o *owner, t *templates, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
+func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
 	results := make(map[string]result, len(units))
 	pending := map[string][]due{}
 	for _, unit := range units {
@@ -321,21 +321,21 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *owner, t *templat
 			results[unit] = result{child: live}
 			continue
 		}
-		if _, ok := a.clashes[unit]; ok {
-			results[unit] = result{err: a.clash(r.kind, o.name, unit)}
+		if err := a.Clash(unit); err != nil {
+			results[unit] = result{err: err}
 			continue
 		}
-		d, err := r.desire(o, t, unit, a.names[unit], m)
+		d, err := r.desire(o, t, unit, a.ByUnit[unit], m)
 		if err != nil {
 			results[unit] = result{err: err}
 			continue
 		}
-		m.desired[unit] = d.digest
+		m.desired[unit] = d.Digest
 		if result, done := r.settled(ctx, r.kind, o, d, memory); done {
 			results[unit] = result
 			continue
 		}
-		name := templateName(t.spec, unit)
+		name := t.Name(unit)
 		pending[name] = append(pending[name], due{unit, d, memory})
 	}
 	budget := perPass
@@ -346,7 +346,7 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *owner, t *templat
 }
 
 // syncTemplate syncs children of one template.
-func (r *workloadReconciler) syncTemplate(ctx context.Context, o *owner, t *templateMemory, all []due, budget *int, p *pass, results map[string]result) {
+func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owner, t *templateMemory, all []due, budget *int, p *pass, results map[string]result) {
 	now := r.clock.Now()
 	refuse := func(some []due) {
 		for _, d := range some {
@@ -354,7 +354,7 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *owner, t *temp
 				results[d.unit] = result{err: t.refused, again: t.retryAt}
 				continue
 			}
-			results[d.unit] = result{err: failf(v1.ReasonRejected, "not tried, for the API server has refused this template for unit %s: %s", t.by, tellable(t.refused).message), again: t.retryAt}
+			results[d.unit] = result{err: gridchild.Errorf(v1.ReasonRejected, "not tried, for the API server has refused this template for unit %s: %s", t.by, gridchild.Tellable(t.refused).Message), again: t.retryAt}
 		}
 	}
 	if t.refused != nil && now.Before(t.retryAt) {
@@ -415,37 +415,36 @@ func (t *templateMemory) learn(unit string, outcome result, now time.Time) {
 	switch {
 	case outcome.err == nil && outcome.again.IsZero():
 		t.proven, t.refused, t.turn = true, nil, 0
-	case outcome.err != nil && tellable(outcome.err).reason == v1.ReasonRejected:
+	case outcome.err != nil && gridchild.Tellable(outcome.err).Reason == v1.ReasonRejected:
 		t.refused, t.by = outcome.err, unit
 		t.retryAt = now.Add(min(firstRetry<<min(t.turn, 10), lastRetry))
 	}
 }
 
 // syncOne syncs a child. If its name is taken by another grid it gets the other one.
-func (r *workloadReconciler) syncOne(ctx context.Context, o *owner, d due) result {
+func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d due) result {
 	outcome := r.sync(ctx, r.kind, o, d.desired, d.memory)
-	if errors.Is(outcome.err, errTaken) && d.desired.object.GetName() != r.AlternativeChildName(o.name, d.unit) {
+	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.Object.GetName() != r.AlternativeChildName(o.Name, d.unit) {
 		d.memory.taken = true
 		outcome = result{again: r.clock.Now()}
 	}
 	return outcome
 }
 
-func (r *workloadReconciler) desire(o *owner, t *templates, unit, name string, m *gridMemory) (*desired, error) {
-	template, err := t.of(unit)
+func (r *workloadReconciler) desire(o *gridchild.Owner, t *gridchild.Templates, unit, name string, m *gridMemory) (*desired, error) {
+	template, err := t.Of(unit)
 	if err != nil {
 		return nil, err
 	}
-	d, err := workloadChild(o, r.kind, unit, name, template)
+	rendered, err := gridchild.OfUnit(o, r.GridKind, unit, name, template)
 	if err != nil {
 		return nil, err
 	}
-	of := templateName(t.spec, unit)
+	of := t.Name(unit)
 	if m.templates[of] == nil {
-		m.templates[of] = &templateMemory{shape: d.shape}
+		m.templates[of] = &templateMemory{shape: &shape{}}
 	}
-	d.shape = m.templates[of].shape
-	return d, nil
+	return &desired{rendered, m.templates[of].shape}, nil
 }
 
 // deleteUnusedTemplates does what autoDeleteUnusedTemplate asks for.
@@ -454,7 +453,7 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 	if !spec.AutoDeleteUnusedTemplate {
 		return false, nil
 	}
-	unused := unusedTemplates(spec)
+	unused := gridchild.UnusedTemplates(spec)
 	if len(unused) == 0 {
 		return false, nil
 	}
@@ -503,19 +502,19 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	case p.held != nil:
 		r.tellGrid(grid, m, p.held)
 	case len(p.states) == 0:
-		r.tellGrid(grid, m, failf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss", key, r.Child.Kind))
+		r.tellGrid(grid, m, gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss", key, r.Child.Kind))
 	default:
-		m.toldGrid = gridError{}
+		m.toldGrid = gridchild.Error{}
 	}
 	// Failures that are new, or have become others, the same ones together.
-	fresh := map[gridError][]string{}
+	fresh := map[gridchild.Error][]string{}
 	for unit, state := range p.states {
 		if state.Phase != v1.UnitFailed && state.Phase != v1.UnitStalled {
 			delete(m.told, unit)
 			continue
 		}
 		prefix := grid.GetName() + "-"
-		failure := gridError{state.Reason, strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
+		failure := gridchild.Error{Reason: state.Reason, Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
 		if m.told[unit] != failure {
 			m.told[unit] = failure
 			fresh[failure] = append(fresh[failure], unit)
@@ -523,19 +522,19 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	}
 	for failure, units := range fresh {
 		slices.Sort(units)
-		message := failure.message
+		message := failure.Message
 		if len(units) == 1 {
 			message = p.states[units[0]].Message
 		}
-		event(corev1.EventTypeWarning, failure.reason, "Sync", "%s: %s", nameSome(units), message)
+		event(corev1.EventTypeWarning, failure.Reason, "Sync", "%s: %s", nameSome(units), message)
 	}
 }
 
 // tellGrid records an event about the grid as a whole, once.
 func (r *workloadReconciler) tellGrid(grid v1.Object, m *gridMemory, err error) {
-	if p := tellable(err); m.toldGrid != p {
+	if p := gridchild.Tellable(err); m.toldGrid != p {
 		m.toldGrid = p
-		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.reason, "Sync", "%s", p.message)
+		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.Reason, "Sync", "%s", p.Message)
 	}
 }
 

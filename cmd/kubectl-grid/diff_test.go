@@ -1,0 +1,138 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+)
+
+// dryRuns is an API server without grids and workloads, that answers a dry run with what it was sent, and refuses what
+// has refused in its path.
+type dryRuns struct {
+	server
+	refused string
+
+	mu sync.Mutex // guards all below
+	// asked are the dry runs, kept the requests that would have changed something.
+	asked, kept []string
+}
+
+func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		_, list := s.objects[r.URL.Path]
+		if !list && (strings.Contains(r.URL.Path, "grids/") || strings.Contains(r.URL.Path, "/deployments/")) {
+			answer(w, http.StatusNotFound, status(http.StatusNotFound, metav1.StatusReasonNotFound, "not found", filepath.Base(r.URL.Path)))
+			return
+		}
+		s.server.ServeHTTP(w, r)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	request := r.Method + " " + r.URL.Path
+	if r.URL.Query().Get("dryRun") != metav1.DryRunAll {
+		s.kept = append(s.kept, request)
+	}
+	s.asked = append(s.asked, request)
+	if s.refused != "" && strings.Contains(r.URL.Path, s.refused) {
+		answer(w, http.StatusUnprocessableEntity, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "it says no", filepath.Base(r.URL.Path)))
+		return
+	}
+	u := &unstructured.Unstructured{}
+	if err := json.NewDecoder(r.Body).Decode(&u.Object); err != nil {
+		panic(err) // a request of the client's
+	}
+	u.SetUID("made-up")
+	answer(w, http.StatusOK, u.Object)
+}
+
+func status(code int32, reason metav1.StatusReason, message, name string) *metav1.Status {
+	return &metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason, Message: message,
+		Details: &metav1.StatusDetails{Name: name},
+	}
+}
+
+const echoGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: echo}, spec: {gridUniqKey: zone1,
+ templates: {west: small}, templatePool: {small: {selector: {}}}, template: {selector: {matchLabels: {app: x}}}}}`
+
+// TestDiff: every request that could change something is a dry run; the exit codes are as documented.
+func TestDiff(t *testing.T) {
+	for _, test := range []struct {
+		name, manifests, refused string
+		args                     []string
+		code                     int
+		says                     []string
+	}{
+		{"new grid", echoGrid, "", nil, exitDifferences, []string{
+			"# DeploymentGrid shop/echo, template default, unit east\n", "# DeploymentGrid shop/echo, template small, unit west\n", "+        zone1: east\n",
+		}},
+		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"unit west\n# REFUSED: it says no\n", "+  name: echo-east\n"}},
+		{"refused grid", echoGrid, "deploymentgrids", nil, exitProblems, []string{"# DeploymentGrid shop/echo\n# REFUSED: it says no\n"}},
+		{"template that is missing", strings.Replace(echoGrid, "small: {selector: {}}", "", 1), "", nil, exitProblems, []string{
+			`unit west` + "\n" + `# REFUSED: there is no template "small" in spec.templatePool, and spec.templates.west names it`,
+		}},
+		{"no units", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0, []string{"# no node has the label rack, so there are no units\n"}},
+		{"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage, []string{"error: there is no grid in "}},
+		{"another namespace", strings.Replace(echoGrid, "name: echo", "name: echo, namespace: mall", 1), "", []string{"-n", "shop"}, flags.ExitUsage, []string{"is of namespace mall, and --namespace says shop"}},
+	} {
+		file := filepath.Join(t.TempDir(), "grids.yaml")
+		if err := os.WriteFile(file, []byte(test.manifests), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := &dryRuns{refused: test.refused, server: server{objects: map[string]runtime.Object{
+			"/api/v1/nodes": shop().objects["/api/v1/nodes"],
+			"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
+		}}}
+		api := httptest.NewServer(s)
+		t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+		o := callBare(t, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
+		api.Close()
+		for _, says := range test.says {
+			if !strings.Contains(o.stdout+o.stderr, says) {
+				t.Errorf("%s: it does not say %q", test.name, says)
+			}
+		}
+		if o.code != test.code || len(s.kept) > 0 {
+			t.Errorf("%s: got %d, and these requests were no dry runs: %q", test.name, o.code, s.kept)
+		}
+		if t.Failed() {
+			t.Fatalf("%s: %s%s%s", test.name, o.stdout, o.stderr, fmt.Sprint(s.asked))
+		}
+	}
+}
+
+// TestDiffProgram: another program compares, if the user names one; its failure is no difference.
+func TestDiffProgram(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "grids.yaml")
+	if err := os.WriteFile(file, []byte(echoGrid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &dryRuns{server: server{objects: map[string]runtime.Object{
+		"/api/v1/nodes": shop().objects["/api/v1/nodes"],
+		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
+	}}}
+	api := httptest.NewServer(s)
+	defer api.Close()
+	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv(externalDiff, "echo compare")
+	if o := callBare(t, "diff", "-f", file); o.code != exitDifferences || !strings.Contains(o.stdout, "compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
+		t.Errorf("got %+v", o)
+	}
+	t.Setenv(externalDiff, "/nonexistent")
+	if o := callBare(t, "diff", "-f", file); o.code != flags.ExitUsage || !strings.Contains(o.stderr, "comparing with /nonexistent") {
+		t.Errorf("got %+v", o)
+	}
+}

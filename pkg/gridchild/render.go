@@ -1,0 +1,324 @@
+package gridchild
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Child is a child as it should be: what is applied, and nothing else.
+type Child struct {
+	Object *unstructured.Unstructured
+	// Digest is equal for equal objects. An annotation of the object has it too, where it is found again.
+	Digest string
+}
+
+// CheckKey says why a gridUniqKey cannot be one. The CRD refuses such keys; a CRD that someone else installed
+// may not.
+func CheckKey(key string) error {
+	if key == "" {
+		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
+	}
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s", key, problems[0])
+	}
+	return nil
+}
+
+// CheckFallback says why fallbackKeys cannot be what they are. The CRD refuses them too.
+func CheckFallback(keys []string) error {
+	for i, key := range keys {
+		switch {
+		case key == topology.Any && i < len(keys)-1:
+			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q must be the last one", key)
+		case key == topology.Any:
+		case len(validation.IsQualifiedName(key)) > 0:
+			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s", key, validation.IsQualifiedName(key)[0])
+		}
+	}
+	return nil
+}
+
+// TemplateName is the name of the template that a unit gets; empty for spec.template.
+func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
+	name, ok := spec.Templates[unit]
+	if !ok {
+		name = spec.DefaultTemplateName
+	}
+	if name == v1.DefaultTemplate {
+		return ""
+	}
+	return string(name)
+}
+
+// UnusedTemplates are the templates of the pool that no unit can get.
+func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
+	used := map[string]bool{string(spec.DefaultTemplateName): true}
+	for _, name := range spec.Templates {
+		used[string(name)] = true
+	}
+	var unused []string
+	for name := range spec.TemplatePool {
+		if !used[name] {
+			unused = append(unused, name)
+		}
+	}
+	return unused
+}
+
+// Templates are a grid's templates, decoded once for all units.
+type Templates struct {
+	spec    *v1.WorkloadGridSpec
+	decoded map[string]map[string]any
+}
+
+// NewTemplates reads the templates of a grid's spec.
+func NewTemplates(spec *v1.WorkloadGridSpec) *Templates {
+	return &Templates{spec: spec, decoded: map[string]map[string]any{}}
+}
+
+// Name is the name of the template that a unit gets; empty for spec.template.
+func (t *Templates) Name(unit string) string { return TemplateName(t.spec, unit) }
+
+// Of returns a copy of the template that a unit gets, for the caller to change.
+func (t *Templates) Of(unit string) (map[string]any, error) {
+	name := TemplateName(t.spec, unit)
+	if spec, ok := t.decoded[name]; ok {
+		return runtime.DeepCopyJSON(spec), nil
+	}
+	template, where := t.spec.Template, "spec.template"
+	if name != "" {
+		var ok bool
+		where = "spec.templatePool." + name
+		if template, ok = t.spec.TemplatePool[name]; !ok {
+			by := "spec.defaultTemplateName names it"
+			if _, ok := t.spec.Templates[unit]; ok {
+				by = "spec.templates." + unit + " names it"
+			}
+			return nil, Errorf(v1.ReasonTemplateNotFound, "there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
+		}
+	}
+	spec, p := decodeTemplate(template, where)
+	if p != nil {
+		return nil, p
+	}
+	t.decoded[name] = spec
+	return runtime.DeepCopyJSON(spec), nil
+}
+
+func decodeTemplate(template v1.Template, where string) (map[string]any, error) {
+	if template.IsZero() {
+		return nil, Errorf(v1.ReasonTemplateNotFound, "there is no %s; write one", where)
+	}
+	var spec map[string]any
+	if err := utiljson.Unmarshal(template.Raw, &spec); err != nil || spec == nil {
+		return nil, Errorf(v1.ReasonInvalidTemplate, "%s is not an object", where)
+	}
+	return spec, nil
+}
+
+// Owner is what children need of their grid.
+type Owner struct {
+	Kind            string
+	Name, Namespace string
+	UID             string
+	// Key is the grid's gridUniqKey.
+	Key string
+	// Fallback are a ServiceGrid's further keys.
+	Fallback []string
+	// UnitLabel: the unit is a label of the pods too, and in their selector.
+	UnitLabel           bool
+	Labels, Annotations map[string]string
+}
+
+// OwnerOf reads a grid.
+func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
+	o := &Owner{
+		Kind: k.Kind, Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: string(grid.GetUID()),
+		Labels: grid.GetLabels(), Annotations: grid.GetAnnotations(),
+	}
+	if services, ok := grid.(*v1.ServiceGrid); ok {
+		o.Key, o.Fallback = services.Spec.GridUniqKey, services.Spec.FallbackKeys
+		return o
+	}
+	spec, _ := v1.Workload(grid)
+	o.Key, o.UnitLabel = spec.GridUniqKey, spec.UnitLabel
+	return o
+}
+
+// reference is the controller's reference to the grid.
+func (o *Owner) reference() map[string]any {
+	return map[string]any{
+		"apiVersion": v1.GroupVersion.String(), "kind": o.Kind, "name": o.Name, "uid": o.UID,
+		"controller": true, "blockOwnerDeletion": true,
+	}
+}
+
+// OfUnit renders the child of one unit. The template is the caller's copy, and becomes part of the result.
+func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any) (*Child, error) {
+	if err := checkName(o, k, name, unit); err != nil {
+		return nil, err
+	}
+	selector, err := nodeSelector(template)
+	if err != nil {
+		return nil, err
+	}
+	selector[o.Key] = unit
+	if o.UnitLabel {
+		for _, path := range [][]string{{"selector", "matchLabels"}, {"template", "metadata", "labels"}} {
+			labels, err := object(template, path...)
+			if err != nil {
+				return nil, err
+			}
+			labels[v1.LabelGridUnit] = unit
+		}
+	}
+	return newChild(o, k, name, unit, nil, template)
+}
+
+// object returns what is at a path of a template, which it makes if it is missing.
+func object(template map[string]any, path ...string) (map[string]any, error) {
+	at := "template"
+	inner := template
+	for _, field := range path {
+		at += "." + field
+		value, ok := inner[field]
+		if !ok || value == nil {
+			value = map[string]any{}
+			inner[field] = value
+		}
+		object, ok := value.(map[string]any)
+		if !ok {
+			return nil, Errorf(v1.ReasonInvalidTemplate, "%s is not an object but %v; the unit cannot be written into it", at, value)
+		}
+		inner = object
+	}
+	return inner, nil
+}
+
+// nodeSelector returns spec.template.spec.nodeSelector, which it makes if it is missing.
+func nodeSelector(template map[string]any) (map[string]any, error) {
+	const at = "template.template.spec.nodeSelector"
+	inner, err := object(template, "template", "spec", "nodeSelector")
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range inner {
+		text, ok := value.(string)
+		switch {
+		case !ok:
+			return nil, Errorf(v1.ReasonInvalidTemplate, "%s.%s is not a string but %v; quote it", at, key, value)
+		case len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(text)) > 0:
+			return nil, Errorf(v1.ReasonInvalidTemplate, "%s: %s: %s cannot be the label of a node", at, key, text)
+		}
+	}
+	return inner, nil
+}
+
+// OfService renders the Service of a ServiceGrid.
+func OfService(o *Owner, template v1.Template) (*Child, error) {
+	name := o.Name + v1.ServiceSuffix
+	if p := checkName(o, v1.ServiceGridKind, name, ""); p != nil {
+		return nil, p
+	}
+	spec, p := decodeTemplate(template, "spec.template")
+	if p != nil {
+		return nil, p
+	}
+	keys, err := json.Marshal(append([]string{o.Key}, o.Fallback...))
+	if err != nil {
+		return nil, Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey: %v", err)
+	}
+	annotations := map[string]string{v1.AnnotationTopologyKeys: string(keys)}
+	for key, value := range o.Annotations {
+		switch key {
+		case corev1.LastAppliedConfigAnnotation: // kubectl's note of what was applied to the grid says nothing of the Service
+		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval:
+		default:
+			annotations[key] = value
+		}
+	}
+	return newChild(o, v1.ServiceGridKind, name, "", annotations, spec)
+}
+
+func checkName(o *Owner, k v1.GridKind, name, unit string) error {
+	// A grid's name becomes the value of a label.
+	if problems := validation.IsValidLabelValue(o.Name); len(problems) > 0 {
+		return Errorf(v1.ReasonInvalidName, "the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
+	}
+	why := k.CheckName(name)
+	if why == "" {
+		return nil
+	}
+	if unit == "" {
+		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name", name, k.Child.Kind, why)
+	}
+	return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
+		name, k.Child.Kind, why, o.Key, unit)
+}
+
+// newChild puts a child together.
+func newChild(o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any) (*Child, error) {
+	labels := maps.Clone(o.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[v1.LabelGridSelector] = o.Name
+	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
+	delete(labels, v1.LabelGridUnit)
+	if unit != "" {
+		labels[v1.LabelGridUnit] = unit // the value of a label of a node
+	}
+	if labels[v1.LabelGridUniqKey] != o.Key {
+		annotations = maps.Clone(annotations)
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[v1.AnnotationGridUniqKey] = o.Key
+	}
+	metadata := map[string]any{
+		"name": name, "namespace": o.Namespace,
+		"labels":          anyMap(labels),
+		"ownerReferences": []any{o.reference()},
+	}
+	if len(annotations) > 0 {
+		metadata["annotations"] = anyMap(annotations)
+	}
+	content := map[string]any{"metadata": metadata, "spec": spec}
+	content["apiVersion"], content["kind"] = k.Child.ToAPIVersionAndKind()
+	digest, err := digestOf(content)
+	if err != nil {
+		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
+	}
+	marked := anyMap(annotations)
+	marked[v1.AnnotationAppliedDigest] = digest
+	metadata["annotations"] = marked
+	return &Child{&unstructured.Unstructured{Object: content}, digest}, nil
+}
+
+func anyMap(in map[string]string) map[string]any {
+	out := make(map[string]any, len(in))
+	for key, value := range in {
+		out[key] = value
+	}
+	return out
+}
+
+func digestOf(value any) (string, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16]), nil
+}

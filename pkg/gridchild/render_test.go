@@ -1,0 +1,231 @@
+package gridchild
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// raw is a template.
+func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
+
+const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+
+func demoOwner() *Owner {
+	return &Owner{Kind: "DeploymentGrid", Name: "demo", Namespace: "shop", UID: "u1", Key: "zone1", Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"note": "y"}}
+}
+
+func desire(t *testing.T, o *Owner, template, unit string) *Child {
+	t.Helper()
+	decoded, p := decodeTemplate(raw(template), "spec.template")
+	if p != nil {
+		t.Fatal(p)
+	}
+	d, p := OfUnit(o, v1.DeploymentGridKind, unit, o.Name+"-"+unit, decoded)
+	if p != nil {
+		t.Fatal(p)
+	}
+	return d
+}
+
+func TestWorkloadChild(t *testing.T) {
+	d := desire(t, demoOwner(), plain, "east")
+	want := `{"apiVersion":"apps/v1","kind":"Deployment",
+		"metadata":{"name":"demo-east","namespace":"shop",
+			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1","superedge.io/grid-unit":"east"},
+			"annotations":{"superedge.io/applied-digest":"` + d.Digest + `"},
+			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1","controller":true,"blockOwnerDeletion":true}]},
+		"spec":{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},
+			"spec":{"nodeSelector":{"zone1":"east"},"containers":[{"name":"c","image":"i"}]}}}}`
+	var expected map[string]any
+	if err := json.Unmarshal([]byte(want), &expected); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(expected, d.Object.Object); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestNothingIsSharedBetweenUnits: with a nodeSelector of the user's, SuperEdge's controller put all units' pods
+// into the last unit, and wrote the children's labels into the grid's.
+func TestNothingIsSharedBetweenUnits(t *testing.T) {
+	const template = `{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}}`
+	o := demoOwner()
+	spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}
+	templates := NewTemplates(spec)
+	children := map[string]*Child{}
+	for _, unit := range []string{"east", "west", "north"} {
+		decoded, p := templates.Of(unit)
+		if p != nil {
+			t.Fatal(p)
+		}
+		if children[unit], p = OfUnit(o, v1.DeploymentGridKind, unit, o.Name+"-"+unit, decoded); p != nil {
+			t.Fatal(p)
+		}
+	}
+	for unit, d := range children {
+		got, _, err := unstructured.NestedStringMap(d.Object.Object, "spec", "template", "spec", "nodeSelector")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]string{"disk": "ssd", "zone1": unit}; !maps.Equal(got, want) {
+			t.Errorf("unit %s: got the nodeSelector %v", unit, got)
+		}
+	}
+	if string(spec.Template.Raw) != template || !maps.Equal(o.Labels, demoOwner().Labels) || !maps.Equal(o.Annotations, demoOwner().Annotations) {
+		t.Errorf("the grid has changed: %s %v %v", spec.Template.Raw, o.Labels, o.Annotations)
+	}
+}
+
+// TestUnknownFieldsReachTheChild, and replicas that are left out stay so: SuperEdge's controller crashed on them.
+func TestUnknownFieldsReachTheChild(t *testing.T) {
+	d := desire(t, demoOwner(), `{"newIn2030":{"deep":[{"x":1}]},"template":{"spec":{"alsoNew":"y"}}}`, "east")
+	spec, _ := d.Object.Object["spec"].(map[string]any)
+	if got, _, _ := unstructured.NestedSlice(spec, "newIn2030", "deep"); len(got) != 1 {
+		t.Errorf("got %v", spec)
+	}
+	if got, _, _ := unstructured.NestedString(spec, "template", "spec", "alsoNew"); got != "y" {
+		t.Errorf("got %v", spec)
+	}
+	if _, ok := spec["replicas"]; ok {
+		t.Errorf("got replicas in %v", spec)
+	}
+}
+
+// TestNoMarksInThePods: SuperEdge's controller wrote a hash over Go structs into the pod template, so that a new build
+// of it replaced every pod.
+func TestNoMarksInThePods(t *testing.T) {
+	d := desire(t, demoOwner(), plain, "east")
+	spec, err := json.Marshal(d.Object.Object["spec"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(spec), "superedge.io") || strings.Contains(string(spec), d.Digest) {
+		t.Errorf("got the spec %s", spec)
+	}
+}
+
+func TestKeyWithASlash(t *testing.T) {
+	o := demoOwner()
+	o.Key = "topology.kubernetes.io/zone"
+	d := desire(t, o, plain, "eu-1")
+	if got := d.Object.GetLabels()[v1.LabelGridUniqKey]; got != "topology.kubernetes.io_zone" {
+		t.Errorf("got the label %q", got)
+	}
+	if got := d.Object.GetAnnotations()[v1.AnnotationGridUniqKey]; got != o.Key {
+		t.Errorf("got the annotation %q", got)
+	}
+	selector, _, _ := unstructured.NestedStringMap(d.Object.Object, "spec", "template", "spec", "nodeSelector")
+	if selector[o.Key] != "eu-1" {
+		t.Errorf("got the nodeSelector %v", selector)
+	}
+}
+
+func TestServiceChild(t *testing.T) {
+	o := demoOwner()
+	o.Kind = "ServiceGrid"
+	o.Annotations = map[string]string{"note": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}", "topologyKeys": "mine"}
+	d, p := OfService(o, raw(`{"selector":{"app":"x"},"ports":[{"port":80}]}`))
+	if p != nil {
+		t.Fatal(p)
+	}
+	if d.Object.GetName() != "demo-svc" || d.Object.GetKind() != "Service" {
+		t.Errorf("got %s %s", d.Object.GetKind(), d.Object.GetName())
+	}
+	if want := map[string]string{"note": "y", "topologyKeys": `["zone1"]`, v1.AnnotationAppliedDigest: d.Digest}; !maps.Equal(d.Object.GetAnnotations(), want) {
+		t.Errorf("got the annotations %v", d.Object.GetAnnotations())
+	}
+	if d.Object.GetLabels()[v1.LabelGridSelector] != "demo" || d.Object.GetLabels()["team"] != "x" {
+		t.Errorf("got the labels %v", d.Object.GetLabels())
+	}
+}
+
+func TestTemplates(t *testing.T) {
+	spec := &v1.WorkloadGridSpec{
+		GridUniqKey: "zone1", Template: raw(`{"a":"template"}`), DefaultTemplateName: "small",
+		TemplatePool: map[string]v1.Template{"small": raw(`{"a":"small"}`), "big": raw(`{"a":"big"}`), "broken": raw(`[1]`)},
+		Templates:    map[string]v1.TemplateName{"east": "big", "west": "default", "south": "", "north": "absent", "up": "broken"},
+	}
+	for unit, want := range map[string]string{
+		"east": "big", "west": "template", "south": "template", "other": "small",
+		"north": v1.ReasonTemplateNotFound, "up": v1.ReasonInvalidTemplate,
+	} {
+		got, p := NewTemplates(spec).Of(unit)
+		switch {
+		case p != nil && Tellable(p).Reason != want:
+			t.Errorf("%s: got %+v, want %s", unit, p, want)
+		case p == nil && got["a"] != want:
+			t.Errorf("%s: got %v, want %s", unit, got, want)
+		}
+	}
+	spec.DefaultTemplateName = "gone"
+	if _, p := NewTemplates(spec).Of("other"); p == nil || !strings.Contains(Tellable(p).Message, `"gone"`) || !strings.Contains(Tellable(p).Message, "defaultTemplateName") {
+		t.Errorf("got %+v", p)
+	}
+	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
+	if _, p := NewTemplates(spec).Of("other"); p == nil || Tellable(p).Reason != v1.ReasonTemplateNotFound {
+		t.Errorf("without spec.template: got %+v", p)
+	}
+	unused := UnusedTemplates(spec)
+	slices.Sort(unused)
+	if !slices.Equal(unused, []string{"small"}) {
+		t.Errorf("unused: got %v", unused)
+	}
+}
+
+// TestNames: where grid and unit make no name another one is found; where the grid's own cannot be the value of a label
+// none is.
+func TestNames(t *testing.T) {
+	for _, k := range []v1.GridKind{v1.DeploymentGridKind, v1.StatefulSetGridKind, v1.DaemonSetGridKind} {
+		grid := k.Kind
+		for _, unit := range []string{"east", "v1.2", "East", "shop_1", strings.Repeat("u", 63)} {
+			if _, err := OfUnit(demoOwner(), k, unit, k.ChildName("demo", unit), map[string]any{}); err != nil {
+				t.Errorf("%s, unit %s: %v", grid, unit, err)
+			}
+		}
+		o := demoOwner()
+		o.Name = strings.Repeat("g", 64)
+		_, err := OfUnit(o, k, "east", k.ChildName(o.Name, "east"), map[string]any{})
+		if told := Tellable(err); told.Reason != v1.ReasonInvalidName || !strings.Contains(told.Message, "63") {
+			t.Errorf("%s: got %v", grid, err)
+		}
+	}
+	o := demoOwner()
+	o.Name = strings.Repeat("g", 60)
+	if _, p := OfService(o, raw(`{}`)); p == nil || Tellable(p).Reason != v1.ReasonInvalidName {
+		t.Errorf("Service: got %+v", p)
+	}
+}
+
+func TestBadTemplates(t *testing.T) {
+	for template, says := range map[string]string{
+		`{"template":[]}`:                                       "template.template is not an object",
+		`{"template":{"spec":"x"}}`:                             "template.template.spec is not an object",
+		`{"template":{"spec":{"nodeSelector":["x"]}}}`:          "nodeSelector is not an object",
+		`{"template":{"spec":{"nodeSelector":{"a":1}}}}`:        "quote it",
+		`{"template":{"spec":{"nodeSelector":{"a":"no way"}}}}`: "cannot be the label",
+	} {
+		decoded, p := decodeTemplate(raw(template), "spec.template")
+		if p != nil {
+			t.Fatal(p)
+		}
+		if _, p = OfUnit(demoOwner(), v1.DeploymentGridKind, "east", "demo-east", decoded); p == nil || Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
+			t.Errorf("%s: got %+v", template, p)
+		}
+	}
+}
+
+func TestCheckKey(t *testing.T) {
+	for key, ok := range map[string]bool{"zone1": true, "topology.kubernetes.io/zone": true, "": false, "a/b/c": false, "no way": false, "/x": false} {
+		if p := CheckKey(key); (p == nil) != ok {
+			t.Errorf("%q: got %+v", key, p)
+		}
+	}
+}

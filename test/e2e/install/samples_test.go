@@ -1,0 +1,150 @@
+package install
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const samples = manifests + "/samples/"
+
+// TestKustomizeReachesTemplates: with the configuration that is shipped, the hash of a generated ConfigMap or Secret gets
+// to every place of a grid's template that names one, and changes with the content.
+func TestKustomizeReachesTemplates(t *testing.T) {
+	configuration, err := os.ReadFile(samples + "kustomizeconfig.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const container = `{name: c, image: i, envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: password}}],
+		env: [{name: A, valueFrom: {configMapKeyRef: {name: settings, key: a}}}, {name: B, valueFrom: {secretKeyRef: {name: password, key: b}}}]}`
+	const pod = `{template: {spec: {initContainers: [` + container + `], containers: [` + container + `],
+		volumes: [{name: a, configMap: {name: settings}}, {name: b, secret: {secretName: password}},
+			{name: c, projected: {sources: [{configMap: {name: settings}}, {secret: {name: password}}]}}]}}}`
+	names := regexp.MustCompile(`(?:name|secretName): ((?:settings|password)\S*)`)
+	build := func(kind, value string) []string {
+		files := filesys.MakeFsInMemory()
+		for name, text := range map[string]string{
+			"kustomizeconfig.yaml": string(configuration),
+			"grid.yaml":            strings.ReplaceAll(`{apiVersion: superedge.io/v1, kind: `+kind+`, metadata: {name: demo}, spec: {gridUniqKey: zone1, template: `+pod+`}}`, "\t", " "),
+			"kustomization.yaml": `{resources: [grid.yaml], configurations: [kustomizeconfig.yaml],
+ configMapGenerator: [{name: settings, literals: [a=` + value + `]}], secretGenerator: [{name: password, literals: [b=` + value + `]}]}`,
+		} {
+			if err := files.WriteFile(filepath.Join("/", name), []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range resources.Resources() {
+			if resource.GetKind() != kind {
+				continue
+			}
+			document, err := resource.AsYAML()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found []string
+			for _, match := range names.FindAllStringSubmatch(string(document), -1) {
+				found = append(found, match[1])
+			}
+			return found
+		}
+		t.Fatalf("there is no %s", kind)
+		return nil
+	}
+	hashed := regexp.MustCompile(`^(settings|password)-[a-z0-9]{10}$`)
+	for _, kind := range []string{"DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid"} {
+		one, two := build(kind, "1"), build(kind, "2")
+		if len(one) != 12 || len(two) != 12 {
+			t.Fatalf("%s: found %q and %q", kind, one, two)
+		}
+		for i := range one {
+			if !hashed.MatchString(one[i]) || !hashed.MatchString(two[i]) || one[i] == two[i] {
+				t.Errorf("%s: place %d has %s, and with other content %s", kind, i, one[i], two[i])
+			}
+		}
+	}
+}
+
+// TestTenantsPolicy: the sample policy admits the grids that it should, and refuses the others in its own words.
+func TestTenantsPolicy(t *testing.T) {
+	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
+	f.kubectl("apply", "-k", manifests+"/crds")
+	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io", "crd/servicegrids.superedge.io")
+	f.kubectl("apply", "-f", samples+"tenants.yaml")
+	f.kubectl("create", "clusterrole", "grids", "--verb=*", "--resource=deploymentgrids.superedge.io,servicegrids.superedge.io")
+	f.kubectl("create", "clusterrolebinding", "jane", "--clusterrole=grids", "--user=jane")
+	grid := func(name, key, metadata, pool string) string {
+		return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: %s, namespace: default%s}, spec: {gridUniqKey: %s, template: {}%s}}`, name, metadata, key, pool)
+	}
+	apply := func(manifest, user string) error {
+		_, err := f.tryKubectl(manifest, "apply", "--as="+user, "--as-group=system:authenticated", "-f", "-")
+		return err
+	}
+	refused := func(what, manifest, user, says string) {
+		t.Helper()
+		f.eventually(what+" is refused", func() error {
+			switch err := apply(manifest, user); {
+			case err == nil:
+				f.kubectl("delete", "deploymentgrids", "--all", "-n", "default")
+				return fmt.Errorf("it was admitted")
+			case !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "application-grid-tenants"):
+				return err
+			}
+			return nil
+		})
+	}
+	refused("another key", grid("demo", "rack", "", ""), "jane", "gridUniqKey must be zone1 or topology.kubernetes.io/zone in this cluster")
+	f.must(apply(grid("demo", "zone1", "", ""), "jane"))
+	f.must(apply(grid("zones", "topology.kubernetes.io/zone", "", ""), "jane"))
+	pool := func(templates int) string {
+		var b strings.Builder
+		for i := range templates {
+			fmt.Fprintf(&b, "t%d: {}, ", i)
+		}
+		return ", templatePool: {" + strings.TrimSuffix(b.String(), ", ") + "}"
+	}
+	f.must(apply(grid("demo", "zone1", "", pool(20)), "jane"))
+	refused("a large pool", grid("demo", "zone1", "", pool(21)), "jane", "a grid may have 20 templates in its pool at most")
+
+	// Only who may label nodes approves of a removal. What has been approved does not hinder others to change the grid.
+	approved := func(value string) string { return ", annotations: {superedge.io/approve-removal: " + value + "}" }
+	refused("jane's approval", grid("demo", "zone1", approved("abc"), ""), "jane", "only who may label nodes may approve of the removal of many units")
+	refused("jane's approval of a new grid", grid("new", "zone1", approved("abc"), ""), "jane", "only who may label nodes")
+	f.kubectl("create", "clusterrole", "nodes", "--verb=patch", "--resource=nodes")
+	f.kubectl("create", "clusterrolebinding", "root", "--clusterrole=nodes", "--user=ops")
+	f.kubectl("create", "clusterrolebinding", "ops", "--clusterrole=grids", "--user=ops")
+	f.eventually("the approval of who may label nodes", func() error { return apply(grid("demo", "zone1", approved("abc"), ""), "ops") })
+	f.must(apply(grid("demo", "zone1", approved("abc"), pool(2)), "jane"))
+	refused("jane's other approval", grid("demo", "zone1", approved("xyz"), ""), "jane", "only who may label nodes")
+
+	service := func(key string) string {
+		return `{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, namespace: default}, spec: {gridUniqKey: ` + key + `, template: {}}}`
+	}
+	f.must(apply(service("zone1"), "jane"))
+	refused("another key of a ServiceGrid", strings.Replace(service("rack"), "name: demo", "name: other", 1), "jane", "gridUniqKey must be zone1")
+
+	// The API server has found no mistake of types in them.
+	for _, policy := range []string{"application-grid-tenants", "application-grid-tenants-pools"} {
+		f.eventually(policy+" is checked", func() error {
+			observed := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.observedGeneration}")
+			if observed == "" {
+				return fmt.Errorf("not yet")
+			}
+			return nil
+		})
+		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
+			t.Errorf("%s: warnings: %s", policy, warnings)
+		}
+	}
+}

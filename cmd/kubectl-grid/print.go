@@ -101,7 +101,7 @@ func printGrids(out io.Writer, grids []gridview.Grid, output format, namespaces 
 		case g.Problem != "":
 			add(all, blank, orDash(g.Service), g.Problem)
 		case g.Service != "":
-			add(all, blank, g.Service, fmt.Sprintf("Ready: Service %s for %s", g.Service, countUnits(int(g.UnitCount))))
+			add(all, blank, g.Service, fmt.Sprintf("Ready: Service %s for %s", g.Service, count(int(g.UnitCount), "unit")))
 		}
 		for _, u := range g.Units {
 			nodes := "-"
@@ -119,10 +119,10 @@ func printGrids(out io.Writer, grids []gridview.Grid, output format, namespaces 
 			add(u.Name, []string{number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template, orDash(u.Others)}, u.Child, state)
 		}
 		if g.UnlistedReady > 0 {
-			add(others, blank, "-", "Ready: "+countUnits(int(g.UnlistedReady)))
+			add(others, blank, "-", "Ready: "+count(int(g.UnlistedReady), "unit"))
 		}
 		if g.Unlisted > 0 {
-			add(others, blank, "-", fmt.Sprintf("Not ready: %s that the status has no room for", countUnits(int(g.Unlisted))))
+			add(others, blank, "-", fmt.Sprintf("Not ready: %s that the status has no room for", count(int(g.Unlisted), "unit")))
 		}
 	}
 	return printTable(out, rows)
@@ -137,11 +137,11 @@ func orDash(text string) string {
 	return text
 }
 
-func countUnits(n int) string {
+func count(n int, noun string) string {
 	if n == 1 {
-		return "1 unit"
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d units", n)
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // printView prints the answer of view.
@@ -217,9 +217,9 @@ func conclusion(view *gridview.View) string {
 	case units == 0:
 		return fmt.Sprintf("\nNo node has the label %s: there are no units.\n", strings.Join(view.TopologyKeys, " or "))
 	case view.Closed:
-		return fmt.Sprintf("\nThe closed loop holds: every one of %s has a ready endpoint.\n", countUnits(units))
+		return fmt.Sprintf("\nThe closed loop holds: every one of %s has a ready endpoint.\n", count(units, "unit"))
 	}
-	return fmt.Sprintf("\nThe closed loop does not hold: %d of %s without a ready endpoint: %s\n", len(view.Without), countUnits(units), strings.Join(view.Without, ", "))
+	return fmt.Sprintf("\nThe closed loop does not hold: %d of %s without a ready endpoint: %s\n", len(view.Without), count(units, "unit"), strings.Join(view.Without, ", "))
 }
 
 func ready(e gridview.Endpoint) string {

@@ -114,6 +114,13 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				}))
 			}
 
+			f.eventually("the wrapper has the last of these", func() error {
+				s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
+				if err == nil && s.Annotations["alone"] != "9" {
+					err = fmt.Errorf("it has %q", s.Annotations["alone"])
+				}
+				return err
+			})
 			// What a write returns can be written again: it has the upstream's resourceVersion.
 			s, err := services.Get(f.ctx, "written", metav1.GetOptions{})
 			f.must(err)

@@ -137,7 +137,7 @@ func (o *diffOptions) read(c *command, stdin io.Reader) ([]*unstructured.Unstruc
 			return nil, err
 		}
 		for _, path := range files {
-			file, err := os.Open(path)
+			file, err := os.Open(path) //nolint:gosec // the file that the user names
 			if err != nil {
 				return nil, fmt.Errorf("opening: %w", err)
 			}

@@ -77,13 +77,13 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	o := gridchild.OwnerOf(k, grid)
 	if err := errors.Join(gridchild.CheckKey(o.Key), gridchild.CheckFallback(o.Fallback)); err != nil {
 		answer.Refused = err.Error()
-		return []Answer{answer}, nil
+		return []Answer{answer}, nil //nolint:nilerr // the refusal is in the answer
 	}
 	if service, ok := grid.(*v1.ServiceGrid); ok {
 		child, err := gridchild.OfService(o, service.Spec.Template)
 		if err != nil {
 			answer.Refused = err.Error()
-			return []Answer{answer}, nil
+			return []Answer{answer}, nil //nolint:nilerr // the refusal is in the answer
 		}
 		err = s.ask(ctx, o, k, child, &answer)
 		return []Answer{answer}, err
@@ -300,7 +300,7 @@ func (s Source) ask(ctx context.Context, o *gridchild.Owner, k v1.GridKind, chil
 	default:
 		if err := claim(o, k, live); err != nil {
 			answer.Refused = err.Error()
-			return nil
+			return nil //nolint:nilerr // the refusal is in the answer
 		}
 		merged.SetUID(live.GetUID())
 		options = append(options, client.ForceOwnership)

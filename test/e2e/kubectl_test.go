@@ -52,7 +52,7 @@ func (f *fixture) kubectlTo(config *rest.Config) kubectl {
 
 func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
 	args = append([]string{"kubectl", "--kubeconfig=/dev/null", "--cache-dir=" + k.f.TempDir(), "--server=" + k.server}, args...)
-	return exec.CommandContext(ctx, k.binary, args...) //nolint:gosec // a binary of our own
+	return exec.CommandContext(ctx, k.binary, args...)
 }
 
 func (k kubectl) run(args ...string) (string, error) {

@@ -26,7 +26,7 @@ import (
 // TestAgainstKubernetes compares columns and cells with those of kube-apiserver's printers.
 func TestAgainstKubernetes(t *testing.T) {
 	generator := printers.NewTableGenerator().With(printersinternal.AddHandlers)
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test that can be repeated
+	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 2000 {
 		for _, pair := range []struct{ object, internal runtime.Object }{
 			{randomService(random), &core.Service{}},

@@ -394,7 +394,9 @@ func (g generator) resolve(schema any) map[string]any {
 
 // collect finds what could be changed in a value; set replaces it where it is.
 func (g generator) collect(sites map[string][]site, path string, value any, schema map[string]any, set func(any)) {
-	add := func(kind, path string, change func()) { sites[kind] = append(sites[kind], site{kind + " " + path, change}) }
+	add := func(kind, path string, change func()) {
+		sites[kind] = append(sites[kind], site{kind + " " + path, change})
+	}
 	switch v := value.(type) {
 	case map[string]any:
 		properties, _ := schema["properties"].(map[string]any)

@@ -136,9 +136,9 @@ type Owner struct {
 	Key string
 	// Fallback are a ServiceGrid's further keys.
 	Fallback []string
-	// UnitLabel: the unit is a label of the pods too, and in their selector.
-	UnitLabel           bool
-	Labels, Annotations map[string]string
+	// UnitInPods: the unit is a label of the pods too. UnitInSelector: their selector names it.
+	UnitInPods, UnitInSelector bool
+	Labels, Annotations        map[string]string
 }
 
 // OwnerOf reads a grid.
@@ -152,8 +152,25 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 		return o
 	}
 	spec, _ := v1.Workload(grid)
-	o.Key, o.UnitLabel = spec.GridUniqKey, spec.UnitLabel
+	o.Key, o.UnitInPods, o.UnitInSelector = spec.GridUniqKey, spec.UnitLabel, spec.UnitLabel
 	return o
+}
+
+// WithUnitInSelector returns the owner for a workload that exists, whose selector names the unit or does not. A selector
+// cannot be changed, so a workload that is adopted keeps it.
+func (o *Owner) WithUnitInSelector(selects bool) *Owner {
+	if selects == o.UnitInSelector {
+		return o
+	}
+	kept := *o
+	kept.UnitInSelector, kept.UnitInPods = selects, o.UnitInPods || selects
+	return &kept
+}
+
+// SelectsUnit reports whether the selector of a live workload names the unit.
+func SelectsUnit(live *unstructured.Unstructured) bool {
+	_, found, err := unstructured.NestedString(live.Object, "spec", "selector", "matchLabels", v1.LabelGridUnit)
+	return found && err == nil
 }
 
 // reference is the controller's reference to the grid.
@@ -174,14 +191,21 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 		return nil, err
 	}
 	selector[o.Key] = unit
-	if o.UnitLabel {
-		for _, path := range [][]string{{"selector", "matchLabels"}, {"template", "metadata", "labels"}} {
-			labels, err := object(template, path...)
-			if err != nil {
-				return nil, err
-			}
-			labels[v1.LabelGridUnit] = unit
+	for _, place := range []struct {
+		here bool
+		path []string
+	}{
+		{o.UnitInSelector, []string{"selector", "matchLabels"}},
+		{o.UnitInPods, []string{"template", "metadata", "labels"}},
+	} {
+		if !place.here {
+			continue
 		}
+		labels, err := object(template, place.path...)
+		if err != nil {
+			return nil, err
+		}
+		labels[v1.LabelGridUnit] = unit
 	}
 	return newChild(o, k, name, unit, nil, template)
 }

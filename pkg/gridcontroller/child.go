@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 // child is what is kept of a live child. One of a cache is shared, and not to be changed.
@@ -26,6 +27,8 @@ type child struct {
 	fields, owned string
 	// legacy: a controller of the same name, which updated instead of applying, owns fields of it.
 	legacy bool
+	// selectsUnit: the selector names the unit.
+	selectsUnit bool
 	// ownsReplicas: spec.replicas is among the fields that our manager owns.
 	ownsReplicas bool
 	// others says which fields of the spec others own; empty if none.
@@ -88,6 +91,7 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	}
 	_, c.ownsReplicas = at(c.tree, "spec")["f:replicas"]
 	c.unit = v1.UnitOf(u, c.grid)
+	c.selectsUnit = gridchild.SelectsUnit(u)
 	c.others = v1.ForeignFields(u.GetManagedFields())
 	if k.progress != nil {
 		spec, _ := u.Object["spec"].(map[string]any)

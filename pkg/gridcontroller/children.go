@@ -57,6 +57,8 @@ type childMemory struct {
 	retryAt time.Time
 	// taken: another grid has the name that the child would have first.
 	taken bool
+	// selectsUnit is whether the selector of a workload that is about to be adopted names the unit; nil for none.
+	selectsUnit *bool
 	// mark is what was last seen of the child's progress, progressAt when that was new.
 	mark       string
 	progressAt time.Time
@@ -152,6 +154,10 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		if live.deleting {
 			return result{child: live, again: c.clock.Now().Add(cacheLag)}
 		}
+		if live.selectsUnit != d.selectsUnit {
+			m.selectsUnit = &live.selectsUnit
+			return result{again: c.clock.Now()}
+		}
 		if live.tree == nil && live.applied == d.Digest && m.same.desired != d.Digest {
 			// By the digest there is nothing to apply. Whether somebody has changed it since, its managedFields tell.
 			if live, err = c.get(ctx, c.live, k, namespace, name); err != nil || live == nil || !live.ownedBy(o) {
@@ -170,6 +176,10 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 				live = taken
 			}
 		}
+	}
+	if live == nil && m.selectsUnit != nil { // what was to be adopted is gone
+		m.selectsUnit = nil
+		return result{again: c.clock.Now()}
 	}
 	handedOver := ""
 	if live != nil && live.ownsReplicas && !d.hasReplicas() {

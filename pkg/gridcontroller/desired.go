@@ -12,6 +12,8 @@ type desired struct {
 	*gridchild.Child
 	// shape is shared with the children of the same template.
 	shape *shape
+	// selectsUnit: the selector names the unit.
+	selectsUnit bool
 }
 
 // shape is what the children of one template have in common: they differ in the unit alone, so our field manager owns

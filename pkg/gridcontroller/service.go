@@ -127,7 +127,7 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 	if err != nil {
 		return result{err: err}
 	}
-	d := &desired{rendered, &shape{}}
+	d := &desired{Child: rendered, shape: &shape{}}
 	if outcome, done := r.settled(ctx, services, o, d, &m.childMemory); done {
 		return outcome
 	}

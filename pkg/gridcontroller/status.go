@@ -157,7 +157,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	default:
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
-	if text := noEffect(spec, p.states); text != "" {
+	if text := noEffect(spec, p); text != "" {
 		condition(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
@@ -165,11 +165,11 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 }
 
 // noEffect says what the spec says to no effect: probably a typing error.
-func noEffect(spec *v1.WorkloadGridSpec, states map[string]v1.UnitState) string {
+func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 	var all []string
 	var absent []string
 	for unit := range spec.Templates {
-		if _, ok := states[unit]; !ok {
+		if _, ok := p.states[unit]; !ok {
 			absent = append(absent, unit)
 		}
 	}
@@ -178,6 +178,10 @@ func noEffect(spec *v1.WorkloadGridSpec, states map[string]v1.UnitState) string 
 	}
 	if _, ok := spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
 		all = append(all, fmt.Sprintf("spec.templatePool.%s is never used: that name stands for spec.template", v1.DefaultTemplate))
+	}
+	if len(p.keepSelector) > 0 {
+		all = append(all, fmt.Sprintf("spec.unitLabel is not in the selectors of the workloads of %s, which were there before, "+
+			"for a selector cannot be changed; delete these workloads, one after the other, to have them made with it", nameSome(p.keepSelector)))
 	}
 	return strings.Join(all, "; ")
 }

@@ -101,7 +101,8 @@ type gridMemory struct {
 
 // templateMemory is what came of the attempts to apply one template.
 type templateMemory struct {
-	shape *shape
+	// shapes are by whether the selector names the unit.
+	shapes map[bool]*shape
 	// proven: the API server has taken it. refused is why it has not, for the unit by, since it last has.
 	proven  bool
 	refused error
@@ -183,6 +184,8 @@ type pass struct {
 	states map[string]v1.UnitState
 	// others says, by unit, which fields of its workload others own; see v1.ForeignFields.
 	others map[string]string
+	// keepSelector are the units whose workload has a selector without the unit, though spec.unitLabel asks for it.
+	keepSelector []string
 	// serving are the units that have pods enough to serve.
 	serving map[string]bool
 	// applied and removed are the units whose child was written or deleted, vanished and returned those that
@@ -268,6 +271,9 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		p.lookAgain(result.again)
 		if live := result.child; live != nil {
 			p.serving[unit] = live.progress.serves
+			if spec.UnitLabel && !live.selectsUnit {
+				p.keepSelector = append(p.keepSelector, unit)
+			}
 			if live.others != "" {
 				p.others[unit] = live.others
 			}
@@ -325,7 +331,14 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 			results[unit] = result{err: err}
 			continue
 		}
-		d, err := r.desire(o, t, unit, a.ByUnit[unit], m)
+		owner := o
+		switch {
+		case live != nil:
+			owner = o.WithUnitInSelector(live.selectsUnit)
+		case memory.selectsUnit != nil:
+			owner = o.WithUnitInSelector(*memory.selectsUnit)
+		}
+		d, err := r.desire(owner, t, unit, a.ByUnit[unit], m)
 		if err != nil {
 			results[unit] = result{err: err}
 			continue
@@ -442,9 +455,9 @@ func (r *workloadReconciler) desire(o *gridchild.Owner, t *gridchild.Templates, 
 	}
 	of := t.Name(unit)
 	if m.templates[of] == nil {
-		m.templates[of] = &templateMemory{shape: &shape{}}
+		m.templates[of] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
-	return &desired{rendered, m.templates[of].shape}, nil
+	return &desired{Child: rendered, shape: m.templates[of].shapes[o.UnitInSelector], selectsUnit: o.UnitInSelector}, nil
 }
 
 // deleteUnusedTemplates does what autoDeleteUnusedTemplate asks for.

@@ -166,6 +166,9 @@ func refusal(err error) (string, bool) {
 	return status.Status().Message, true
 }
 
+// selectorsPage is how many workloads are asked for at once.
+const selectorsPage = 100
+
 // group is of units whose children change alike.
 type group struct {
 	template string
@@ -192,6 +195,10 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 	}})
 	spec, _ := v1.Workload(grid)
 	templates := gridchild.NewTemplates(spec)
+	selects, err := s.selectors(ctx, k, o)
+	if err != nil {
+		return nil, err
+	}
 	render := func(unit string) (*gridchild.Child, error) {
 		if err := names.Clash(unit); err != nil {
 			return nil, err
@@ -200,7 +207,11 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 		if err != nil {
 			return nil, err
 		}
-		return gridchild.OfUnit(o, k, unit, names.ByUnit[unit], template)
+		owner := o
+		if named, ok := selects[names.ByUnit[unit]]; ok {
+			owner = o.WithUnitInSelector(named)
+		}
+		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
 	}
 	members := map[group][]string{}
 	var order []group
@@ -255,6 +266,27 @@ func (s Source) children(ctx context.Context, k v1.GridKind, namespace string) (
 		children[list.Items[i].Name] = &list.Items[i]
 	}
 	return children, nil
+}
+
+// selectors says of each workload of the grid's name whether its selector names the unit. They are asked for whole, so
+// page by page.
+func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner) (map[string]bool, error) {
+	named := map[string]bool{}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	for {
+		err := s.API.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingLabels{v1.LabelGridSelector: o.Name},
+			client.Limit(selectorsPage), client.Continue(list.GetContinue()))
+		if err != nil {
+			return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
+		}
+		for i := range list.Items {
+			named[list.Items[i].GetName()] = gridchild.SelectsUnit(&list.Items[i])
+		}
+		if list.GetContinue() == "" {
+			return named, nil
+		}
+	}
 }
 
 // unitsOf are the units of a key, in order.

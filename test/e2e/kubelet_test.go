@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -75,6 +76,14 @@ func TestKubelet(t *testing.T) {
 	f.followHops("gate opened (3)", node, true, setGate(corev1.ConditionTrue))
 	f.followHops("pod deleted", node, false, func() error {
 		return f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "gated", metav1.DeleteOptions{})
+	})
+	// A pod that outlives its kubelet keeps its namespace until it is garbage-collected, a minute or two later.
+	f.eventually("the kubelet has ended the pod", func() error {
+		_, err := f.client.CoreV1().Pods(f.namespace).Get(f.ctx, "gated", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %w", err)
+		}
+		return nil
 	})
 }
 

@@ -112,7 +112,7 @@ func (f *fixture) syncs(node *cluster.Node) int {
 func (f *fixture) awaitRest() {
 	f.Helper()
 	const rest = 3 * time.Second
-	last, since := map[string]int{}, time.Now()
+	last, since, unrest := map[string]int{}, time.Now(), "nothing"
 	f.eventually("no kube-proxy writes rules", func() error {
 		namespaces, err := f.client.CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
 		if err != nil {
@@ -120,17 +120,17 @@ func (f *fixture) awaitRest() {
 		}
 		for _, namespace := range namespaces.Items {
 			if namespace.Status.Phase == corev1.NamespaceTerminating {
-				since = time.Now()
+				since, unrest = time.Now(), "namespace "+namespace.Name+" went"
 				return fmt.Errorf("namespace %s is not gone yet", namespace.Name)
 			}
 		}
 		for _, node := range shared.Nodes() {
 			if now := f.syncs(node); now != last[node.Spec.Name] {
-				last[node.Spec.Name], since = now, time.Now()
+				last[node.Spec.Name], since, unrest = now, time.Now(), node.Spec.Name+" wrote its rules"
 			}
 		}
 		if time.Since(since) < rest {
-			return fmt.Errorf("a kube-proxy wrote its rules %s ago", time.Since(since))
+			return fmt.Errorf("%s %s ago", unrest, time.Since(since).Round(time.Millisecond))
 		}
 		return nil
 	})

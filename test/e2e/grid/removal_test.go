@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -284,6 +285,69 @@ func TestUnitLabel(t *testing.T) {
 	})
 	if err := f.tryApply(deploymentGrid("demo")); err == nil || !strings.Contains(err.Error(), "unitLabel cannot be changed") {
 		f.Errorf("got %v", err)
+	}
+}
+
+// TestUnitLabelOfAdopted: a workload that is adopted keeps its selector, with the unit or without. The grid says where
+// that is not what it asks for, until the workload was made anew.
+func TestUnitLabelOfAdopted(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	without := deploymentGrid("demo")
+	with := strings.Replace(without, "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1)
+	orphan := metav1.DeletePropagationOrphan
+	selected := func() string {
+		unit, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector", "matchLabels", "superedge.io/grid-unit")
+		return unit
+	}
+	leave := func() {
+		f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{PropagationPolicy: &orphan}))
+		f.eventually("the workload is an orphan", func() error {
+			if by := metav1.GetControllerOf(f.get("Deployment", "demo-east")); by != nil {
+				return fmt.Errorf("it belongs to %s %s", by.Kind, by.Name)
+			}
+			_, err := f.of("DeploymentGrid").Get(f.ctx, "demo", metav1.GetOptions{})
+			if !apierrors.IsNotFound(err) {
+				return fmt.Errorf("the grid is there: %w", err)
+			}
+			return nil
+		})
+	}
+	f.apply(without)
+	f.expectReady("DeploymentGrid", "demo", 1)
+	leave()
+	f.apply(with)
+	f.expectReady("DeploymentGrid", "demo", 1)
+	f.expectCondition("DeploymentGrid", "demo", "SpecWarning", metav1.ConditionTrue, "NoEffect", "selectors of the workloads of east")
+	if got := selected(); got != "" {
+		f.Errorf("the adopted workload selects unit %q", got)
+	}
+	f.must(f.of("Deployment").Delete(f.ctx, "demo-east", metav1.DeleteOptions{}))
+	f.eventually("the workload is made anew", func() error {
+		d, err := f.of("Deployment").Get(f.ctx, "demo-east", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if unit, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels", "superedge.io/grid-unit"); unit != "east" {
+			return fmt.Errorf("it selects unit %q", unit)
+		}
+		return nil
+	})
+	f.eventually("nothing is without effect", func() error {
+		conditions, _, err := unstructured.NestedSlice(f.get("DeploymentGrid", "demo").Object, "status", "conditions")
+		for _, c := range conditions {
+			if condition, ok := c.(map[string]any); ok && condition["type"] == "SpecWarning" {
+				return fmt.Errorf("%v", condition)
+			}
+		}
+		return err
+	})
+	f.expectReady("DeploymentGrid", "demo", 1)
+	leave()
+	f.apply(without)
+	f.expectReady("DeploymentGrid", "demo", 1)
+	if got := selected(); got != "east" {
+		f.Errorf("the adopted workload selects unit %q, and did select east", got)
 	}
 }
 

@@ -49,7 +49,8 @@ type WorkloadGridSpec struct {
 
 	// UnitLabel puts the label superedge.io/grid-unit, whose value is the unit, on the pods and into the selector of
 	// every workload. Then an autoscaler, a disruption budget, a network policy and the adoption of orphans tell the
-	// units apart. It cannot be changed, as a selector cannot. Choose true for new grids.
+	// units apart. It cannot be changed, as a selector cannot; a workload that is adopted keeps the selector that it
+	// has, and the condition SpecWarning says so. Choose true for new grids.
 	//
 	// +optional
 	UnitLabel bool `json:"unitLabel,omitempty"`

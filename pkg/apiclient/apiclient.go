@@ -1,6 +1,3 @@
-// Package apiclient says how the programs here reach the API server: from which flags, over connections that notice
-// a dead link, and with requests that notice a server that says nothing. Links at the edge do not break, they fall
-// silent.
 package apiclient
 
 import (

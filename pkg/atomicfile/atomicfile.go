@@ -1,5 +1,3 @@
-// Package atomicfile replaces files as a whole: whatever fails, and whenever the machine loses its power, there is the
-// old file or the new one, and never a part of one.
 package atomicfile
 
 import (

@@ -1,6 +1,3 @@
-// Package flags is what the command lines of all programs here have in common: flags in sections with
-// headings (component-base's named flag sets), klog's among them, the log's format, a --help that wraps, and
-// arguments that are not flags refused.
 package flags
 
 import (

@@ -180,7 +180,7 @@ func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) err
 			}
 			if told != err.Error() {
 				told = err.Error()
-				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "because", told)
+				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", told)
 			}
 			select {
 			case <-ctx.Done():

@@ -88,7 +88,7 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 			memory.podAt = now
 			pod, err := r.podIn(ctx, o, t, unit)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read", "unit", unit, "because", err)
+				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read", "unit", unit, "reason", err)
 			} else {
 				memory.pod = pod
 			}

@@ -1,5 +1,3 @@
-// Package health says how a program is: to a kubelet and to people as readiness lines over HTTP, to systemd as one line,
-// and to Prometheus as metrics of the sources that it follows. What the lines say is its callers' business.
 package health
 
 import (

@@ -23,7 +23,7 @@ import (
 	restclientwatch "k8s.io/client-go/rest/watch"
 	"k8s.io/utils/ptr"
 
-	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -166,7 +166,7 @@ func service(name string) *corev1.Service {
 // governed is a Service whose endpoints are seen within one zone only.
 func governed(name string) *corev1.Service {
 	s := service(name)
-	s.Annotations = map[string]string{superedgev1.AnnotationTopologyKeys: `["zone"]`}
+	s.Annotations = map[string]string{v1.AnnotationTopologyKeys: `["zone"]`}
 	return s
 }
 

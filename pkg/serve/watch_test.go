@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -243,7 +243,7 @@ func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
 	}
 
 	local := kubernetes.DeepCopy()
-	local.Annotations = map[string]string{superedgev1.AnnotationLocalEndpoint: "169.254.0.1", superedgev1.AnnotationLocalPort: "51003"}
+	local.Annotations = map[string]string{v1.AnnotationLocalEndpoint: "169.254.0.1", v1.AnnotationLocalPort: "51003"}
 	c.apply(local)
 	e := w.expect("MODIFIED kubernetes")[0]
 	got := e.Object.(*corev1.Endpoints)

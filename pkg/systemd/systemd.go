@@ -1,5 +1,3 @@
-// Package systemd tells systemd, of a unit with Type=notify, that the program serves, that it is alive, how it is,
-// and that it ends. Started in any other way, as in a container, the program does not notice it.
 package systemd
 
 import (

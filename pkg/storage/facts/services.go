@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
@@ -176,14 +176,14 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	name := nameOf(o)
 	delete(x.invalid, name)
-	annotation, ok := o.Annotations[superedgev1.AnnotationTopologyKeys]
+	annotation, ok := o.Annotations[v1.AnnotationTopologyKeys]
 	if !ok {
 		return nil
 	}
 	keys, err := topology.ParseKeys(annotation)
 	if err != nil {
 		x.f.options.Logger.Error(err, "Hiding all endpoints of a Service because its annotation does not parse",
-			"service", name, "annotation", superedgev1.AnnotationTopologyKeys, "value", annotation)
+			"service", name, "annotation", v1.AnnotationTopologyKeys, "value", annotation)
 		x.invalid[name] = err.Error()
 		return topology.Unsatisfiable()
 	}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
@@ -54,7 +54,7 @@ func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
 		local, err := annotatedLocalEndpoint(annotations)
 		if err != nil {
 			v.options.Logger.Error(err, "Ignoring the local endpoint of default/kubernetes",
-				"annotations", []string{superedgev1.AnnotationLocalEndpoint, superedgev1.AnnotationLocalPort})
+				"annotations", []string{v1.AnnotationLocalEndpoint, v1.AnnotationLocalPort})
 			continue
 		}
 		if local != nil {
@@ -73,15 +73,15 @@ func (local LocalEndpoint) body(r *history.Resource) ([]byte, error) {
 }
 
 func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, error) {
-	ip, hasIP := annotations[superedgev1.AnnotationLocalEndpoint]
-	port, hasPort := annotations[superedgev1.AnnotationLocalPort]
+	ip, hasIP := annotations[v1.AnnotationLocalEndpoint]
+	port, hasPort := annotations[v1.AnnotationLocalPort]
 	switch {
 	case !hasIP && !hasPort:
 		return nil, nil //nolint:nilnil // neither annotation: nothing is wrong, and there is nothing
 	case !hasPort:
-		return nil, fmt.Errorf("annotation %s is missing", superedgev1.AnnotationLocalPort)
+		return nil, fmt.Errorf("annotation %s is missing", v1.AnnotationLocalPort)
 	case !hasIP:
-		return nil, fmt.Errorf("annotation %s is missing", superedgev1.AnnotationLocalEndpoint)
+		return nil, fmt.Errorf("annotation %s is missing", v1.AnnotationLocalEndpoint)
 	}
 	local, err := ParseLocalEndpoint(ip, port)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	superedgev1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -47,7 +47,7 @@ func TestOriginOfKubernetes(t *testing.T) {
 	if got := origin(); got != "" {
 		t.Errorf("not rewritten: got %q", got)
 	}
-	annotate(map[string]string{superedgev1.AnnotationLocalEndpoint: "169.254.0.1", superedgev1.AnnotationLocalPort: "51003"})
+	annotate(map[string]string{v1.AnnotationLocalEndpoint: "169.254.0.1", v1.AnnotationLocalPort: "51003"})
 	if got := origin(); !strings.Contains(got, "API server on this node") {
 		t.Errorf("rewritten: got %q", got)
 	}

@@ -1,0 +1,2 @@
+// Package version has the version that the build stamped into the program.
+package version

@@ -100,7 +100,11 @@ func TestPodsAreConfined(t *testing.T) {
 			}
 			check("has a priority class of the system", strings.HasPrefix(pod.PriorityClassName, "system-"))
 			if kind == "DaemonSet" {
-				check("only where "+v1.LabelEdgeNode+" says so", pod.NodeSelector[v1.LabelEdgeNode] == "true")
+				chosen := pod.NodeSelector[v1.LabelEdgeNode] == "true"
+				if name == "kube-proxy-edge" { // also where the wrapper is no pod
+					chosen = strings.Contains(document, "key: "+v1.LabelEdgeNode)
+				}
+				check("only where "+v1.LabelEdgeNode+" says so", chosen)
 				check("tolerates every taint", slices.Contains(pod.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists}))
 			}
 			if name == "kube-proxy-edge" {

@@ -460,6 +460,9 @@ func (c *Cluster) RelabelNode(ctx context.Context, name, key, value string) erro
 	return nil
 }
 
+// Name is the node's name in the cluster.
+func (n *Node) Name() string { return n.Spec.Name }
+
 // Namespace is the name of the node's network namespace, for `ip netns exec`; empty with Options.APIViewOnly.
 func (n *Node) Namespace() string {
 	if n.namespace == nil {

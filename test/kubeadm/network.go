@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	vishnetns "github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/application-grid/application-grid/test/netns"
 )
@@ -52,7 +53,10 @@ func createBridge(id string) (*netns.Namespace, error) {
 		if err := handle.LinkAdd(bridge); err != nil {
 			return fmt.Errorf("creating the bridge: %w", err)
 		}
-		return configure(handle, bridgeName, routerAddress)
+		if err := configure(handle, bridgeName, routerAddress); err != nil {
+			return err
+		}
+		return resetServices(handle)
 	})
 	if err == nil {
 		err = namespace.Do(func() error { return setSysctl("net/ipv4/ip_forward", "1") })
@@ -61,6 +65,29 @@ func createBridge(id string) (*netns.Namespace, error) {
 		return nil, errors.Join(fmt.Errorf("configuring the bridge: %w", err), namespace.Close())
 	}
 	return namespace, nil
+}
+
+// resetServices has the router answer connections to Services for which a node has no rules with a reset. They fail at
+// once, and the node's conntrack forgets them. Were they unreachable, their entries would stay for two minutes, and a
+// later connection from the same port would bypass the rules.
+func resetServices(handle *netlink.Handle) error {
+	if err := configure(handle, "lo", ""); err != nil {
+		return err
+	}
+	loopback, err := handle.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding the loopback interface: %w", err)
+	}
+	_, services, err := net.ParseCIDR(serviceNetwork)
+	if err != nil {
+		return err
+	}
+	if err := handle.RouteAdd(&netlink.Route{
+		Dst: services, LinkIndex: loopback.Attrs().Index, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST,
+	}); err != nil {
+		return fmt.Errorf("adding the route to Services: %w", err)
+	}
+	return nil
 }
 
 // createUplink makes the namespace of the node with this index, with a link to the bridge, and routes to the pods of all

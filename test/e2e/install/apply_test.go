@@ -50,7 +50,7 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 		return err
 	})
-	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2") // not on one node
+	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") // none at an edge
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back
@@ -77,6 +77,8 @@ func TestInstallAndRemove(t *testing.T) {
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	f.kubectl("-n", "kube-system", "rollout", "restart", "deployment", "application-grid-controller")
+	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2", "edge1 edge2") // none is an edge node now: not on one
 	f.kubectl("delete", "-k", overlay)
 	f.deleteCRDs()
 	f.eventually("kubeadm's kube-proxy has no affinity", func() error { // the policy that is gone may count for a while

@@ -98,7 +98,7 @@ CONTAINERD_MODULE := test/kubeadm/containerd
 .PHONY: kubeadm-programs
 kubeadm-programs: build cluster
 	@hack/require.sh runc:runc /usr/lib/cni/bridge:containernetworking-plugins nsenter:util-linux nft:nftables conntrack:conntrack \
-		iptables:iptables ethtool:ethtool socat:socat
+		iptables:iptables ethtool:ethtool socat:socat jq:jq
 	@go -C $(CONTAINERD_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CONTAINERD_MODULE)"; exit 1; }
 	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
 		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool

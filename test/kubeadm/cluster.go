@@ -43,7 +43,8 @@ type Cluster struct {
 	client  kubernetes.Interface
 }
 
-// Start makes a cluster and waits until all nodes are ready. ctx limits only the start.
+// Start makes a cluster and waits until all nodes are ready, and what they need for Services; see awaitReady. ctx limits
+// only the start.
 func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err := removeLeftovers(); err != nil {
 		return nil, err
@@ -280,7 +281,8 @@ func (c *Cluster) join(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// awaitReady waits until every node and all of kubeadm's pods are ready.
+// awaitReady waits until every node and all of kubeadm's pods are ready, but CoreDNS: what it asked before kube-proxy
+// had written rules it asks again after half a minute, and nothing here needs it before that.
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	return poll(ctx, 3*time.Minute, func() error {
 		for _, node := range c.nodes {
@@ -288,7 +290,7 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 				return err
 			}
 		}
-		return c.PodsReady(ctx, "kube-system", "")
+		return c.PodsReady(ctx, "kube-system", "k8s-app!=kube-dns")
 	})
 }
 
@@ -319,7 +321,11 @@ func (c *Cluster) Dir() string { return c.dir }
 
 // WriteFile writes a file below /etc, /var or /opt of the node.
 func (n *Node) WriteFile(name, content string) error {
-	return os.WriteFile(filepath.Join(n.disk, name), []byte(content), 0o600)
+	file := filepath.Join(n.disk, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // as on any node
+		return err
+	}
+	return os.WriteFile(file, []byte(content), 0o600)
 }
 
 // ReadFile reads a file below /etc, /var or /opt of the node.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,6 +106,23 @@ func (n *Node) Get(ctx context.Context, url string) (*cluster.Reply, error) {
 	return cluster.Get(ctx, n.namespace.DialContext, url)
 }
 
+// DialContext opens a connection from the node's network.
+func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return n.namespace.DialContext(ctx, network, address)
+}
+
+// Install copies a file of the host to a place below /etc, /var or /opt of the node.
+func (n *Node) Install(file, name string) error {
+	target := filepath.Join(n.disk, name)
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as on any node
+		return err
+	}
+	if err := copyFile(file, target+".new"); err != nil {
+		return err
+	}
+	return os.Rename(target+".new", target) // also over a program that runs
+}
+
 // Run runs a command on the node and returns what it printed. An error has that, too.
 func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
 	machine, err := n.machine()
@@ -145,7 +163,7 @@ func (n *Node) machine() (int, error) {
 
 // makeDisk makes the node's disk: what an installed node has before kubeadm comes.
 func (n *Node) makeDisk() error {
-	for _, dir := range []string{"etc/cni/net.d", "etc/containerd", "var/log", "var/tmp", "opt", "usr/lib/modules", "work", "root"} {
+	for _, dir := range []string{"etc/cni/net.d", "etc/containerd", "etc/kubernetes/manifests", "var/log", "var/tmp", "opt", "usr/lib/modules", "work", "root"} {
 		if err := os.MkdirAll(filepath.Join(n.disk, dir), 0o755); err != nil { //nolint:gosec // as on any node
 			return err
 		}

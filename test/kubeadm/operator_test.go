@@ -19,12 +19,13 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// operator is who follows docs/install.md, in a directory with the repository's manifests.
+// operator is who follows the pages, in a directory with the repository's manifests.
 type operator struct {
 	*testing.T
 	client    kubernetes.Interface
 	directory string
-	page      string
+	// name and page are the page that is open.
+	name, page string
 }
 
 // patience is for what kubelets and controllers do on a busy machine.
@@ -36,15 +37,24 @@ func newOperator(t *testing.T) *operator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "install.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &operator{T: t, client: shared.Client(), directory: t.TempDir(), page: string(page)}
+	o := (&operator{T: t, client: shared.Client(), directory: t.TempDir()}).reading("install.md")
 	o.must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
 	o.must(os.WriteFile(filepath.Join(o.directory, "kubectl"),
 		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755)) //nolint:gosec // a program
+	o.must(os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(o.directory, "kubectl-grid")))
 	return o
+}
+
+// reading is the same operator with another page of docs/ open.
+func (o *operator) reading(name string) *operator {
+	o.Helper()
+	root, err := suite.Root()
+	o.must(err)
+	page, err := os.ReadFile(filepath.Join(root, "docs", name)) //nolint:gosec // a page
+	o.must(err)
+	other := *o
+	other.name, other.page = name, string(page)
+	return &other
 }
 
 func (o *operator) must(err error) {
@@ -69,9 +79,9 @@ func (o *operator) writeFileOf(heading, name string) {
 // section is the text of the page from this heading to the next of its level.
 func (o *operator) section(heading string) string {
 	o.Helper()
-	_, text, found := strings.Cut(o.page, "\n"+heading+"\n")
+	_, text, found := strings.Cut("\n"+o.page, "\n"+heading+"\n")
 	if !found {
-		o.Fatalf("the page has no %q", heading)
+		o.Fatalf("%s has no %q", o.name, heading)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
 	return text
@@ -80,14 +90,20 @@ func (o *operator) section(heading string) string {
 // follow runs the block of commands below the heading that has this text in it, as it is on the page.
 func (o *operator) follow(heading, text string) string {
 	o.Helper()
-	blocks, err := docs.BlocksOf("install.md", o.section(heading))
+	return o.shell(o.commands(heading, text))
+}
+
+// commands is the block of commands below the heading that has this text in it.
+func (o *operator) commands(heading, text string) string {
+	o.Helper()
+	blocks, err := docs.BlocksOf(o.name, o.section(heading))
 	o.must(err)
 	for _, block := range blocks {
 		if strings.Contains(block.Script, text) {
-			return o.shell(block.Script)
+			return block.Script
 		}
 	}
-	o.Fatalf("%s has no commands with %q", heading, text)
+	o.Fatalf("%s: %s has no commands with %q", o.name, heading, text)
 	return ""
 }
 

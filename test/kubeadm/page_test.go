@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/kubeadm"
 )
 
 const (
@@ -20,11 +22,12 @@ const (
 	proxies    = "k8s-app=kube-proxy"
 )
 
-// TestInstallPage follows the part of docs/install.md for kubeadm and the one for removing, with the commands of the
-// page as they are there. node0 and node1 are two units; the control plane's node is none, and never an edge node. All
-// three ask a closed Service all the time. A request that is lost, or answered by a foreign unit where that is closed
-// off, fails the step; so do two kube-proxies that run on one node at once.
-func TestInstallPage(t *testing.T) {
+// TestPages follows the part of docs/install.md for kubeadm, those for new versions and for removing, and what
+// docs/systemd.md and docs/coredns.md say for kubeadm, with the commands of the pages as they are there. node0 and node1
+// are two units; the control plane's node is none, and never an edge node. All three ask a closed Service all the time.
+// A request that is lost, or answered by a foreign unit where that is closed off, fails the step; so do two kube-proxies
+// that run on one node at once.
+func TestPages(t *testing.T) {
 	o := newOperator(t)
 	s := &sites{operator: o, streaming: t.Context(), service: o.startEcho(), streams: map[string]*stream{}}
 	o.shell("kubectl label node node0 " + unitLabel + "=east\nkubectl label node node1 " + unitLabel + "=west")
@@ -101,15 +104,51 @@ func TestInstallPage(t *testing.T) {
 		s.check(closed)
 	})
 
+	// Both nodes are one unit meanwhile, so that there is who answers while node0's pod does not.
+	step("readiness", func(*testing.T) {
+		s.widen("node0", "node0", "node1")
+		s.widen("node1", "node0", "node1")
+		o.shell("kubectl label node node1 --overwrite " + unitLabel + "=east")
+		s.expect("node0", "node0", "node1")
+		s.expect("node1", "node0", "node1")
+		for _, from := range []string{"node0", "node1"} {
+			s.widen("node0", "node0", "node1")
+			s.widen("node1", "node0", "node1")
+			o.followReadiness(false, from)
+			s.expect("node0", "node1")
+			s.expect("node1", "node1")
+			s.widen("node0", "node0", "node1")
+			s.widen("node1", "node0", "node1")
+			o.followReadiness(true, from)
+			s.expect("node0", "node0", "node1")
+			s.expect("node1", "node0", "node1")
+		}
+		o.shell("kubectl label node node1 --overwrite " + unitLabel + "=west")
+		s.expect("node0", "node0")
+		s.expect("node1", "node1")
+		s.check(closed)
+	})
+
+	// From the version before to this one, as far as kube-proxy is concerned.
 	step("upgrade", func(*testing.T) {
 		_, ours := o.kubeProxies()
-		for _, command := range [][]string{
-			{"init", "phase", "addon", "kube-proxy", "--config=/etc/kubeadm.yaml"},
-			{"upgrade", "node", "phase", "addon", "kube-proxy"},
+		cloud := shared.ControlPlane()
+		const version, older = "v1.37.1", "v1.36.0"
+		tag(o, cloud, "registry.k8s.io/kube-proxy:"+version, "registry.k8s.io/kube-proxy:"+older)
+		configuration, err := cloud.ReadFile("/etc/kubeadm.yaml")
+		o.must(err)
+		o.must(cloud.WriteFile("/etc/kubeadm-older.yaml", strings.Replace(string(configuration), "kubernetesVersion: "+version, "kubernetesVersion: "+older, 1)))
+		for _, command := range []struct{ line, image string }{
+			{"init phase addon kube-proxy --config=/etc/kubeadm-older.yaml", older},
+			{"upgrade node phase addon kube-proxy", version},
+			{"init phase addon kube-proxy --config=/etc/kubeadm.yaml", version},
 		} {
-			o.addonPhase(command...)
+			o.addonPhase(strings.Fields(command.line)...)
 			o.eventually("kubeadm's DaemonSet is rolled out", o.rolledOut)
 			o.expectOn(proxies, "cloud0")
+			if image := o.imageOf("kube-proxy"); image != "registry.k8s.io/kube-proxy:"+command.image {
+				o.Errorf("kubeadm %s: kube-proxy's image is %s", command.line, image)
+			}
 		}
 		if _, now := o.kubeProxies(); !maps.Equal(ours, now) {
 			o.Errorf("kube-proxy-edge was replaced: %v, then %v", ours, now)
@@ -131,8 +170,15 @@ func TestInstallPage(t *testing.T) {
 	})
 
 	step("roll out a new wrapper", func(*testing.T) {
-		o.shell("kubectl -n kube-system rollout restart daemonset application-grid-wrapper\n" +
-			"kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
+		for _, node := range everybody {
+			tag(o, shared.Node(node), "registry.example.org/application-grid-wrapper:v1", "registry.example.org/application-grid-wrapper:v2")
+		}
+		o.shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\nkubectl apply -k edge")
+		o.follow("## New versions", "maxUnavailable")
+		o.shell("kubectl -n kube-system rollout status daemonset application-grid-wrapper --timeout=2m")
+		if image := o.imageOf("application-grid-wrapper"); !strings.HasSuffix(image, ":v2") {
+			o.Errorf("the wrapper's image is %s", image)
+		}
 		o.expectOn(wrappers, "node0", "node1")
 		o.shell("kubectl -n kube-system rollout restart daemonset kube-proxy-edge\n" +
 			"kubectl -n kube-system rollout status daemonset kube-proxy-edge --timeout=2m")
@@ -148,6 +194,32 @@ func TestInstallPage(t *testing.T) {
 		o.shell("kubectl label node node0 superedge.io/application-grid=true")
 		o.expectOn(ourProxies, "node0", "node1")
 		s.expect("node0", "node0")
+		s.check(closed)
+	})
+
+	step("the wrapper under systemd", func(*testing.T) {
+		node, manual := shared.Node("node1"), o.reading("systemd.md")
+		s.widen("node1", everybody...)
+		o.shell("kubectl label node node1 superedge.io/application-grid-")
+		o.expectOn(proxies, "cloud0", "node1")
+		s.expect("node1", everybody...)
+		manual.follow("# Under systemd", "kubectl grid kubeconfig")
+		o.installUnit(node)
+		o.startUnit(node)
+		o.shell(strings.ReplaceAll(manual.commands("### On a node of kubeadm", "kubectl label node node0"), "node0", "node1"))
+		o.expectOn(ourProxies, "node0", "node1")
+		o.expectOn(wrappers, "node0")
+		s.expect("node1", "node1")
+		// The token is renewed, and the unit restarted.
+		manual.follow("# Under systemd", "kubectl grid kubeconfig")
+		o.stopUnit(node)
+		o.installUnit(node)
+		o.startUnit(node)
+		s.check(closed)
+		// Back to pods. Without either wrapper kube-proxy goes on with its rules.
+		o.stopUnit(node)
+		o.shell("kubectl label node node1 superedge.io/application-grid=true --overwrite")
+		o.expectOn(wrappers, "node0", "node1")
 		s.check(closed)
 	})
 
@@ -182,11 +254,34 @@ func TestInstallPage(t *testing.T) {
 			}
 		}
 		o.Logf("20 s after a reboot without a link there run %v", o.processesOn("node1"))
+		s.staticPods(node)
 		begin := time.Now()
 		o.must(node.JoinLink())
 		s.expect("node1", "node1")
 		o.Logf("node1 reaches its own unit %.1f s after its link came back", time.Since(begin).Seconds())
 		s.expect("cloud0", everybody...)
+		s.check(closed)
+	})
+
+	step("names in every unit", func(*testing.T) {
+		manual := o.reading("coredns.md")
+		o.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
+		for _, commands := range []string{"dns: {disabled: true}", "create configmap coredns", "get deployment coredns", "annotate service kube-dns"} {
+			manual.follow("## What each node needs", commands)
+		}
+		o.shell("kubectl -n kube-system rollout status daemonset coredns --timeout=2m")
+		o.expectOn("k8s-app=kube-dns", everybody...)
+		for node, unit := range map[string]string{"node0": "east", "node1": "west"} {
+			o.expectName(node, unit)
+		}
+		o.addonPhase("upgrade", "node", "phase", "addon", "coredns")
+		o.expectOn("k8s-app=kube-dns", everybody...)
+		if keys := o.shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, unitLabel) {
+			o.Errorf("after an upgrade kube-dns has topologyKeys %q", keys)
+		}
+		for node, unit := range map[string]string{"node0": "east", "node1": "west"} {
+			o.expectName(node, unit)
+		}
 		s.check(closed)
 	})
 
@@ -224,6 +319,21 @@ func (o *operator) addonPhase(args ...string) {
 	output, err := shared.ControlPlane().Run(o.Context(), "kubeadm", args...)
 	o.must(err)
 	o.Logf("kubeadm %s\n%s", strings.Join(args, " "), output)
+}
+
+// tag gives an image on a node a further name.
+func tag(o *operator, node *kubeadm.Node, image, name string) {
+	o.Helper()
+	_, err := node.Run(o.Context(), "ctr", "-n", "k8s.io", "images", "tag", image, name)
+	o.must(err)
+}
+
+// imageOf is the image that a DaemonSet of kube-system asks for.
+func (o *operator) imageOf(name string) string {
+	o.Helper()
+	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
+	o.must(err)
+	return set.Spec.Template.Spec.Containers[0].Image
 }
 
 // rolledOut is nil if all pods of kubeadm's kube-proxy are of its present version, and available.

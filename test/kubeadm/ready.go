@@ -25,7 +25,7 @@ func (c *Cluster) nodeReady(ctx context.Context, name string) error {
 	return nil
 }
 
-// PodsReady is nil if there are pods with these labels, on this many different nodes if that is not 0, and all are ready.
+// PodsReady is nil if there are pods with these labels, and all are ready.
 func (c *Cluster) PodsReady(ctx context.Context, namespace, selector string) error {
 	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {

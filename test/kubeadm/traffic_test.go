@@ -22,8 +22,8 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-// unitLabel is the label that makes units; see units.
-const unitLabel = "site"
+// unitLabel is the label that makes units, as in the pages.
+const unitLabel = "zone1"
 
 // startEcho runs an echo pod on every node, real containers with addresses of the CNI, and makes their Service closed.
 func (o *operator) startEcho() *corev1.Service {

@@ -10,6 +10,10 @@ BIN     := $(CURDIR)/bin
 # Modules of this repository beside the product: the embedded cluster with its tests, the linters, the generator, and
 # what makes images.
 MODULES := . test hack/tools hack/generate hack/image
+# What the programs of the embedded cluster say of themselves. kubeadm and the kubelet insist on it.
+KUBERNETES = $(eval KUBERNETES := $(shell go -C test list -m -f '{{.Version}}' k8s.io/kubernetes))$(KUBERNETES)
+CLUSTER_LDFLAGS = -s -w $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,-X $(p).gitVersion=$(KUBERNETES) \
+	-X $(p).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES:v%=%))) -X $(p).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))))
 # Further modules, each only the go.mod and go.sum of one release of kube-proxy. They are not among MODULES: `go mod
 # tidy` of one that was not built here before downloads 149 modules of 124 MB, which `make verify` does not spend on
 # what only `make compat` builds. That checks them itself.
@@ -41,10 +45,10 @@ cross: ## Builds the product for every platform of the images, into dist/bin/.
 		go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o dist/bin/$(p)/ ./cmd/... &&) true
 
 .PHONY: images
-images: cross ## Makes the images of build/*.Dockerfile without a container engine, into dist/images/, as OCI archives.
+images: cross ## Makes the images of build/*.Dockerfile without a container engine, into dist/images/, as OCI archives: VERSION=v1 REGISTRY=registry.example.org.
 	@go -C hack/image build -o $(BIN)/image .
 	@$(foreach p,$(PROGRAMS),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version $(VERSION) \
-		--dockerfile build/$(p).Dockerfile --binaries dist/bin --archive dist/images/$(p).tar &&) true
+		--registry '$(REGISTRY)' --dockerfile build/$(p).Dockerfile --binaries dist/bin --archive dist/images/$(p).tar &&) true
 
 .PHONY: test-images
 test-images: cross ## Runs what is in the images, as they would be run. Needs root.
@@ -62,7 +66,7 @@ uninstall: ## Removes what make install installed; says what it keeps.
 .PHONY: cluster
 cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minutes when cold, seconds later.
 	@hack/progress.sh "building the embedded cluster (about 8 minutes on 2 cores when nothing is built yet)" \
-		go -C test build -o $(BIN)/ ./cmd/...
+		go -C test build -ldflags '$(CLUSTER_LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 .PHONY: test
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
@@ -86,6 +90,32 @@ test-e2e: build cluster ## Runs the end-to-end tests, the short fault suite and 
 test-faults: build cluster ## Runs the whole fault suite, 8 minutes. ARGS='-run TestLink -short' for less. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
+
+# What a kubeadm cluster needs of this machine, and what runs containers there. The module is checked here and not by
+# `make verify`, which does not download what only this builds.
+CONTAINERD_MODULE := test/kubeadm/containerd
+
+.PHONY: kubeadm-programs
+kubeadm-programs: build cluster
+	@hack/require.sh runc:runc /usr/lib/cni/bridge:containernetworking-plugins nsenter:util-linux nft:nftables conntrack:conntrack \
+		iptables:iptables ethtool:ethtool socat:socat jq:jq
+	@go -C $(CONTAINERD_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CONTAINERD_MODULE)"; exit 1; }
+	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
+		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
+	@go -C hack/image build -o $(BIN)/image .
+
+.PHONY: kubeadm
+kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets and containers, until Ctrl-C. Needs root.
+	@$(BIN)/kubeadm-cluster up $(ARGS)
+
+.PHONY: test-kubeadm
+test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 3 minutes. Needs root.
+	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
+	@# The images of the page, of what is built already: `make images` builds everything anew, with other flags.
+	@$(foreach p,$(PROGRAMS),install -D $(BIN)/$(p) dist/kubeadm/bin/linux_$$(go env GOARCH)/$(p) && \
+		SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version v1 --registry registry.example.org \
+		--dockerfile build/$(p).Dockerfile --binaries dist/kubeadm/bin --archive dist/kubeadm/images/$(p).tar &&) true
+	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
 .PHONY: compat
 compat: build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old kube-proxies and other clients through the wrapper; writes docs/compatibility.md. Needs root.

@@ -1,6 +1,8 @@
 // Command image makes a container image of a program without a container engine: the image that the program's
 // Dockerfile describes after its last FROM, for every platform that it is given a binary of, as an OCI archive. Of the
 // same binaries it makes the same bytes.
+//
+// With --rootfs it makes images of a directory of files instead, all with the same files: NAME:TAG=PROGRAM...
 package main
 
 import (
@@ -37,26 +39,32 @@ type options struct {
 	binaries string
 	// created is the time that everything in the image bears.
 	created time.Time
-	// archive is the file to write, tagged name:version.
-	archive, name string
+	// archive is the file to write, tagged name:version; name is the program's, after the registry if there is one.
+	archive, name, registry string
+	// rootfs is a directory with the files of images for a platform, named as the directories of binaries are.
+	rootfs, platform string
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.name, "name", "", "program, and name of the image")
+	flag.StringVar(&o.registry, "registry", "", "what comes before the image's name, such as registry.example.org/edge")
 	flag.StringVar(&o.version, "version", "", "version, and tag of the image")
 	flag.StringVar(&o.dockerfile, "dockerfile", "", "file that describes the image")
 	flag.StringVar(&o.binaries, "binaries", "", "directory with a directory per platform")
 	flag.StringVar(&o.archive, "archive", "", "file to write")
+	flag.StringVar(&o.rootfs, "rootfs", "", "directory with the files of the images that are named as arguments, NAME:TAG=PROGRAM")
+	flag.StringVar(&o.platform, "platform", "linux_amd64", "platform of what is in --rootfs")
 	flag.Parse()
-	if err := run(o); err != nil {
+	if err := run(o, flag.Args()); err != nil {
 		fmt.Fprintf(os.Stderr, "image: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(o options) error {
-	if o.name == "" || o.version == "" || o.dockerfile == "" || o.binaries == "" || o.archive == "" {
+func run(o options, images []string) error {
+	ofTree := o.rootfs != "" && len(images) > 0 && o.archive != ""
+	if !ofTree && (o.name == "" || o.version == "" || o.dockerfile == "" || o.binaries == "" || o.archive == "") {
 		return errors.New("--name, --version, --dockerfile, --binaries and --archive are all needed")
 	}
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
@@ -64,13 +72,19 @@ func run(o options) error {
 		return fmt.Errorf("SOURCE_DATE_EPOCH is not seconds since 1970: %w", err)
 	}
 	o.created = time.Unix(seconds, 0).UTC()
+	if ofTree {
+		return writeTree(o, images)
+	}
 	digest, err := write(o)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s  %s:%s  %s\n", o.archive, o.name, o.version, digest)
+	fmt.Printf("%s  %s  %s\n", o.archive, o.tagged(), digest)
 	return nil
 }
+
+// tagged is the image's name with its registry and its tag.
+func (o options) tagged() string { return path.Join(o.registry, o.name) + ":" + o.version }
 
 // write makes the image and writes its archive.
 func write(o options) (v1.Hash, error) {
@@ -83,11 +97,8 @@ func write(o options) (v1.Hash, error) {
 		return v1.Hash{}, fmt.Errorf("computing the digest: %w", err)
 	}
 	named := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
-		Add: index,
-		Descriptor: v1.Descriptor{Annotations: map[string]string{
-			"org.opencontainers.image.ref.name": o.version,
-			"io.containerd.image.name":          o.name + ":" + o.version,
-		}},
+		Add:        index,
+		Descriptor: v1.Descriptor{Annotations: nameAnnotations(o.tagged())},
 	})
 	directory, err := os.MkdirTemp("", "image-")
 	if err != nil {

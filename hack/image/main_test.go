@@ -117,8 +117,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// read unpacks an archive, and returns the image in it.
-func read(t *testing.T, archive string) v1.ImageIndex {
+// open unpacks an archive, and returns the index of the images in it.
+func open(t *testing.T, archive string) v1.ImageIndex {
 	t.Helper()
 	directory := t.TempDir()
 	file, err := os.Open(archive)
@@ -127,10 +127,17 @@ func read(t *testing.T, archive string) v1.ImageIndex {
 	}
 	defer file.Close()
 	unpack(t, file, directory)
-	outer, err := layout.ImageIndexFromPath(directory)
+	index, err := layout.ImageIndexFromPath(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return index
+}
+
+// read returns the image of all platforms in an archive, which must be the only one.
+func read(t *testing.T, archive string) v1.ImageIndex {
+	t.Helper()
+	outer := open(t, archive)
 	manifest, err := outer.IndexManifest()
 	if err != nil || len(manifest.Manifests) != 1 {
 		t.Fatalf("%d images, %v", len(manifest.Manifests), err)

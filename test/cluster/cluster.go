@@ -42,7 +42,7 @@ type Cluster struct {
 	thread *netns.Thread
 	// dial opens connections on the control plane's side.
 	dial   dialer
-	relay  *relay
+	relay  *Relay
 	client *kubernetes.Clientset
 	config *rest.Config
 	echo   *echo
@@ -108,7 +108,7 @@ func (c *Cluster) start(ctx context.Context) error {
 // prepare makes the directory, the namespace, the credentials and the clients: all that needs no process.
 func (c *Cluster) prepare(ctx context.Context) error {
 	var err error
-	if c.id, err = newID(); err != nil {
+	if c.id, err = NewID(); err != nil {
 		return err
 	}
 	c.dir = c.options.Dir
@@ -154,11 +154,11 @@ func (c *Cluster) connect(ctx context.Context) error {
 	}
 	outside := inside
 	if c.namespace != nil {
-		c.relay, err = startRelay(ctx, func(ctx context.Context) (net.Conn, error) { return c.dial(ctx, "tcp", inside) })
+		c.relay, err = StartRelay(ctx, func(ctx context.Context) (net.Conn, error) { return c.dial(ctx, "tcp", inside) })
 		if err != nil {
 			return err
 		}
-		outside = c.relay.address()
+		outside = c.relay.Address()
 	}
 	if _, err := c.credentials.writeKubeconfig(adminKubeconfigFile, RoleAdmin, "https://"+outside); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (c *Cluster) Stop() error {
 		}
 	}
 	if c.relay != nil {
-		c.relay.close()
+		c.relay.Close()
 	}
 	switch {
 	case c.namespace != nil:

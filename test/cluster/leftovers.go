@@ -19,10 +19,10 @@ const idPrefix = "appgrid"
 // started counts the clusters of this process; it keeps their ids apart.
 var started atomic.Int64
 
-// newID returns the cluster's id, appgrid-PID-STARTTIME-N: the pid and start time (in clock ticks since boot,
+// NewID returns the cluster's id, appgrid-PID-STARTTIME-N: the pid and start time (in clock ticks since boot,
 // base 36) of the supervisor, so that anyone can tell whether it still lives, also after its pid was given
 // to another process.
-func newID() (string, error) {
+func NewID() (string, error) {
 	pid := os.Getpid()
 	start, err := startTime(pid)
 	if err != nil {
@@ -31,9 +31,9 @@ func newID() (string, error) {
 	return fmt.Sprintf("%s-%d-%s-%d", idPrefix, pid, strconv.FormatUint(start, 36), started.Add(1)), nil
 }
 
-// abandoned tells whether name carries the id of a supervisor that does not run any more. It is false for
+// Abandoned reports whether name carries the id of a supervisor that does not run any more. It is false for
 // every name that is not of this form.
-func abandoned(name string) bool {
+func Abandoned(name string) bool {
 	parts := strings.Split(name, "-")
 	if len(parts) < 4 || parts[0] != idPrefix {
 		return false
@@ -90,7 +90,7 @@ func RemoveLeftovers() ([]string, error) {
 		failures = append(failures, err)
 	}
 	for _, name := range names {
-		if !abandoned(name) {
+		if !Abandoned(name) {
 			continue
 		}
 		if err := netns.Remove(name); err != nil {
@@ -104,7 +104,7 @@ func RemoveLeftovers() ([]string, error) {
 		failures = append(failures, err)
 	}
 	for _, dir := range dirs {
-		if !abandoned(filepath.Base(dir)) {
+		if !Abandoned(filepath.Base(dir)) {
 			continue
 		}
 		if err := removeAll(dir); err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestAbandoned(t *testing.T) {
-	id, err := newID()
+	id, err := NewID()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +31,8 @@ func TestAbandoned(t *testing.T) {
 		idPrefix + "-x-y-z":         false,
 		idPrefix + "-1-not base36-": false,
 	} {
-		if got := abandoned(name); got != want {
-			t.Errorf("abandoned(%q) = %v, want %v", name, got, want)
+		if got := Abandoned(name); got != want {
+			t.Errorf("Abandoned(%q) = %v, want %v", name, got, want)
 		}
 	}
 }
@@ -48,13 +48,13 @@ func TestAbandonedByZombie(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := fmt.Sprintf("%s-%d-%s-1", idPrefix, child.Process.Pid, strconv.FormatUint(start, 36))
-	if abandoned(name) {
+	if Abandoned(name) {
 		t.Error("its supervisor lives")
 	}
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	for !abandoned(name) {
+	for !Abandoned(name) {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", child.Process.Pid)); err != nil {
 			t.Fatal("the zombie was waited for by somebody else")
 		}

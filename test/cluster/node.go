@@ -206,7 +206,11 @@ func (n *Node) GiveWrapperToken(token string) error {
 }
 
 func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
-	kubeconfig, err := c.credentials.writeKubeconfig("kube-proxy-"+node.Spec.Name+".kubeconfig", RoleKubeProxy, c.apiServerURL())
+	server := c.apiServerURL()
+	if node.Spec.Configured {
+		server = node.WrapperURL()
+	}
+	kubeconfig, err := c.credentials.writeKubeconfig("kube-proxy-"+node.Spec.Name+".kubeconfig", RoleKubeProxy, server)
 	if err != nil {
 		return err
 	}
@@ -228,6 +232,13 @@ func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
 	case node.Spec.Protocol == WatchList && node.Spec.KubeProxyBinary != "": // the components' has it on by itself
 		args = append(args, "--feature-gates=WatchListClient=true")
 	}
+	if node.Spec.Configured {
+		file := filepath.Join(c.dir, "kube-proxy-"+node.Spec.Name+".yaml")
+		if err := os.WriteFile(file, []byte(kubeProxyConfiguration(node, kubeconfig)), 0o600); err != nil {
+			return fmt.Errorf("writing kube-proxy's configuration: %w", err)
+		}
+		args = []string{"--config=" + file, "--hostname-override=" + node.Spec.Name}
+	}
 	name := "kube-proxy@" + node.Spec.Name
 	if node.Spec.KubeProxyBinary != "" {
 		node.KubeProxy = c.program(name, node.Spec.KubeProxyBinary, node.namespace.Thread, node.rulesProgrammed, args...)
@@ -235,6 +246,20 @@ func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
 		node.KubeProxy = c.component(name, node.namespace.Thread, node.rulesProgrammed, args...)
 	}
 	return c.startStep(ctx, node.KubeProxy)
+}
+
+// kubeProxyConfiguration says what the flags of startKubeProxy do.
+func kubeProxyConfiguration(node *Node, kubeconfig string) string {
+	return fmt.Sprintf(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clientConnection: {kubeconfig: %q}
+mode: %s
+clusterCIDR: %s
+conntrack: {maxPerCore: 0}
+healthzBindAddress: %s
+metricsBindAddress: %s
+featureGates: {WatchListClient: %t}
+`, kubeconfig, node.Spec.ProxyMode, podNetwork, local(proxyHealthPort), local(proxyMetricsPort), node.Spec.Protocol == WatchList)
 }
 
 // rulesProgrammed asks kube-proxy's healthz when it last wrote rules: its status is 200 also before the first
@@ -459,6 +484,9 @@ func (c *Cluster) RelabelNode(ctx context.Context, name, key, value string) erro
 	}
 	return nil
 }
+
+// Name is the node's name in the cluster.
+func (n *Node) Name() string { return n.Spec.Name }
 
 // Namespace is the name of the node's network namespace, for `ip netns exec`; empty with Options.APIViewOnly.
 func (n *Node) Namespace() string {

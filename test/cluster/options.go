@@ -92,6 +92,9 @@ type NodeSpec struct {
 	KubeProxyBinary string
 	// Direct lets this node's kube-proxy talk to kube-apiserver directly; the node has no wrapper.
 	Direct bool
+	// Configured gives this node's kube-proxy a configuration file, whose clientConnection.kubeconfig leads to the
+	// wrapper, in place of flags and --master.
+	Configured bool
 	// Kubelet runs a real kubelet over a fake runtime (kubemark) on this node instead of kwok. All its pods
 	// have the address 192.168.192.168, at which nothing listens.
 	Kubelet bool

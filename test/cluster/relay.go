@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// relay forwards the connections of a loopback port of the host to an address inside the cluster's namespace.
+// Relay forwards the connections of a loopback port of the host to an address inside the cluster's namespace.
 // It copies bytes, so TLS is between the client and kube-apiserver.
-type relay struct {
+type Relay struct {
 	listener net.Listener
 	dial     func(ctx context.Context) (net.Conn, error)
 	cancel   context.CancelFunc
@@ -20,14 +20,15 @@ type relay struct {
 	conns  map[net.Conn]struct{} // guarded by mu; both ends of every connection
 }
 
-func startRelay(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)) (*relay, error) {
+// StartRelay begins to forward the connections of a free loopback port of the host to what dial opens, until Close.
+func StartRelay(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)) (*Relay, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("listening on a loopback port for the relay to kube-apiserver: %w", err)
+		return nil, fmt.Errorf("listening on a loopback port for a relay: %w", err)
 	}
 	// The relay lives as long as the cluster, not as the call that starts it.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &relay{listener: listener, dial: dial, cancel: cancel, conns: map[net.Conn]struct{}{}}
+	r := &Relay{listener: listener, dial: dial, cancel: cancel, conns: map[net.Conn]struct{}{}}
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -40,10 +41,10 @@ func startRelay(ctx context.Context, dial func(ctx context.Context) (net.Conn, e
 	return r, nil
 }
 
-// address is where the relay listens, host:port.
-func (r *relay) address() string { return r.listener.Addr().String() }
+// Address is where the relay listens, host:port.
+func (r *Relay) Address() string { return r.listener.Addr().String() }
 
-func (r *relay) forward(ctx context.Context, outside net.Conn) {
+func (r *Relay) forward(ctx context.Context, outside net.Conn) {
 	defer r.drop(outside)
 	if !r.keep(outside) {
 		return
@@ -66,7 +67,7 @@ func (r *relay) forward(ctx context.Context, outside net.Conn) {
 	<-done
 }
 
-func (r *relay) keep(conn net.Conn) bool {
+func (r *Relay) keep(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.closed {
@@ -75,14 +76,15 @@ func (r *relay) keep(conn net.Conn) bool {
 	return !r.closed
 }
 
-func (r *relay) drop(conn net.Conn) {
+func (r *Relay) drop(conn net.Conn) {
 	_ = conn.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.conns, conn)
 }
 
-func (r *relay) close() {
+// Close ends the relay and its connections.
+func (r *Relay) Close() {
 	_ = r.listener.Close()
 	r.cancel()
 	r.mu.Lock()

@@ -42,6 +42,11 @@ func (c *Cluster) tlsConfig(verify bool) *tls.Config {
 	return &tls.Config{RootCAs: pool, InsecureSkipVerify: !verify} //nolint:gosec // health questions on loopback only
 }
 
+// Get requests a URL on a new connection that dial opens.
+func Get(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), url string) (*Reply, error) {
+	return get(ctx, newClient(dial, nil), url)
+}
+
 func get(ctx context.Context, client *http.Client, url string) (*Reply, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -7,38 +7,38 @@ import (
 	"strings"
 )
 
-// block is a fenced block of commands of a page.
-type block struct {
-	page string
-	line int
-	// script is what is between the fences, without their indentation.
-	script string
-	// onNode has it run in the network of a node.
-	onNode bool
-	// exit is the exit code that it should end with.
-	exit int
-	// noRun is why it is not run.
-	noRun string
+// Block is a fenced block of commands of a page.
+type Block struct {
+	Page string
+	Line int
+	// Script is what is between the fences, without their indentation.
+	Script string
+	// OnNode has it run in the network of a node.
+	OnNode bool
+	// Exit is the exit code that it should end with.
+	Exit int
+	// NoRun is why it is not run.
+	NoRun string
 }
 
-// name is where the block stands.
-func (b block) name() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
+// Name is the page and the line of the block.
+func (b Block) Name() string { return fmt.Sprintf("%s:%d", b.Page, b.Line) }
 
 var (
 	opening   = regexp.MustCompile("^([ \t]*)```([^`]*)$")
 	attribute = regexp.MustCompile(`^ *([a-z-]+)=("[^"]*"|[^ "]+)`)
 )
 
-// blocksOf finds a page's blocks that begin with ```sh. Errors are about how they are marked.
-func blocksOf(page, text string) ([]block, error) {
-	var blocks []block
-	var current *block
+// BlocksOf finds a page's blocks that begin with ```sh. Errors are about how they are marked.
+func BlocksOf(page, text string) ([]Block, error) {
+	var blocks []Block
+	var current *Block
 	indent, fenced := "", false
 	for i, line := range strings.Split(text, "\n") {
 		match := opening.FindStringSubmatch(line)
 		switch {
 		case match == nil && current != nil:
-			current.script += strings.TrimPrefix(line, indent) + "\n"
+			current.Script += strings.TrimPrefix(line, indent) + "\n"
 		case match == nil:
 		case fenced:
 			fenced = false
@@ -51,7 +51,7 @@ func blocksOf(page, text string) ([]block, error) {
 			language, attributes, _ := strings.Cut(match[2], " ")
 			switch language {
 			case "sh":
-				b, err := parse(block{page: page, line: i + 1}, attributes)
+				b, err := parse(Block{Page: page, Line: i + 1}, attributes)
 				if err != nil {
 					return nil, err
 				}
@@ -68,28 +68,28 @@ func blocksOf(page, text string) ([]block, error) {
 }
 
 // parse reads the attributes of a block.
-func parse(b block, attributes string) (block, error) {
+func parse(b Block, attributes string) (Block, error) {
 	for strings.TrimSpace(attributes) != "" {
 		match := attribute.FindStringSubmatch(attributes)
 		if match == nil {
-			return b, fmt.Errorf("%s: cannot read %q; it should be name=value", b.name(), attributes)
+			return b, fmt.Errorf("%s: cannot read %q; it should be name=value", b.Name(), attributes)
 		}
 		attributes = attributes[len(match[0]):]
 		value := strings.Trim(match[2], `"`)
 		var err error
 		switch match[1] {
 		case "on":
-			if b.onNode = value == "node"; !b.onNode {
-				err = fmt.Errorf("%s: on=%s; only on=node is known", b.name(), value)
+			if b.OnNode = value == "node"; !b.OnNode {
+				err = fmt.Errorf("%s: on=%s; only on=node is known", b.Name(), value)
 			}
 		case "exit":
-			b.exit, err = strconv.Atoi(value)
+			b.Exit, err = strconv.Atoi(value)
 		case "no-run":
-			if b.noRun = value; value == "" {
-				err = fmt.Errorf("%s: why is it not run?", b.name())
+			if b.NoRun = value; value == "" {
+				err = fmt.Errorf("%s: why is it not run?", b.Name())
 			}
 		default:
-			err = fmt.Errorf("%s: %s is not known; there are on, exit and no-run", b.name(), match[1])
+			err = fmt.Errorf("%s: %s is not known; there are on, exit and no-run", b.Name(), match[1])
 		}
 		if err != nil {
 			return b, err

@@ -12,14 +12,14 @@ func TestBlocks(t *testing.T) {
 		"   " + fence + `sh on=node exit=3`, "   c", "     d", "   " + fence,
 		fence + `sh no-run="needs a moon"`, "e", fence,
 	}, "\n")
-	blocks, err := blocksOf("p.md", page)
+	blocks, err := BlocksOf("p.md", page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []block{
-		{page: "p.md", line: 2, script: "a\nb\n"},
-		{page: "p.md", line: 11, script: "c\n  d\n", onNode: true, exit: 3},
-		{page: "p.md", line: 15, script: "e\n", noRun: "needs a moon"},
+	want := []Block{
+		{Page: "p.md", Line: 2, Script: "a\nb\n"},
+		{Page: "p.md", Line: 11, Script: "c\n  d\n", OnNode: true, Exit: 3},
+		{Page: "p.md", Line: 15, Script: "e\n", NoRun: "needs a moon"},
 	}
 	if len(blocks) != len(want) {
 		t.Fatalf("got %+v", blocks)
@@ -30,11 +30,11 @@ func TestBlocks(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"sh on=moon", "sh exit=x", `sh no-run=""`, "sh off", "bash"} {
-		if blocks, err := blocksOf("p.md", fence+bad+"\na\n"+fence); err == nil {
+		if blocks, err := BlocksOf("p.md", fence+bad+"\na\n"+fence); err == nil {
 			t.Errorf("%s: got %+v", bad, blocks)
 		}
 	}
-	if _, err := blocksOf("p.md", fence+"sh\na\n"); err == nil {
+	if _, err := BlocksOf("p.md", fence+"sh\na\n"); err == nil {
 		t.Error("a block without an end was taken")
 	}
 }

@@ -26,10 +26,10 @@ const (
 // the reason.
 var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
-	"docs/coredns.md":       "changes kubeadm's CoreDNS; test/e2e/dns runs what comes of it",
-	"docs/install.md":       "needs a kubeadm or k3s cluster and images; test/e2e/install applies and deletes the manifests",
+	"docs/coredns.md":       "changes kubeadm's CoreDNS: make test-kubeadm does, and test/e2e/dns runs what comes of it",
+	"docs/install.md":       "needs a kubeadm or k3s cluster and images: make test-kubeadm runs what is for kubeadm",
 	"docs/superedge.md":     "needs SuperEdge's installation; test/e2e/grid takes over what that leaves",
-	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory",
+	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory, make test-kubeadm runs what is for kubeadm",
 }
 
 // asksNode matches a script that only asks a program on the node.
@@ -39,24 +39,24 @@ var asksNode = regexp.MustCompile(`^(curl localhost:\d+/\S*( +#.*)?\n)+$`)
 func TestCommands(t *testing.T) {
 	blocks := read(t)
 	var notRun []string
-	pages := map[string][]block{}
+	pages := map[string][]Block{}
 	var order []string
 	for _, b := range blocks {
-		if reason := elsewhere[b.page]; reason != "" && b.noRun == "" && !b.onNode {
-			if asksNode.MatchString(b.script) {
-				b.onNode = true
+		if reason := elsewhere[b.Page]; reason != "" && b.NoRun == "" && !b.OnNode {
+			if asksNode.MatchString(b.Script) {
+				b.OnNode = true
 			} else {
-				b.noRun = reason
+				b.NoRun = reason
 			}
 		}
-		if b.noRun != "" {
-			notRun = append(notRun, fmt.Sprintf("%-28s %s", b.name(), b.noRun))
+		if b.NoRun != "" {
+			notRun = append(notRun, fmt.Sprintf("%-28s %s", b.Name(), b.NoRun))
 			continue
 		}
-		if pages[b.page] == nil {
-			order = append(order, b.page)
+		if pages[b.Page] == nil {
+			order = append(order, b.Page)
 		}
-		pages[b.page] = append(pages[b.page], b)
+		pages[b.Page] = append(pages[b.Page], b)
 	}
 	t.Logf("not run here:\n  %s", strings.Join(notRun, "\n  "))
 	if len(order) < 4 {
@@ -73,9 +73,9 @@ func TestCommands(t *testing.T) {
 }
 
 // read finds the blocks of all pages.
-func read(t *testing.T) []block {
+func read(t *testing.T) []Block {
 	t.Helper()
-	var all []block
+	var all []Block
 	for _, pattern := range []string{"*.md", "docs/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
@@ -90,7 +90,7 @@ func read(t *testing.T) []block {
 			if err != nil {
 				t.Fatal(err)
 			}
-			blocks, err := blocksOf(page, string(text))
+			blocks, err := BlocksOf(page, string(text))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -155,7 +155,7 @@ func start(t *testing.T) *reader {
 		t.Fatal(err)
 	}
 	// The Service is one of the reader's own.
-	r.run(t, block{page: "the reader's cluster", script: `
+	r.run(t, Block{Page: "the reader's cluster", Script: `
 kubectl apply -f ` + file + `
 kubectl create service clusterip echo --tcp=8080
 until kubectl grid status; do sleep 0.2; done
@@ -201,7 +201,7 @@ func binary(t *testing.T, variable, name string) string {
 }
 
 // run runs a block, as a reader would who pastes it into a shell in the repository's directory.
-func (r *reader) run(t *testing.T, b block) {
+func (r *reader) run(t *testing.T, b Block) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -209,10 +209,10 @@ func (r *reader) run(t *testing.T, b block) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := []string{"env", "-C", directory, "PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "bash", "-euo", "pipefail", "-c", b.script}
+	command := []string{"env", "-C", directory, "PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "bash", "-euo", "pipefail", "-c", b.Script}
 	begin := time.Now()
 	var output string
-	if b.onNode {
+	if b.OnNode {
 		node, findErr := r.cluster.Node("node0")
 		if findErr != nil {
 			t.Fatal(findErr)
@@ -228,9 +228,9 @@ func (r *reader) run(t *testing.T, b block) {
 	if errors.As(err, &exit) {
 		code, err = exit.ExitCode(), nil
 	}
-	if err != nil || code != b.exit {
-		t.Errorf("%s: exit code %d, not %d (%v):\n%s\n%s", b.name(), code, b.exit, err, b.script, output)
+	if err != nil || code != b.Exit {
+		t.Errorf("%s: exit code %d, not %d (%v):\n%s\n%s", b.Name(), code, b.Exit, err, b.Script, output)
 		return
 	}
-	t.Logf("%s (%s)\n%s\n%s", b.name(), time.Since(begin).Round(time.Millisecond), b.script, output)
+	t.Logf("%s (%s)\n%s\n%s", b.Name(), time.Since(begin).Round(time.Millisecond), b.Script, output)
 }

@@ -16,9 +16,17 @@ import (
 // Answer is who answered a request.
 type Answer struct{ Node, Pod string }
 
+// Source is where requests come from: a node of any kind of cluster.
+type Source interface {
+	// Name is the node's name.
+	Name() string
+	// Get requests a URL from the node's network, on a new connection.
+	Get(ctx context.Context, url string) (*cluster.Reply, error)
+}
+
 // Ask requests the URL of an echo Service once, from the node's namespace on a new connection. An error means
 // that nobody answered.
-func Ask(ctx context.Context, from *cluster.Node, url string) (Answer, error) {
+func Ask(ctx context.Context, from Source, url string) (Answer, error) {
 	reply, err := from.Get(ctx, url)
 	if err != nil {
 		return Answer{}, err

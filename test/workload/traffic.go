@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/application-grid/application-grid/test/cluster"
 )
 
 // Traffic is a stream of requests to a Service from nodes, a new connection each.
@@ -35,7 +33,7 @@ func StartTraffic(ctx context.Context, url string, pause time.Duration) *Traffic
 
 // From adds a stream from a node, until the function that it returns is called. Every request must be answered by a
 // pod on one of the allowed nodes.
-func (t *Traffic) From(node *cluster.Node, allowed []string) (end func()) {
+func (t *Traffic) From(node Source, allowed []string) (end func()) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	stopped := make(chan struct{})
 	t.done.Go(func() {
@@ -45,7 +43,7 @@ func (t *Traffic) From(node *cluster.Node, allowed []string) (end func()) {
 			attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 			answer, err := Ask(attempt, node, t.url)
 			cancel()
-			t.count(node.Spec.Name, allowed, answer, err)
+			t.count(node.Name(), allowed, answer, err)
 			time.Sleep(t.pause)
 		}
 	})

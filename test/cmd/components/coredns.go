@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 
@@ -19,13 +20,12 @@ import (
 	_ "github.com/coredns/coredns/plugin/metrics"
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/reload"
-	"github.com/spf13/pflag"
 )
 
 // runCoreDNS is CoreDNS' main function in short. Its own, in package coremain, puts flags (-p, -version) into
 // flag.CommandLine, where kube-proxy and the kubelet would take them for theirs.
 func runCoreDNS() int {
-	flags := pflag.NewFlagSet("coredns", pflag.ExitOnError)
+	flags := flag.NewFlagSet("coredns", flag.ExitOnError) // with one dash or two: kubeadm's pods have -conf
 	conf := flags.String("conf", "Corefile", "Corefile to load")
 	_ = flags.Parse(os.Args[1:]) // it exits on errors
 	if err := serveDNS(*conf); err != nil {

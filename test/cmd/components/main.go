@@ -3,13 +3,17 @@
 //
 //	components kube-apiserver --etcd-servers=...
 //
+// By a link to it that has a component's name it is that component.
+//
 // If the environment variable COMPONENT_TMP names a directory, it is mounted over /tmp first. The process must
 // have been started in a mount namespace of its own then; it is for components that insist on /tmp.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 
@@ -29,6 +33,8 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 	kubemark "k8s.io/kubernetes/cmd/kubemark/app"
 	kwokconfig "sigs.k8s.io/kwok/pkg/config"
 	kwok "sigs.k8s.io/kwok/pkg/kwok/cmd"
@@ -46,6 +52,8 @@ var components = map[string]func() int{
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 	"kubectl":                 runKubectl,
+	"kubeadm":                 runKubeadm,
+	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
 	"kubemark":                func() int { return cli.Run(kubemark.NewHollowNodeCommand()) },
 	"kwok":                    runKwok,
 }
@@ -56,6 +64,9 @@ func main() {
 			fmt.Fprintf(os.Stderr, "components: mounting %s over /tmp: %v\n", dir, err)
 			os.Exit(1)
 		}
+	}
+	if run, ok := components[filepath.Base(os.Args[0])]; ok {
+		os.Exit(run())
 	}
 	if len(os.Args) > 1 {
 		if run, ok := components[os.Args[1]]; ok {
@@ -81,6 +92,13 @@ func runKubectl() int {
 	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad -v is reported by the flag parsing below
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
+	}
+	return 0
+}
+
+func runKubeadm() int {
+	if err := kubeadm.Run(); err != nil { // it has reported it
+		return 1
 	}
 	return 0
 }

@@ -32,16 +32,17 @@ func TestInstallAndRemove(t *testing.T) {
 	}})
 	// The embedded cluster's programs have their roles from the start.
 	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
-	f.installKubeadmsKubeProxy()
+	f.writeKubeadmsKubeProxy("apply")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	before := f.inventory()
 
 	f.kubectl("apply", "-k", filepath.Join(manifests, "crds"), "--validate=strict")
 	overlay := f.overlay("kubeadm")
 	f.kubectl("apply", "-k", overlay, "--validate=strict")
-	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon"} {
 		f.expectPods(app, "app", "edge1 edge2")
 	}
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2") // kube-proxy-edge waits for them to go
 	f.eventually("both controllers are available", func() error {
 		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller", metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
@@ -49,8 +50,10 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 		return err
 	})
-	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2") // not on one node
+	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") // none at an edge
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+	f.expectPods("kube-proxy", "k8s-app", "cloud1")
+	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"=true")
 	f.expectPods("kube-proxy", "k8s-app", "")
@@ -58,6 +61,11 @@ func TestInstallAndRemove(t *testing.T) {
 	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"-")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
+	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"=systemd") // the wrapper is no pod
+	f.expectPods("kube-proxy", "k8s-app", "")
+	f.expectPods("kube-proxy-edge", "app", "cloud1 edge1 edge2")
+	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
+	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"-")
 
 	for line := range strings.Lines(f.kubectl("apply", "-k", overlay, "--validate=strict")) {
 		// kubectl sends the selector of a PodDisruptionBudget always: it cannot be merged.
@@ -66,12 +74,24 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 	}
 
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
+	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
+	f.expectPods("kube-proxy-edge", "app", "")
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	f.kubectl("-n", "kube-system", "rollout", "restart", "deployment", "application-grid-controller")
+	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2", "edge1 edge2") // none is an edge node now: not on one
 	f.kubectl("delete", "-k", overlay)
 	f.deleteCRDs()
+	f.eventually("kubeadm's kube-proxy has no affinity", func() error { // the policy that is gone may count for a while
+		f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
+		if left := f.kubectl("-n", "kube-system", "get", "daemonset", "kube-proxy", "-o", "jsonpath={.spec.template.spec.affinity}"); left != "" {
+			return fmt.Errorf("it has %s", left)
+		}
+		return nil
+	})
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	f.expectInventory(before)
 
+	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
 	f.kubectl("apply", "-k", f.overlay("k3s"), "--validate=strict")
 	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
 	f.kubectl("delete", "-k", f.overlay("k3s"))
@@ -127,7 +147,7 @@ images:
 }
 
 // installKubeadmsKubeProxy applies kubeadm's own templates.
-func (f *fixture) installKubeadmsKubeProxy() {
+func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 	f.Helper()
 	values := map[string]string{
 		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf", "Image": "registry.k8s.io/kube-proxy:v1.37.1",
@@ -136,7 +156,7 @@ func (f *fixture) installKubeadmsKubeProxy() {
 	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19, "{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
 		var manifest bytes.Buffer
 		f.must(template.Must(template.New("").Parse(text)).Execute(&manifest, values))
-		_, err := f.tryKubectl(manifest.String(), "apply", "-f", "-")
+		_, err := f.tryKubectl(manifest.String(), verb, "-f", "-")
 		f.must(err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
@@ -155,18 +156,14 @@ func (f *fixture) useNames() {
 	}
 }
 
-// useShippedKubeProxy runs kube-proxy-edge's command line, with a configuration as kubeadm's whose kubeconfig leads
-// nowhere: --master has to take its place.
+// useShippedKubeProxy runs kube-proxy-edge's command line, with a configuration as kubeadm's and the kubeconfig that is
+// shipped for it.
 func (f *fixture) useShippedKubeProxy() {
 	f.Helper()
 	node, err := f.cluster.Node("b1")
 	f.must(err)
 	dir := f.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig.conf")
-	f.must(os.WriteFile(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: default,
-clusters: [{name: default, cluster: {server: "https://192.0.2.1:6443"}}], contexts: [{name: default, context: {cluster: default, user: default}}],
-users: [{name: default, user: {tokenFile: `+filepath.Join(dir, "token")+`}}]}`), 0o600))
-	f.must(os.WriteFile(filepath.Join(dir, "token"), []byte(f.cluster.Token(cluster.RoleKubeProxy)), 0o600))
 	f.must(os.WriteFile(filepath.Join(dir, "config.conf"), []byte(`apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: nftables
@@ -177,6 +174,11 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 `), 0o600))
 	var command []string
 	for _, document := range render(f.T, "kubeadm") {
+		var shipped corev1.ConfigMap
+		f.must(yaml.Unmarshal([]byte(document), &shipped))
+		if shipped.Kind == "ConfigMap" && shipped.Name == "kube-proxy-edge" {
+			f.must(os.WriteFile(kubeconfig, []byte(shipped.Data["kubeconfig.conf"]), 0o600))
+		}
 		if _, name, template := podOf(f.T, document); name == "kube-proxy-edge" {
 			command = template.Spec.Containers[0].Command
 		}

@@ -1,18 +1,23 @@
 package install
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -100,7 +105,11 @@ func TestPodsAreConfined(t *testing.T) {
 			}
 			check("has a priority class of the system", strings.HasPrefix(pod.PriorityClassName, "system-"))
 			if kind == "DaemonSet" {
-				check("only where "+v1.LabelEdgeNode+" says so", pod.NodeSelector[v1.LabelEdgeNode] == "true")
+				chosen := pod.NodeSelector[v1.LabelEdgeNode] == "true"
+				if name == "kube-proxy-edge" { // also where the wrapper is no pod
+					chosen = strings.Contains(document, "key: "+v1.LabelEdgeNode)
+				}
+				check("only where "+v1.LabelEdgeNode+" says so", chosen)
 				check("tolerates every taint", slices.Contains(pod.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists}))
 			}
 			if name == "kube-proxy-edge" {
@@ -168,5 +177,119 @@ func TestTheWrapperDoesNotNeedKubeProxy(t *testing.T) {
 				t.Errorf("%s: it takes the address of the Service: %q", directory, template.Spec.Containers[0].Args)
 			}
 		}
+	}
+}
+
+// introduced are the minor versions of Kubernetes 1 in which what the manifests use became what they use it as.
+var introduced = map[string]int{
+	"v1 ConfigMap": 0, "v1 ServiceAccount": 0, "apps/v1 DaemonSet": 9, "apps/v1 Deployment": 9, "policy/v1 PodDisruptionBudget": 21,
+	"rbac.authorization.k8s.io/v1 ClusterRole": 8, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": 8,
+	"rbac.authorization.k8s.io/v1 Role": 8, "rbac.authorization.k8s.io/v1 RoleBinding": 8, "coordination.k8s.io/v1 Lease": 14,
+	"apiextensions.k8s.io/v1 CustomResourceDefinition": 16,
+	"flowcontrol.apiserver.k8s.io/v1 FlowSchema":       29, "flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration": 29,
+	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy": 30, "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": 30,
+	"admissionregistration.k8s.io/v1 MutatingAdmissionPolicy": 36, "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding": 36,
+	"matchLabelKeys": 27, "x-kubernetes-validations": 25,
+	"discovery.k8s.io": 21, // which roles name no version of
+}
+
+// TestKubernetesVersions: docs/requirements.md says for every kustomization from which version on it can be applied.
+func TestKubernetesVersions(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/requirements.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, directory := range kustomizations(t) {
+		needs := 0
+		for _, document := range render(t, directory) {
+			var kind metav1.TypeMeta
+			if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
+				t.Fatal(err)
+			}
+			used := []string{kind.APIVersion + " " + kind.Kind}
+			for _, word := range []string{"matchLabelKeys", "x-kubernetes-validations", "discovery.k8s.io"} {
+				if strings.Contains(document, word) {
+					used = append(used, word)
+				}
+			}
+			for _, what := range used {
+				minor, ok := introduced[what]
+				if !ok {
+					t.Errorf("%s uses %s: since when is that there?", directory, what)
+				}
+				needs = max(needs, minor)
+			}
+		}
+		row := regexp.MustCompile("(?m)^\\| .*`manifests/" + directory + "`.* \\| 1\\.([0-9]+) \\|").FindSubmatch(page)
+		if row == nil {
+			t.Errorf("docs/requirements.md does not say what %s needs", directory)
+			continue
+		}
+		if says, _ := strconv.Atoi(string(row[1])); says != max(needs, 21) { // older ones have no EndpointSlices
+			t.Errorf("docs/requirements.md says that %s needs 1.%d; it is 1.%d", directory, says, needs)
+		}
+	}
+}
+
+// TestPageKustomizations: each kustomization that docs/install.md shows can be built, and makes what the page says of it.
+func TestPageKustomizations(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	if err := os.CopyFS(filepath.Join(directory, "manifests"), os.DirFS(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	const address = "https://127.0.0.1:16443"
+	kubeconfig, err := os.ReadFile(filepath.Join(manifests, "k3s", "kubeconfig.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := func(kustomization string) string {
+		t.Helper()
+		for name, content := range map[string]string{
+			"kustomization.yaml": kustomization, "kubeconfig.conf": strings.ReplaceAll(string(kubeconfig), "https://127.0.0.1:6444", address),
+		} {
+			if err := os.MkdirAll(filepath.Join(directory, "edge"), 0o750); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(directory, "edge", name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(directory, "edge"))
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, kustomization)
+		}
+		built, err := resources.AsYaml()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(built)
+	}
+	blocks := regexp.MustCompile("(?s)\n( *)```yaml\n *# edge/kustomization.yaml\n(.*?)\n *```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 3 {
+		t.Fatalf("the page shows %d kustomizations, for kubeadm, RKE2 and any other cluster", len(blocks))
+	}
+	var kubeadm string
+	for i, block := range blocks {
+		kustomization := strings.TrimPrefix(strings.ReplaceAll("\n"+block[2], "\n"+block[1], "\n"), "\n")
+		built := build(kustomization)
+		if i == 0 {
+			kubeadm = kustomization
+		} else if !strings.Contains(built, address) {
+			t.Errorf("the wrapper does not have the address in kubeconfig.conf:\n%s", kustomization)
+		}
+		if images := strings.Contains(kustomization, "\nimages:"); images != strings.Contains(built, "image: registry.example.org/application-grid-wrapper:v1") {
+			t.Errorf("the wrapper's image is not the one of\n%s", kustomization)
+		}
+	}
+	older := regexp.MustCompile("(?s)### kubeadm before 1.36\n.*?```yaml\n(patches:.*?)\n```").FindStringSubmatch(string(page))
+	if older == nil {
+		t.Fatal("the page does not show how to leave out the policy")
+	}
+	if built := build(kubeadm + "\n" + older[1] + "\n"); strings.Contains(built, "MutatingAdmissionPolicy") || !strings.Contains(built, "ValidatingAdmissionPolicy") {
+		t.Errorf("without the policy there is\n%s", built)
 	}
 }

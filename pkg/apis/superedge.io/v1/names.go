@@ -21,8 +21,9 @@ const (
 	// and in its selector.
 	LabelGridUnit = "superedge.io/grid-unit"
 
-	// LabelEdgeNode stands, with the value "true", on the nodes that chose to have the wrapper, the daemon of
-	// names, and a kube-proxy that asks the wrapper. manifests/ leave all others alone.
+	// LabelEdgeNode is, with the value "true", on the nodes that chose to have the wrapper, the daemon of names, and a
+	// kube-proxy that asks the wrapper; with "systemd" on those that only want that kube-proxy, because the others are
+	// no pods there. manifests/ leave all others alone.
 	LabelEdgeNode = "superedge.io/application-grid"
 )
 

@@ -1,0 +1,79 @@
+package install
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// TestEdgeNodePolicy: kube-apiserver refuses edge nodes, in words that say why, where something else than kubeadm's
+// kube-proxy programs Services, and takes them where that is as it should be.
+func TestEdgeNodePolicy(t *testing.T) {
+	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true, Nodes: []cluster.NodeSpec{{Name: "edge1"}}})
+	for _, file := range []string{"edge-node-policy/policy.yaml", "kubeadm/edge-nodes-policy.yaml"} {
+		f.kubectl("apply", "-f", manifests+"/"+file, "--validate=strict")
+	}
+	label := func(value string) error {
+		_, err := f.tryKubectl("", "label", "node", "edge1", v1.LabelEdgeNode+"="+value)
+		return err
+	}
+	unlabel := func() { f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"-") }
+	refused := func(why, says string) {
+		t.Helper()
+		for _, value := range []string{"true", "systemd"} {
+			f.eventually(value+" is refused: "+why, func() error {
+				switch err := label(value); {
+				case err == nil:
+					unlabel()
+					return fmt.Errorf("it was taken")
+				case !strings.Contains(err.Error(), says):
+					return err
+				}
+				return nil
+			})
+		}
+		f.kubectl("label", "node", "edge1", "zone1=a", "--overwrite") // everything else can be done
+		f.kubectl("label", "node", "edge1", "zone1-")
+	}
+	taken := func(why string) {
+		t.Helper()
+		f.eventually("it is taken: "+why, func() error { return label("true") })
+		f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"=systemd", "--overwrite")
+		unlabel()
+	}
+
+	refused("there is no kube-proxy", "edge-nodes-with-kubeadms-kube-proxy.superedge.io")
+	f.writeKubeadmsKubeProxy("apply")
+	taken("kubeadm's kube-proxy is there")
+
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
+	refused("Calico has taken kube-proxy's place", "Calico's eBPF data plane")
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": null}}}}}`)
+	taken("it is back")
+
+	f.must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodes.cilium.io}, spec: {group: cilium.io,
+ scope: Cluster, names: {plural: ciliumnodes, singular: ciliumnode, kind: CiliumNode}, versions: [{name: v2, served: true, storage: true,
+ schema: {openAPIV3Schema: {type: object}}}]}}`))
+	refused("there is Cilium", "Cilium is installed")
+	f.kubectl("delete", "crd", "ciliumnodes.cilium.io", "--wait=false")
+	taken("Cilium is gone")
+
+	f.must(label("true")) // what is an edge node already stays one
+	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
+	f.kubectl("label", "node", "edge1", "zone1=a")
+
+	for _, policy := range []string{"edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io"} {
+		f.eventually(policy+" is checked", func() error {
+			if f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.observedGeneration}") == "" {
+				return fmt.Errorf("not yet")
+			}
+			return nil
+		})
+		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
+			t.Errorf("%s: warnings: %s", policy, warnings)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package install
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/proxy"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// TestPolicyKeepsAffinity evaluates the shipped policy as kube-apiserver does, on kubeadm's DaemonSet and on what
+// operators may have made of it: it adds the node affinity, and leaves everything else as it was.
+func TestPolicyKeepsAffinity(t *testing.T) {
+	var policy admissionv1.MutatingAdmissionPolicy
+	for _, document := range render(t, "kubeadm") {
+		if strings.Contains(document, "kind: MutatingAdmissionPolicy\n") {
+			if err := yaml.UnmarshalStrict([]byte(document), &policy); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(policy.Spec.Mutations) != 1 {
+		t.Fatalf("the policy is %+v", policy)
+	}
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled := compiler.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: policy.Spec.Mutations[0].JSONPatch.Expression},
+		cel.OptionalVariableDeclarations{HasPatchTypes: true}, environment.StoredExpressions)
+	if err := compiled.CompilationErrors(); len(err) > 0 {
+		t.Fatal(err)
+	}
+	matcher := matchconditions.NewMatcher(compiler.CompileCondition([]cel.ExpressionAccessor{(*matchconditions.MatchCondition)(&policy.Spec.MatchConditions[0])},
+		cel.OptionalVariableDeclarations{}, environment.StoredExpressions), policy.Spec.FailurePolicy, "policy", "mutate", policy.Name)
+	tolerant := &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1}}}
+	preferred := []corev1.PreferredSchedulingTerm{{Weight: 7}}
+	for name, affinity := range map[string]*corev1.Affinity{
+		"kubeadm's":                 nil,
+		"with a pod affinity":       {PodAntiAffinity: tolerant},
+		"with a preference of its":  {NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: preferred}},
+		"with a requirement of its": {NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := kubeadmsDaemonSet(t)
+			before.Spec.Template.Spec.Affinity = affinity
+			scheme := runtime.NewScheme()
+			if err := appsv1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			kind, resource := appsv1.SchemeGroupVersion.WithKind("DaemonSet"), appsv1.SchemeGroupVersion.WithResource("daemonsets")
+			written := &admission.VersionedAttributes{
+				Attributes: admission.NewAttributesRecord(before, nil, kind, before.Namespace, before.Name, resource, "",
+					admission.Update, &metav1.UpdateOptions{}, false, nil),
+				VersionedKind: kind, VersionedObject: admission.NewLazyObject(before), VersionedOldObject: admission.NewLazyObject(nil),
+			}
+			match := matcher.Match(t.Context(), written, nil, nil)
+			if match.Error != nil {
+				t.Fatal(match.Error)
+			}
+			if requires := strings.Contains(name, "requirement"); match.Matches == requires {
+				t.Fatalf("the policy is for it: %v", match.Matches)
+			} else if requires {
+				return
+			}
+			got, err := patch.NewJSONPatcher(compiled).Patch(t.Context(), patch.Request{
+				MatchedResource: resource, VersionedAttributes: written, ObjectInterfaces: admission.NewObjectInterfacesFromScheme(scheme),
+			}, 1<<30)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity //nolint:forcetypeassert // as it came
+			terms := after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 {
+				t.Fatalf("it requires %+v", terms)
+			}
+			if want := terms[0].MatchExpressions[0]; want.Key != v1.LabelEdgeNode || want.Operator != corev1.NodeSelectorOpNotIn ||
+				!slices.Equal(want.Values, []string{"true", "systemd"}) {
+				t.Errorf("it requires %+v", want)
+			}
+			if affinity == nil {
+				return
+			}
+			if (after.PodAntiAffinity == nil) != (affinity.PodAntiAffinity == nil) {
+				t.Errorf("the pod affinity is %+v", after.PodAntiAffinity)
+			}
+			if affinity.NodeAffinity != nil && len(after.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+				t.Errorf("the preference is gone: %+v", after.NodeAffinity)
+			}
+		})
+	}
+}
+
+// kubeadmsDaemonSet is kube-proxy's as kubeadm writes it.
+func kubeadmsDaemonSet(t *testing.T) *appsv1.DaemonSet {
+	t.Helper()
+	var manifest bytes.Buffer
+	err := template.Must(template.New("").Parse(kubeadm.KubeProxyDaemonSet19)).Execute(&manifest, map[string]string{
+		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf", "Image": "registry.k8s.io/kube-proxy:v1.37.1",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set appsv1.DaemonSet
+	if err := yaml.Unmarshal(manifest.Bytes(), &set); err != nil {
+		t.Fatal(err)
+	}
+	return &set
+}

@@ -1,0 +1,276 @@
+package kubeadm
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	cgroups = "/sys/fs/cgroup"
+	// kubeletConfig is written by kubeadm; before that there is nothing for a kubelet to do.
+	kubeletConfig = "/var/lib/kubelet/config.yaml"
+	// PowerOn and Machine are the commands by which a program runs the functions of the same names.
+	PowerOn = "power-on"
+	Machine = "machine"
+)
+
+// RunPowerOn is the outer process of a node, in the node's network namespace: it joins cgroups of the node's own and
+// starts the machine in namespaces of its own. The machine dies with it. disk is the node's, name its host name.
+func RunPowerOn(disk, name string) error {
+	runtime.LockOSThread() // the machine dies with the thread that has started it
+	if err := joinCgroups(filepath.Base(filepath.Dir(disk)) + "-" + name); err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	machine := exec.Command(program, Machine, disk, name) //nolint:gosec,noctx // this program; it ends with this process
+	machine.Stdout, machine.Stderr = os.Stdout, os.Stderr
+	machine.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWCGROUP,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	return machine.Run()
+}
+
+// joinCgroups puts this process into a cgroup of this name in every hierarchy.
+func joinCgroups(name string) error {
+	controllers, err := cgroupControllers()
+	if err != nil {
+		return err
+	}
+	for _, controller := range controllers {
+		dir := filepath.Join(cgroups, controller, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as any cgroup
+			return fmt.Errorf("creating a cgroup: %w", err)
+		}
+		if controller == "cpuset" { // it takes no process before it knows which processors there are
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				value, err := os.ReadFile(filepath.Join(cgroups, controller, file))
+				if err != nil {
+					return fmt.Errorf("reading the processors: %w", err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, file), value, 0o600); err != nil {
+					return fmt.Errorf("setting the processors: %w", err)
+				}
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0o600); err != nil {
+			return fmt.Errorf("joining %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// cgroupControllers are the directories of the hierarchies, version 1, below cgroups.
+func cgroupControllers() ([]string, error) {
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer mounts.Close()
+	var found []string
+	for lines := bufio.NewScanner(mounts); lines.Scan(); {
+		_, kind, _ := strings.Cut(lines.Text(), " - ")
+		if fields := strings.Fields(lines.Text()); strings.HasPrefix(kind, "cgroup ") && filepath.Dir(fields[4]) == cgroups {
+			found = append(found, filepath.Base(fields[4]))
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("this machine mounts no cgroup hierarchies of version 1 below " + cgroups)
+	}
+	return found, nil
+}
+
+// removeCgroups removes the cgroups of a node, which must have no process any more.
+func removeCgroups(name string) error {
+	controllers, err := cgroupControllers()
+	if err != nil {
+		return err
+	}
+	for _, controller := range controllers {
+		if err := removeCgroup(filepath.Join(cgroups, controller, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeCgroup(dir string) error {
+	children, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, child := range children {
+		if child.IsDir() {
+			if err := removeCgroup(filepath.Join(dir, child.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Since(begin) > 10*time.Second { // its processes are ending
+			return fmt.Errorf("removing cgroup %s: %w", dir, err)
+		}
+	}
+}
+
+// RunMachine is process 1 of a node. It builds the node's root of its disk, enters it, and keeps containerd running,
+// and the kubelet as soon as kubeadm has configured it. It does not return unless it fails.
+func RunMachine(disk, name string) error {
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("setting the host name: %w", err)
+	}
+	if err := enterRoot(disk); err != nil {
+		return err
+	}
+	return superviseServices()
+}
+
+// mount is one line of a node's fstab.
+type mount struct {
+	source, target, kind string
+	flags                uintptr
+	data                 string
+}
+
+// enterRoot makes the node's root: the host's programs with a layer of its own on top, its own /etc, /var and /opt from
+// its disk, and an empty /run and /tmp.
+func enterRoot(disk string) error {
+	root := filepath.Join(disk, "root")
+	controllers, err := cgroupControllers()
+	if err != nil {
+		return err
+	}
+	on := func(elements ...string) string { return filepath.Join(append([]string{root}, elements...)...) }
+	mounts := []mount{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
+		{"root", root, "tmpfs", 0, "mode=0755"},
+		{"usr", on("usr"), "overlay", 0, fmt.Sprintf("lowerdir=/usr,upperdir=%s/usr,workdir=%s/work", disk, disk)},
+		{filepath.Join(disk, "etc"), on("etc"), "", unix.MS_BIND, ""},
+		{filepath.Join(disk, "var"), on("var"), "", unix.MS_BIND, ""},
+		{filepath.Join(disk, "opt"), on("opt"), "", unix.MS_BIND, ""},
+		{"run", on("run"), "tmpfs", 0, "mode=0755"},
+		{"tmp", on("tmp"), "tmpfs", 0, "mode=1777"},
+		{"proc", on("proc"), "proc", 0, ""},
+		{"sys", on("sys"), "sysfs", 0, ""},
+		{"/dev", on("dev"), "", unix.MS_BIND | unix.MS_REC, ""},
+		{"cgroup", on(cgroups), "tmpfs", 0, "mode=0755"},
+	}
+	for _, controller := range controllers {
+		data := controller
+		if controller == "systemd" {
+			data = "none,name=systemd"
+		}
+		mounts = append(mounts, mount{"cgroup", on(cgroups, controller), "cgroup", 0, data})
+	}
+	// Its own programs, in directories of the host's.
+	mounts = append(mounts, mount{filepath.Join(disk, "..", "bin"), on("opt", "bin"), "", unix.MS_BIND, ""})
+	for _, m := range mounts {
+		if err := os.MkdirAll(m.target, 0o755); err != nil { //nolint:gosec // as in any root
+			return err
+		}
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
+			return fmt.Errorf("mounting %s: %w", m.target, err)
+		}
+	}
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.Symlink("usr/"+dir, on(dir)); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(on("old"), 0o700); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(root, on("old")); err != nil {
+		return fmt.Errorf("entering the root: %w", err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := unix.Unmount("/old", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("leaving the host's root: %w", err)
+	}
+	// The kubelet's mounts have to reach containers.
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+// service is a program that process 1 keeps running.
+type service struct {
+	command string
+	// needs is a file without which it is not started.
+	needs string
+	pid   int
+	// since is when it was started last.
+	since time.Time
+}
+
+// superviseServices starts the services, and again when they end, and takes in the processes that have lost their
+// parent, as process 1 has to.
+func superviseServices() error {
+	services := []*service{
+		{command: "exec containerd"},
+		{command: "exec kubelet $KUBELET_KUBEADM_ARGS --config=" + kubeletConfig + " --kubeconfig=/etc/kubernetes/kubelet.conf" +
+			" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf", needs: kubeletConfig},
+	}
+	for ; ; time.Sleep(100 * time.Millisecond) {
+		for {
+			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+			if err != nil || pid <= 0 {
+				break
+			}
+			for _, s := range services {
+				if s.pid == pid {
+					s.pid = 0
+				}
+			}
+		}
+		for _, s := range services {
+			if s.pid != 0 || time.Since(s.since) < time.Second {
+				continue
+			}
+			if _, err := os.Stat(s.needs); s.needs != "" && err != nil {
+				continue
+			}
+			if err := s.start(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *service) start() error {
+	name := strings.Fields(s.command)[1]
+	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	script := "set -a; [ ! -e /var/lib/kubelet/kubeadm-flags.env ] || . /var/lib/kubelet/kubeadm-flags.env; " + s.command
+	process, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
+		Env: []string{"PATH=" + machinePath}, Files: []*os.File{nil, log, log}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", name, err)
+	}
+	s.pid, s.since = process.Pid, time.Now()
+	return nil
+}

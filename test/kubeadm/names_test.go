@@ -1,0 +1,62 @@
+package kubeadm_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/kubeadm"
+)
+
+// statefulGrid is a pod with a stateful name in every unit.
+const statefulGrid = `apiVersion: superedge.io/v1
+kind: StatefulSetGrid
+metadata: {name: db, namespace: default}
+spec:
+  gridUniqKey: ` + unitLabel + `
+  template:
+    serviceName: db-svc
+    replicas: 1
+    selector: {matchLabels: {app: db}}
+    template:
+      metadata: {labels: {app: db}}
+      spec: {containers: [{name: db, image: ` + kubeadm.EchoImage + `}]}
+---
+apiVersion: superedge.io/v1
+kind: ServiceGrid
+metadata: {name: db, namespace: default}
+spec:
+  gridUniqKey: ` + unitLabel + `
+  template: {selector: {app: db}, ports: [{port: 8080}]}
+`
+
+// expectName waits until the cluster's DNS, asked from the node as its pods ask, answers statefulGrid's name with the pod of
+// this unit, and then asks it so often that every CoreDNS would be met.
+func (o *operator) expectName(node, unit string) {
+	o.Helper()
+	service, err := o.client.CoreV1().Services(metav1.NamespaceSystem).Get(o.Context(), "kube-dns", metav1.GetOptions{})
+	o.must(err)
+	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return shared.Node(node).DialContext(ctx, network, net.JoinHostPort(service.Spec.ClusterIP, "53"))
+	}}
+	ask := func() error {
+		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+unit+"-0", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		got, err := resolver.LookupHost(o.Context(), "db-0.db-svc.default.svc.cluster.local.")
+		if err == nil && (!slices.Equal(got, []string{pod.Status.PodIP}) || pod.Spec.NodeName != node) {
+			err = fmt.Errorf("the answer is %v; %s on %s has %s", got, pod.Name, pod.Spec.NodeName, pod.Status.PodIP)
+		}
+		return err
+	}
+	o.eventually("db-0 is, from "+node+", the pod of "+unit, ask)
+	for range 30 {
+		if err := ask(); err != nil {
+			o.Errorf("from %s: %v", node, err)
+		}
+	}
+}

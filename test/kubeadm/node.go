@@ -1,0 +1,195 @@
+package kubeadm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/netns"
+)
+
+// machinePath is the PATH on a node: first its own programs, then the host's.
+const machinePath = "/opt/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Node is a machine of the cluster.
+type Node struct {
+	cluster *Cluster
+	name    string
+	index   int
+	// disk is the directory with what the node keeps over a reboot.
+	disk string
+
+	// These are set while the node is on.
+	namespace *netns.Namespace
+	process   *exec.Cmd
+	ended     chan struct{}
+}
+
+// Name is the node's name in the cluster.
+func (n *Node) Name() string { return n.name }
+
+// Address is the node's address.
+func (n *Node) Address() string { return address(n.index) }
+
+// Namespace is the name of the node's network namespace.
+func (n *Node) Namespace() string { return n.cluster.id + "-" + n.name }
+
+// log is where what a node says is written: its outer process, and process 1 before it has entered its root.
+func (n *Node) log() string { return filepath.Join(n.cluster.dir, n.name+".log") }
+
+// PowerOn starts the node. It does not wait for anything that runs on it.
+func (n *Node) PowerOn() error {
+	namespace, err := createUplink(n.cluster.bridge, n.Namespace(), n.index, len(n.cluster.nodes))
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(n.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return errors.Join(err, namespace.Close())
+	}
+	defer log.Close()
+	process := exec.Command(n.cluster.options.Program, PowerOn, n.disk, n.name) //nolint:gosec,noctx // it ends with the node
+	process.Stdout, process.Stderr = log, log
+	if err := namespace.Start(process); err != nil {
+		return errors.Join(fmt.Errorf("starting node %s: %w", n.name, err), namespace.Close())
+	}
+	n.namespace, n.process, n.ended = namespace, process, make(chan struct{})
+	go func() {
+		defer close(n.ended)
+		_ = process.Wait() // it is killed
+	}()
+	return nil
+}
+
+// PowerCut ends everything on the node at once, and takes its network with all rules in it. What it has written to its
+// disk is all that it finds again.
+func (n *Node) PowerCut() error {
+	if n.process == nil {
+		return nil
+	}
+	if err := n.process.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("node %s: %w", n.name, err)
+	}
+	<-n.ended
+	n.process = nil
+	// What is in the node's cgroups may still be ending; they are gone when all of it has ended.
+	if err := removeCgroups(n.Namespace()); err != nil {
+		return err
+	}
+	if err := n.namespace.Close(); err != nil {
+		return err
+	}
+	return awaitNoPort(n.cluster.bridge, n.index)
+}
+
+// CutLink takes the node's link down; JoinLink brings it up again.
+func (n *Node) CutLink() error {
+	return setPort(n.cluster.bridge, n.index, (*netlink.Handle).LinkSetDown)
+}
+
+// JoinLink ends CutLink.
+func (n *Node) JoinLink() error {
+	return setPort(n.cluster.bridge, n.index, (*netlink.Handle).LinkSetUp)
+}
+
+// Get requests a URL from the node's network, on a new connection.
+func (n *Node) Get(ctx context.Context, url string) (*cluster.Reply, error) {
+	return cluster.Get(ctx, n.namespace.DialContext, url)
+}
+
+// DialContext opens a connection from the node's network.
+func (n *Node) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return n.namespace.DialContext(ctx, network, address)
+}
+
+// Install copies a file of the host to a place below /etc, /var or /opt of the node.
+func (n *Node) Install(file, name string) error {
+	target := filepath.Join(n.disk, name)
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as on any node
+		return err
+	}
+	if err := copyFile(file, target+".new"); err != nil {
+		return err
+	}
+	return os.Rename(target+".new", target) // also over a program that runs
+}
+
+// Run runs a command on the node and returns what it printed. An error has that, too.
+func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
+	machine, err := n.machine()
+	if err != nil {
+		return "", err
+	}
+	enter := append([]string{"--target", strconv.Itoa(machine), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", name}, args...)
+	command := exec.CommandContext(ctx, "nsenter", enter...) //nolint:gosec // what the caller says
+	command.Env = []string{"PATH=" + machinePath, "HOME=/root"}
+	output, err := command.CombinedOutput()
+	if err != nil {
+		return string(output), fmt.Errorf("%s: %s %s: %w\n%s", n.name, name, strings.Join(args, " "), err, output)
+	}
+	return string(output), nil
+}
+
+// machine is process 1 of the node, as the host numbers it: the only child of the outer process.
+func (n *Node) machine() (int, error) {
+	if n.process == nil {
+		return 0, fmt.Errorf("node %s is off", n.name)
+	}
+	pid := n.process.Process.Pid
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return 0, err
+	}
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		if children := strings.Fields(string(data)); len(children) == 1 {
+			return strconv.Atoi(children[0])
+		}
+	}
+	return 0, fmt.Errorf("node %s has no process 1; see %s", n.name, n.log())
+}
+
+// makeDisk makes the node's disk: what an installed node has before kubeadm comes.
+func (n *Node) makeDisk() error {
+	for _, dir := range []string{"etc/cni/net.d", "etc/containerd", "etc/kubernetes/manifests", "var/log", "var/tmp", "opt", "usr/lib/modules", "work", "root"} {
+		if err := os.MkdirAll(filepath.Join(n.disk, dir), 0o755); err != nil { //nolint:gosec // as on any node
+			return err
+		}
+	}
+	// What the host's programs need to run.
+	for _, name := range []string{"passwd", "group", "nsswitch.conf", "protocols", "services", "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"} {
+		if output, err := exec.Command("cp", "-a", "/etc/"+name, filepath.Join(n.disk, "etc")).CombinedOutput(); err != nil { //nolint:gosec,noctx // literal
+			return fmt.Errorf("copying /etc/%s: %w: %s", name, err, output)
+		}
+	}
+	hosts := "127.0.0.1 localhost\n"
+	for _, other := range n.cluster.nodes {
+		hosts += other.Address() + " " + other.name + "\n"
+	}
+	files := map[string]string{
+		"etc/hosts":                      hosts,
+		"etc/hostname":                   n.name + "\n",
+		"etc/resolv.conf":                "nameserver " + router + "\n", // nobody answers there
+		"etc/machine-id":                 fmt.Sprintf("%032x\n", n.index+1),
+		"etc/containerd/config.toml":     containerdConfig,
+		"etc/cni/net.d/10-pods.conflist": networkConfig(n.index),
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(n.disk, name), []byte(content), 0o644); err != nil { //nolint:gosec // as on any node
+			return err
+		}
+	}
+	return nil
+}

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,6 +48,8 @@ type fixture struct {
 	services  *serviceReconciler
 
 	mu sync.Mutex // guards all below
+	// reads counts the objects that were read past the cache.
+	reads int
 	// calls are the writes that reached the API server: "apply demo-east".
 	calls []string
 	// fail, if set, makes a call fail; failLists makes live lists fail.
@@ -125,7 +128,57 @@ type liveReader struct{ *fixture }
 
 // Get implements client.Reader.
 func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	r.mu.Lock()
+	r.reads++
+	r.mu.Unlock()
 	return r.client.Get(ctx, key, o, options...)
+}
+
+// condensedCache reads children as the controller's cache keeps them: without what transform leaves out.
+type condensedCache struct{ client.Client }
+
+// Get implements client.Reader.
+func (c condensedCache) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if err := c.Client.Get(ctx, key, o, options...); err != nil {
+		return err
+	}
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		return condense(u)
+	}
+	return nil
+}
+
+// List implements client.Reader.
+func (c condensedCache) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if err := c.Client.List(ctx, list, options...); err != nil {
+		return err
+	}
+	if u, ok := list.(*unstructured.UnstructuredList); ok {
+		for i := range u.Items {
+			if err := condense(&u.Items[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func condense(u *unstructured.Unstructured) error {
+	for _, k := range workloads {
+		if k.Child != u.GroupVersionKind() {
+			continue
+		}
+		small, err := k.transform(u)
+		if err != nil {
+			return err
+		}
+		object, ok := small.(*unstructured.Unstructured)
+		if !ok {
+			return fmt.Errorf("%T came out of the transform", small)
+		}
+		u.Object = object.Object
+	}
+	return nil
 }
 
 // List implements client.Reader. It is for nodes and pods only.

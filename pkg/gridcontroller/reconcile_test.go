@@ -67,6 +67,47 @@ func TestOneApplyPerUnit(t *testing.T) {
 	}
 }
 
+// TestRestartWithManyUnits: a controller that has just started finds more units than it writes in one pass, all as they
+// should be. It reads one of them to learn that, and its status never says anything else.
+func TestRestartWithManyUnits(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	const units = perPass + 2
+	for i := range units {
+		f.node(fmt.Sprintf("n%d", i), fmt.Sprintf("unit-%d", i))
+	}
+	for range units/perPass + 1 {
+		f.pass(grid)
+	}
+	for i := range units {
+		d := f.deployment(fmt.Sprintf("demo-unit-%d", i))
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+		if err := f.client.Status().Update(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.pass(grid)
+	if grid.Status.ReadyUnits != units {
+		t.Fatalf("%d of %d units are ready", grid.Status.ReadyUnits, units)
+	}
+	f.restart()
+	f.workloads["DeploymentGrid"].cache = condensedCache{f.client}
+	f.mu.Lock()
+	f.calls, f.reads = nil, 0
+	f.mu.Unlock()
+	for range 5 {
+		f.pass(grid)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.calls) > 0 {
+		t.Errorf("writes after a restart: %q", f.calls)
+	}
+	if f.reads > 1 {
+		t.Errorf("%d of %d units were read past the cache", f.reads, units)
+	}
+}
+
 func TestDriftIsReverted(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	f := newFixture(t, grid)

@@ -388,6 +388,15 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 			refuse(all)
 			return
 		}
+		// The probe has shown what the others look like in the cache when nothing is to be done for them: after a restart
+		// that is so for all.
+		all = slices.DeleteFunc(all, func(d due) bool {
+			outcome, done := r.settled(ctx, r.kind, o, d.desired, d.memory)
+			if done {
+				results[d.unit] = outcome
+			}
+			return done
+		})
 	}
 	var mu sync.Mutex // guards results while the group runs
 	var group errgroup.Group

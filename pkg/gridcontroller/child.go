@@ -152,11 +152,15 @@ func at(tree map[string]any, path ...string) map[string]any {
 // last, and that all of it is still ours, and nothing else, says that nobody has changed it since. It needs a child that
 // was read from the API server.
 func (c *child) is(d *desired) bool {
-	if c.legacy || c.applied != d.Digest {
+	if c.legacy || c.applied != d.digest {
+		return false
+	}
+	object, err := d.object()
+	if err != nil {
 		return false
 	}
 	for _, path := range ownedParts {
-		value, _, err := unstructured.NestedFieldNoCopy(d.Object.Object, path...)
+		value, _, err := unstructured.NestedFieldNoCopy(object.Object, path...)
 		if err != nil || !owns(value, at(c.tree, path...)) {
 			return false
 		}

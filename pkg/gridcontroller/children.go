@@ -89,10 +89,10 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 		m.failure, m.retries, m.retryAt = nil, 0, time.Time{}
 		return r
 	}
-	if m.failed != d.Digest {
+	if m.failed != d.digest {
 		m.retries = 0
 	}
-	m.failure, m.failed = r.err, d.Digest
+	m.failure, m.failed = r.err, d.digest
 	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
 	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
 	m.retries++
@@ -103,7 +103,7 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 
 // settled answers from the cache and the memory. It returns false if the API server has to be asked, with sync.
 func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) (result, bool) {
-	live, err := c.get(ctx, c.cache, k, d.Object.GetNamespace(), d.Object.GetName())
+	live, err := c.get(ctx, c.cache, k, d.namespace, d.name)
 	if err != nil {
 		return result{err: gridchild.Errorf(v1.ReasonSyncFailed, "%v", err)}, false
 	}
@@ -116,14 +116,14 @@ func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		m.failure, m.retries = nil, 0
 		return result{child: mine}, true
 	}
-	if m.failure != nil && m.failed == d.Digest && now.Before(m.retryAt) {
+	if m.failure != nil && m.failed == d.digest && now.Before(m.retryAt) {
 		return result{child: mine, err: m.failure, again: m.retryAt}, true
 	}
 	if mine != nil && mine.deleting {
 		// Its end is an event.
 		return result{child: mine}, true
 	}
-	if m.applied.digest == d.Digest && now.Before(m.applied.at.Add(cacheLag)) {
+	if m.applied.digest == d.digest && now.Before(m.applied.at.Add(cacheLag)) {
 		if live == nil || older(live.resourceVersion, m.applied.resourceVersion) {
 			return result{child: mine, again: m.applied.at.Add(cacheLag)}, true
 		}
@@ -133,7 +133,7 @@ func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *de
 
 // attempt asks the API server, and applies if that is due.
 func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
-	namespace, name := d.Object.GetNamespace(), d.Object.GetName()
+	namespace, name := d.namespace, d.name
 	live, err := c.get(ctx, c.cache, k, namespace, name)
 	if err == nil && (live == nil || !live.ownedBy(o)) {
 		// The cache has grids' children only, and may lag behind; whose name it is, the API server decides.
@@ -158,7 +158,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 			m.selectsUnit = &live.selectsUnit
 			return result{again: c.clock.Now()}
 		}
-		if live.tree == nil && live.applied == d.Digest && m.same.desired != d.Digest {
+		if live.tree == nil && live.applied == d.digest && m.same.desired != d.digest {
 			// By the digest there is nothing to apply. Whether somebody has changed it since, its managedFields tell.
 			if live, err = c.get(ctx, c.live, k, namespace, name); err != nil || live == nil || !live.ownedBy(o) {
 				return result{err: err, again: c.clock.Now().Add(cacheLag)}
@@ -196,8 +196,8 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	}
 	// However the API server, and its webhooks, have written it: this is what came of what is desired.
 	d.shape.learn(applied)
-	m.same.desired, m.same.owned = d.Digest, applied.owned
-	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.Digest, applied.resourceVersion, c.clock.Now()
+	m.same.desired, m.same.owned = d.digest, applied.owned
+	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
@@ -239,7 +239,11 @@ func (c *cluster) mayTake(ctx context.Context, k kind, o *gridchild.Owner, live 
 // apply writes the child. If there was none, it fails where it would take a field from someone who has made
 // one meanwhile.
 func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*child, error) {
-	u := d.Object.DeepCopy()
+	object, err := d.object()
+	if err != nil {
+		return nil, err
+	}
+	u := object.DeepCopy()
 	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
 		u.SetUID(types.UID(live.uid)) // this object, not another one of its name
@@ -329,17 +333,17 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 	switch {
 	case live.legacy:
 		return false
-	case m.same.desired == d.Digest:
+	case m.same.desired == d.digest:
 		return m.same.owned == live.owned
 	case live.tree != nil:
 		if !live.is(d) {
 			return false
 		}
 		d.shape.learn(live)
-	case live.applied != d.Digest || !d.shape.fits(live):
+	case live.applied != d.digest || !d.shape.fits(live):
 		return false
 	}
-	m.same.desired, m.same.owned = d.Digest, live.owned
+	m.same.desired, m.same.owned = d.digest, live.owned
 	return true
 }
 

@@ -4,16 +4,44 @@ import (
 	"encoding/json"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
-// desired is a child as it should be.
+// desired is a child as it should be. What it contains is rendered only when it is needed: rendering ten thousand
+// children takes seconds, and their digests say that most of them are as they should be.
 type desired struct {
-	*gridchild.Child
+	identity
+
+	namespace string
 	// shape is shared with the children of the same template.
 	shape *shape
+	// render renders the child. It gives the same each time. One goroutine at a time calls it.
+	render func() (*gridchild.Child, error)
+	// child is what it gave; nil before it was called.
+	child *gridchild.Child
+}
+
+// identity is what a desired child is known by.
+type identity struct {
+	name string
 	// selectsUnit: the selector names the unit.
 	selectsUnit bool
+	// digest is of all that the child contains.
+	digest string
+}
+
+// object is the child. It is not to be changed.
+func (d *desired) object() (*unstructured.Unstructured, error) {
+	if d.child == nil {
+		child, err := d.render()
+		if err != nil {
+			return nil, err
+		}
+		d.child = child
+	}
+	return d.child.Object, nil
 }
 
 // shape is what the children of one template have in common: they differ in the unit alone, so our field manager owns

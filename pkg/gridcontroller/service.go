@@ -127,7 +127,10 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 	if err != nil {
 		return result{err: err}
 	}
-	d := &desired{Child: rendered, shape: &shape{}}
+	d := &desired{
+		identity:  identity{name: rendered.Object.GetName(), digest: rendered.Digest},
+		namespace: o.Namespace, shape: &shape{}, child: rendered,
+	}
 	if outcome, done := r.settled(ctx, services, o, d, &m.childMemory); done {
 		return outcome
 	}

@@ -77,7 +77,11 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 
 // hasReplicas reports whether the template says how many replicas there are to be.
 func (d *desired) hasReplicas() bool {
-	value, found, err := unstructured.NestedFieldNoCopy(d.Object.Object, "spec", "replicas")
+	object, err := d.object()
+	if err != nil {
+		return false
+	}
+	value, found, err := unstructured.NestedFieldNoCopy(object.Object, "spec", "replicas")
 	return err == nil && found && value != nil
 }
 

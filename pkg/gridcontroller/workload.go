@@ -78,11 +78,11 @@ type workloadReconciler struct {
 // gridMemory is what is remembered of a grid between reconciliations. Losing it does no harm.
 type gridMemory struct {
 	uid types.UID
-	// generation and labels are what the units' children follow from, besides the units. desired are the digests under
-	// them, templates what came of each template, by its name.
+	// generation and labels are what the units' children follow from, besides the units. desired are the units'
+	// children under them, templates what came of each template, by its name.
 	generation int64
 	labels     map[string]string
-	desired    map[string]string
+	desired    map[string]identity
 	templates  map[string]*templateMemory
 	// children is by unit.
 	children map[string]*childMemory
@@ -246,12 +246,9 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		return nil, err
 	}
 	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, o.Labels) {
-		m.generation, m.labels, m.desired, m.templates = grid.GetGeneration(), o.Labels, map[string]string{}, map[string]*templateMemory{}
+		m.generation, m.labels, m.desired, m.templates = grid.GetGeneration(), o.Labels, map[string]identity{}, map[string]*templateMemory{}
 	}
-	p := &pass{
-		states: map[string]v1.UnitState{}, others: map[string]string{}, serving: map[string]bool{},
-		deadline: r.clock.Now().Add(passBudget),
-	}
+	p := &pass{states: map[string]v1.UnitState{}, others: map[string]string{}, serving: map[string]bool{}}
 	if p.heldKey = r.holdKey(grid, children, m, p); p.heldKey {
 		return p, nil
 	}
@@ -322,7 +319,7 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 		live := a.child(unit)
 		// The usual case: nothing has changed since the two were last compared.
 		if live != nil && !live.deleting && !live.legacy &&
-			m.desired[unit] != "" && memory.same.desired == m.desired[unit] && memory.same.owned == live.owned {
+			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest && memory.same.owned == live.owned {
 			memory.failure = nil
 			results[unit] = result{child: live}
 			continue
@@ -343,7 +340,6 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 			results[unit] = result{err: err}
 			continue
 		}
-		m.desired[unit] = d.Digest
 		if result, done := r.settled(ctx, r.kind, o, d, memory); done {
 			results[unit] = result
 			continue
@@ -351,6 +347,8 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 		name := t.Name(unit)
 		pending[name] = append(pending[name], due{unit, d, memory})
 	}
+	// What was rendered above is remembered, so each pass comes to this.
+	p.deadline = r.clock.Now().Add(passBudget)
 	budget := perPass
 	for _, name := range slices.Sorted(maps.Keys(pending)) {
 		r.syncTemplate(ctx, o, m.templates[name], pending[name], &budget, p, results)
@@ -398,23 +396,27 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 			return done
 		})
 	}
-	var mu sync.Mutex // guards results while the group runs
+	var mu sync.Mutex // guards outcomes while the group runs
+	outcomes := map[string]result{}
+	note := func(unit string, outcome result) {
+		mu.Lock()
+		defer mu.Unlock()
+		outcomes[unit] = outcome
+	}
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	outcomes := map[string]result{}
 	for _, d := range all {
 		if *budget <= 0 || p.spent(r.clock.Now()) {
-			mu.Lock()
-			outcomes[d.unit] = result{again: r.clock.Now()}
-			mu.Unlock()
+			note(d.unit, result{again: r.clock.Now()})
 			continue
 		}
 		*budget--
+		if _, err := d.desired.object(); err != nil { // here, for it is not for several goroutines at once
+			note(d.unit, result{err: err})
+			continue
+		}
 		group.Go(func() error {
-			outcome := r.syncOne(ctx, o, d)
-			mu.Lock()
-			defer mu.Unlock()
-			outcomes[d.unit] = outcome
+			note(d.unit, r.syncOne(ctx, o, d))
 			return nil
 		})
 	}
@@ -446,27 +448,37 @@ func (t *templateMemory) learn(unit string, outcome result, now time.Time) {
 // syncOne syncs a child. If its name is taken by another grid it gets the other one.
 func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d due) result {
 	outcome := r.sync(ctx, r.kind, o, d.desired, d.memory)
-	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.Object.GetName() != r.AlternativeChildName(o.Name, d.unit) {
+	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != r.AlternativeChildName(o.Name, d.unit) {
 		d.memory.taken = true
 		outcome = result{again: r.clock.Now()}
 	}
 	return outcome
 }
 
+// desire says what the child of a unit should be. What it was found to be under the same generation of the grid is
+// remembered, so that a grid of many units is not rendered anew for each bounded step.
 func (r *workloadReconciler) desire(o *gridchild.Owner, t *gridchild.Templates, unit, name string, m *gridMemory) (*desired, error) {
-	template, err := t.Of(unit)
-	if err != nil {
-		return nil, err
-	}
-	rendered, err := gridchild.OfUnit(o, r.GridKind, unit, name, template)
-	if err != nil {
-		return nil, err
+	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
+		template, err := t.Of(unit)
+		if err != nil {
+			return nil, err
+		}
+		return gridchild.OfUnit(o, r.GridKind, unit, name, template)
+	}}
+	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector {
+		if _, err := d.object(); err != nil {
+			return nil, err
+		}
+		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, digest: d.child.Digest}
+		m.desired[unit] = d.identity
+		d.child = nil // of ten thousand, most are not needed
 	}
 	of := t.Name(unit)
 	if m.templates[of] == nil {
 		m.templates[of] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
-	return &desired{Child: rendered, shape: m.templates[of].shapes[o.UnitInSelector], selectsUnit: o.UnitInSelector}, nil
+	d.shape = m.templates[of].shapes[o.UnitInSelector]
+	return d, nil
 }
 
 // deleteUnusedTemplates does what autoDeleteUnusedTemplate asks for.

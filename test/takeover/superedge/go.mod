@@ -1,6 +1,6 @@
 module github.com/application-grid/application-grid/test/takeover/superedge
 
-go 1.26.8
+go 1.26.0
 
 godebug default=go1.16
 

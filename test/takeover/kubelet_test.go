@@ -75,15 +75,25 @@ func startKubelets(t *testing.T, c *cluster.Cluster, images map[string]*image) *
 	}
 	go k.run(ctx)
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(k.tell())
+		}
 		cancel()
 		<-k.stopped
-		if t.Failed() {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			t.Logf("containers that ended:\n%s", strings.Join(k.exits, "\n"))
-		}
 	})
 	return k
+}
+
+// tell is what containers ended with, and what those say that run.
+func (k *kubelets) tell() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	told := "containers that ended:\n" + strings.Join(k.exits, "\n")
+	for _, p := range k.pods {
+		log, _ := os.ReadFile(filepath.Join(p.dir, "log")) // there is none if it was not started
+		told += fmt.Sprintf("\n%s on %s says: %s", p.pod.Name, p.pod.Spec.NodeName, tail(log))
+	}
+	return told
 }
 
 // run looks at the pods until ctx is done, and ends all containers then.
@@ -157,7 +167,8 @@ func (k *kubelets) keep(ctx context.Context, p *runningPod) {
 	_ = os.RemoveAll(p.dir) // a directory for the test, which goes anyway
 }
 
-func tail(log []byte) string { return string(log[max(0, len(log)-800):]) }
+// tail is the end of a log.
+func tail(log []byte) string { return string(log[max(0, len(log)-2000):]) }
 
 // runOnce runs the container until it ends, or ends it when ctx is done.
 func (k *kubelets) runOnce(ctx context.Context, p *runningPod) error {

@@ -125,7 +125,7 @@ spec:
       serviceAccountName: kube-proxy
       hostNetwork: true
       tolerations: [{operator: Exists}]
-      containers: [{name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1"}]
+      containers: [{name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1", command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf]}]
 `), 0o600))
 	o.shell("kubectl apply -f " + file)
 }

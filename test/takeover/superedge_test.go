@@ -115,7 +115,7 @@ func newSite(t *testing.T) *site {
 	for _, name := range slices.Sorted(maps.Keys(edges)) {
 		nodes = append(nodes, cluster.NodeSpec{Name: name, Labels: map[string]string{"zone1": edges[name], "superedge.io/node-edge": "enable"}})
 	}
-	nodes = append(nodes, cluster.NodeSpec{Name: "cloud0", Labels: map[string]string{"node-role.kubernetes.io/master": ""}})
+	nodes = append(nodes, cluster.NodeSpec{Name: "cloud0", Labels: map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}})
 	s := &site{operator: newOperator(t, "superedge.md", cluster.Options{Nodes: nodes})}
 	var err error
 	s.dynamic, err = dynamic.NewForConfig(s.cluster.RESTConfig())

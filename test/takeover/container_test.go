@@ -104,5 +104,5 @@ func (c container) exec() error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("dying with the parent: %w", err)
 	}
-	return fmt.Errorf("%s: %w", c.Command[0], syscall.Exec(c.Command[0], c.Command, c.Env)) //nolint:gosec // the pod's
+	return fmt.Errorf("%s: %w", c.Command[0], syscall.Exec(c.Command[0], c.Command, c.Env))
 }

@@ -189,7 +189,7 @@ func (k *kubelets) runOnce(ctx context.Context, p *runningPod) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command("/proc/self/exe") //nolint:noctx // it is ended in its own way
+	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{containerVariable + "=" + string(description)}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
@@ -252,7 +252,7 @@ func (k *kubelets) prepare(ctx context.Context, p *runningPod) (*container, erro
 // makeMountPoints makes the directories that the mounts want while the root may be written.
 func (k *kubelets) makeMountPoints(c *container) error {
 	for _, m := range c.Mounts {
-		if err := os.MkdirAll(filepath.Join(c.Root, m.To), 0o755); err != nil { //nolint:gosec // as in a container
+		if err := os.MkdirAll(filepath.Join(c.Root, m.To), 0o755); err != nil {
 			return err
 		}
 	}
@@ -378,11 +378,11 @@ func (k *kubelets) writeCredentials(ctx context.Context, pod *corev1.Pod, to str
 }
 
 func writeFiles(directory string, files map[string]string) error {
-	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // as a kubelet makes it
+	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return err
 	}
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o644); err != nil { //nolint:gosec // as a kubelet makes it
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o644); err != nil {
 			return err
 		}
 	}

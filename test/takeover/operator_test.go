@@ -54,9 +54,9 @@ func newOperator(t *testing.T, page string, options cluster.Options) *operator {
 	o := &operator{T: t, ctx: t.Context(), cluster: c, client: c.Client(), directory: t.TempDir(), name: page, page: string(text)}
 	o.must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
 	bin := filepath.Join(o.directory, "bin")
-	o.must(os.Mkdir(bin, 0o755)) //nolint:gosec // an operator's directory
+	o.must(os.Mkdir(bin, 0o755))
 	kubectl := fmt.Sprintf("#!/bin/sh\nexec '%s' kubectl \"$@\"\n", options.Components)
-	o.must(os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755)) //nolint:gosec // a program
+	o.must(os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755))
 	o.must(os.Symlink(program(t, "KUBECTL_GRID_BIN", "kubectl-grid"), filepath.Join(bin, "kubectl-grid")))
 	// The embedded cluster's programs have their roles from the start.
 	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
@@ -105,7 +105,7 @@ func (o *operator) follow(heading string, after map[string]func()) {
 	section := o.section(heading)
 	for _, match := range regexp.MustCompile("(?s)\n( *)```yaml\n *# (\\S+)\n(.*?)\n *```").FindAllStringSubmatch(section, -1) {
 		file := filepath.Join(o.directory, match[2])
-		o.must(os.MkdirAll(filepath.Dir(file), 0o755)) //nolint:gosec // an operator's directory
+		o.must(os.MkdirAll(filepath.Dir(file), 0o755))
 		o.must(os.WriteFile(file, []byte(strings.ReplaceAll("\n"+match[3], "\n"+match[1], "\n")), 0o600))
 	}
 	blocks, err := docs.BlocksOf(o.name, section)
@@ -139,7 +139,7 @@ func (o *operator) shell(script string) string {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.ctx, patience.Within)
 	defer cancel()
-	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script) //nolint:gosec // the page's
+	command := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
 	command.Dir = o.directory
 	command.Env = append(os.Environ(), "KUBECONFIG="+o.cluster.Kubeconfig(), "HOME="+o.cluster.Dir(),
 		"PATH="+filepath.Join(o.directory, "bin")+":"+os.Getenv("PATH"))

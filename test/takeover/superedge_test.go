@@ -164,7 +164,7 @@ func (s *site) images() map[string]*image {
 		return &image{files: map[string]string{path: program(s.T, "", "superedge/"+name)}, entrypoint: []string{path}}
 	}
 	controller := their("application-grid-controller")
-	module, err := exec.CommandContext(s.ctx, "go", "-C", filepath.Join(root, "test", "takeover", "superedge"), //nolint:gosec // our own
+	module, err := exec.CommandContext(s.ctx, "go", "-C", filepath.Join(root, "test", "takeover", "superedge"),
 		"list", "-m", "-f", "{{.Dir}}", "github.com/superedge/superedge").Output()
 	s.must(err)
 	controller.files["/etc/superedge/application-grid-controller/manifests"] =

@@ -11,7 +11,7 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go 
 
 FROM scratch
 ARG VERSION=unknown
-COPY --from=build /out/application-grid-wrapper /application-grid-wrapper
+COPY --from=build /out/application-grid-wrapper /usr/local/bin/application-grid-wrapper
 COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="application-grid-wrapper"
 LABEL org.opencontainers.image.description="Shows kube-proxy the endpoints of its node's own unit"
@@ -19,4 +19,4 @@ LABEL org.opencontainers.image.source="https://github.com/application-grid/appli
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 LABEL org.opencontainers.image.version="$VERSION"
 USER 65532:65532
-ENTRYPOINT ["/application-grid-wrapper"]
+ENTRYPOINT ["/usr/local/bin/application-grid-wrapper"]

@@ -11,12 +11,12 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go 
 
 FROM scratch
 ARG VERSION=unknown
-COPY --from=build /out/statefulset-grid-daemon /statefulset-grid-daemon
+COPY --from=build /out/statefulset-grid-daemon /usr/local/bin/statefulset-grid-daemon
 COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="statefulset-grid-daemon"
 LABEL org.opencontainers.image.description="Keeps the hosts file of its node's unit for CoreDNS"
 LABEL org.opencontainers.image.source="https://github.com/application-grid/application-grid"
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 LABEL org.opencontainers.image.version="$VERSION"
-USER 65532:65532
-ENTRYPOINT ["/statefulset-grid-daemon"]
+USER 0:0
+ENTRYPOINT ["/usr/local/bin/statefulset-grid-daemon"]

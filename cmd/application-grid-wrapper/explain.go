@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
@@ -186,11 +187,11 @@ func printExplanation(to io.Writer, e *view.Explanation) error {
 	fmt.Fprintf(w, "Seen from node:\t%s\n", e.Node)
 	switch {
 	case e.Invalid != "":
-		fmt.Fprintf(w, "topologyKeys:\tdoes not parse: %s\n", e.Invalid)
+		fmt.Fprintf(w, "topologyKeys:\t%s\n", e.Invalid)
 	case len(e.TopologyKeys) == 0:
 		fmt.Fprint(w, "topologyKeys:\tnone: every node sees all endpoints\n")
 	default:
-		fmt.Fprintf(w, "topologyKeys:\t%s\n", strings.Join(e.TopologyKeys, ", "))
+		fmt.Fprintf(w, "topologyKeys:\t%s%s\n", strings.Join(e.TopologyKeys, ", "), from(e.Annotation))
 		var unit []string
 		for _, key := range e.TopologyKeys {
 			if value, ok := e.Unit[key]; ok {
@@ -226,6 +227,14 @@ func printExplanation(to io.Writer, e *view.Explanation) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%t\t%s\t%s\n", strings.Join(x.Addresses, ","), orNone(x.Target), orNone(x.Node), x.Ready, view, x.Reason)
 	}
 	return w.Flush()
+}
+
+// from names the annotation that says the keys, where that is not topologyKeys.
+func from(annotation string) string {
+	if annotation == "" || annotation == v1.AnnotationTopologyKeys { // an older wrapper does not say
+		return ""
+	}
+	return " (annotation " + annotation + ")"
 }
 
 func orNone(text string) string {

@@ -49,6 +49,11 @@ ADDRESS   TARGET    NODE    READY  VIEW    REASON
 	if stdout.String() != want {
 		t.Errorf("got\n%s", stdout.String())
 	}
+	answer.Annotation = "openyurt.io/topologyKeys"
+	stdout.Reset()
+	if code := runExplain([]string{"shop/db", "--server=" + server.URL}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "zone, * (annotation openyurt.io/topologyKeys)\n") {
+		t.Errorf("%d: %s", code, stdout.String())
+	}
 	stdout.Reset()
 	var parsed view.Explanation
 	if code := runExplain([]string{"shop/db", "--server=" + server.URL, "-o", "json"}, &stdout, &stderr); code != 0 || json.Unmarshal(stdout.Bytes(), &parsed) != nil || parsed.Kept != 1 {

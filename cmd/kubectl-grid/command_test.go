@@ -239,6 +239,15 @@ The closed loop does not hold: 2 of 2 units without a ready endpoint: east, west
 	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "ERROR: annotation topologyKeys=zone1 is not a JSON array") {
 		t.Errorf("got %+v", o)
 	}
+	const openYurt = "openyurt.io/topologyKeys"
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "openyurt.io/nodepool"}}}
+	if o := call(t, bad, "view", "plain"); o.code != 0 || !strings.Contains(o.stdout, `topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`) {
+		t.Errorf("got %+v", o)
+	}
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "zone1"}}}
+	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "ERROR: annotation openyurt.io/topologyKeys=zone1 is not one of") {
+		t.Errorf("got %+v", o)
+	}
 	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain"}}
 	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "is not governed") || !strings.Contains(o.stdout, "No endpoint is ready.") {
 		t.Errorf("got %+v", o)

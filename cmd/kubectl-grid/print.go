@@ -163,7 +163,7 @@ func printView(out io.Writer, view *gridview.View, output format) error {
 	case !view.TopologyKeys.Governed():
 		fmt.Fprintf(out, "%s is not governed: it has no topologyKeys, and every node sees all endpoints.\n", title)
 	default:
-		fmt.Fprintf(out, "%s, topologyKeys %s\n", title, keys)
+		fmt.Fprintf(out, "%s, topologyKeys %s%s\n", title, keys, from(view.Annotation))
 	}
 	if view.Error == "" {
 		fmt.Fprintln(out)
@@ -196,6 +196,14 @@ func printView(out io.Writer, view *gridview.View, output format) error {
 	}
 	fmt.Fprint(out, conclusion(view))
 	return nil
+}
+
+// from names the annotation that says the keys, where that is not topologyKeys.
+func from(annotation string) string {
+	if annotation == v1.AnnotationTopologyKeys {
+		return ""
+	}
+	return " (annotation " + annotation + ")"
 }
 
 // conclusion is the last line: whether the closed loop holds.

@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 func newViewCommand(c *command) *cobra.Command {
@@ -95,8 +96,8 @@ func (c *command) view(ctx context.Context, argument string) (*gridview.View, er
 	return gridview.OfService(service, endpointSlices.Items, nodes), nil
 }
 
-// service finds the Service that is meant. A bare name is that of a Service; if there is none, or topologyKeys do not
-// govern it, that of a ServiceGrid.
+// service finds the Service that is meant. A bare name is that of a Service; if there is none, or no annotation
+// governs it, that of a ServiceGrid.
 func (c cluster) service(ctx context.Context, namespace, kind, name string) (*corev1.Service, error) {
 	get := func(name string) (*corev1.Service, error) {
 		service := &corev1.Service{}
@@ -118,7 +119,7 @@ func (c cluster) service(ctx context.Context, namespace, kind, name string) (*co
 	if kind == "Service" || (err != nil && !apierrors.IsNotFound(err)) {
 		return service, err
 	}
-	if _, governed := service.Annotations[v1.AnnotationTopologyKeys]; err == nil && governed {
+	if _, annotation, _ := topology.KeysOf(service.Annotations); err == nil && annotation != "" { // also one that does not parse
 		return service, nil
 	}
 	ofGrid, gridErr := get(name + v1.ServiceSuffix)

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -28,6 +29,9 @@ const binaries = "../../dist/bin"
 
 // emulators run what this machine's processor cannot.
 var emulators = map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static"}
+
+// users are the users of the images: the directory of the hosts file is root's on every node.
+var users = map[string]int{"application-grid-wrapper": 65532, "statefulset-grid-daemon": 0, "application-grid-controller": 65532}
 
 var programs = map[string][]string{
 	"application-grid-wrapper":    {"Serving", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0"},
@@ -186,7 +190,8 @@ func check(t *testing.T, image v1.Image, o options) {
 		t.Fatal(err)
 	}
 	c := file.Config
-	if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/" + o.name}) || c.Labels["org.opencontainers.image.version"] != o.version ||
+	user := fmt.Sprintf("%d:%d", users[o.name], users[o.name])
+	if c.User != user || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) || c.Labels["org.opencontainers.image.version"] != o.version ||
 		c.Labels["org.opencontainers.image.title"] != o.name || !file.Created.Equal(o.created) {
 		t.Errorf("the configuration is %+v, created %s", c, file.Created)
 	}
@@ -202,10 +207,10 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 	defer os.RemoveAll(root)
 	content := mutate.Extract(image)
 	defer content.Close()
-	if names := unpack(t, content, root); !slices.Equal(names, []string{name, "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES"}) {
+	if names := unpack(t, content, root); !slices.Equal(names, []string{"usr/local/bin/" + name, "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES"}) {
 		t.Fatalf("in the image are %q", names)
 	}
-	const user = 65532
+	user := users[name]
 	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
 	for _, err := range []error{
 		os.Chmod(root, 0o755),
@@ -216,7 +221,7 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 			t.Fatal(err)
 		}
 	}
-	command := []string{"/" + name}
+	command := []string{"/usr/local/bin/" + name}
 	if platform.Architecture != runtime.GOARCH { // statically linked, the emulator runs in the changed root too
 		emulator, err := exec.LookPath(emulators[platform.Architecture])
 		if err != nil {
@@ -229,12 +234,12 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 		if err := os.WriteFile(filepath.Join(root, "emulator"), data, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		command = []string{"/emulator", "/" + name}
+		command = append([]string{"/emulator"}, command...)
 	}
 	run := func(args ...string) *exec.Cmd {
 		cmd := exec.Command(command[0], append(slices.Clone(command[1:]), args...)...)
 		cmd.Dir, cmd.Env = "/", []string{}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: user, Gid: user}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)}}
 		return cmd
 	}
 	out, err := run("--version").CombinedOutput()

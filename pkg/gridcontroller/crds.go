@@ -11,9 +11,11 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -97,7 +99,9 @@ func (r afterUpgrade) Reconcile(ctx context.Context, request reconcile.Request) 
 	}
 }
 
-// upgradeCRD replaces a CRD with ours if that is newer, and the one that there is no tool's that would put it back.
+// upgradeCRD replaces a CRD with ours if that is newer, or if somebody has altered ours, and the one that there is no tool's
+// that would put it back. SuperEdge's controller, to which one may have gone back meanwhile, writes its own spec into our
+// CRDs and leaves our version at them.
 func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	logger := klog.FromContext(ctx)
 	live := &apiextensionsv1.CustomResourceDefinition{}
@@ -105,27 +109,44 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 		return err
 	}
 	ours, theirs := crdVersion(crd), crdVersion(live)
-	switch tool := keeperOf(live); {
-	case theirs >= ours:
-		if theirs > ours {
-			logger.Info("Leaving alone a CRD that is newer than this controller's", "crd", crd.GetName(), "version", theirs, "own", ours)
+	switch {
+	case theirs > ours:
+		logger.Info("Leaving alone a CRD that is newer than this controller's", "crd", crd.GetName(), "version", theirs, "own", ours)
+		return nil
+	case theirs == ours:
+		applied, err := applyCRD(ctx, api, crd, client.DryRunAll)
+		if err != nil || equality.Semantic.DeepEqual(applied.Spec, live.Spec) {
+			return err
 		}
-		return nil
-	case tool != "":
-		logger.Info("Leaving alone an older CRD that belongs to someone else; update it there", "crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
+	}
+	if tool := keeperOf(live); tool != "" {
+		logger.Info("Leaving alone an older or altered CRD that belongs to someone else; update it there", "crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
 		return nil
 	}
-	u := crd.DeepCopy()
-	// A CRD that was once made through apiextensions.k8s.io/v1beta1 lets every unknown field pass, and goes on
-	// doing so until it is told not to. The tool that generates ours leaves false out.
-	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
-		return fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
-	}
-	if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1.FieldManager), client.ForceOwnership); err != nil {
+	if _, err := applyCRD(ctx, api, crd); err != nil {
 		return err
 	}
 	logger.Info("Updated a CRD", "crd", crd.GetName(), "from", theirs, "to", ours)
 	return established(ctx, api, crd)
+}
+
+// applyCRD applies our CRD by force, and returns what it has become.
+func applyCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption) (*apiextensionsv1.CustomResourceDefinition, error) {
+	u := crd.DeepCopy()
+	// A CRD that was once made through apiextensions.k8s.io/v1beta1 lets every unknown field pass, and goes on
+	// doing so until it is told not to. The tool that generates ours leaves false out.
+	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
+		return nil, fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
+	}
+	options = append(options, client.FieldOwner(v1.FieldManager), client.ForceOwnership)
+	if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
+		return nil, err
+	}
+	applied := &apiextensionsv1.CustomResourceDefinition{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, applied); err != nil {
+		return nil, fmt.Errorf("reading CRD %s: %w", u.GetName(), err)
+	}
+	return applied, nil
 }
 
 // crdVersion is the number of a CRD; 0 if it has none, as those of SuperEdge.

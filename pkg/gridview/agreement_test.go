@@ -25,12 +25,13 @@ import (
 func TestAgreesWithTheWrapper(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	annotations := []string{"", "[]", `["a"]`, `["a","b"]`, `["b","a","*"]`, `["*"]`, "nonsense"}
+	openYurt := []string{"openyurt.io/nodepool", "kubernetes.io/zone", "", "nonsense"}
 	compared := 0
 	for range 150 {
 		nodes := map[string]topology.Labels{}
 		for i := range 1 + random.IntN(6) {
 			labels := topology.Labels{}
-			for _, key := range []string{"a", "b"} {
+			for _, key := range []string{"a", "b", "apps.openyurt.io/nodepool", "topology.kubernetes.io/zone"} {
 				if value := random.IntN(4); value < 3 {
 					labels[key] = []string{"", "x", "y"}[value]
 				}
@@ -40,6 +41,12 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}}
 		if annotation := annotations[random.IntN(len(annotations))]; annotation != "" {
 			service.Annotations = map[string]string{"topologyKeys": annotation}
+		}
+		if random.IntN(3) == 0 {
+			if service.Annotations == nil {
+				service.Annotations = map[string]string{}
+			}
+			service.Annotations["openyurt.io/topologyKeys"] = openYurt[random.IntN(len(openYurt))]
 		}
 		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(4))
 		for i := range endpointSlices {

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -22,6 +21,8 @@ type View struct {
 	Service   string `json:"service"`
 	// ServiceGrid is the grid that the Service is made of, if there is one.
 	ServiceGrid string `json:"serviceGrid,omitempty"`
+	// Annotation is the name of the Service's annotation that says the keys; "" if it has none.
+	Annotation string `json:"annotation,omitempty"`
 	// TopologyKeys are the parsed annotation; empty for a Service that is not governed.
 	TopologyKeys topology.Keys `json:"topologyKeys"`
 	// Error says what is wrong with the annotation. It hides all endpoints, on every node.
@@ -73,17 +74,16 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 		view.ServiceGrid = by.Name
 	}
 	endpoints := endpointsOf(endpointSlices)
-	if annotation, ok := service.Annotations[v1.AnnotationTopologyKeys]; ok {
-		keys, err := topology.ParseKeys(annotation)
-		if err != nil {
-			view.Error = fmt.Sprintf("annotation %s=%s is %v", v1.AnnotationTopologyKeys, annotation, err)
-			for _, endpoint := range endpoints {
-				view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, "the annotation does not parse"})
-			}
-			return view
+	keys, annotation, err := topology.KeysOf(service.Annotations)
+	view.Annotation = annotation
+	if err != nil {
+		view.Error = fmt.Sprintf("annotation %s=%s is %v", annotation, service.Annotations[annotation], err)
+		for _, endpoint := range endpoints {
+			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, "the annotation does not parse"})
 		}
-		view.TopologyKeys = keys
+		return view
 	}
+	view.TopologyKeys = append(view.TopologyKeys, keys...) // [], not null, in JSON
 	seen := make([]bool, len(endpoints))
 	for _, group := range groupNodes(view.TopologyKeys, nodes) {
 		view.Units = append(view.Units, see(view.TopologyKeys, group, endpoints, nodes, seen))

@@ -87,7 +87,7 @@ func (h readiness) reasons() (reasons, details []string) {
 		reasons = append(reasons, h.unknownNode())
 	}
 	for service, reason := range h.p.facts.Invalid() {
-		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: annotation topologyKeys: %s", service, reason))
+		details = append(details, fmt.Sprintf("service %s: all endpoints hidden: %s", service, reason))
 	}
 	if h.p.autonomy != nil {
 		details = append(details, autonomyDetails(h.p.autonomy.Status())...)

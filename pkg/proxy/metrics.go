@@ -109,7 +109,7 @@ var (
 	descRevision  = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes     = desc("nodes", "Nodes known.")
 	descDead      = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
-	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys does not parse; all its endpoints are hidden.", "namespace", "service")
+	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys, or openyurt.io/topologyKeys where that is absent, does not parse; all its endpoints are hidden.", "namespace", "service")
 
 	descRestoredAge = desc("snapshot_served_age_seconds", "Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once the upstream's state is served.")
 

@@ -337,7 +337,7 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		api := smallCluster()
 		api.Put(service("broken", `zone`))
 		w := start(t, api, nil)
-		w.expectReadyz(http.StatusOK, "service default/broken", "topologyKeys")
+		w.expectReadyz(http.StatusOK, "service default/broken: all endpoints hidden: annotation topologyKeys does not parse: not a JSON array")
 		eventually(t, func() string {
 			return missing(w, `application_grid_wrapper_invalid_topology_keys{namespace="default",service="broken"} 1`)
 		})

@@ -315,7 +315,7 @@ func (c *fakeCluster) changeNode() {
 		return
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: c.nextVersion(), Labels: map[string]string{}}}
-	for _, key := range []string{"zone", "region", "rack"} {
+	for _, key := range []string{"zone", "region", "rack", "topology.kubernetes.io/zone", "apps.openyurt.io/nodepool"} {
 		if c.r.IntN(5) > 0 {
 			n.Labels[key] = fmt.Sprintf("v%d", c.r.IntN(2))
 		}
@@ -395,6 +395,12 @@ func (c *fakeCluster) randomService() *corev1.Service {
 		svc.Annotations = map[string]string{"topologyKeys": c.pick(
 			`["zone"]`, `["zone"]`, `["zone","region"]`, `["rack","zone"]`, `["rack","zone","*"]`, `["kubernetes.io/hostname","region"]`,
 			`[]`, `["*"]`, `not json`, `["*","zone"]`, `["missing"]`, `null`)}
+	}
+	if c.r.IntN(4) == 0 { // alone on one Service in twenty, with the other on more
+		if svc.Annotations == nil || c.r.IntN(2) == 0 {
+			svc.Annotations = map[string]string{}
+		}
+		svc.Annotations["openyurt.io/topologyKeys"] = c.pick("kubernetes.io/hostname", "kubernetes.io/zone", "openyurt.io/nodepool", "", "zone")
 	}
 	return svc
 }
@@ -549,12 +555,24 @@ func (c *fakeCluster) governs(service types.NamespacedName, all []naiveEndpoint)
 	if o == nil {
 		return true, nothing
 	}
-	annotation, ok := o.(*corev1.Service).Annotations["topologyKeys"]
-	if !ok {
-		return false, nil
-	}
 	var keys []string
-	if err := json.Unmarshal([]byte(annotation), &keys); err != nil || keys == nil {
+	annotations := o.(*corev1.Service).Annotations
+	annotation, ok := annotations["topologyKeys"]
+	openYurt, theirs := annotations["openyurt.io/topologyKeys"]
+	switch {
+	case ok:
+		if err := json.Unmarshal([]byte(annotation), &keys); err != nil || keys == nil {
+			return true, nothing
+		}
+	case !theirs || openYurt == "":
+		return false, nil
+	case openYurt == "kubernetes.io/hostname":
+		keys = []string{"kubernetes.io/hostname"}
+	case openYurt == "kubernetes.io/zone":
+		keys = []string{"topology.kubernetes.io/zone"}
+	case openYurt == "openyurt.io/nodepool":
+		keys = []string{"apps.openyurt.io/nodepool"}
+	default:
 		return true, nothing
 	}
 	if i := slices.Index(keys, "*"); i >= 0 && i != len(keys)-1 {

@@ -138,7 +138,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		c.ports = namespacePorts
 	}
 	c.credentials, err = newCredentials(filepath.Join(c.dir, "credentials"),
-		[]net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(bridgeAddress), net.ParseIP(kubernetesServiceIP)})
+		[]net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(bridgeAddress), net.ParseIP(kubernetesServiceIP), net.ParseIP(LiteAddress)})
 	if err != nil {
 		return err
 	}

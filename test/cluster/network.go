@@ -16,6 +16,9 @@ import (
 
 // The addresses are the same in every cluster: nothing outside of its namespaces sees them.
 const (
+	// LiteAddress is where SuperEdge's installation has the lite-apiserver of every node. kube-apiserver's certificate is good
+	// for it; nothing listens there by itself.
+	LiteAddress = "169.254.20.11"
 	// bridgeAddress is the control plane's address for the nodes and their default gateway.
 	bridgeAddress = "10.0.0.1"
 	nodeNetwork   = "10.0.0.0/16"

@@ -544,6 +544,14 @@ func (n *Node) Listen(ctx context.Context, address string) (net.Listener, error)
 	return n.namespace.Listen(ctx, address)
 }
 
+// Start starts a command in the node's namespace, without waiting. It is killed when the node is removed.
+func (n *Node) Start(cmd *exec.Cmd) error {
+	if n.namespace == nil {
+		return fmt.Errorf("node %s has no namespace", n.Spec.Name)
+	}
+	return n.namespace.Start(cmd)
+}
+
 // Run runs a program in the node's namespace and returns its output, of which the error has a copy.
 func (n *Node) Run(ctx context.Context, name string, args ...string) (string, error) {
 	if n.namespace == nil {

@@ -28,7 +28,8 @@ var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
 	"docs/coredns.md":       "changes kubeadm's CoreDNS: make test-kubeadm does, and test/e2e/dns runs what comes of it",
 	"docs/install.md":       "needs a kubeadm or k3s cluster and images: make test-kubeadm runs what is for kubeadm",
-	"docs/superedge.md":     "needs SuperEdge's installation; test/e2e/grid takes over what that leaves",
+	"docs/openyurt.md":      "needs what OpenYurt leaves in a cluster: make test-takeover makes that, and runs it",
+	"docs/superedge.md":     "needs what SuperEdge leaves in a cluster: make test-takeover makes that, and runs it",
 	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory, make test-kubeadm runs what is for kubeadm",
 }
 

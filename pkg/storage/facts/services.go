@@ -1,12 +1,12 @@
 package facts
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
@@ -112,7 +112,7 @@ type serviceIndex struct {
 	byName map[types.NamespacedName]*Service
 	// byKey leads from a topology key to the Services that it governs.
 	byKey map[string]map[*Service]struct{}
-	// invalid are the Services whose topologyKeys do not parse, with the reason.
+	// invalid are the Services whose annotation does not parse, with the annotation's name and the reason.
 	invalid map[types.NamespacedName]string
 	known   int
 	// stale are the Services to count anew at the end of the step.
@@ -172,20 +172,15 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	x.forget(s)
 }
 
-// keysOf reads a Service's annotation.
+// keysOf reads a Service's annotations.
 func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	name := nameOf(o)
 	delete(x.invalid, name)
-	annotation, ok := o.Annotations[v1.AnnotationTopologyKeys]
-	if !ok {
-		return nil
-	}
-	keys, err := topology.ParseKeys(annotation)
+	keys, annotation, err := topology.KeysOf(o.Annotations)
 	if err != nil {
 		x.f.options.Logger.Error(err, "Hiding all endpoints of a Service because its annotation does not parse",
-			"service", name, "annotation", v1.AnnotationTopologyKeys, "value", annotation)
-		x.invalid[name] = err.Error()
-		return topology.Unsatisfiable()
+			"service", name, "annotation", annotation, "value", o.Annotations[annotation])
+		x.invalid[name] = fmt.Sprintf("annotation %s does not parse: %v", annotation, err)
 	}
 	return keys
 }
@@ -264,12 +259,12 @@ func (f *Facts) Services(visit func(*Service)) {
 // GovernedBy are the Services that a topology key governs. It is for Watchers.
 func (f *Facts) GovernedBy(key string) map[*Service]struct{} { return f.services.byKey[key] }
 
-// Invalid are the Services whose topologyKeys do not parse, with the reason.
+// Invalid are the Services whose annotation does not parse, with the annotation's name and the reason.
 func (f *Facts) Invalid() map[types.NamespacedName]string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return maps.Clone(f.services.invalid)
 }
 
-// InvalidReason is why the topologyKeys of a Service do not parse, or "". It is for Watchers.
+// InvalidReason is which annotation of a Service does not parse, and why, or "". It is for Watchers.
 func (f *Facts) InvalidReason(name types.NamespacedName) string { return f.services.invalid[name] }

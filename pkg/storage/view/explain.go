@@ -29,9 +29,11 @@ type Explanation struct {
 	Service   string `json:"service"`
 	// Node is whose view this is.
 	Node string `json:"node"`
+	// Annotation is the name of the Service's annotation that says the keys; "" if it has none.
+	Annotation string `json:"annotation,omitempty"`
 	// TopologyKeys are in order of preference; empty for a Service that is not governed.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
-	// Invalid is why the annotation topologyKeys does not parse.
+	// Invalid is why the annotation does not parse.
 	Invalid string `json:"invalid,omitempty"`
 	// Unit are the node's values of the keys; a key that it lacks is missing.
 	Unit map[string]string `json:"unit,omitempty"`
@@ -114,6 +116,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 			restored.AsOf.UTC().Format("2006-01-02T15:04:05Z")))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
+	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(history.EndpointSlices) {
 		m := member{upstream: o.Upstream, local: v.localEndpointFor(o), dead: make(map[string]bool)}
@@ -210,7 +213,7 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	case m.dead[node]:
 		return false, fmt.Sprintf("the health service calls node %s dead", node)
 	case q.e.Invalid != "":
-		return false, "the annotation topologyKeys does not parse: " + q.e.Invalid
+		return false, "the " + q.e.Invalid
 	case !q.keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":

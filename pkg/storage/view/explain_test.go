@@ -7,13 +7,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
 func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Explanation {
@@ -59,6 +62,17 @@ func TestExplain(t *testing.T) {
 			if i >= len(e.Endpoints) || !strings.Contains(e.Endpoints[i].Reason, want) {
 				t.Errorf("%s as %q: endpoint %d does not say %q: %+v", test.service, test.asNode, i, want, e.Endpoints)
 			}
+		}
+	}
+	for value, want := range map[string]string{
+		"openyurt.io/nodepool": "node node-a1 has no label apps.openyurt.io/nodepool",
+		"zone":                 "the annotation openyurt.io/topologyKeys does not parse: not one of",
+	} {
+		s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "free", UID: "free", Annotations: map[string]string{"openyurt.io/topologyKeys": value},
+		}}))
+		if e := explain(t, s, "free", ""); e.Annotation != "openyurt.io/topologyKeys" || e.Kept != 0 || !strings.Contains(e.Endpoints[0].Reason, want) {
+			t.Errorf("openyurt.io/topologyKeys=%s: got %+v", value, e)
 		}
 	}
 	if e := explain(t, s, "two", ""); e.DecidingKey != "zone" || e.Unit["zone"] != "a" || len(e.Unit) != 1 || e.Node != "node-a1" {

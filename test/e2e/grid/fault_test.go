@@ -253,7 +253,7 @@ func TestForeignCRDs(t *testing.T) {
 }
 
 // TestCRDsAreNotDowngraded: the controller leaves alone CRDs that are newer than its own, and older ones that a GitOps
-// tool keeps; it replaces other older ones.
+// tool keeps; it replaces other older ones, and its own that somebody has altered.
 func TestCRDsAreNotDowngraded(t *testing.T) {
 	f := newFixture(t)
 	const name = "daemonsetgrids.superedge.io"
@@ -296,5 +296,9 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 	set("1", map[string]any{"kustomize.toolkit.fluxcd.io/name": nil})
 	if got := version(); got != ours+" 1" {
 		f.Errorf("an older one was not replaced: %s", got)
+	}
+	set(ours, nil)
+	if got := version(); got != ours+" 1" {
+		f.Errorf("one that has our version and another spec was not replaced: %s", got)
 	}
 }

@@ -27,6 +27,22 @@ const (
 	LabelEdgeNode = "superedge.io/application-grid"
 )
 
+// What OpenYurt wrote, and is understood where AnnotationTopologyKeys is absent. See package topology.
+const (
+	// AnnotationOpenYurtTopologyKeys is on a Service: one of the three values below.
+	AnnotationOpenYurtTopologyKeys = "openyurt.io/topologyKeys"
+
+	// OpenYurtTopologyNode closes the Service on every node.
+	OpenYurtTopologyNode = "kubernetes.io/hostname"
+	// OpenYurtTopologyZone closes the Service in every zone of Kubernetes.
+	OpenYurtTopologyZone = "kubernetes.io/zone"
+	// OpenYurtTopologyNodePool closes the Service in every NodePool.
+	OpenYurtTopologyNodePool = "openyurt.io/nodepool"
+
+	// LabelOpenYurtNodePool is on a Node: the name of its NodePool.
+	LabelOpenYurtNodePool = "apps.openyurt.io/nodepool"
+)
+
 const (
 	// AnnotationGridUniqKey stands on a grid's child: the grid's gridUniqKey in full, which LabelGridUniqKey
 	// cannot always hold.

@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	openYurtKeys = "openyurt.io/topologyKeys"
+	nodePool     = "apps.openyurt.io/nodepool"
+	zone         = "topology.kubernetes.io/zone"
+)
+
+// TestOpenYurt: kube-proxy's rules follow the annotation of OpenYurt, its changes and those of the pools, and topologyKeys
+// where both are there.
+func TestOpenYurt(t *testing.T) {
+	f := newFixture(t)
+	f.labelNodes(nodePool, map[string]string{"a1": "hangzhou", "b1": "hangzhou", "a2": "shanghai", "b2": "shanghai"})
+	f.labelNodes(zone, map[string]string{"a1": "z1", "a2": "z1", "b1": "z1"}) // b2 is in none
+	service := f.daemonSet("echo")
+	f.expectReach("no annotation", service, everywhere)
+
+	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool")
+	pools := reach{"a1": "a1 b1", "b1": "a1 b1", "a2": "a2 b2", "b2": "a2 b2"}
+	f.expectReach("openyurt.io/nodepool", service, pools)
+	explained := f.explain("a1", "echo")
+	for _, part := range []string{`"annotation":"openyurt.io/topologyKeys"`, `"topologyKeys":["apps.openyurt.io/nodepool"]`, `"unit":{"apps.openyurt.io/nodepool":"hangzhou"}`} {
+		if !strings.Contains(explained, part) {
+			t.Errorf("explain has no %s: %s", part, explained)
+		}
+	}
+	f.annotate("echo", openYurtKeys, "kubernetes.io/hostname")
+	f.expectReach("kubernetes.io/hostname", service, reach{"a1": "a1", "a2": "a2", "b1": "b1", "b2": "b2"})
+	f.annotate("echo", openYurtKeys, "kubernetes.io/zone")
+	f.expectReach("kubernetes.io/zone", service, reach{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1", "b2": ""})
+
+	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool,kubernetes.io/hostname")
+	f.expectReach("a value that OpenYurt does not know", service, nowhere)
+	want := fmt.Sprintf("service %s/echo: all endpoints hidden: annotation %s does not parse: not one of", f.namespace, openYurtKeys)
+	node, err := shared.Node("a1")
+	f.must(err)
+	f.eventually("readyz says so", func() error {
+		reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
+		if err == nil && !strings.Contains(reply.Body, want) {
+			err = fmt.Errorf("no %q in %s", want, reply.Body)
+		}
+		return err
+	})
+
+	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool")
+	f.expectReach("openyurt.io/nodepool again", service, pools)
+	f.must(shared.RelabelNode(f.ctx, "b1", nodePool, "shanghai"))
+	f.expectReach("b1 is in the other pool", service, reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
+	f.must(shared.RelabelNode(f.ctx, "b1", nodePool, ""))
+	f.expectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
+
+	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo", unitLabel))
+	f.expectReach("topologyKeys beside it", service, closedLoop)
+	f.must(workload.SetTopologyKeys(f.ctx, f.client, f.namespace, "echo"))
+	f.expectReach("topologyKeys gone", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
+	f.annotate("echo", openYurtKeys, "")
+	f.expectReach("an empty value", service, everywhere)
+}
+
+// labelNodes gives nodes a label, which the cleanup takes away.
+func (f *fixture) labelNodes(key string, values map[string]string) {
+	f.Helper()
+	for name, value := range values {
+		f.Cleanup(func() {
+			if err := shared.RelabelNode(context.Background(), name, key, ""); err != nil {
+				f.Errorf("taking the label %s from %s: %v", key, name, err)
+			}
+		})
+		f.must(shared.RelabelNode(f.ctx, name, key, value))
+	}
+}
+
+// annotate sets an annotation of a Service.
+func (f *fixture) annotate(service, annotation, value string) {
+	f.Helper()
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, annotation, value)
+	_, err := f.client.CoreV1().Services(f.namespace).Patch(f.ctx, service, types.MergePatchType, patch, metav1.PatchOptions{})
+	f.must(err)
+}
+
+// explain is what the node's wrapper explains of a Service.
+func (f *fixture) explain(node, service string) string {
+	f.Helper()
+	n, err := shared.Node(node)
+	f.must(err)
+	reply, err := n.Get(f.ctx, n.WrapperURL()+"/debug/explain/"+f.namespace+"/"+service)
+	f.must(err)
+	return reply.Body
+}

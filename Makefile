@@ -86,6 +86,24 @@ SAME = VERSION='$(VERSION)' REGISTRY='$(REGISTRY)' COMMIT='$(COMMIT)' BUILDER='$
 release-twice: release ## Makes a release twice, the second time elsewhere and of nothing that is built, and compares.
 	@$(BIN)/release twice $(SAME)
 
+.PHONY: push
+push: ## Pushes the images of dist/release to the registry that they were made for, and prints their digests.
+	@go -C hack/release build -o $(BIN)/release .
+	@$(BIN)/release push
+
+.PHONY: test-release
+test-release: $(BIN)/helm $(BIN)/ctr ## Makes a release of one platform twice, and tests what is in it. Needs root.
+	@$(MAKE) --no-print-directory release-twice VERSION=v0.0.0-test.1 REGISTRY= SNAPSHOT=1 \
+		PLATFORMS=linux_$$(go env GOARCH) PLUGIN_PLATFORMS=windows_amd64
+	BIN=$(BIN) go -C hack/release test -count=1 ./... $(ARGS)
+
+# Prometheus is built for nothing else, so that this checks its module, and `make verify` does not.
+.PHONY: test-monitoring
+test-monitoring: ## Loads alerts, dashboard and scrape configurations into Prometheus' own code.
+	@go -C test/monitoring mod tidy -diff || { echo "run go mod tidy in test/monitoring"; exit 1; }
+	@hack/progress.sh "building what is of Prometheus (about 4 minutes on 2 cores when nothing is built yet)" \
+		go -C test/monitoring test -count=1 ./... $(ARGS)
+
 .PHONY: test-images
 test-images: cross ## Runs what is in the images, as they would be run. Needs root.
 	@hack/require.sh qemu-arm-static:qemu-user-static
@@ -144,6 +162,10 @@ kubeadm-programs: build cluster
 	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
 		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
 	@go -C hack/image build -o $(BIN)/image .
+
+$(BIN)/ctr: $(CONTAINERD_MODULE)/go.mod $(CONTAINERD_MODULE)/go.sum
+	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
+		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
 
 .PHONY: kubeadm
 kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets and containers, until Ctrl-C. Needs root.

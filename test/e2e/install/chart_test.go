@@ -43,8 +43,8 @@ func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
 // chartImages are the values for the images of the overlays.
 var chartImages = []string{"--set=image.registry=registry.example.org", "--set=image.tag=v1", "--set=kubeProxy.image=registry.k8s.io/kube-proxy:v1.37.1"}
 
-// template are the objects that helm makes of the chart, by what identifies them.
-func template(t *testing.T, args ...string) map[string]*unstructured.Unstructured {
+// templated are the objects that helm makes of the chart, by what identifies them.
+func templated(t *testing.T, args ...string) map[string]*unstructured.Unstructured {
 	t.Helper()
 	out, err := helm(t.Context(), t, append([]string{"template", "application-grid", chart, "--namespace=kube-system", "--include-crds"}, args...)...)
 	if err != nil {
@@ -124,10 +124,10 @@ const kustomizationHead = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Ku
 
 // plain is the kustomization of docs/install.md for any other cluster, with its address of the API server.
 const (
-	plain = kustomizationHead + `namespace: kube-system
-resources: [../manifests/crds, ../manifests/application-grid-controller, ../manifests/application-grid-wrapper, ../manifests/statefulset-grid-daemon, ../manifests/flow-control]
+	plain = kustomizationHead + `resources: [../manifests/crds, ../manifests/application-grid-controller, ../manifests/application-grid-wrapper, ../manifests/statefulset-grid-daemon, ../manifests/flow-control]
 configMapGenerator:
   - name: application-grid-wrapper
+    namespace: kube-system
     behavior: replace
     files: [kubeconfig.conf]
 generatorOptions: {disableNameSuffixHash: true}
@@ -157,7 +157,7 @@ func TestChartIsTheKustomizations(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			want := kustomize(t, test.kustomization+images, map[string]string{"kubeconfig.conf": kubeconfig})
-			expectSame(t, want, template(t, append(chartImages, test.values...)...))
+			expectSame(t, want, templated(t, append(chartImages, test.values...)...))
 		})
 	}
 	t.Run("systemd", func(t *testing.T) { // no pods on nodes, and nothing for them
@@ -165,7 +165,7 @@ func TestChartIsTheKustomizations(t *testing.T) {
 		maps.DeleteFunc(want, func(_ string, o *unstructured.Unstructured) bool {
 			return o.GetKind() == "DaemonSet" || o.GetKind() == "ConfigMap"
 		})
-		expectSame(t, want, template(t, append(chartImages, "--set=distribution=systemd")...))
+		expectSame(t, want, templated(t, append(chartImages, "--set=distribution=systemd")...))
 	})
 }
 
@@ -191,7 +191,7 @@ func expectSame(t *testing.T, want, got map[string]*unstructured.Unstructured) {
 // TestChartValues: a value gets to where the chart's page says, and nowhere else.
 func TestChartValues(t *testing.T) {
 	base := []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}
-	before := template(t, append(chartImages, base...)...)
+	before := templated(t, append(chartImages, base...)...)
 	const (
 		controller = "apps/v1 Deployment kube-system/application-grid-controller"
 		wrapper    = "apps/v1 DaemonSet kube-system/application-grid-wrapper"
@@ -217,7 +217,7 @@ func TestChartValues(t *testing.T) {
 		"daemon.resources.limits.memory=1Gi":      {daemon: "memory: 1Gi"},
 	} {
 		t.Run(value, func(t *testing.T) {
-			after := template(t, append(append(chartImages, base...), "--set="+value)...)
+			after := templated(t, append(append(chartImages, base...), "--set="+value)...)
 			for name, object := range after {
 				text, err := yaml.Marshal(object)
 				if err != nil {
@@ -233,11 +233,11 @@ func TestChartValues(t *testing.T) {
 			}
 		})
 	}
-	without := template(t, append(append(chartImages, base...), "--set=flowControl.enabled=false")...)
+	without := templated(t, append(append(chartImages, base...), "--set=flowControl.enabled=false")...)
 	if len(before)-len(without) != 2 {
 		t.Errorf("without flow control there are %d objects of %d", len(without), len(before))
 	}
-	kubeadm := template(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false", "--set=kubeProxy.maxUnavailable=1",
+	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false", "--set=kubeProxy.maxUnavailable=1",
 		"--set=kubeProxy.image=registry.example.org/kube-proxy:v1.30.0", "--set=monitoring.rules.enabled=true", "--set=monitoring.rules.labels.release=prometheus")...)
 	for name, object := range kubeadm {
 		if object.GetKind() == "MutatingAdmissionPolicy" || object.GetKind() == "MutatingAdmissionPolicyBinding" {
@@ -255,7 +255,7 @@ func TestChartValues(t *testing.T) {
 
 // TestChartInAnotherNamespace: what is not kubeadm's follows the release's namespace, and nothing is left behind.
 func TestChartInAnotherNamespace(t *testing.T) {
-	got := template(t, append(chartImages, "--set=distribution=k3s", "--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
+	got := templated(t, append(chartImages, "--set=distribution=k3s", "--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
 		"--set=monitoring.dashboard.enabled=true", "--namespace=edge-system")...)
 	for name, object := range got {
 		text, err := yaml.Marshal(object)

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
+	"strconv"
 )
 
 // statement is an in-toto statement, https://in-toto.io/Statement/v1, with SLSA's predicate of provenance,
@@ -37,9 +37,6 @@ type predicate struct {
 		Builder struct {
 			ID string `json:"id"`
 		} `json:"builder"`
-		Metadata struct {
-			StartedOn string `json:"startedOn"`
-		} `json:"metadata"`
 	} `json:"runDetails"`
 }
 
@@ -47,8 +44,8 @@ type predicate struct {
 const provenanceFile = "provenance.intoto.json"
 
 // provenance writes of which sources, by which toolchain and with which parameters all other files of the release were
-// made. Who reads it can make them again. It says nothing that differs between two builds: the time is the commit's. It
-// is worth as much as the signature on it.
+// made. Who reads it can make them again. It says nothing that differs between two
+// builds, so not when it began. It is worth as much as the signature on it.
 func (r *release) provenance() error {
 	s := statement{Type: "https://in-toto.io/Statement/v1", PredicateType: "https://slsa.dev/provenance/v1"}
 	for _, name := range slices.Sorted(slices.Values(r.written)) {
@@ -61,13 +58,12 @@ func (r *release) provenance() error {
 	definition := &s.Predicate.BuildDefinition
 	definition.BuildType = r.repository + "/blob/" + r.commit + "/docs/release.md"
 	definition.ExternalParameters = map[string]string{"VERSION": r.version, "REGISTRY": r.registry}
-	definition.InternalParameters = map[string]string{"SOURCE_DATE_EPOCH": r.time.Format(time.RFC3339), "CGO_ENABLED": "0"}
+	definition.InternalParameters = map[string]string{"SOURCE_DATE_EPOCH": strconv.FormatInt(r.time.Unix(), 10), "CGO_ENABLED": "0"}
 	definition.ResolvedDependencies = []resource{
 		{URI: "git+" + r.repository + "@refs/tags/" + r.version, Digest: map[string]string{"gitCommit": r.commit}},
 		{Name: "go", URI: "pkg:golang/toolchain@" + runtime.Version(), Annotations: map[string]string{"version": runtime.Version()}},
 	}
 	s.Predicate.RunDetails.Builder.ID = r.builder
-	s.Predicate.RunDetails.Metadata.StartedOn = r.time.Format(time.RFC3339)
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err

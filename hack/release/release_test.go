@@ -146,7 +146,7 @@ func extract(t *testing.T, archive string) string {
 	}
 }
 
-// TestWhatIsThere: the files that docs/release.md tells of are there, and sha256sum knows all of them.
+// TestWhatIsThere: the files that docs/release.md lists are there, and sha256sum knows all of them.
 func TestWhatIsThere(t *testing.T) {
 	version, all := versionMade(t), names(t)
 	want := []string{

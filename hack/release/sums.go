@@ -28,7 +28,7 @@ func (r *release) checksums() error {
 	return os.WriteFile(r.file(sumsFile), b.Bytes(), 0o644) //nolint:gosec // for everybody to read
 }
 
-// sumsOf are the checksums of entries of an archive, whose names are told without the directory that all are in.
+// sumsOf are the checksums of entries of an archive, by their names in the directory that all of them are in.
 func sumsOf(entries []entry, below string) ([]byte, error) {
 	var lines []string
 	for _, e := range entries {

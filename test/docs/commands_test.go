@@ -28,6 +28,7 @@ var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
 	"docs/coredns.md":       "changes kubeadm's CoreDNS: make test-kubeadm does, and test/e2e/dns runs what comes of it",
 	"docs/install.md":       "needs a kubeadm or k3s cluster and images: make test-kubeadm runs what is for kubeadm",
+	"docs/release.md":       "needs a release, and builds one for minutes: make test-release",
 	"docs/superedge.md":     "needs SuperEdge's installation; test/e2e/grid takes over what that leaves",
 	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory, make test-kubeadm runs what is for kubeadm",
 }

@@ -298,9 +298,9 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
-// TestInstallChart goes through the chart's page on a cluster with kubeadm's kube-proxy: install, the steps that helm
+// TestChartOnACluster goes through the chart's page on a cluster with kubeadm's kube-proxy: install, the steps that helm
 // prints, an upgrade, and the removal, after which there is what there was before.
-func TestInstallChart(t *testing.T) {
+func TestChartOnACluster(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
 		{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"},
 	}})

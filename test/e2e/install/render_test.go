@@ -187,8 +187,19 @@ func TestPodsAreConfined(t *testing.T) {
 // TestShippedCommandLines: the programs know every flag that the manifests give them. --version is answered only
 // if they do. kube-proxy-edge's are run by TestPermissions.
 func TestShippedCommandLines(t *testing.T) {
+	documents := map[string][]string{}
 	for _, directory := range kustomizations(t) {
-		for _, document := range render(t, directory) {
+		documents[directory] = render(t, directory)
+	}
+	for _, object := range kustomize(t, kustomizationHead+"resources: [../manifests/kubeadm]\ncomponents: [../manifests/monitoring]\n", nil) {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents["monitoring"] = append(documents["monitoring"], string(text))
+	}
+	for directory, all := range documents {
+		for _, document := range all {
 			kind, name, template := podOf(t, document)
 			if kind == "" || name == "kube-proxy-edge" {
 				continue
@@ -196,7 +207,7 @@ func TestShippedCommandLines(t *testing.T) {
 			for _, c := range template.Spec.Containers {
 				args := slices.Clone(c.Args)
 				for i := range args {
-					args[i] = strings.ReplaceAll(args[i], "$(NODE_NAME)", "node0")
+					args[i] = strings.NewReplacer("$(NODE_NAME)", "node0", "$(HOST_IP)", "192.0.2.1").Replace(args[i])
 				}
 				out, err := exec.Command(binary(t, c.Name), append(args, "--version")...).CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "go1.") {

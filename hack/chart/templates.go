@@ -76,6 +76,10 @@ var templates = []template{
 			{place: "{namespace: kube-system,", by: "{namespace: {{ .Release.Namespace }},", times: 2},
 		}},
 	}},
+	{name: "edge-node-policy.yaml", when: ".Values.edgeNodePolicy.enabled", parts: []part{
+		{manifest: "edge-node-policy/policy.yaml"},
+		{manifest: "kubeadm/edge-nodes-policy.yaml", when: onKubeadm},
+	}},
 	{name: "kube-proxy.yaml", when: onKubeadm, parts: []part{
 		{manifest: "kubeadm/kube-proxy-edge.yaml", replaced: []replacement{
 			namespaces(2), maxUnavailable("kubeProxy"), pullSecrets("kube-proxy"),

@@ -124,7 +124,7 @@ const kustomizationHead = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Ku
 
 // plain is the kustomization of docs/install.md for any other cluster, with its address of the API server.
 const (
-	plain = kustomizationHead + `resources: [../manifests/crds, ../manifests/application-grid-controller, ../manifests/application-grid-wrapper, ../manifests/statefulset-grid-daemon, ../manifests/flow-control]
+	plain = kustomizationHead + `resources: [../manifests/crds, ../manifests/application-grid-controller, ../manifests/application-grid-wrapper, ../manifests/statefulset-grid-daemon, ../manifests/flow-control, ../manifests/edge-node-policy]
 configMapGenerator:
   - name: application-grid-wrapper
     namespace: kube-system
@@ -236,6 +236,10 @@ func TestChartValues(t *testing.T) {
 	without := templated(t, append(append(chartImages, base...), "--set=flowControl.enabled=false")...)
 	if len(before)-len(without) != 2 {
 		t.Errorf("without flow control there are %d objects of %d", len(without), len(before))
+	}
+	without = templated(t, append(append(chartImages, base...), "--set=edgeNodePolicy.enabled=false")...)
+	if len(before)-len(without) != 2 {
+		t.Errorf("without the policy there are %d objects of %d", len(without), len(before))
 	}
 	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false", "--set=kubeProxy.maxUnavailable=1",
 		"--set=kubeProxy.image=registry.example.org/kube-proxy:v1.30.0", "--set=monitoring.rules.enabled=true", "--set=monitoring.rules.labels.release=prometheus")...)

@@ -8,8 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
 # Modules of this repository beside the product: the embedded cluster with its tests, the linters, the generator, and
-# what makes images.
-MODULES := . test hack/tools hack/generate hack/image
+# what makes images and releases, helm.
+MODULES := . test hack/tools hack/generate hack/image hack/release hack/helm
 # What the programs of the embedded cluster say of themselves. kubeadm and the kubelet insist on it.
 KUBERNETES = $(eval KUBERNETES := $(shell go -C test list -m -f '{{.Version}}' k8s.io/kubernetes))$(KUBERNETES)
 CLUSTER_LDFLAGS = -s -w $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,-X $(p).gitVersion=$(KUBERNETES) \
@@ -50,6 +50,62 @@ images: cross ## Makes the images of build/*.Dockerfile without a container engi
 	@$(foreach p,$(PROGRAMS),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version $(VERSION) \
 		--registry '$(REGISTRY)' --dockerfile build/$(p).Dockerfile --binaries dist/bin --archive dist/images/$(p).tar &&) true
 
+# Platforms that have kubectl-grid and no other program.
+PLUGIN_PLATFORMS := darwin_amd64 darwin_arm64 windows_amd64 windows_arm64
+PLUGIN := kubectl-grid
+
+.PHONY: plugins
+plugins: ## Builds kubectl-grid for the platforms of those who use it, into dist/plugins/.
+	@rm -rf dist/plugins && mkdir -p dist/plugins
+	@$(foreach p,$(PLUGIN_PLATFORMS),hack/progress.sh "building $(PLUGIN) for $(p)" \
+		env GOOS=$(word 1,$(subst _, ,$(p))) GOARCH=$(word 2,$(subst _, ,$(p))) \
+		go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o dist/plugins/$(p)/ ./cmd/$(PLUGIN) &&) true
+
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+# Who builds, for the provenance statement; a release's workflow says so.
+BUILDER ?=
+
+.PHONY: release
+release: ## Makes a release into dist/release/: VERSION=v1.2.3 REGISTRY=registry.example.org. SNAPSHOT=1 for a try.
+	@go -C hack/release build -o $(BIN)/release .
+	@$(BIN)/release check --version '$(if $(filter command line environment,$(origin VERSION)),$(VERSION))' $(if $(SNAPSHOT),--snapshot)
+	@$(MAKE) --no-print-directory release-files
+
+# As release, without asking whether it may be.
+.PHONY: release-files
+release-files: images plugins $(BIN)/licences
+	@go -C hack/release build -o $(BIN)/release .
+	@$(BIN)/licences -spdx dist/licences.json ./cmd/...
+	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/release make --version '$(VERSION)' --registry '$(REGISTRY)' --commit '$(COMMIT)' --builder '$(BUILDER)'
+
+# Everything that a release's bytes depend on, for the second time.
+SAME = VERSION='$(VERSION)' REGISTRY='$(REGISTRY)' COMMIT='$(COMMIT)' BUILDER='$(BUILDER)' SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' \
+	PLATFORMS='$(PLATFORMS)' PLUGIN_PLATFORMS='$(PLUGIN_PLATFORMS)'
+
+.PHONY: release-twice
+release-twice: release ## Makes a release twice, the second time elsewhere and of nothing that is built, and compares.
+	@$(BIN)/release twice $(SAME)
+
+.PHONY: push
+push: ## Pushes the images of dist/release to the registry that they were made for, and prints their digests.
+	@go -C hack/release build -o $(BIN)/release .
+	@$(BIN)/release push
+
+.PHONY: test-release
+test-release: $(BIN)/helm $(BIN)/ctr ## Makes a release of one platform twice, and tests what is in it. Needs root.
+	@$(MAKE) --no-print-directory release-twice VERSION=v0.0.0-test.1 REGISTRY= SNAPSHOT=1 \
+		PLATFORMS=linux_$$(go env GOARCH) PLUGIN_PLATFORMS=
+	BIN=$(BIN) go -C hack/release test -count=1 ./... $(ARGS)
+
+# Prometheus is built for nothing else, so that this checks its module, and `make verify` does not.
+.PHONY: test-monitoring
+test-monitoring: ## Loads alerts, dashboard and scrape configurations into Prometheus' own code, and checks the dashboard by Grafana's types.
+	@hack/require.sh node:nodejs npm:npm
+	@go -C test/monitoring mod tidy -diff || { echo "run go mod tidy in test/monitoring"; exit 1; }
+	@npm --prefix test/monitoring/grafana ci --ignore-scripts --no-audit --no-fund --silent
+	@hack/progress.sh "building what is of Prometheus (about 4 minutes on 2 cores when nothing is built yet)" \
+		go -C test/monitoring test -count=1 ./... $(ARGS)
+
 .PHONY: test-images
 test-images: cross ## Runs what is in the images, as they would be run. Needs root.
 	@hack/require.sh qemu-arm-static:qemu-user-static
@@ -68,6 +124,11 @@ cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minut
 	@hack/progress.sh "building the embedded cluster (about 8 minutes on 2 cores when nothing is built yet)" \
 		go -C test build -ldflags '$(CLUSTER_LDFLAGS)' -o $(BIN)/ ./cmd/...
 
+# The real helm, for the tests of the chart.
+$(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
+	@hack/progress.sh "building helm (about 4 minutes on 2 cores when nothing is built yet)" \
+		go -C hack/helm build -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm
+
 .PHONY: test
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
 
@@ -82,7 +143,7 @@ ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-gri
 	go -C test test -count=1 -p 1 -timeout 30m -v
 
 .PHONY: test-e2e
-test-e2e: build cluster ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
+test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl
 	$(ON_CLUSTER) -short ./e2e/... ./faults/... ./docs/... $(ARGS)
 
@@ -103,6 +164,10 @@ kubeadm-programs: build cluster
 	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
 		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
 	@go -C hack/image build -o $(BIN)/image .
+
+$(BIN)/ctr: $(CONTAINERD_MODULE)/go.mod $(CONTAINERD_MODULE)/go.sum
+	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
+		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
 
 .PHONY: kubeadm
 kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets and containers, until Ctrl-C. Needs root.
@@ -163,6 +228,7 @@ lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version 
 	$(BIN)/golangci-lint run ./...
 	cd test && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
 	cd hack/tools && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
+	cd hack/release && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
 
 $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 	@hack/progress.sh "building golangci-lint" \
@@ -172,8 +238,9 @@ $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
 
 .PHONY: generate
-generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, and docs/reference.md.
+generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, the chart's templates, and docs/reference.md.
 	$(GENERATE)
+	go run ./hack/chart -write
 	go test -count=1 -p 1 -run 'TestFlagsReference|TestCRDReference' ./cmd/... ./docs -update
 
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
@@ -205,10 +272,12 @@ verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files
 	@before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT && cp -r pkg/apis manifests/crds "$$before" && $(GENERATE) && \
 		diff -r pkg/apis "$$before/apis" && diff -r manifests/crds "$$before/crds" || \
 		{ echo "generated files were stale, and are fresh now: commit them"; exit 1; }
+	go run ./hack/chart -check
 	$(BIN)/licences -check $(NOTICES)
 	go vet ./...
 	go -C test vet ./...
 	go -C hack/tools vet ./...
+	go -C hack/release vet ./...
 	@hack/vulncheck.sh ./...
 
 .PHONY: clean

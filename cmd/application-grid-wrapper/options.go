@@ -31,6 +31,7 @@ type options struct {
 	stateWriteDelay time.Duration
 
 	bindAddress    string
+	metricsAddress string
 	allowedHosts   []string
 	insecure       bool
 	certFile       string
@@ -77,6 +78,7 @@ func newOptions() *options {
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", "", "host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus that is not on this node. Empty: none.")
 	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
@@ -136,6 +138,7 @@ func (o *options) config() (proxy.Config, error) {
 	config := proxy.Config{
 		NodeName:          node,
 		BindAddress:       o.bindAddress,
+		MetricsAddress:    o.metricsAddress,
 		AllowedHosts:      o.allowedHosts,
 		MaxConnections:    o.maxConnections,
 		MaxWatches:        o.maxWatches,

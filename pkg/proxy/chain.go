@@ -3,8 +3,6 @@ package proxy
 import (
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/application-grid/application-grid/pkg/filters"
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -21,10 +19,9 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithRecover(),
 		p.door(),
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
-			Alive: http.HandlerFunc(health.Alive),
-			Ready: health.Ready(p.readiness().report),
-			// A compressor is a megabyte of garbage with every scrape, and the answer is small.
-			Metrics: promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{DisableCompression: true}),
+			Alive:   http.HandlerFunc(health.Alive),
+			Ready:   health.Ready(p.readiness().report),
+			Metrics: p.metricsHandler(),
 			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),

@@ -39,6 +39,8 @@ type Config struct {
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
 	BindAddress string
+	// MetricsAddress is host:port of a listener for /metrics alone, plain HTTP for anyone; "" for none.
+	MetricsAddress string
 	// AllowedHosts are names and IP addresses by which it may be asked besides those of the loopback. On an address
 	// that is not loopback any name is accepted as long as this is empty.
 	AllowedHosts []string
@@ -113,6 +115,8 @@ type Proxy struct {
 	lendsIdentity bool
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
+	// metricsRetry is how long after a failure the metrics' own address is tried again.
+	metricsRetry time.Duration
 	// started is when the Proxy was made.
 	started time.Time
 	// stopping is done when the process is told to stop; stop makes it so.
@@ -123,7 +127,7 @@ type Proxy struct {
 // New makes a Proxy. Nothing is listened on and nothing is asked of the upstream before Run. The error says
 // what about the configuration is wrong.
 func New(config Config, logger klog.Logger) (*Proxy, error) {
-	p := &Proxy{config: config, started: time.Now()}
+	p := &Proxy{config: config, started: time.Now(), metricsRetry: defaultMetricsRetry}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	if config.TLS != nil {
 		var err error
@@ -137,6 +141,11 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	}
 	if p.hosts, err = filters.NewHosts(config.AllowedHosts); err != nil {
 		return nil, fmt.Errorf("--allowed-hosts: %w", err)
+	}
+	if config.MetricsAddress != "" {
+		if _, _, err := net.SplitHostPort(config.MetricsAddress); err != nil {
+			return nil, fmt.Errorf("--metrics-bind-address %q is not host:port: %w", config.MetricsAddress, err)
+		}
 	}
 	p.loopback = isLoopback(host)
 	switch {
@@ -315,6 +324,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	if p.autonomy != nil {
 		wg.Go(func() { p.autonomy.Run(background) })
+	}
+	if p.config.MetricsAddress != "" {
+		wg.Go(func() { p.serveMetrics(background) })
 	}
 	server := &http.Server{
 		Handler: p.chain(),

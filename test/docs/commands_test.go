@@ -30,6 +30,7 @@ var elsewhere = map[string]string{
 	"docs/install.md":       "needs a kubeadm or k3s cluster and images: make test-kubeadm runs what is for kubeadm",
 	"docs/openyurt.md":      "needs what OpenYurt leaves in a cluster: make test-takeover makes that, and runs it",
 	"docs/superedge.md":     "needs what SuperEdge leaves in a cluster: make test-takeover makes that, and runs it",
+	"docs/release.md":       "needs a release, and builds one for minutes: make test-release",
 	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory, make test-kubeadm runs what is for kubeadm",
 }
 

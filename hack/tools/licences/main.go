@@ -3,6 +3,9 @@
 //
 //	licences -check THIRD_PARTY_NOTICES ./cmd/...
 //	licences -write THIRD_PARTY_NOTICES ./cmd/...
+//	licences -spdx licences.json ./cmd/...
+//
+// The last writes the SPDX identifiers of each module's licences, for bills of materials.
 //
 // It reads what lies in the module cache, and asks no network.
 package main
@@ -32,7 +35,7 @@ import (
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
 // platforms are those that releases are built for; some packages are linked on one only.
-var platforms = []string{"linux/amd64", "linux/arm64", "linux/arm"}
+var platforms = []string{"linux/amd64", "linux/arm64", "linux/arm", "darwin/arm64", "windows/amd64"}
 
 // unrecognised is how many lines of a licence file may be in no known licence: titles, lists of files, copyrights in
 // forms that the classifier does not know. More is a licence that someone has to read.
@@ -56,16 +59,18 @@ var (
 func main() {
 	check := flag.String("check", "", "fail unless this `file` is as -write would write it")
 	write := flag.String("write", "", "write this `file`")
+	spdx := flag.String("spdx", "", "write the licences of each module to this `file`, as JSON")
 	flag.Parse()
-	if err := run(*check, *write, flag.Args()); err != nil {
+	if err := run(*check, *write, *spdx, flag.Args()); err != nil {
 		fmt.Fprintf(os.Stderr, "licences: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(check, write string, packages []string) error {
-	if (check == "") == (write == "") || len(packages) == 0 {
-		return errors.New("usage: licences -check FILE | -write FILE PACKAGES")
+func run(check, write, spdx string, packages []string) error {
+	file := cmp.Or(check, write, spdx)
+	if file == "" || check+write+spdx != file || len(packages) == 0 {
+		return errors.New("usage: licences -check FILE | -write FILE | -spdx FILE PACKAGES")
 	}
 	linked, err := linkedPackages(packages)
 	if err != nil {
@@ -84,9 +89,13 @@ func run(check, write string, packages []string) error {
 		return err
 	}
 	fresh := render(texts)
-	file := cmp.Or(check, write)
-	if write != "" {
-		if err := os.WriteFile(write, fresh, 0o644); err != nil { //nolint:gosec // it is for everybody to read
+	if spdx != "" {
+		if fresh, err = perModule(texts, modules(linked), known); err != nil {
+			return err
+		}
+	}
+	if check == "" {
+		if err := os.WriteFile(file, fresh, 0o644); err != nil { //nolint:gosec // it is for everybody to read
 			return err
 		}
 	} else if committed, err := os.ReadFile(check); err != nil || !bytes.Equal(committed, fresh) { //nolint:gosec // the Makefile names it
@@ -266,6 +275,56 @@ func (t *text) judge(known *classifier.Classifier) ([]string, error) {
 		return nil, fmt.Errorf("%d lines in the licence of %s are of no known licence: read it", outside, of)
 	}
 	return names, nil
+}
+
+// modules are the paths of the modules that packages are of.
+func modules(linked map[string]linkedPackage) []string {
+	var paths []string
+	for _, p := range linked {
+		if p.Module != nil && !p.Module.Main {
+			paths = append(paths, p.Module.Path)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// perModule is a JSON object of module paths and the licences of what is linked of each, in the order of their names. The
+// standard library is called std.
+func perModule(texts []*text, modules []string, known *classifier.Classifier) ([]byte, error) {
+	all := map[string][]string{}
+	for _, t := range texts {
+		if t.notice {
+			continue
+		}
+		names, err := t.judge(known)
+		if err != nil {
+			return nil, err
+		}
+		for _, of := range t.of {
+			module := "std"
+			if of != standardLibrary {
+				module = moduleOf(of, modules)
+			}
+			all[module] = append(all[module], names...)
+		}
+	}
+	for module, names := range all {
+		slices.Sort(names)
+		all[module] = slices.Compact(names)
+	}
+	data, err := json.MarshalIndent(all, "", "  ")
+	return append(data, '\n'), err
+}
+
+// moduleOf is the module that a directory is in: the longest of those that it may be in.
+func moduleOf(directory string, modules []string) string {
+	for dir := directory; dir != "."; dir = path.Dir(dir) {
+		if _, found := slices.BinarySearch(modules, dir); found {
+			return dir
+		}
+	}
+	return directory
 }
 
 // render makes the file. It names no versions: they are in every binary (go version -m), and a module's next release

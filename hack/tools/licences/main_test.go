@@ -49,3 +49,37 @@ func TestJudge(t *testing.T) {
 		})
 	}
 }
+
+// TestPerModule: what lies in a directory of a module counts for the module, and notices count for nothing.
+func TestPerModule(t *testing.T) {
+	classifier, err := assets.DefaultClassifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := []*text{
+		{content: strings.TrimSpace(known(t, "MIT/pristine")), of: []string{"example.org/a/taken/over", "example.org/a/v2"}},
+		{content: strings.TrimSpace(known(t, "Apache-2.0/pristine")), of: []string{"example.org/a"}},
+		{content: strings.TrimSpace(known(t, "BSD-3-Clause/pristine")), of: []string{standardLibrary}},
+		{content: "Copyright", notice: true, of: []string{"example.org/b"}},
+	}
+	got, err := perModule(texts, []string{"example.org/a", "example.org/a/v2", "example.org/b"}, classifier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{
+  "example.org/a": [
+    "Apache-2.0",
+    "MIT"
+  ],
+  "example.org/a/v2": [
+    "MIT"
+  ],
+  "std": [
+    "BSD-3-Clause"
+  ]
+}
+`
+	if string(got) != want {
+		t.Errorf("got %s", got)
+	}
+}

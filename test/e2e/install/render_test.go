@@ -1,6 +1,7 @@
 package install
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -51,9 +53,50 @@ func kustomizations(t *testing.T) []string {
 	}
 	var directories []string
 	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), "kind: Component\n") {
+			continue // a part of another one
+		}
 		directories = append(directories, filepath.Base(filepath.Dir(file)))
 	}
 	return directories
+}
+
+// TestLabels: every object says what it belongs to, by the labels that Kubernetes recommends; and selectors are what they
+// were in the first release, as they cannot be changed.
+func TestLabels(t *testing.T) {
+	selectors := map[string]bool{}
+	for name, object := range kustomize(t, kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm]\ncomponents: [../manifests/monitoring]\n", nil) {
+		labels := object.GetLabels()
+		if labels["app.kubernetes.io/part-of"] != "application-grid" || labels["app.kubernetes.io/name"] == "" || labels["app.kubernetes.io/component"] == "" {
+			t.Errorf("%s has the labels %v", name, labels)
+		}
+		selector, found, err := unstructured.NestedStringMap(object.Object, "spec", "selector", "matchLabels")
+		if err != nil {
+			t.Fatal(err)
+		}
+		of, isWorkload, err := unstructured.NestedStringMap(object.Object, "spec", "template", "metadata", "labels")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if isWorkload {
+			selectors[object.GetName()] = true
+			for _, label := range []string{"app", "app.kubernetes.io/name", "app.kubernetes.io/component", "app.kubernetes.io/part-of"} {
+				if of[label] == "" || of[label] != labels[label] {
+					t.Errorf("the pods of %s have %s=%q, it has %q", name, label, of[label], labels[label])
+				}
+			}
+		}
+		if found && !maps.Equal(selector, map[string]string{"app": object.GetName()}) {
+			t.Errorf("%s selects %v", name, selector)
+		}
+	}
+	if len(selectors) != 4 {
+		t.Errorf("only %v were seen", selectors)
+	}
 }
 
 // podOf is the pod of a Deployment or DaemonSet; kind is "" for everything else.
@@ -144,8 +187,19 @@ func TestPodsAreConfined(t *testing.T) {
 // TestShippedCommandLines: the programs know every flag that the manifests give them. --version is answered only
 // if they do. kube-proxy-edge's are run by TestPermissions.
 func TestShippedCommandLines(t *testing.T) {
+	documents := map[string][]string{}
 	for _, directory := range kustomizations(t) {
-		for _, document := range render(t, directory) {
+		documents[directory] = render(t, directory)
+	}
+	for _, object := range kustomize(t, kustomizationHead+"resources: [../manifests/kubeadm]\ncomponents: [../manifests/monitoring]\n", nil) {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents["monitoring"] = append(documents["monitoring"], string(text))
+	}
+	for directory, all := range documents {
+		for _, document := range all {
 			kind, name, template := podOf(t, document)
 			if kind == "" || name == "kube-proxy-edge" {
 				continue
@@ -153,7 +207,7 @@ func TestShippedCommandLines(t *testing.T) {
 			for _, c := range template.Spec.Containers {
 				args := slices.Clone(c.Args)
 				for i := range args {
-					args[i] = strings.ReplaceAll(args[i], "$(NODE_NAME)", "node0")
+					args[i] = strings.NewReplacer("$(NODE_NAME)", "node0", "$(HOST_IP)", "192.0.2.1").Replace(args[i])
 				}
 				out, err := exec.Command(binary(t, c.Name), append(args, "--version")...).CombinedOutput()
 				if err != nil || !strings.Contains(string(out), "go1.") {

@@ -242,6 +242,9 @@ const (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=dg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
@@ -273,6 +276,9 @@ type DeploymentGridList struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=ssg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
@@ -304,6 +310,9 @@ type StatefulSetGridList struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=dsg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
@@ -380,6 +389,9 @@ type ServiceGridStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
+// +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
 // +kubebuilder:resource:shortName=sg,categories={grids}
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=".spec.gridUniqKey"
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// copies are the manifests that are files of the chart as they are. The alerts' own {{ }} are Prometheus'.
+var copies = map[string]string{
+	"monitoring/alerts.yaml":       "files/alerts.yaml",
+	"monitoring/dashboard.json":    "files/dashboard.json",
+	"kubeadm/kube-proxy-away.yaml": "files/kube-proxy-away.yaml",
+}
+
+// The kinds of clusters, as conditions. With systemd the nodes' programs are no pods.
+const (
+	asPods     = `ne .Values.distribution "systemd"`
+	onKubeadm  = `eq .Values.distribution "kubeadm"`
+	ownFile    = `has .Values.distribution (list "k3s" "plain")`
+	monitored  = `.Values.monitoring.podMonitor.enabled`
+	loopback   = `{host: localhost, port: 51007, `
+	noLoopback = `{ {{- if not .Values.monitoring.podMonitor.enabled }}host: localhost, {{ end }}port: 51007, `
+)
+
+// templates are all that is made of manifests.
+var templates = []template{
+	{name: "controller.yaml", parts: []part{
+		{manifest: "application-grid-controller/rbac.yaml", replaced: []replacement{namespaces(6)}},
+		{manifest: "application-grid-controller/deployment.yaml", replaced: []replacement{
+			namespaces(2),
+			{place: "  replicas: 2\n", by: "  replicas: {{ .Values.controller.replicas }}\n"},
+			pullSecrets("application-grid-controller"), image("application-grid-controller"),
+			extraArgs("--leader-elect=true", "controller"), memoryLimit("320MiB", "controller"),
+			{place: "      tolerations:\n", by: `      {{- with .Values.controller.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      tolerations:
+`},
+			{place: "effect: NoSchedule}\n", by: `effect: NoSchedule}
+        {{- with .Values.controller.tolerations }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+`},
+			resources("controller", "requests: {cpu: 50m, memory: 128Mi}", "limits: {memory: 384Mi}"),
+			// Of one replica none could be drained.
+			{place: "  minAvailable: 1\n", by: "  minAvailable: {{ if gt (int .Values.controller.replicas) 1 }}1{{ else }}0{{ end }}\n"},
+		}},
+	}},
+	{name: "wrapper.yaml", parts: []part{
+		{manifest: "application-grid-wrapper/rbac.yaml", replaced: []replacement{namespaces(2)}},
+		{manifest: "application-grid-wrapper/daemonset.yaml", when: asPods, replaced: []replacement{
+			namespaces(1), maxUnavailable("wrapper"), pullSecrets("application-grid-wrapper"), image("application-grid-wrapper"),
+			extraArgs("--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf", "wrapper", "--metrics-bind-address=[$(HOST_IP)]:51008"),
+			memoryLimit("90MiB", "wrapper", metricsPort(51008)),
+			resources("wrapper", "requests: {cpu: 20m, memory: 48Mi}", "limits: {memory: 100Mi}"),
+			{place: "            name: application-grid-wrapper\n            items:",
+				by: "            name: {{ if " + onKubeadm + " }}kube-proxy{{ else }}application-grid-wrapper{{ end }}\n            items:"},
+		}},
+		{manifest: "k3s/kubeconfig.conf", when: `eq .Values.distribution "k3s"`, before: kubeconfigMap, indent: 4},
+		{manifest: "application-grid-wrapper/kubeconfig.conf", when: `eq .Values.distribution "plain"`, before: kubeconfigMap, indent: 4,
+			replaced: []replacement{{place: "https://set-this-to-your-api-server.invalid:6443", by: "{{ .Values.wrapper.server }}"}}},
+	}},
+	{name: "daemon.yaml", parts: []part{
+		{manifest: "statefulset-grid-daemon/rbac.yaml", replaced: []replacement{namespaces(2)}},
+		{manifest: "statefulset-grid-daemon/daemonset.yaml", when: asPods, replaced: []replacement{
+			namespaces(1), maxUnavailable("daemon"), pullSecrets("statefulset-grid-daemon"), image("statefulset-grid-daemon"),
+			extraArgs("--hostpath=/data/edge/hosts", "daemon", "--bind-address=[$(HOST_IP)]:51007"),
+			{place: "fieldRef: {fieldPath: spec.nodeName}}\n", by: "fieldRef: {fieldPath: spec.nodeName}}\n" + metricsPort(51007)},
+			{place: loopback, by: noLoopback, times: 2},
+			resources("daemon", "requests: {cpu: 10m, memory: 40Mi}", "limits: {memory: 64Mi}"),
+		}},
+	}},
+	{name: "flow-control.yaml", when: ".Values.flowControl.enabled", parts: []part{
+		{manifest: "flow-control/flowcontrol.yaml", replaced: []replacement{
+			{place: "{namespace: kube-system,", by: "{namespace: {{ .Release.Namespace }},", times: 2},
+		}},
+	}},
+	{name: "edge-node-policy.yaml", when: ".Values.edgeNodePolicy.enabled", parts: []part{
+		{manifest: "edge-node-policy/policy.yaml"},
+		{manifest: "kubeadm/edge-nodes-policy.yaml", when: onKubeadm},
+	}},
+	{name: "kube-proxy.yaml", when: onKubeadm, parts: []part{
+		{manifest: "kubeadm/kube-proxy-edge.yaml", replaced: []replacement{
+			namespaces(2), maxUnavailable("kubeProxy"), pullSecrets("kube-proxy"),
+			{place: "image: registry.k8s.io/kube-proxy:v1.37.1", by: `image: {{ include "application-grid.kubeProxyImage" . | quote }}`},
+		}},
+		{manifest: "kubeadm/kube-proxy-policy.yaml", when: ".Values.kubeProxy.policy"},
+	}},
+	{name: "podmonitor.yaml", when: monitored, parts: []part{
+		{manifest: "monitoring/podmonitor.yaml", replaced: []replacement{
+			namespaces(1),
+			{place: "    # kube-prometheus-stack takes what has the name of its Helm release.\n    release: kube-prometheus-stack\n",
+				by: "    {{- with .Values.monitoring.podMonitor.labels }}\n    {{- toYaml . | nindent 4 }}\n    {{- end }}\n"},
+		}},
+	}},
+}
+
+// kubeconfigMap is what makes an object of a kubeconfig, as the kustomizations do.
+const kubeconfigMap = `---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: application-grid-wrapper
+  namespace: {{ .Release.Namespace }}
+  labels:
+    app.kubernetes.io/name: application-grid-wrapper
+    app.kubernetes.io/component: wrapper
+    app.kubernetes.io/part-of: application-grid
+data:
+  kubeconfig.conf: |
+`
+
+// namespaces puts the release's namespace in the place of kube-system.
+func namespaces(times int) replacement {
+	return replacement{"namespace: kube-system\n", "namespace: {{ .Release.Namespace }}\n", times}
+}
+
+func image(program string) replacement {
+	return replacement{place: fmt.Sprintf("          image: %s:latest # yours\n", program), by: fmt.Sprintf(`          image: {{ include "application-grid.image" (list . %q) | quote }}
+          {{- with .Values.image.pullPolicy }}
+          imagePullPolicy: {{ . }}
+          {{- end }}
+`, program)}
+}
+
+func pullSecrets(serviceAccount string) replacement {
+	line := fmt.Sprintf("      serviceAccountName: %s\n", serviceAccount)
+	return replacement{place: line, by: line + `      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+`}
+}
+
+// extraArgs puts arguments behind the last one: those that monitoring needs, and the values'.
+func extraArgs(last, program string, whenMonitored ...string) replacement {
+	line := fmt.Sprintf("            - %s\n", last)
+	by := line
+	for _, arg := range whenMonitored {
+		by += fmt.Sprintf("            {{- if %s }}\n            - %q\n            {{- end }}\n", monitored, arg)
+	}
+	return replacement{place: line, by: by + fmt.Sprintf(`            {{- range .Values.%s.args }}
+            - {{ . | quote }}
+            {{- end }}
+`, program)}
+}
+
+// memoryLimit is Go's own, which belongs to the container's; what follows it goes along.
+func memoryLimit(value, program string, after ...string) replacement {
+	return replacement{
+		place: fmt.Sprintf("            - {name: GOMEMLIMIT, value: %s}\n", value),
+		by:    fmt.Sprintf("            - {name: GOMEMLIMIT, value: {{ .Values.%s.goMemLimit }}}\n", program) + strings.Join(after, ""),
+	}
+}
+
+// metricsPort is what follows a container's environment for metrics to be scraped from elsewhere.
+func metricsPort(port int) string {
+	return fmt.Sprintf(`            {{- if %s }}
+            - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+          ports:
+            - {name: metrics, containerPort: %d}
+            {{- end }}
+`, monitored, port)
+}
+
+func maxUnavailable(program string) replacement {
+	return replacement{place: "rollingUpdate: {maxUnavailable: 10%}", by: fmt.Sprintf("rollingUpdate: {maxUnavailable: {{ .Values.%s.maxUnavailable }}}", program)}
+}
+
+func resources(program, requests, limits string) replacement {
+	return replacement{
+		place: fmt.Sprintf("            %s\n            %s\n", requests, limits),
+		by:    fmt.Sprintf("            {{- toYaml .Values.%s.resources | nindent 12 }}\n", program),
+	}
+}

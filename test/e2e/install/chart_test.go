@@ -1,0 +1,391 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const chart = "../../../charts/application-grid"
+
+// helm runs the real helm, and returns what it prints.
+func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	home := t.TempDir()
+	cmd := exec.CommandContext(ctx, binary(t, "helm"), args...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("helm %s: %w\n%s%s", strings.Join(args, " "), err, out, stderr.String())
+	}
+	return string(out), nil
+}
+
+// chartImages are the values for the images of the overlays.
+var chartImages = []string{"--set=image.registry=registry.example.org", "--set=image.tag=v1", "--set=kubeProxy.image=registry.k8s.io/kube-proxy:v1.37.1"}
+
+// templated are the objects that helm makes of the chart, by what identifies them.
+func templated(t *testing.T, args ...string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	out, err := helm(t.Context(), t, append([]string{"template", "application-grid", chart, "--namespace=kube-system", "--include-crds"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, strings.Split("\n"+out, "\n---\n"))
+}
+
+// objects are documents by apiVersion, kind, namespace and name.
+func objects(t *testing.T, documents []string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	all := map[string]*unstructured.Unstructured{}
+	for _, document := range documents {
+		object := &unstructured.Unstructured{}
+		if err := yaml.UnmarshalStrict([]byte(document), &object.Object); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if object.Object == nil {
+			continue
+		}
+		name := fmt.Sprintf("%s %s %s/%s", object.GetAPIVersion(), object.GetKind(), object.GetNamespace(), object.GetName())
+		if all[name] != nil {
+			t.Errorf("%s is there twice", name)
+		}
+		all[name] = object
+	}
+	return all
+}
+
+// kustomize are the objects of a kustomization of a user's own, by what identifies them.
+func kustomize(t *testing.T, kustomization string, files map[string]string) map[string]*unstructured.Unstructured {
+	t.Helper()
+	overlay := t.TempDir()
+	absolute, err := filepath.Abs(manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := filepath.Rel(overlay, absolute) // kustomize wants it relative
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = maps.Clone(files)
+	if files == nil {
+		files = map[string]string{}
+	}
+	files["kustomization.yaml"] = strings.ReplaceAll(kustomization, "../manifests", base)
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(overlay, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documents []string
+	for _, resource := range resources.Resources() {
+		document, err := resource.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, string(document))
+	}
+	return objects(t, documents)
+}
+
+// images is the part of a user's kustomization that names them.
+const images = `
+images:
+  - {name: application-grid-controller, newName: registry.example.org/application-grid-controller, newTag: v1}
+  - {name: application-grid-wrapper, newName: registry.example.org/application-grid-wrapper, newTag: v1}
+  - {name: statefulset-grid-daemon, newName: registry.example.org/statefulset-grid-daemon, newTag: v1}
+  - {name: registry.k8s.io/kube-proxy, newTag: v1.37.1}
+`
+
+const kustomizationHead = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+
+// plain is the kustomization of docs/install.md for any other cluster, with its address of the API server.
+const (
+	plain = kustomizationHead + `resources: [../manifests/crds, ../manifests/application-grid-controller, ../manifests/application-grid-wrapper, ../manifests/statefulset-grid-daemon, ../manifests/flow-control, ../manifests/edge-node-policy]
+configMapGenerator:
+  - name: application-grid-wrapper
+    namespace: kube-system
+    behavior: replace
+    files: [kubeconfig.conf]
+generatorOptions: {disableNameSuffixHash: true}
+`
+	plainServer = "https://192.0.2.1:6443"
+)
+
+// TestChartIsTheKustomizations: for each kind of cluster helm makes of the chart, object by object, what kustomize makes
+// of manifests/.
+func TestChartIsTheKustomizations(t *testing.T) {
+	shipped, err := os.ReadFile(filepath.Join(manifests, "application-grid-wrapper", "kubeconfig.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := strings.ReplaceAll(string(shipped), "https://set-this-to-your-api-server.invalid:6443", plainServer)
+	monitored := []string{"--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true", "--set=monitoring.dashboard.enabled=true"}
+	const components = "components: [../manifests/monitoring]\n"
+	for _, test := range []struct {
+		name, kustomization string
+		values              []string
+	}{
+		{"kubeadm", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n", []string{"--set=distribution=kubeadm"}},
+		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n", []string{"--set=distribution=k3s"}},
+		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},
+		{"kubeadm, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" + components, append([]string{"--set=distribution=kubeadm"}, monitored...)},
+		{"k3s, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n" + components, append([]string{"--set=distribution=k3s"}, monitored...)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			want := kustomize(t, test.kustomization+images, map[string]string{"kubeconfig.conf": kubeconfig})
+			expectSame(t, want, templated(t, append(chartImages, test.values...)...))
+		})
+	}
+	t.Run("systemd", func(t *testing.T) { // no pods on nodes, and nothing for them
+		want := kustomize(t, plain+images, map[string]string{"kubeconfig.conf": kubeconfig})
+		maps.DeleteFunc(want, func(_ string, o *unstructured.Unstructured) bool {
+			return o.GetKind() == "DaemonSet" || o.GetKind() == "ConfigMap"
+		})
+		expectSame(t, want, templated(t, append(chartImages, "--set=distribution=systemd")...))
+	})
+}
+
+func expectSame(t *testing.T, want, got map[string]*unstructured.Unstructured) {
+	t.Helper()
+	if len(want) < 15 {
+		t.Fatalf("only %d objects were to be expected", len(want))
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] == nil {
+			t.Errorf("the chart has no %s", name)
+		} else if d := cmp.Diff(want[name].Object, got[name].Object); d != "" {
+			t.Errorf("%s (-kustomize +helm):\n%s", name, d)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if want[name] == nil {
+			t.Errorf("the chart has %s, which the kustomization has not", name)
+		}
+	}
+}
+
+// TestChartValues: a value gets to where the chart's page says, and nowhere else.
+func TestChartValues(t *testing.T) {
+	base := []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}
+	before := templated(t, append(chartImages, base...)...)
+	const (
+		controller = "apps/v1 Deployment kube-system/application-grid-controller"
+		wrapper    = "apps/v1 DaemonSet kube-system/application-grid-wrapper"
+		daemon     = "apps/v1 DaemonSet kube-system/statefulset-grid-daemon"
+		budget     = "policy/v1 PodDisruptionBudget kube-system/application-grid-controller"
+	)
+	for value, want := range map[string]map[string]string{ // object → what it then contains, as YAML has it
+		"image.pullPolicy=Always":                 {controller: "imagePullPolicy: Always", wrapper: "imagePullPolicy: Always", daemon: "imagePullPolicy: Always"},
+		"imagePullSecrets[0].name=key":            {controller: "imagePullSecrets:\n      - name: key", wrapper: "imagePullSecrets:\n      - name: key", daemon: "imagePullSecrets:\n      - name: key"},
+		"controller.replicas=1":                   {controller: "replicas: 1", budget: "minAvailable: 0"},
+		"controller.replicas=3":                   {controller: "replicas: 3"},
+		"controller.args[0]=--manage-crds=off":    {controller: "- --leader-elect=true\n        - --manage-crds=off"},
+		"controller.nodeSelector.zone=cloud":      {controller: "nodeSelector:\n        zone: cloud"},
+		"controller.tolerations[0].key=dedicated": {controller: "- key: dedicated"},
+		"controller.goMemLimit=1GiB":              {controller: "value: 1GiB"},
+		"controller.resources.limits.memory=2Gi":  {controller: "memory: 2Gi"},
+		"wrapper.args[0]=--max-watches=9":         {wrapper: "- --max-watches=9"},
+		"wrapper.maxUnavailable=3":                {wrapper: "maxUnavailable: 3"},
+		"wrapper.goMemLimit=180MiB":               {wrapper: "value: 180MiB"},
+		"wrapper.resources.requests.cpu=1":        {wrapper: "cpu: 1"},
+		"daemon.args[0]=--cluster-domain=example": {daemon: "- --cluster-domain=example"},
+		"daemon.maxUnavailable=25%":               {daemon: "maxUnavailable: 25%"},
+		"daemon.resources.limits.memory=1Gi":      {daemon: "memory: 1Gi"},
+	} {
+		t.Run(value, func(t *testing.T) {
+			after := templated(t, append(append(chartImages, base...), "--set="+value)...)
+			for name, object := range after {
+				text, err := yaml.Marshal(object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				changed := !cmp.Equal(before[name], object)
+				if changed != (want[name] != "") {
+					t.Errorf("%s: changed: %v", name, changed)
+				}
+				if !strings.Contains(string(text), want[name]) {
+					t.Errorf("%s has no %q:\n%s", name, want[name], text)
+				}
+			}
+		})
+	}
+	without := templated(t, append(append(chartImages, base...), "--set=flowControl.enabled=false")...)
+	if len(before)-len(without) != 2 {
+		t.Errorf("without flow control there are %d objects of %d", len(without), len(before))
+	}
+	without = templated(t, append(append(chartImages, base...), "--set=edgeNodePolicy.enabled=false")...)
+	if len(before)-len(without) != 2 {
+		t.Errorf("without the policy there are %d objects of %d", len(without), len(before))
+	}
+	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false", "--set=kubeProxy.maxUnavailable=1",
+		"--set=kubeProxy.image=registry.example.org/kube-proxy:v1.30.0", "--set=monitoring.rules.enabled=true", "--set=monitoring.rules.labels.release=prometheus")...)
+	for name, object := range kubeadm {
+		if object.GetKind() == "MutatingAdmissionPolicy" || object.GetKind() == "MutatingAdmissionPolicyBinding" {
+			t.Errorf("without the policy there is %s", name)
+		}
+	}
+	text, err := yaml.Marshal(kubeadm["apps/v1 DaemonSet kube-system/kube-proxy-edge"])
+	if err != nil || !strings.Contains(string(text), "image: registry.example.org/kube-proxy:v1.30.0") || !strings.Contains(string(text), "maxUnavailable: 1\n") {
+		t.Errorf("kube-proxy-edge is not as the values have it: %v\n%s", err, text)
+	}
+	if labels := kubeadm["monitoring.coreos.com/v1 PrometheusRule kube-system/application-grid"].GetLabels(); labels["release"] != "prometheus" || labels["app.kubernetes.io/part-of"] != "application-grid" {
+		t.Errorf("the rule's labels are %v", labels)
+	}
+}
+
+// TestChartInAnotherNamespace: what is not kubeadm's follows the release's namespace, and nothing is left behind.
+func TestChartInAnotherNamespace(t *testing.T) {
+	got := templated(t, append(chartImages, "--set=distribution=k3s", "--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
+		"--set=monitoring.dashboard.enabled=true", "--namespace=edge-system")...)
+	for name, object := range got {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "kube-system") && object.GetKind() != "CustomResourceDefinition" {
+			t.Errorf("%s names kube-system:\n%s", name, text)
+		}
+	}
+}
+
+// TestChartRefuses what cannot be meant, with a word on what to do.
+func TestChartRefuses(t *testing.T) {
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"distribution", nil},
+		{"'kubeadm', 'k3s', 'plain', 'systemd'", []string{"--set=distribution=openshift"}},
+		{"image.tag has to be set", []string{"--set=distribution=k3s", "--set=image.tag="}},
+		{"/image/tag", []string{"--set=distribution=k3s", "--set=image.tag=latest"}},
+		{"/wrapper/server", []string{"--set=distribution=plain"}},
+		{"/wrapper/server", []string{"--set=distribution=plain", "--set=wrapper.server=http://192.0.2.1"}},
+		{"/wrapper/server", []string{"--set=distribution=k3s", "--set=wrapper.server=https://192.0.2.1"}},
+		{"--namespace kube-system", []string{"--set=distribution=kubeadm", "--namespace=edge-system"}},
+		{"kubeProxy.image has to be set", []string{"--set=distribution=kubeadm", "--set=kubeProxy.image="}},
+		{"replica", []string{"--set=distribution=k3s", "--set=controller.replica=3"}},
+		{"/controller/replicas", []string{"--set=distribution=k3s", "--set=controller.replicas=0"}},
+		{"/wrapper/maxUnavailable", []string{"--set=distribution=k3s", "--set=wrapper.maxUnavailable=0"}},
+		{"/wrapper/goMemLimit", []string{"--set=distribution=k3s", "--set=wrapper.goMemLimit=90Mi"}},
+	} {
+		_, err := helm(t.Context(), t, append(append([]string{"template", "application-grid", chart, "--namespace=kube-system"}, chartImages...), test.args...)...)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q: got %v, want something of %q", test.args, err, test.want)
+		}
+	}
+	if _, err := helm(t.Context(), t, append([]string{"lint", chart, "--strict", "--namespace=kube-system", "--set=distribution=kubeadm"}, chartImages...)...); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChartOnACluster goes through the chart's page on a cluster with kubeadm's kube-proxy: install, the steps that helm
+// prints, an upgrade, and the removal, after which there is what there was before.
+func TestChartOnACluster(t *testing.T) {
+	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
+		{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"},
+	}})
+	// The embedded cluster's programs have their roles from the start.
+	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
+	f.writeKubeadmsKubeProxy("apply")
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	before := f.inventory()
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := helm(f.ctx, f.T, append(args, "--kubeconfig="+f.cluster.Kubeconfig(), "--namespace=kube-system")...)
+		f.must(err)
+		return out
+	}
+
+	// kube-proxy's image is the cluster's own.
+	said := run("install", "application-grid", chart, "--set=distribution=kubeadm", "--set=image.registry=registry.example.org", "--set=image.tag=v1")
+	f.eventually("both controllers are available", func() error {
+		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller", metav1.GetOptions{})
+		if err == nil && d.Status.AvailableReplicas != 2 {
+			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
+		}
+		return err
+	})
+	f.expectPods("application-grid-wrapper", "app", "")
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	edge, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "kube-proxy-edge", metav1.GetOptions{})
+	f.must(err)
+	if image := edge.Spec.Template.Spec.Containers[0].Image; image != "registry.k8s.io/kube-proxy:v1.37.1" {
+		t.Errorf("kube-proxy-edge is of %s", image)
+	}
+	_, patch, found := strings.Cut(said, "--patch '")
+	patch, _, closed := strings.Cut(patch, "'\n")
+	if !found || !closed {
+		t.Fatalf("no patch of kube-proxy in what helm says:\n%s", said)
+	}
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch", patch)
+	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
+	f.expectPods("kube-proxy", "k8s-app", "cloud1")
+	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+		f.expectPods(app, "app", "edge1 edge2")
+	}
+
+	generations := f.generations()
+	run("upgrade", "application-grid", chart, "--reuse-values")
+	if now := f.generations(); !maps.Equal(generations, now) {
+		t.Errorf("an upgrade to the same is a change: %v, was %v", now, generations)
+	}
+	run("upgrade", "application-grid", chart, "--reuse-values", "--set=image.tag=v2", "--set=controller.args={--manage-crds=off}")
+	f.eventually("the upgrade is there", func() error {
+		wrapper, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "application-grid-wrapper", metav1.GetOptions{})
+		if err == nil && wrapper.Spec.Template.Spec.Containers[0].Image != "registry.example.org/application-grid-wrapper:v2" {
+			err = fmt.Errorf("the wrapper is of %s", wrapper.Spec.Template.Spec.Containers[0].Image)
+		}
+		return err
+	})
+	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+		f.expectPods(app, "app", "edge1 edge2")
+	}
+
+	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
+	f.expectPods("kube-proxy-edge", "app", "")
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	run("uninstall", "application-grid", "--wait")
+	f.deleteCRDs() // helm leaves them
+	f.expectInventory(before)
+}
+
+// generations are those of all workloads: they grow with every change of a spec.
+func (f *fixture) generations() map[string]int64 {
+	f.Helper()
+	found := map[string]int64{}
+	deployments, err := f.client.AppsV1().Deployments("kube-system").List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	for _, d := range deployments.Items {
+		found["deployment "+d.Name] = d.Generation
+	}
+	sets, err := f.client.AppsV1().DaemonSets("kube-system").List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	for _, d := range sets.Items {
+		found["daemonset "+d.Name] = d.Generation
+	}
+	return found
+}

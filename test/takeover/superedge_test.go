@@ -322,7 +322,13 @@ func (s *site) expectTheirRights() {
 
 func (s *site) expectNothingOfTheirs() {
 	s.Helper()
-	out := s.shell("kubectl -n " + theirs + " get daemonsets,deployments,pods,configmaps,serviceaccounts -o name | grep -v -e kube-root-ca.crt -e serviceaccount/default || true")
+	s.eventually("SuperEdge's pods have gone", func() error {
+		if pods := s.uids(theirs); len(pods) > 0 {
+			return fmt.Errorf("there are %v", pods)
+		}
+		return nil
+	})
+	out := s.shell("kubectl -n " + theirs + " get daemonsets,deployments,configmaps,serviceaccounts -o name | grep -v -e kube-root-ca.crt -e serviceaccount/default || true")
 	if out != "" {
 		s.Errorf("left are %s", out)
 	}

@@ -135,15 +135,17 @@ func pullSecrets(serviceAccount string) replacement {
 
 // extraArgs puts arguments behind the last one: those that monitoring needs, and the values'.
 func extraArgs(last, program string, whenMonitored ...string) replacement {
+	var by strings.Builder
 	line := fmt.Sprintf("            - %s\n", last)
-	by := line
+	by.WriteString(line)
 	for _, arg := range whenMonitored {
-		by += fmt.Sprintf("            {{- if %s }}\n            - %q\n            {{- end }}\n", monitored, arg)
+		fmt.Fprintf(&by, "            {{- if %s }}\n            - %q\n            {{- end }}\n", monitored, arg)
 	}
-	return replacement{place: line, by: by + fmt.Sprintf(`            {{- range .Values.%s.args }}
+	fmt.Fprintf(&by, `            {{- range .Values.%s.args }}
             - {{ . | quote }}
             {{- end }}
-`, program)}
+`, program)
+	return replacement{place: line, by: by.String()}
 }
 
 // memoryLimit is Go's own, which belongs to the container's; what follows it goes along.

@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) int {
 	return 0
 }
 
-// Source says what a release is made of. It goes into the provenance statement.
+// source says what a release is made of. It goes into the provenance statement.
 type source struct {
 	version string
 	// registry comes before the images' names; it may be empty.

@@ -45,7 +45,7 @@ var programs = []string{"application-grid-controller", "application-grid-wrapper
 func makeRelease(_ context.Context, args []string) error {
 	r := &release{}
 	f := flag.NewFlagSet("make", flag.ContinueOnError)
-	r.source.flags(f)
+	r.flags(f)
 	f.StringVar(&r.root, "root", ".", "directory of the repository")
 	f.StringVar(&r.binaries, "binaries", "dist/bin", "directory with a directory of programs per platform")
 	f.StringVar(&r.plugins, "plugins", "dist/plugins", "the same of kubectl-grid, for platforms that have no other program")

@@ -74,7 +74,7 @@ func copyTracked(ctx context.Context, root, to string) error {
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as any directory of a repository
 			return err
 		}
-		if err := os.WriteFile(target, data, info.Mode().Perm()); err != nil {
+		if err := os.WriteFile(target, data, info.Mode().Perm()); err != nil { //nolint:gosec // a copy, below a directory of our own
 			return err
 		}
 	}

@@ -60,7 +60,11 @@ func (p *Proxy) serveMetricsOn(ctx context.Context, listener net.Listener) error
 		Handler: mux, ReadHeaderTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 3 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: klog.NewStandardLogger("INFO"),
 	}
-	stop := context.AfterFunc(ctx, func() { server.Close() })
+	stop := context.AfterFunc(ctx, func() {
+		if err := server.Close(); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot close the metrics' own address", "address", p.config.MetricsAddress)
+		}
+	})
 	defer stop()
 	return server.Serve(&quota.Listener{Listener: listener, Quota: quota.New(maxScrapers), Logger: klog.FromContext(ctx)})
 }

@@ -45,7 +45,11 @@ func TestEdgeNodePolicy(t *testing.T) {
 		unlabel()
 	}
 
-	refused("there is no kube-proxy", "edge-nodes-with-kubeadms-kube-proxy.superedge.io")
+	taken("there is no kube-proxy, and Nodes can be written all the same")
+	f.must(f.apply(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: kube-proxy, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: kube-proxy}},
+ template: {metadata: {labels: {k8s-app: kube-proxy}}, spec: {containers: [{name: kube-proxy, image: kube-proxy, command: [kube-proxy, --v=2]}]}}}}`))
+	refused("the kube-proxy is not kubeadm's", "is not kubeadm's")
+	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
 	f.writeKubeadmsKubeProxy("apply")
 	taken("kubeadm's kube-proxy is there")
 
@@ -61,9 +65,13 @@ func TestEdgeNodePolicy(t *testing.T) {
 	f.kubectl("delete", "crd", "ciliumnodes.cilium.io", "--wait=false")
 	taken("Cilium is gone")
 
-	f.must(label("true")) // what is an edge node already stays one
-	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
+	// What is an edge node already stays one, and can be written.
+	f.must(label("true"))
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
 	f.kubectl("label", "node", "edge1", "zone1=a")
+	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
+	f.kubectl("label", "node", "edge1", "zone1=b", "--overwrite")
+	unlabel()
 
 	for _, policy := range []string{"edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io"} {
 		f.eventually(policy+" is checked", func() error {

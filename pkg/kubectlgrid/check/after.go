@@ -24,6 +24,7 @@ func After(ctx context.Context, source Source) *Report {
 	r := &report{}
 	r.checkEdgeNodes(c)
 	r.checkKubeadm(c)
+	r.checkModes(c)
 	r.checkReplacements(c)
 	r.checkPort(c)
 	r.checkController(c)

@@ -154,8 +154,8 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 }
 
 func (r *report) ipvs(about Object) {
-	r.add(Warning, "KubeProxy", about, "its mode is ipvs, which was never tested with the wrapper, and which Kubernetes has deprecated since 1.35",
-		"set mode: nftables (or iptables) in its configuration, and restart it on every node before installing")
+	r.add(Warning, "KubeProxyMode", about, "its mode is ipvs, which was never tested with the wrapper, and which Kubernetes has deprecated since 1.35",
+		"set mode: nftables (or iptables) in its configuration, and restart it on every node before an edge node relies on it")
 }
 
 // checkOthers looks for what is installed already, or selects the same nodes.

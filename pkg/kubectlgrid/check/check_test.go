@@ -553,6 +553,12 @@ func TestAfter(t *testing.T) {
 			[]string{"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go with an API server of v1.37.1",
 				"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: kube-proxy-edge is v1.33.0; kube-proxy is v1.37.1"},
 		},
+		"ipvs": {
+			func(c *testCluster) {
+				get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
+			},
+			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge: its mode is ipvs", "warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
+		},
 		"no daemon": {
 			func(c *testCluster) { delete(c.objects, "Pod kube-system/statefulset-grid-daemon-edge1") },
 			[]string{"failure Daemon Node edge1: no statefulset-grid-daemon runs there"},
@@ -902,7 +908,7 @@ func TestBefore(t *testing.T) {
 			func(c *testCluster) {
 				get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
 			},
-			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: its mode is ipvs"},
+			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
 		},
 		"a configuration that is not there": {
 			func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kube-proxy") },

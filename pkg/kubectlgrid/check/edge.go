@@ -237,6 +237,15 @@ func (r *report) checkKubeadm(c *Cluster) {
 	}
 }
 
+// checkModes looks for kube-proxies in a mode that was never tested.
+func (r *report) checkModes(c *Cluster) {
+	for _, w := range c.running(kubeProxyProgram) {
+		if w.proxy.mode == "ipvs" {
+			r.ipvs(w.about())
+		}
+	}
+}
+
 // checkSkew looks for programs that differ from each other in their versions.
 func (r *report) checkSkew(c *Cluster) {
 	const check = "ProgramVersions"

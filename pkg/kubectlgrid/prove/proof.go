@@ -194,7 +194,7 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 	case len(strangers) > 0:
 		unproved("connections went to %s, which is no endpoint of the Service: the node's rules are older than that", strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
-		unproved("%s were not translated to an endpoint: kube-proxy has no rules for the Service there, or something else than kube-proxy handles Services", count(a.result.Untranslated, "connection"))
+		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than kube-proxy handles Services", count(a.result.Untranslated, "connection"))
 	case unknown > 0:
 		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them once among the endpoints", count(unknown, "answer"))
 	case a.result.Others > 0:

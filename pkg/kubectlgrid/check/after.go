@@ -127,7 +127,7 @@ func (r *report) checkGrids(c *Cluster) {
 		kind := strings.ToLower(g.about.Kind)
 		r.add(Failure, check, g.about, g.message, fmt.Sprintf("kubectl grid status %s/%s -n %s", kind, g.about.Name, g.about.Namespace))
 	}
-	if c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean(check) {
+	if c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean(check) && r.clean("CRDs") {
 		total := 0
 		for _, kind := range v1.Kinds {
 			total += c.gridCounts[kind.Kind]

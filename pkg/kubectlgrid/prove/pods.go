@@ -169,8 +169,7 @@ func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: labelValue + "-", Namespace: r.Namespace,
-			Labels:      map[string]string{labelName: labelValue},
-			Annotations: map[string]string{"superedge.io/proves": plan.Service.Namespace + "/" + plan.Service.Name},
+			Labels: map[string]string{labelName: labelValue},
 		},
 		Spec: corev1.PodSpec{
 			NodeName:                      node,

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -214,6 +215,20 @@ func (f *fixture) breakBefore() {
 // proxyConfig changes a key of a ConfigMap of kube-proxy until the test ends.
 func (f *fixture) proxyConfig(name, key, text string) {
 	f.Helper()
+	f.eventually("the second in which the pods have started is over", func() error { // times have no fractions
+		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: "app=kube-proxy-edge"})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			for _, status := range pod.Status.ContainerStatuses {
+				if running := status.State.Running; running == nil || time.Since(running.StartedAt.Time) < time.Second {
+					return fmt.Errorf("pod %s is young", pod.Name)
+				}
+			}
+		}
+		return nil
+	})
 	maps := f.client.CoreV1().ConfigMaps("kube-system")
 	before, err := maps.Get(f.ctx, name, metav1.GetOptions{})
 	f.must(err)
@@ -231,6 +246,7 @@ func (f *fixture) proxyConfig(name, key, text string) {
 		}
 		// A ConfigMap that was written is younger than the pods that have it.
 		f.kubectl("-n", "kube-system", "rollout", "restart", "daemonset", "-l", "app=kube-proxy-edge")
+		f.kubectl("-n", "kube-system", "rollout", "status", "daemonset", "-l", "app=kube-proxy-edge", "--timeout=60s")
 	})
 }
 
@@ -266,7 +282,7 @@ func (f *fixture) breakAfter() {
 			return both("warning", "KubeProxy")
 		}, 0, nil},
 		{"two kube-proxies on a node", func() []string {
-			f.secondKubeProxy("edge1")
+			f.secondPod("kube-proxy", "edge1")
 			return []string{"failure KubeProxy Node edge1", "failure KubeProxy Pod kube-system/second-kube-proxy"}
 		}, 3, nil},
 		{"ipvs", func() []string {
@@ -344,16 +360,21 @@ func (f *fixture) breakAfter() {
 			})
 			return []string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io"}
 		}, 3, nil},
-		{"the wrapper under systemd, and its pod", func() []string {
-			// A pod that was made by hand: the DaemonSet's own ends with the label.
+		{"the wrapper under systemd", func() []string {
 			f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
 			f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
 			return []string{"unknown Wrapper Node edge1", "unknown Credentials Node edge1"}
 		}, 0, nil},
+		{"the wrapper under systemd, and in a pod", func() []string {
+			f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
+			f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
+			f.secondPod("application-grid-wrapper", "edge1") // the DaemonSet's ends with the label
+			return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper", "unknown Credentials Node edge1"}
+		}, 3, nil},
 		{"a grid that is stalled, and a Service that no node sees", func() []string {
 			f.temporarily(gridManifest)
 			f.kubectl("patch", "deploymentgrid", "echo", "--subresource=status", "--type=merge", "-p",
-				`{"status":{"observedGeneration":1,"conditions":[{"type":"Ready","status":"False","reason":"UnitsStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"UnitsStalled","message":"unit east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
+				`{"status":{"observedGeneration":1,"units":0,"readyUnits":0,"conditions":[{"type":"Ready","status":"False","reason":"UnitsStalled","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"},{"type":"Stalled","status":"True","reason":"UnitsStalled","message":"unit east makes no progress","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 			return []string{"failure Grids DeploymentGrid default/echo", "failure Services Service default/bad"}
 		}, 3, nil},
 	} {
@@ -402,16 +423,16 @@ func (f *fixture) patchIn(namespace, kind, name, patch, back string) {
 	f.Cleanup(func() { f.kubectl(append(args, back)...) })
 }
 
-// secondKubeProxy runs a pod as kubeadm's DaemonSet has them on a node, whatever the scheduler would say.
-func (f *fixture) secondKubeProxy(node string) {
+// secondPod runs a pod as a DaemonSet has them on a node, whatever the scheduler would say.
+func (f *fixture) secondPod(of, node string) {
 	f.Helper()
-	set, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "kube-proxy", metav1.GetOptions{})
+	set, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, of, metav1.GetOptions{})
 	f.must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-kube-proxy"}, Spec: *set.Spec.Template.Spec.DeepCopy()}
-	pod.Spec.NodeName, pod.Spec.Affinity = node, nil
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-" + of}, Spec: *set.Spec.Template.Spec.DeepCopy()}
+	pod.Spec.NodeName, pod.Spec.Affinity, pod.Spec.NodeSelector = node, nil, nil
 	_, err = f.client.CoreV1().Pods("kube-system").Create(f.ctx, pod, metav1.CreateOptions{})
 	f.must(err)
-	f.Cleanup(func() { f.kubectl("-n", "kube-system", "delete", "pod", "second-kube-proxy", "--now") })
+	f.Cleanup(func() { f.kubectl("-n", "kube-system", "delete", "pod", pod.Name, "--now") })
 }
 
 const (

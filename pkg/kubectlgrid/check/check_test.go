@@ -492,6 +492,31 @@ func TestAfter(t *testing.T) {
 			},
 			[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0"},
 		},
+		"one kube-proxy that asks wrappers everywhere": {
+			func(c *testCluster) {
+				for _, node := range []string{"edge0", "edge1"} {
+					delete(c.objects, "Pod kube-system/kube-proxy-edge-"+node)
+				}
+				delete(c.objects, "DaemonSet kube-system/kube-proxy-edge")
+				delete(c.objects, "Pod kube-system/kube-proxy-cloud0")
+				set := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy")
+				set.Spec.Template.Spec.Affinity = nil
+				set.Spec.Template.Spec.Containers[0].Command = append(set.Spec.Template.Spec.Containers[0].Command, "--master=http://localhost:51006")
+				c.run("kube-proxy", "edge0")
+				c.run("kube-proxy", "edge1")
+			},
+			[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node, which the next upgrade by kubeadm undoes"},
+		},
+		"kube-proxies outside of Kubernetes": {
+			func(c *testCluster) {
+				for name := range c.objects {
+					if strings.Contains(name, "kube-proxy") || strings.Contains(name, "kubeadm") {
+						delete(c.objects, name)
+					}
+				}
+			},
+			[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy", "unknown KubeProxy Node edge1"},
+		},
 		"an upgrade took the affinity": {
 			func(c *testCluster) {
 				get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity = nil

@@ -19,6 +19,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	}
 	wrappers, proxies, daemons := c.byNode(wrapperProgram), c.byNode(kubeProxyProgram), c.byNode(daemonProgram)
 	// Who needs no stateful names leaves the daemon out.
+	anyProxy := len(proxies) > 0 || len(c.running(kubeProxyProgram)) > 0
 	names := len(daemons) > 0 || len(c.running(daemonProgram)) > 0 || c.gridCounts["StatefulSetGrid"] > 0
 	edges, pods := 0, 0
 	for i := range c.nodes {
@@ -38,7 +39,14 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 			port = wrappers[n.name][0].port
 		}
 		r.checkWrapper(n, wrappers[n.name])
-		r.checkKubeProxy(n, proxies[n.name], port)
+		switch {
+		case len(proxies[n.name]) > 0:
+			r.checkKubeProxy(n, proxies[n.name], port)
+		case anyProxy || n.distribution != "" || n.proxyDisabled:
+			r.inProcess(n, port)
+		default:
+			r.add(Unknown, "KubeProxy", n.about(), "no pod of this cluster runs kube-proxy; whom one asks that is started outside of Kubernetes is not known here", onNode)
+		}
 		if n.edge == edgePods {
 			pods++
 			if names {
@@ -123,13 +131,9 @@ func remedy(p *pod) string {
 	return fmt.Sprintf("kubectl -n %s describe pod %s; kubectl -n %s logs %s", p.namespace, p.name, p.namespace, p.name)
 }
 
-// checkKubeProxy looks for the one kube-proxy of an edge node, and whom it asks.
+// checkKubeProxy looks at the kube-proxies of an edge node, of which there should be one, and whom they ask.
 func (r *report) checkKubeProxy(n *node, proxies []*pod, port int32) {
 	const check = "KubeProxy"
-	if len(proxies) == 0 {
-		r.inProcess(n, port)
-		return
-	}
 	if len(proxies) > 1 {
 		r.twoProxies(n, proxies)
 	}
@@ -205,16 +209,23 @@ func (r *report) checkKubeadm(c *Cluster) {
 				"kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 		}
 	}
-	var edge *workload
+	var edge, everywhere *workload
 	for _, w := range c.running(kubeProxyProgram) {
 		switch {
 		case w.kind != kindDaemonSet:
 		case w.selectsEdge:
 			edge = w
+		case w.proxy.serverErr == nil && leadsToWrapper(w.proxy.server, defaultPort):
+			everywhere = w
 		case !w.avoidsEdge:
 			r.add(Failure, check, w.about(), "its node affinity does not keep it off edge nodes",
 				"kubectl -n kube-system patch daemonset "+w.name+" --patch-file manifests/kubeadm/kube-proxy-away.yaml; if it has a node affinity of its own, add the expression of manifests/kubeadm/kube-proxy-policy.yaml to it")
 		}
+	}
+	if edge == nil && everywhere != nil {
+		r.add(Warning, check, everywhere.about(), "it asks the wrapper on every node, which the next upgrade by kubeadm undoes, as it writes this DaemonSet anew",
+			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/install.md)")
+		return
 	}
 	server, known := minor(c.version)
 	policies := Object{Kind: kindPolicy, Name: policyName}

@@ -38,11 +38,8 @@ var programs = []Program{
 func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
-		words := commandLine(c)
-		for _, p := range programs {
-			if slices.ContainsFunc(words[:min(len(words), 4)], func(word string) bool { return path.Base(word) == string(p) }) {
-				return p, c
-			}
+		if runs := Program(executable(commandLine(c))); slices.Contains(programs, runs) {
+			return runs, c
 		}
 		for _, p := range programs {
 			image := path.Base(repository(c.Image))
@@ -53,6 +50,21 @@ func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
 		}
 	}
 	return "", nil
+}
+
+// executable is the name of the program that a command line starts, also through a shell.
+func executable(words []string) string {
+	for i, word := range words {
+		name := path.Base(word)
+		shell := i == 0 && slices.Contains([]string{"sh", "ash", "bash", "dash"}, name)
+		if !shell && name != "exec" && !strings.HasPrefix(word, "-") {
+			return name
+		}
+		if i == 0 && !shell {
+			return "" // arguments of the image's own program
+		}
+	}
+	return ""
 }
 
 // commandLine is the words of a container's command and arguments, also of a script that is one argument of a shell.

@@ -16,14 +16,15 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/pkg/version"
 )
 
 // checkOptions are the flags of `kubectl grid check`.
 type checkOptions struct {
-	pre     bool
-	install check.Options
-	output  format
+	pre    bool
+	images setup.Images
+	output format
 }
 
 func newCheckCommand(c *command) *cobra.Command {
@@ -45,8 +46,8 @@ func newCheckCommand(c *command) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.pre, "pre", false, "Look at a cluster before application-grid is installed on it")
-	f.StringVar(&o.install.Registry, "registry", "registry.example.org", "With --pre: the registry that the images are to come from")
-	f.StringVar(&o.install.Tag, "tag", imageTag(), "With --pre: the tag of the images")
+	f.StringVar(&o.images.Registry, "registry", "registry.example.org", "With --pre: the registry that the images are to come from")
+	f.StringVar(&o.images.Tag, "tag", imageTag(), "With --pre: the tag of the images")
 	for _, name := range []string{"registry", "tag"} {
 		if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {
 			panic(err) // the flag is bound above
@@ -80,7 +81,7 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 	}
 	var report *check.Report
 	if o.pre {
-		report = check.Before(ctx, source, o.install)
+		report = check.Before(ctx, source, o.images)
 	} else {
 		report = check.After(ctx, source)
 	}

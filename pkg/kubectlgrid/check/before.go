@@ -6,16 +6,11 @@ import (
 	"strings"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
-// Options say how to install.
-type Options struct {
-	// Registry is where the images are to come from, and Tag their tag.
-	Registry, Tag string
-}
-
 // Before finds out whether application-grid can be installed on a cluster, and how.
-func Before(ctx context.Context, source Source, options Options) *Report {
+func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	reader := readCluster(ctx, source)
 	c := reader.cluster
 	distribution, _ := c.distribution()
@@ -29,12 +24,12 @@ func Before(ctx context.Context, source Source, options Options) *Report {
 	r.checkNodeLocal(c)
 	r.checkPort(c)
 	r.checkOthers(c)
-	r.checkImages(c, options)
+	r.checkImages(images)
 	r.checkRights(c)
 	r.checkRead(c)
 	result := r.finish("Preflight")
 	if !result.Failed() && c.knows(kindNode, kindDaemonSet) {
-		result.Install = installOn(c, options)
+		result.Install = setup.For(c.kind(), images)
 	}
 	return result
 }
@@ -69,7 +64,7 @@ func (r *report) checkDistribution(c *Cluster) {
 			"try it on one node; what is printed below follows from that distribution's documentation")
 	}
 	server, known := minor(c.version)
-	if name == kubeadmMade && known && server < policySince {
+	if name == kubeadmMade && known && server < setup.MutatingPolicy {
 		r.add(Warning, check, Object{Kind: kindPolicy}, fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes", c.version),
 			"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36")
 	}
@@ -193,11 +188,11 @@ func (r *report) checkOthers(c *Cluster) {
 }
 
 // checkImages says what no API server knows.
-func (r *report) checkImages(_ *Cluster, options Options) {
+func (r *report) checkImages(images setup.Images) {
 	r.add(Unknown, "Images", Object{Kind: kindNode},
-		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a node try", options.Registry),
+		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a node try", images.Registry),
 		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on each node (docs/install.md, Images)",
-			options.Registry, wrapperProgram, options.Tag))
+			images.Registry, wrapperProgram, images.Tag))
 }
 
 // rightsToInstall are what the commands of docs/install.md take.
@@ -226,11 +221,15 @@ func rightsToInstall(distribution string, c *Cluster) []right {
 	add("policy", "poddisruptionbudgets", system)
 	add("coordination.k8s.io", "leases", system)
 	server, known := minor(c.version)
-	if !known || server >= flowSince {
+	if !known || server >= setup.FlowControl {
 		add("flowcontrol.apiserver.k8s.io", "flowschemas", "")
 		add("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", "")
 	}
-	if distribution == kubeadmMade && (!known || server >= policySince) {
+	if !known || server >= setup.ValidatingPolicy {
+		add("admissionregistration.k8s.io", "validatingadmissionpolicies", "")
+		add("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "")
+	}
+	if distribution == kubeadmMade && (!known || server >= setup.MutatingPolicy) {
 		add("admissionregistration.k8s.io", "mutatingadmissionpolicies", "")
 		add("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "")
 	}

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/pkg/tlstest"
 )
 
@@ -654,14 +655,9 @@ func TestAfter(t *testing.T) {
 			[]string{"failure Port Pod shop/grabber-1: it takes port 51006 of the edge node edge0", "warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"},
 		},
 		"Cilium": {
-			func(c *testCluster) { c.add(cilium("true", "false")) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium takes kube-proxy's place (kube-proxy-replacement: true)"},
+			func(c *testCluster) { c.add(cilium) },
+			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to Services on itself"},
 		},
-		"Cilium at the sockets": {
-			func(c *testCluster) { c.add(cilium("false", "true")) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium balances Services at the sockets of pods"},
-		},
-		"Cilium for pods only": {func(c *testCluster) { c.add(cilium("false", "false")) }, nil},
 		"Calico's eBPF": {
 			func(c *testCluster) { c.add(calico("Iptables", "true")) },
 			[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes kube-proxy's place (FelixConfiguration default, bpfEnabled)"},
@@ -760,19 +756,12 @@ metadata: {name: asks-the-wrapper, namespace: shop}
 spec: {nodeName: edge0, hostNetwork: true, containers: [{name: x, image: x, args: ["--address=http://localhost:51006"]}]}
 `
 
-func cilium(replaces, sockets string) string {
-	return fmt.Sprintf(`
+const cilium = `
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: cilium, namespace: kube-system}
 spec: {template: {spec: {hostNetwork: true, containers: [{name: cilium-agent, image: "quay.io/cilium/cilium:v1.18.0", command: [cilium-agent]}]}}}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: cilium-config, namespace: kube-system}
-data: {kube-proxy-replacement: "%s", bpf-lb-sock: "%s"}
-`, replaces, sockets)
-}
+`
 
 func calico(plane, enabled string) string {
 	return fmt.Sprintf(`
@@ -844,7 +833,7 @@ func TestWhatMayNotBeRead(t *testing.T) {
 		c.refuse = forbidden("*")
 		report := After(t.Context(), c.source())
 		if pre {
-			report = Before(t.Context(), c.source(), Options{})
+			report = Before(t.Context(), c.source(), setup.Images{})
 		}
 		if !report.Incomplete() || report.Failed() || report.Summary[OK] > 0 {
 			t.Errorf("nothing may be read: got\n%s", lines(report, append(trouble, OK)...))
@@ -906,7 +895,7 @@ func fresh(t *testing.T) *testCluster {
 // always is what no API server tells.
 const always = "unknown Images Node: whether the nodes can pull images from registry.example.org cannot be known from the API"
 
-var installOptions = Options{Registry: "registry.example.org", Tag: "v1"}
+var installOptions = setup.Images{Registry: "registry.example.org", Tag: "v1"}
 
 // TestBefore: each thing that matters before an installation has its finding.
 func TestBefore(t *testing.T) {
@@ -999,8 +988,8 @@ func TestBefore(t *testing.T) {
 			[]string{"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"},
 		},
 		"Cilium": {
-			func(c *testCluster) { c.add(cilium("strict", "")) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium takes kube-proxy's place (kube-proxy-replacement: strict)"},
+			func(c *testCluster) { c.add(cilium) },
+			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to Services on itself"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1017,7 +1006,7 @@ func TestBefore(t *testing.T) {
 
 // TestInstall: what is printed to install with is for the cluster that was looked at.
 func TestInstall(t *testing.T) {
-	install := func(prepare func(c *testCluster)) *Install {
+	install := func(prepare func(c *testCluster)) *setup.Install {
 		c := fresh(t)
 		prepare(c)
 		report := Before(t.Context(), c.source(), installOptions)
@@ -1048,8 +1037,15 @@ images:
 		c.server.Version = "v1.28.0"
 		get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.28.0"
 	})
-	if !strings.Contains(old.Kustomization, "$patch: delete") || strings.Count(old.Kustomization, "$patch: delete") != 3 || !strings.Contains(old.Values, "policy: false") || !strings.Contains(old.Values, "flowControl:\n  enabled: false") {
+	if !strings.Contains(old.Kustomization, "$patch: delete") || strings.Count(old.Kustomization, "$patch: delete") != 3 || !strings.Contains(old.Kustomization, "target: {group: admissionregistration.k8s.io}") || !strings.Contains(old.Values, "policy: false") || !strings.Contains(old.Values, "flowControl:\n  enabled: false") {
 		t.Errorf("got\n%s\n%s", old.Kustomization, old.Values)
+	}
+	between := install(func(c *testCluster) {
+		c.server.Version = "v1.35.2"
+		get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.35.2"
+	})
+	if strings.Count(between.Kustomization, "$patch: delete") != 1 || !strings.Contains(between.Kustomization, "name: kube-proxy.superedge.io}") || strings.Contains(between.Values, "flowControl") {
+		t.Errorf("got\n%s\n%s", between.Kustomization, between.Values)
 	}
 	k3s := install(func(c *testCluster) {
 		for _, node := range []string{"cloud0", "edge0", "edge1"} {

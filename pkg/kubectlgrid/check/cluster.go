@@ -169,10 +169,9 @@ type Cluster struct {
 	// carries are the ConfigMaps and Secrets that the programs' pods have, and kube-proxy's.
 	carries map[Object]bool
 
-	kubeadm     bool // kubeadm-config is there
-	policy      bool // and its binding
-	felixBPF    string
-	ciliumProxy *document
+	kubeadm  bool   // kubeadm-config is there
+	policy   bool   // kube-proxy-policy.yaml is, with its binding
+	felixBPF string // bpfEnabled of Calico's FelixConfiguration, if that is there and says so
 
 	definitions []definition
 	grids       []grid

@@ -4,14 +4,16 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
 // The distributions that make a difference.
 const (
-	kubeadmMade = "kubeadm"
-	k3sMade     = "k3s"
-	rke2Made    = "RKE2"
-	microMade   = "MicroK8s"
+	kubeadmMade = setup.Kubeadm
+	k3sMade     = setup.K3s
+	rke2Made    = setup.RKE2
+	microMade   = setup.MicroK8s
 	k0sMade     = "k0s"
 	gkeMade     = "GKE"
 	eksMade     = "EKS"
@@ -87,4 +89,17 @@ func (c *Cluster) distribution() (name, because string) {
 		}
 	}
 	return name, signs[name]
+}
+
+// kind is what the files to install with depend on.
+func (c *Cluster) kind() setup.Kind {
+	var kind setup.Kind
+	kind.Distribution, _ = c.distribution()
+	kind.Minor, _ = minor(c.version)
+	for _, w := range c.running(kubeProxyProgram) {
+		if !w.selectsEdge {
+			kind.KubeProxy, kind.KubeProxyTag = repository(w.image), tagOf(w.image)
+		}
+	}
+	return kind
 }

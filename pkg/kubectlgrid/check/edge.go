@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
 // onNode is a command for the node itself, for what the API server does not show.
@@ -233,7 +234,7 @@ func (r *report) checkKubeadm(c *Cluster) {
 	case !c.knows(kindPolicy, kindPolicy+"Binding"):
 	case c.policy:
 		r.ok(check, policies, "it keeps kubeadm's kube-proxy off edge nodes, also after an upgrade")
-	case known && server < policySince:
+	case known && server < setup.MutatingPolicy:
 		r.add(Warning, check, policies, fmt.Sprintf("an API server of %s has no such policies: an upgrade by kubeadm takes away what keeps its kube-proxy off edge nodes", c.version),
 			"repeat after each upgrade, before anything else: kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 	case known:

@@ -12,22 +12,8 @@ func (r *report) checkReplacements(c *Cluster) {
 	found := false
 	for _, cilium := range c.running(ciliumProgram) {
 		found = true
-		if c.ciliumProxy == nil || c.ciliumProxy.err != nil {
-			r.add(Unknown, check, cilium.about(), "Cilium runs, and its ConfigMap cilium-config could not be read: whether it takes kube-proxy's place is not known",
-				"look for kube-proxy-replacement in Cilium's configuration; it has to be false")
-			continue
-		}
-		replaces, sockets := c.ciliumProxy.data["kube-proxy-replacement"], c.ciliumProxy.data["bpf-lb-sock"]
-		switch {
-		case replaces == "true" || replaces == "strict" || replaces == "probe" || replaces == "partial":
-			r.add(Failure, check, cilium.about(), fmt.Sprintf("Cilium takes kube-proxy's place (kube-proxy-replacement: %s), and does not ask the wrapper: Services would reach every site", replaces),
-				"set kubeProxyReplacement=false in Cilium's configuration and run kube-proxy; application-grid cannot work with it otherwise")
-		case sockets == "true":
-			r.add(Failure, check, cilium.about(), "Cilium balances Services at the sockets of pods (bpf-lb-sock: true), before kube-proxy's rules count",
-				"set socketLB.enabled=false in Cilium's configuration")
-		default:
-			r.ok(check, cilium.about(), "Cilium leaves Services to kube-proxy")
-		}
+		r.add(Failure, check, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a kube-proxy, and does not ask the wrapper: Services reach every site",
+			"use another CNI plugin on a cluster with edge nodes; application-grid cannot work with Cilium (docs/requirements.md)")
 	}
 	for _, calico := range c.running(calicoProgram) {
 		found = true

@@ -376,12 +376,6 @@ func (r *reader) surroundings(ctx context.Context) {
 	case !apierrors.IsNotFound(doc.err):
 		r.lost(doc.about, doc.err, "whether kubeadm made this cluster is not known for sure")
 	}
-	for _, cilium := range c.running(ciliumProgram) {
-		c.ciliumProxy = c.documents.get(ctx, kindConfigMap, cilium.namespace, "cilium-config")
-		if err := c.ciliumProxy.err; err != nil && !apierrors.IsNotFound(err) {
-			r.lost(c.ciliumProxy.about, err, "whether Cilium takes kube-proxy's place is not known")
-		}
-	}
 	if len(c.running(calicoProgram)) > 0 {
 		felix := &unstructured.Unstructured{}
 		felix.SetGroupVersionKind(felixKind)

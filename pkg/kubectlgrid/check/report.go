@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
 // Severity says how bad a finding is.
@@ -67,7 +69,7 @@ type Report struct {
 	Summary  map[Severity]int `json:"summary"`
 	Findings []Finding        `json:"findings"`
 	// Install is how to install on this cluster; only of Before, and only if nothing rules it out.
-	Install *Install `json:"install,omitempty"`
+	Install *setup.Install `json:"install,omitempty"`
 }
 
 // Failed reports whether something has to be mended.

@@ -10,9 +10,8 @@ import (
 // The minor versions of Kubernetes 1 that the project's tests run with, and those that something needs.
 const (
 	oldestTested, newestTested = 29, 37
-	// slicesSince is when discovery.k8s.io/v1 came, which the wrapper follows, flowSince when
-	// flowcontrol.apiserver.k8s.io/v1 did, policySince when MutatingAdmissionPolicy did.
-	slicesSince, flowSince, policySince = 21, 29, 36
+	// slicesSince is when discovery.k8s.io/v1 came, which the wrapper follows.
+	slicesSince = 21
 	// oldestSkew is how many minor versions a kubelet or a kube-proxy may be older than the API server.
 	oldestSkew = 3
 )

@@ -16,9 +16,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -157,6 +160,57 @@ func TestCheck(t *testing.T) {
 	}
 	f.breakAfter()
 	f.expectCheck("check: all is well again", nil, 0)
+}
+
+// TestPrintedKustomizations renders what kubectl grid check --pre prints for each kind of cluster: kustomize takes it, the
+// images are those that were asked for, and nothing is in it that the API server is too old for.
+func TestPrintedKustomizations(t *testing.T) {
+	edge := t.TempDir()
+	if err := os.CopyFS(filepath.Join(edge, "manifests"), os.DirFS(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	for _, distribution := range []string{"kubeadm", "k3s", "RKE2", "MicroK8s", ""} {
+		for _, minor := range []int{28, 29, 30, 35, 36, 37} {
+			kind := setup.Kind{Distribution: distribution, Minor: minor, KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
+			install := setup.For(kind, setup.Images{Registry: "registry.example.org/edge", Tag: "v7"})
+			directory := filepath.Join(edge, fmt.Sprintf("%s-%d", distribution, minor))
+			if err := os.Mkdir(directory, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range map[string]string{"kustomization.yaml": install.Kustomization, "kubeconfig.conf": install.Kubeconfig} {
+				if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), directory)
+			if err != nil {
+				t.Errorf("%s on 1.%d: %v in\n%s", distribution, minor, err, install.Kustomization)
+				continue
+			}
+			rendered, err := resources.AsYaml()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(rendered)
+			expect := func(part string, want bool) {
+				t.Helper()
+				if strings.Contains(text, part) != want {
+					t.Errorf("%s on 1.%d: %q is in it: %v", distribution, minor, part, !want)
+				}
+			}
+			expect("kind: FlowSchema", minor >= 29)
+			expect("kind: ValidatingAdmissionPolicy\n", minor >= 30)
+			expect("kind: MutatingAdmissionPolicy\n", minor >= 36 && distribution == "kubeadm")
+			expect("kind: MutatingAdmissionPolicyBinding\n", minor >= 36 && distribution == "kubeadm")
+			expect("image: mirror.example.org:5000/kube-proxy:v1.28.3", distribution == "kubeadm")
+			expect("server: https://127.0.0.1:6443", distribution == "RKE2")
+			expect("server: https://127.0.0.1:16443", distribution == "MicroK8s")
+			expect("server: https://127.0.0.1:6444", distribution == "k3s")
+			for _, program := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
+				expect("image: registry.example.org/edge/"+program+":v7", true)
+			}
+		}
+	}
 }
 
 // breakBefore lets the check find what speaks against an installation.
@@ -437,11 +491,6 @@ func (f *fixture) secondPod(of, node string) {
 
 const (
 	ciliumManifest = `
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: cilium-config, namespace: kube-system}
-data: {kube-proxy-replacement: "true"}
----
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: cilium, namespace: kube-system}

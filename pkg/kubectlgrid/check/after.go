@@ -63,7 +63,7 @@ func (r *report) checkController(c *Cluster) {
 		}
 	}
 	if r.clean(check) {
-		r.ok(check, controllers[0].about(), "%s is available", count(int(controllers[0].ready), "pod"))
+		r.ok(check, controllers[0].about(), "available: %s", count(int(controllers[0].ready), "pod"))
 	}
 }
 
@@ -132,13 +132,17 @@ func (r *report) checkGrids(c *Cluster) {
 		for _, kind := range v1.Kinds {
 			total += c.gridCounts[kind.Kind]
 		}
-		r.ok(check, Object{Kind: "Grid"}, "none of %s is stalled or degraded", count(total, "grid"))
+		if total == 0 {
+			r.ok(check, Object{Kind: "Grid"}, "there are none")
+		} else {
+			r.ok(check, Object{Kind: "Grid"}, "none of %s is stalled or degraded", count(total, "grid"))
+		}
 	}
 	for _, s := range c.services {
 		r.add(Failure, "Services", s.about, "its annotation "+v1.AnnotationTopologyKeys+" does not parse, so no node sees its endpoints: "+s.message,
 			fmt.Sprintf(`kubectl -n %s annotate service %s --overwrite 'topologyKeys=["LABEL"]'`, s.about.Namespace, s.about.Name))
 	}
 	if c.knows(kindService) && r.clean("Services") {
-		r.ok("Services", Object{Kind: kindService}, "the topologyKeys of all %s that have them parse", count(c.gridCounts[kindService], "Service"))
+		r.ok("Services", Object{Kind: kindService}, "the topologyKeys of %s parse", count(c.gridCounts[kindService], "Service"))
 	}
 }

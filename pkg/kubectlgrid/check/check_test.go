@@ -852,7 +852,7 @@ func TestWhatMayNotBeRead(t *testing.T) {
 	}
 	report := After(t.Context(), c.source())
 	expect(t, report, []string{"unknown Read Pod: it could not be read, and only those in kube-system were looked at"})
-	if !strings.Contains(lines(report, OK), "the wrapper is ready on all 2 edge nodes") {
+	if !strings.Contains(lines(report, OK), "the wrapper is ready on each of 2 edge nodes") {
 		t.Errorf("got\n%s", lines(report, OK))
 	}
 }
@@ -871,7 +871,7 @@ func TestExpiredPages(t *testing.T) {
 	}
 	report := After(t.Context(), c.source())
 	expect(t, report, nil)
-	if !strings.Contains(lines(report, OK), "2 nodes of 3 are edge nodes") {
+	if !strings.Contains(lines(report, OK), "2 of 3 nodes are edge nodes") {
 		t.Errorf("got\n%s", lines(report, OK))
 	}
 }

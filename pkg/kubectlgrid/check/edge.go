@@ -61,9 +61,9 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 			"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+edgePods)
 		return
 	}
-	r.ok("EdgeLabel", about, "%s of %d are edge nodes", count(edges, "node"), len(c.nodes))
+	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, count(len(c.nodes), "node"))
 	if r.clean("Wrapper") {
-		r.ok("Wrapper", about, "the wrapper is ready on all %s", count(edges, "edge node"))
+		r.ok("Wrapper", about, "the wrapper is ready on each of %s", count(edges, "edge node"))
 	}
 	if r.clean("KubeProxy") {
 		r.ok("KubeProxy", about, "one kube-proxy is on each of %s, and asks the wrapper", count(edges, "edge node"))
@@ -72,7 +72,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	case !names:
 		r.ok("Daemon", about, "there are no StatefulSetGrids, and no "+string(daemonProgram)+" is needed")
 	case pods > 0 && r.clean("Daemon"):
-		r.ok("Daemon", about, "%s is ready on all %s", daemonProgram, count(pods, "edge node"))
+		r.ok("Daemon", about, "%s is ready on each of %s", daemonProgram, count(pods, "edge node"))
 	}
 }
 

@@ -155,7 +155,7 @@ func TestCheck(t *testing.T) {
 	}
 	f.expectCheck("check: all is well", nil, 0)
 	stdout, _, code = f.plugin("check")
-	if code != 0 || !strings.Contains(stdout, "the wrapper is ready on all 2 edge nodes") || !strings.Contains(stdout, "\n0 failures, 0 warnings, 0 unknown, ") {
+	if code != 0 || !strings.Contains(stdout, "the wrapper is ready on each of 2 edge nodes") || !strings.Contains(stdout, "\n0 failures, 0 warnings, 0 unknown, ") {
 		t.Errorf("exit code %d\n%s", code, stdout)
 	}
 	f.breakAfter()

@@ -44,7 +44,7 @@ func (r *report) checkController(c *Cluster) {
 	if !c.knows(kindDeployment) {
 		return
 	}
-	controllers := c.running(controllerProgram)
+	controllers := c.installed(controllerProgram)
 	switch {
 	case len(controllers) == 0 && len(c.gridCounts) == 0:
 		r.add(Warning, check, Object{kindDeployment, system, string(controllerProgram)}, "there is no controller, and there are no grids", "apply manifests/application-grid-controller if you want grids; Services with topologyKeys work without it")
@@ -139,7 +139,7 @@ func (r *report) checkGrids(c *Cluster) {
 		}
 	}
 	for _, s := range c.services {
-		r.add(Failure, "Services", s.about, "its annotation "+v1.AnnotationTopologyKeys+" does not parse, so no node sees its endpoints: "+s.message,
+		r.add(Failure, "Services", s.about, s.message,
 			fmt.Sprintf(`kubectl -n %s annotate service %s --overwrite 'topologyKeys=["LABEL"]'`, s.about.Namespace, s.about.Name))
 	}
 	if c.knows(kindService) && r.clean("Services") {

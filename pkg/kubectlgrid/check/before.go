@@ -171,12 +171,15 @@ func (r *report) checkOthers(c *Cluster) {
 		shipped := w.namespace == system && (w.name == string(w.program) || w.name == "kube-proxy-edge")
 		switch {
 		case w.program == wrapperProgram || w.program == daemonProgram || w.program == controllerProgram:
-			if shipped {
+			switch {
+			case shipped:
 				r.add(Warning, check, w.about(), "it is there already, with the image "+w.image,
-					"applying changes it; if it is SuperEdge's, follow docs/superedge.md; kubectl grid check says how it stands with an installation")
-			} else {
+					"applying changes it; kubectl grid check says how it stands with an installation")
+			case w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0):
+				r.ok(check, w.about(), "it gives way to this project's")
+			default:
 				r.add(Failure, check, w.about(), "another "+string(w.program)+" is installed: two on one node want the same port, and two controllers the same grids",
-					"follow docs/superedge.md, or remove it")
+					"follow docs/superedge.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and the controller is stopped first")
 			}
 		case w.selectsEdge && !shipped:
 			r.add(Warning, check, w.about(), "its pods go to the nodes with the label "+v1.LabelEdgeNode+", too", "see that this is meant")

@@ -130,6 +130,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: application-grid-controller, namespace: kube-system}
 spec:
+  replicas: 2
   template:
     spec:
       containers: [{name: application-grid-controller, image: "registry.example.org/application-grid-controller:v1"}]
@@ -595,6 +596,18 @@ func TestAfter(t *testing.T) {
 			},
 			[]string{"failure Controller Deployment kube-system/application-grid-controller: none of its 2 pods is available"},
 		},
+		"SuperEdge's beside, stopped": {
+			func(c *testCluster) {
+				c.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-controller, namespace: edge-system}, spec: {replicas: 0, template: {spec: {containers: [{name: c, image: superedge/application-grid-controller:v0.9.0}]}}}}`)
+			},
+			nil,
+		},
+		"SuperEdge's beside, running": {
+			func(c *testCluster) {
+				c.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-controller, namespace: edge-system}, spec: {replicas: 1, template: {spec: {containers: [{name: c, image: superedge/application-grid-controller:v1}]}}}}`)
+			},
+			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second controller", "failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is available"},
+		},
 		"half a controller": {
 			func(c *testCluster) {
 				get[*appsv1.Deployment](c, "Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 1
@@ -649,6 +662,12 @@ func TestAfter(t *testing.T) {
 				get[*corev1.Service](c, "Service shop/echo-svc").Annotations[v1.AnnotationTopologyKeys] = "zone1"
 			},
 			[]string{"failure Services Service shop/echo-svc: its annotation topologyKeys does not parse, so no node sees its endpoints"},
+		},
+		"OpenYurt's annotation that does not parse": {
+			func(c *testCluster) {
+				get[*corev1.Service](c, "Service shop/echo-svc").Annotations = map[string]string{v1.AnnotationOpenYurtTopologyKeys: "pool"}
+			},
+			[]string{"failure Services Service shop/echo-svc: its annotation openyurt.io/topologyKeys does not parse, so no node sees its endpoints"},
 		},
 		"another takes the port": {
 			func(c *testCluster) { c.add(grabber) },
@@ -976,6 +995,13 @@ func TestBefore(t *testing.T) {
 				c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: application-grid-wrapper, namespace: edge-system}, spec: {template: {spec: {hostNetwork: true, containers: [{name: w, image: superedge/application-grid-wrapper, command: [/usr/local/bin/application-grid-wrapper, --bind-address=127.0.0.1:51006]}]}}}}`)
 			},
 			[]string{"failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper: another application-grid-wrapper is installed"},
+		},
+		"SuperEdge that gives way": {
+			func(c *testCluster) {
+				c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: application-grid-wrapper, namespace: edge-system}, spec: {template: {spec: {hostNetwork: true, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: ["true", systemd]}]}]}}}, containers: [{name: w, image: superedge/application-grid-wrapper, command: [/usr/local/bin/application-grid-wrapper]}]}}}}`)
+				c.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-controller, namespace: edge-system}, spec: {replicas: 0, template: {spec: {containers: [{name: c, image: superedge/application-grid-controller:v0.9.0}]}}}}`)
+			},
+			nil,
 		},
 		"another that selects the nodes": {
 			func(c *testCluster) {

@@ -92,11 +92,11 @@ func (p *pod) about() Object { return Object{"Pod", p.namespace, p.name} }
 
 // workload is what is kept of a DaemonSet, Deployment or StatefulSet.
 type workload struct {
-	kind, namespace, name   string
-	program                 Program
-	image                   string
-	desired, updated, ready int32
-	takesPort               bool
+	kind, namespace, name string
+	program               Program
+	image                 string
+	desired, ready        int32
+	takesPort             bool
 	// selectsEdge is that its pods go to edge nodes, avoidsEdge that they do not, requiresNodes that it has a required
 	// node affinity.
 	selectsEdge, avoidsEdge, requiresNodes bool
@@ -189,7 +189,7 @@ func (c *Cluster) knows(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return c.missing[kind] })
 }
 
-// programs finds the workloads that run a program.
+// running are the workloads that run a program.
 func (c *Cluster) running(program Program) []*workload {
 	var found []*workload
 	for i := range c.workloads {
@@ -198,6 +198,14 @@ func (c *Cluster) running(program Program) []*workload {
 		}
 	}
 	return found
+}
+
+// installed are the workloads that run a program on edge nodes, or anywhere: not those of SuperEdge that give way to this
+// project's, as docs/superedge.md has it.
+func (c *Cluster) installed(program Program) []*workload {
+	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
+		return w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0 && w.namespace != system)
+	})
 }
 
 // byNode are the pods of a program by node, without those that are ending.

@@ -21,7 +21,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	wrappers, proxies, daemons := c.byNode(wrapperProgram), c.byNode(kubeProxyProgram), c.byNode(daemonProgram)
 	// Who needs no stateful names leaves the daemon out.
 	anyProxy := len(proxies) > 0 || len(c.running(kubeProxyProgram)) > 0
-	names := len(daemons) > 0 || len(c.running(daemonProgram)) > 0 || c.gridCounts["StatefulSetGrid"] > 0
+	names := len(daemons) > 0 || len(c.installed(daemonProgram)) > 0 || c.gridCounts["StatefulSetGrid"] > 0
 	edges, pods := 0, 0
 	for i := range c.nodes {
 		n := &c.nodes[i]
@@ -214,6 +214,9 @@ func (r *report) checkKubeadm(c *Cluster) {
 	for _, w := range c.running(kubeProxyProgram) {
 		switch {
 		case w.kind != kindDaemonSet:
+		case w.namespace != system && w.proxy.serverErr == nil && leadsToWrapper(w.proxy.server, defaultPort):
+			return // edgeadm's, which goes by another label
+		case w.namespace != system:
 		case w.selectsEdge:
 			edge = w
 		case w.proxy.serverErr == nil && leadsToWrapper(w.proxy.server, defaultPort):
@@ -263,16 +266,17 @@ func (r *report) checkSkew(c *Cluster) {
 	const check = "ProgramVersions"
 	if c.knows(kindPod) {
 		for _, program := range []Program{wrapperProgram, daemonProgram} {
-			images := map[string]int{}
-			for node, pods := range c.byNode(program) {
-				_ = node
-				for _, p := range pods {
-					images[p.image]++
+			images, on := map[string]int{}, c.byNode(program)
+			for i := range c.nodes {
+				if n := &c.nodes[i]; n.isEdge() { // others may have SuperEdge's
+					for _, p := range on[n.name] {
+						images[p.image]++
+					}
 				}
 			}
 			if len(images) > 1 {
 				about := Object{Kind: kindPod}
-				if sets := c.running(program); len(sets) == 1 {
+				if sets := c.installed(program); len(sets) == 1 {
 					about = sets[0].about()
 				}
 				r.add(Warning, check, about, fmt.Sprintf("nodes run different versions of %s: %s", program, counted(images)),
@@ -282,7 +286,7 @@ func (r *report) checkSkew(c *Cluster) {
 	}
 	tags := map[string][]string{}
 	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram} {
-		for _, w := range c.running(program) {
+		for _, w := range c.installed(program) {
 			tags[tagOf(w.image)] = append(tags[tagOf(w.image)], w.name)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -323,10 +324,10 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 		switch o := item.(type) {
 		case *appsv1.DaemonSet:
 			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
-			w.desired, w.updated, w.ready = o.Status.DesiredNumberScheduled, o.Status.UpdatedNumberScheduled, o.Status.NumberReady
+			w.desired, w.ready = o.Status.DesiredNumberScheduled, o.Status.NumberReady
 		case *appsv1.Deployment:
 			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
-			w.desired, w.updated, w.ready = o.Status.Replicas, o.Status.UpdatedReplicas, o.Status.AvailableReplicas
+			w.desired, w.ready = ptr.Deref(o.Spec.Replicas, 1), o.Status.AvailableReplicas
 		case *appsv1.StatefulSet:
 			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
 		default:
@@ -446,11 +447,13 @@ func (r *reader) grids(ctx context.Context) {
 		if !ok {
 			return
 		}
-		if annotation, governed := object.Annotations[v1.AnnotationTopologyKeys]; governed {
+		_, annotation, err := topology.KeysOf(object.Annotations)
+		if annotation != "" {
 			c.gridCounts[kindService]++
-			if _, err := topology.ParseKeys(annotation); err != nil {
-				c.services = append(c.services, grid{Object{kindService, object.Namespace, object.Name}, err.Error()})
-			}
+		}
+		if err != nil {
+			c.services = append(c.services, grid{Object{kindService, object.Namespace, object.Name}, fmt.Sprintf(
+				"its annotation %s does not parse, so no node sees its endpoints: %v", annotation, err)})
 		}
 	})
 	if err != nil {

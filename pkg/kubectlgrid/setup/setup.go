@@ -146,6 +146,7 @@ func For(kind Kind, images Images) *Install {
 		}
 	}
 	if oldValidating {
+		values.WriteString("edgeNodePolicy:\n  enabled: false\n")
 		patches = append(patches, without("{group: admissionregistration.k8s.io}", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "any"))
 	}
 	if len(patches) > 0 {

@@ -72,7 +72,7 @@ func TestValues(t *testing.T) {
 	}{
 		{Kind{Distribution: Kubeadm}, "distribution: kubeadm\n"},
 		{Kind{Distribution: Kubeadm, Minor: 35, KubeProxy: "a/kube-proxy", KubeProxyTag: "v1.35.0"}, "distribution: kubeadm\nkubeProxy:\n  image: a/kube-proxy:v1.35.0\n  policy: false\n"},
-		{Kind{Distribution: K3s, Minor: 28}, "distribution: k3s\nflowControl:\n  enabled: false\n"},
+		{Kind{Distribution: K3s, Minor: 28}, "distribution: k3s\nflowControl:\n  enabled: false\nedgeNodePolicy:\n  enabled: false\n"},
 		{Kind{Distribution: MicroK8s}, "distribution: plain\nwrapper:\n  server: https://127.0.0.1:16443\n"},
 		{Kind{}, "distribution: plain\nwrapper:\n  server: https://set-this-to-your-api-server.invalid:6443\n"},
 	} {

@@ -21,6 +21,9 @@ func run(args []string) int {
 	if len(args) > 0 && args[0] == "explain" {
 		return runExplain(args[1:], os.Stdout, os.Stderr)
 	}
+	if len(args) > 0 && args[0] == "probe" {
+		return runProbe(args[1:], os.Stdout, os.Stderr)
+	}
 	o := newOptions()
 	return flags.Program{
 		Flags: o.flags, Usage: func() string { return o.flags.Usage(introduction) }, Version: &o.version, Ignored: o.ignored,

@@ -10,4 +10,5 @@ import (
 func TestFlagsReference(t *testing.T) {
 	docstest.CompareFlags(t, "application-grid-wrapper", newOptions().flags)
 	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper explain", docstest.FlagTable((&explainCommand{}).flags()))
+	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper probe", docstest.FlagTable((&probeCommand{}).flags()))
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/version"
 )
@@ -49,6 +50,7 @@ func (c *command) loader() clientcmd.ClientConfig {
 // cluster is the way to the API server.
 type cluster struct {
 	api    client.Client
+	config *rest.Config
 	stderr io.Writer
 }
 
@@ -68,18 +70,15 @@ func (c *command) connect() (cluster, string, error) {
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{authenticationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return cluster{}, "", fmt.Errorf("building the scheme: %w", err)
 		}
 	}
 	// Without the look at everything that the API server serves.
 	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
-	for _, kind := range []string{"ConfigMap", "Pod", "ServiceAccount"} {
-		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
+	check.RegisterKinds(mapper)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	for _, k := range v1.Kinds {
 		mapper.Add(k.Child, meta.RESTScopeNamespace)
@@ -89,7 +88,7 @@ func (c *command) connect() (cluster, string, error) {
 	if err != nil {
 		return cluster{}, "", fmt.Errorf("making a client: %w", err)
 	}
-	return cluster{api, c.stderr}, namespace, nil
+	return cluster{api, config, c.stderr}, namespace, nil
 }
 
 // errNotServed is that the API server does not know a kind of grid.

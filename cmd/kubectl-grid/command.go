@@ -27,6 +27,9 @@ problem.`
 // errProblems ends a command with exitProblems. What the problem is has been printed.
 var errProblems = errors.New("there are problems")
 
+// errUnanswered ends a command with flags.ExitFailure. Why there is no answer has been printed.
+var errUnanswered = errors.New("there is no full answer")
+
 // usageError is a command line that is wrong.
 type usageError struct{ error }
 
@@ -51,6 +54,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitProblems
 	case errors.Is(err, errDifferences):
 		return exitDifferences
+	case errors.Is(err, errUnanswered):
+		return flags.ExitFailure
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "error: %v\nSee 'kubectl grid --help' for usage.\n", err)
 		return flags.ExitUsage
@@ -92,7 +97,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			panic(err) // the flag is bound above
 		}
 	}
-	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c))
+	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c), newProveCommand(c))
 	return root
 }
 
@@ -115,6 +120,9 @@ const (
 	formatWide  format = "wide"
 	formatJSON  format = "json"
 	formatYAML  format = "yaml"
+	// formatKustomization and formatValues are the files that install on a cluster.
+	formatKustomization format = "kustomization"
+	formatValues        format = "values"
 )
 
 // bindOutput adds --output with these formats.

@@ -303,7 +303,7 @@ func TestVersionAndHelp(t *testing.T) {
 	if o := callBare(t, "--version"); o.code != 0 || !strings.HasPrefix(o.stdout, "kubectl-grid ") {
 		t.Errorf("got %+v", o)
 	}
-	for _, args := range []string{"", "--help", "status --help", "view --help"} {
+	for _, args := range []string{"", "--help", "status --help", "view --help", "check --help", "prove --help"} {
 		if o := callBare(t, strings.Fields(args)...); o.code != 0 || !strings.Contains(o.stdout, "kubectl grid") || !strings.Contains(o.stdout, "Exit codes: 0") {
 			t.Errorf("%q: got %+v", args, o)
 		}
@@ -331,6 +331,12 @@ func TestCompletion(t *testing.T) {
 		"view -n shop |":         "echo-svc",
 		"view -n shop ec|":       "echo-svc",
 		"status --context |":     "x",
+		"check |":                "",
+		"check -o |":             "table wide json yaml kustomization values",
+		"prove |":                "echo-svc",
+		"prove sg/|":             "sg/echo",
+		"prove -o |":             "table json yaml",
+		"prove --requests |":     "",
 		"status --all-names|":    "--all-namespaces",
 		"status --kubeconfig=|/": "",
 	} {

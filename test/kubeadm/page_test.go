@@ -68,6 +68,7 @@ func TestPages(t *testing.T) {
 			}
 		}
 		o.writeFileOf("## kubeadm", "edge/kustomization.yaml")
+		o.checkBefore()
 		o.follow("## kubeadm", "kubectl apply -k edge")
 		o.shell("kubectl -n kube-system rollout status deployment application-grid-controller --timeout=2m")
 		for _, name := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
@@ -89,6 +90,11 @@ func TestPages(t *testing.T) {
 		o.expectOn(ourProxies, "node0", "node1")
 		s.expect("node1", "node1")
 		unchanged("labelling node1", "cloud0")
+		s.check(closed)
+	})
+
+	step("check and prove", func(*testing.T) {
+		o.checkAfter()
 		s.check(closed)
 	})
 

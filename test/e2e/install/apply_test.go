@@ -151,7 +151,8 @@ func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 	f.Helper()
 	values := map[string]string{
 		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf", "Image": "registry.k8s.io/kube-proxy:v1.37.1",
-		"ControlPlaneEndpoint": "https://192.0.2.1:6443", "ProxyConfig": "    kind: KubeProxyConfiguration",
+		"ControlPlaneEndpoint": "https://192.0.2.1:6443",
+		"ProxyConfig":          "    kind: KubeProxyConfiguration\n    clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}",
 	}
 	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19, "{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
 		var manifest bytes.Buffer

@@ -28,6 +28,7 @@ var variables = map[string]string{
 	"components": "COMPONENTS_BIN", "application-grid-wrapper": "WRAPPER_BIN",
 	"application-grid-controller": "CONTROLLER_BIN", "statefulset-grid-daemon": "DNS_DAEMON_BIN",
 	"helm": "HELM_BIN",
+	"kubectl-grid": "KUBECTL_GRID_BIN",
 }
 
 func binary(t *testing.T, name string) string {

@@ -1,0 +1,133 @@
+package check
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// soon is how long before its end a certificate or token is worth a warning: kubeadm renews in its yearly upgrades.
+const soon = 30 * 24 * time.Hour
+
+// credential is a certificate or a token that ends.
+type credential struct {
+	what string
+	ends time.Time
+}
+
+// credentialsIn finds certificates and tokens in a text: PEM, a JSON Web Token, or a kubeconfig with such in it.
+func credentialsIn(text string) []credential {
+	var found []credential
+	if strings.Contains(text, "-----BEGIN CERTIFICATE-----") {
+		found = append(found, certificatesIn([]byte(text))...)
+	}
+	if ends, ok := tokenEnd(strings.TrimSpace(text)); ok {
+		found = append(found, credential{"token", ends})
+	}
+	var config clientcmdapi.Config
+	if !strings.Contains(text, "clusters:") && !strings.Contains(text, `"clusters"`) || yaml.Unmarshal([]byte(text), &config) != nil {
+		return found
+	}
+	for _, cluster := range config.Clusters {
+		found = append(found, certificatesIn(cluster.Cluster.CertificateAuthorityData)...)
+	}
+	for _, user := range config.AuthInfos {
+		found = append(found, certificatesIn(user.AuthInfo.ClientCertificateData)...)
+		if ends, ok := tokenEnd(user.AuthInfo.Token); ok {
+			found = append(found, credential{fmt.Sprintf("token of user %q", user.Name), ends})
+		}
+	}
+	return found
+}
+
+func certificatesIn(data []byte) []credential {
+	var found []credential
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
+			found = append(found, credential{fmt.Sprintf("certificate %q", certificate.Subject), certificate.NotAfter})
+		}
+	}
+	return found
+}
+
+// tokenEnd is the claim exp of a JSON Web Token. Nothing is verified: who ends it is the API server.
+func tokenEnd(token string) (time.Time, bool) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return time.Time{}, false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return time.Time{}, false
+	}
+	var claims struct {
+		Exp int64 `json:"exp"`
+	}
+	if json.Unmarshal(payload, &claims) != nil || claims.Exp == 0 {
+		return time.Time{}, false
+	}
+	return time.Unix(claims.Exp, 0), true
+}
+
+// checkCredentials looks for certificates and tokens that have ended or end soon.
+func (r *report) checkCredentials(c *Cluster) {
+	const check = "Credentials"
+	seen := 0
+	look := func(about Object, key string, found credential, action string) {
+		seen++
+		left := found.ends.Sub(c.now)
+		in := ""
+		if key != "" {
+			in = " in key " + key
+		}
+		switch {
+		case left <= 0:
+			r.add(Failure, check, about, fmt.Sprintf("the %s%s ended on %s", found.what, in, found.ends.UTC().Format(time.DateOnly)), action)
+		case left < soon:
+			r.add(Warning, check, about, fmt.Sprintf("the %s%s ends on %s, in %s", found.what, in, found.ends.UTC().Format(time.DateOnly), days(left)), action)
+		}
+	}
+	if !c.certificateEnd.IsZero() {
+		look(Object{Kind: "API server"}, "", credential{"serving certificate", c.certificateEnd}, "renew it; with kubeadm: kubeadm certs renew all, and restart the control plane's pods")
+	}
+	abouts := slices.SortedFunc(maps.Keys(c.carries), func(a, b Object) int { return strings.Compare(a.String(), b.String()) })
+	for _, about := range abouts {
+		doc := c.documents.read[about]
+		if doc == nil || doc.err != nil {
+			continue
+		}
+		for _, key := range slices.Sorted(maps.Keys(doc.data)) {
+			for _, found := range credentialsIn(doc.data[key]) {
+				look(about, key, found, "renew it there; the wrapper reads it again without a restart, kube-proxy does not (docs/systemd.md, Renewing the token, says how a token is made)")
+			}
+		}
+	}
+	for i := range c.nodes {
+		if n := &c.nodes[i]; n.edge == edgeSystemd {
+			r.add(Unknown, check, n.about(), "the wrapper's credentials are files on the node, which the API server does not show",
+				"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renewing the token, says how to renew them")
+		}
+	}
+	if seen > 0 && r.clean(check) {
+		r.ok(check, Object{Kind: "API server"}, "the %d certificates and tokens that can be seen last for %s at least; those of ServiceAccounts in pods renew themselves", seen, days(soon))
+	}
+}
+
+func days(d time.Duration) string {
+	if d < 48*time.Hour {
+		return count(int(d.Hours()), "hour")
+	}
+	return count(int(d.Hours()/24), "day")
+}

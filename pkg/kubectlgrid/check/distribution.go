@@ -1,0 +1,105 @@
+package check
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
+)
+
+// The distributions that make a difference.
+const (
+	kubeadmMade = setup.Kubeadm
+	k3sMade     = setup.K3s
+	rke2Made    = setup.RKE2
+	microMade   = setup.MicroK8s
+	k0sMade     = "k0s"
+	gkeMade     = "GKE"
+	eksMade     = "EKS"
+	aksMade     = "AKS"
+	openShift   = "OpenShift"
+)
+
+// signs are what a node says of its distribution, the surest first.
+var signs = []struct {
+	distribution string
+	// One of these: the prefix of a label's or annotation's key, a part of the kubelet's version, the prefix of providerID.
+	key, version, provider string
+}{
+	{distribution: rke2Made, version: "+rke2"},
+	{distribution: rke2Made, key: "rke2.io/"},
+	{distribution: k3sMade, version: "+k3s"},
+	{distribution: k3sMade, key: "k3s.io/node-args"},
+	{distribution: k0sMade, version: "+k0s"},
+	{distribution: microMade, key: "microk8s.io/cluster"},
+	{distribution: openShift, key: "node.openshift.io/"},
+	{distribution: gkeMade, version: "-gke."},
+	{distribution: gkeMade, key: "cloud.google.com/gke-"},
+	{distribution: eksMade, version: "-eks-"},
+	{distribution: eksMade, key: "eks.amazonaws.com/"},
+	{distribution: aksMade, key: "kubernetes.azure.com/"},
+	{distribution: kubeadmMade, key: "kubeadm.alpha.kubernetes.io/"},
+}
+
+// managed are the distributions whose kube-proxy belongs to the provider, who writes it back.
+var managed = map[string]bool{gkeMade: true, eksMade: true, aksMade: true, openShift: true}
+
+// ownProxy are the distributions that run kube-proxy inside of their own process.
+var ownProxy = map[string]bool{k3sMade: true, microMade: true}
+
+// distributionOf is the distribution of a node and the sign of it; empty if there is none.
+func distributionOf(n *corev1.Node) (distribution, because string) {
+	for _, sign := range signs {
+		switch {
+		case sign.version != "" && strings.Contains(n.Status.NodeInfo.KubeletVersion, sign.version):
+			return sign.distribution, "kubelet " + n.Status.NodeInfo.KubeletVersion
+		case sign.key == "":
+			continue
+		}
+		for _, keys := range []map[string]string{n.Labels, n.Annotations} {
+			for key := range keys {
+				if strings.HasPrefix(key, sign.key) {
+					return sign.distribution, key
+				}
+			}
+		}
+	}
+	return "", ""
+}
+
+// distribution is that of most nodes, and its sign. kubeadm's ConfigMap counts where nodes have no sign of their own: a
+// node that kubeadm has joined has none since 1.34.
+func (c *Cluster) distribution() (name, because string) {
+	counts, signs := map[string]int{}, map[string]string{}
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		counts[n.distribution]++
+		if n.distribution != "" && signs[n.distribution] == "" {
+			signs[n.distribution] = "node " + n.name + " has " + n.because
+		}
+	}
+	if c.kubeadm && counts[""] > 0 {
+		counts[kubeadmMade] += counts[""]
+		signs[kubeadmMade] = "there is a ConfigMap kube-system/kubeadm-config"
+	}
+	for candidate, count := range counts {
+		if candidate != "" && (count > counts[name] || name == "" || (count == counts[name] && candidate < name)) {
+			name = candidate
+		}
+	}
+	return name, signs[name]
+}
+
+// kind is what the files to install with depend on.
+func (c *Cluster) kind() setup.Kind {
+	var kind setup.Kind
+	kind.Distribution, _ = c.distribution()
+	kind.Minor, _ = minor(c.version)
+	for _, w := range c.running(kubeProxyProgram) {
+		if !w.selectsEdge {
+			kind.KubeProxy, kind.KubeProxyTag = repository(w.image), tagOf(w.image)
+		}
+	}
+	return kind
+}

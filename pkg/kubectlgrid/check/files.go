@@ -1,0 +1,145 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// document is a ConfigMap or a Secret.
+type document struct {
+	about   Object
+	data    map[string]string
+	changed time.Time
+	err     error
+}
+
+// documents reads ConfigMaps and Secrets, each once.
+type documents struct {
+	api  client.Reader
+	read map[Object]*document
+}
+
+func (d *documents) get(ctx context.Context, kind, namespace, name string) *document {
+	about := Object{kind, namespace, name}
+	if known := d.read[about]; known != nil {
+		return known
+	}
+	doc := &document{about: about, data: map[string]string{}}
+	d.read[about] = doc
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	var object client.Object
+	switch kind {
+	case "ConfigMap":
+		configMap := &corev1.ConfigMap{}
+		if doc.err = d.api.Get(ctx, key, configMap); doc.err != nil {
+			return doc
+		}
+		for name, text := range configMap.Data {
+			doc.data[name] = text
+		}
+		object = configMap
+	default:
+		secret := &corev1.Secret{}
+		if doc.err = d.api.Get(ctx, key, secret); doc.err != nil {
+			return doc
+		}
+		for name, data := range secret.Data {
+			doc.data[name] = string(data)
+		}
+		object = secret
+	}
+	doc.changed = changed(object)
+	return doc
+}
+
+// changed is when someone last wrote the object, as far as it says.
+func changed(object metav1.Object) time.Time {
+	latest := object.GetCreationTimestamp().Time
+	for _, entry := range object.GetManagedFields() {
+		if entry.Time != nil && entry.Time.After(latest) {
+			latest = entry.Time.Time
+		}
+	}
+	return latest
+}
+
+// errOnNode is that a file is on the node's disk, or in the image, where the API does not reach.
+var errOnNode = errors.New("it is a file on the node, which the API server does not show")
+
+// file is the text of a file as a container sees it, if it is of a ConfigMap or Secret.
+func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container, name string) (string, *document, error) {
+	for _, mount := range c.VolumeMounts {
+		if name != mount.MountPath && !strings.HasPrefix(name, strings.TrimSuffix(mount.MountPath, "/")+"/") {
+			continue
+		}
+		for _, volume := range pod.Volumes {
+			if volume.Name != mount.Name {
+				continue
+			}
+			inside := path.Join(mount.SubPath, strings.TrimPrefix(strings.TrimPrefix(name, mount.MountPath), "/"))
+			for _, source := range sourcesOf(&volume) {
+				key, mapped := source.keys[inside]
+				if !mapped && source.keys != nil {
+					continue
+				}
+				if !mapped {
+					key = inside
+				}
+				doc := d.get(ctx, source.kind, namespace, source.name)
+				if doc.err != nil {
+					return "", doc, fmt.Errorf("%s: %w", doc.about, doc.err)
+				}
+				if text, ok := doc.data[key]; ok {
+					return text, doc, nil
+				}
+			}
+		}
+	}
+	return "", nil, errOnNode
+}
+
+// source is a ConfigMap or Secret in a volume; keys are its keys by the names of the files, nil if every key is a file.
+type source struct {
+	kind, name string
+	keys       map[string]string
+}
+
+// sourcesOf are the ConfigMaps and Secrets of a volume.
+func sourcesOf(volume *corev1.Volume) []source {
+	var sources []source
+	add := func(kind, name string, items []corev1.KeyToPath) {
+		s := source{kind: kind, name: name}
+		if len(items) > 0 {
+			s.keys = map[string]string{}
+			for _, item := range items {
+				s.keys[item.Path] = item.Key
+			}
+		}
+		sources = append(sources, s)
+	}
+	if volume.ConfigMap != nil {
+		add("ConfigMap", volume.ConfigMap.Name, volume.ConfigMap.Items)
+	}
+	if volume.Secret != nil {
+		add("Secret", volume.Secret.SecretName, volume.Secret.Items)
+	}
+	if volume.Projected != nil {
+		for _, projected := range volume.Projected.Sources {
+			if projected.ConfigMap != nil {
+				add("ConfigMap", projected.ConfigMap.Name, projected.ConfigMap.Items)
+			}
+			if projected.Secret != nil {
+				add("Secret", projected.Secret.Name, projected.Secret.Items)
+			}
+		}
+	}
+	return sources
+}

@@ -1,0 +1,108 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// proxyConfig is what a kube-proxy is told: by flags, by a KubeProxyConfiguration, by a kubeconfig.
+type proxyConfig struct {
+	// server is the URL that it asks, source what says so, changed when that was written last.
+	server, source string
+	changed        time.Time
+	// serverErr is why server is not known.
+	serverErr error
+	// mode is empty if it is the default, modeErr why it is not known.
+	mode    string
+	modeErr error
+}
+
+// proxyConfigOf reads how a kube-proxy is configured, as kube-proxy does: --master overrides what a kubeconfig says, and
+// a configuration file every other flag.
+func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container) proxyConfig {
+	var config proxyConfig
+	words := commandLine(c)
+	kubeconfig, _ := flagOf(words, "kubeconfig")
+	config.mode, _ = flagOf(words, "proxy-mode")
+	if file, given := flagOf(words, "config"); given {
+		var parsed struct {
+			Mode             string `json:"mode"`
+			ClientConnection struct {
+				Kubeconfig string `json:"kubeconfig"`
+			} `json:"clientConnection"`
+		}
+		text, doc, err := d.file(ctx, namespace, pod, c, file)
+		if err == nil {
+			config.changed = doc.changed
+			if err = yaml.Unmarshal([]byte(text), &parsed); err != nil {
+				err = fmt.Errorf("%s: %w", doc.about, err)
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("--config=%s: %w", file, err)
+			config.modeErr, config.serverErr = err, err
+		} else {
+			config.mode, kubeconfig = parsed.Mode, parsed.ClientConnection.Kubeconfig
+		}
+	}
+	if master, given := flagOf(words, "master"); given && master != "" {
+		config.server, config.source, config.serverErr = master, "--master", nil
+		return config
+	}
+	if config.serverErr != nil {
+		return config
+	}
+	if kubeconfig == "" {
+		config.server, config.source = "https://kubernetes.default.svc", "its ServiceAccount, for want of a kubeconfig"
+		return config
+	}
+	text, doc, err := d.file(ctx, namespace, pod, c, kubeconfig)
+	if err == nil {
+		config.source = fmt.Sprintf("%s in %s", kubeconfig, doc.about)
+		if doc.changed.After(config.changed) {
+			config.changed = doc.changed
+		}
+		config.server, err = serverOf(text)
+	}
+	if err != nil {
+		config.serverErr = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return config
+}
+
+// serverOf is the server of a kubeconfig's current context.
+func serverOf(text string) (string, error) {
+	var config clientcmdapi.Config
+	if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+		return "", fmt.Errorf("it is no kubeconfig: %w", err)
+	}
+	for _, named := range config.Contexts {
+		if named.Name != config.CurrentContext {
+			continue
+		}
+		for _, cluster := range config.Clusters {
+			if cluster.Name == named.Context.Cluster {
+				return cluster.Cluster.Server, nil
+			}
+		}
+	}
+	return "", errors.New("its current context names no cluster")
+}
+
+// leadsToWrapper reports whether a URL is that of a wrapper on the node itself, which listens on this port.
+func leadsToWrapper(server string, port int32) bool {
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(parsed.Hostname())
+	return (parsed.Hostname() == "localhost" || (ip != nil && ip.IsLoopback())) && portOf(parsed.Host) == port
+}

@@ -1,0 +1,146 @@
+package check
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Program is what a container runs, as far as it matters here.
+type Program string
+
+// The programs.
+const (
+	wrapperProgram    Program = "application-grid-wrapper"
+	daemonProgram     Program = "statefulset-grid-daemon"
+	controllerProgram Program = "application-grid-controller"
+	kubeProxyProgram  Program = "kube-proxy"
+	ciliumProgram     Program = "cilium-agent"
+	calicoProgram     Program = "calico-node"
+	nodeLocalProgram  Program = "node-cache"
+)
+
+// defaultPort is the wrapper's.
+const defaultPort = 51006
+
+// programs are those that are recognised. Names of commands come first: what runs is what the command says, whatever the
+// container is called.
+var programs = []Program{
+	wrapperProgram, daemonProgram, controllerProgram, kubeProxyProgram, ciliumProgram, calicoProgram, nodeLocalProgram,
+}
+
+// programOf finds the first container of a pod that runs a known program. Whether it goes by the name of its command, of
+// its container or of its image depends on who wrote the pod: images are renamed, and SuperEdge's pods have other labels.
+func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
+	for i := range pod.Containers {
+		c := &pod.Containers[i]
+		if runs := Program(executable(commandLine(c))); slices.Contains(programs, runs) {
+			return runs, c
+		}
+		for _, p := range programs {
+			image := path.Base(repository(c.Image))
+			// GKE's image is kube-proxy-amd64.
+			if c.Name == string(p) || image == string(p) || strings.HasPrefix(image, string(p)+"-") {
+				return p, c
+			}
+		}
+	}
+	return "", nil
+}
+
+// executable is the name of the program that a command line starts, also through a shell.
+func executable(words []string) string {
+	for i, word := range words {
+		name := path.Base(word)
+		shell := i == 0 && slices.Contains([]string{"sh", "ash", "bash", "dash"}, name)
+		if !shell && name != "exec" && !strings.HasPrefix(word, "-") {
+			return name
+		}
+		if i == 0 && !shell {
+			return "" // arguments of the image's own program
+		}
+	}
+	return ""
+}
+
+// commandLine is the words of a container's command and arguments, also of a script that is one argument of a shell.
+func commandLine(c *corev1.Container) []string {
+	var words []string
+	for _, argument := range slices.Concat(c.Command, c.Args) {
+		words = append(words, strings.Fields(argument)...)
+	}
+	return words
+}
+
+// flagOf is the last value of a flag, as the programs read it: --name=value or --name value.
+func flagOf(words []string, name string) (value string, given bool) {
+	for i, word := range words {
+		flag, rest, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		if flag != name || !strings.HasPrefix(word, "-") {
+			continue
+		}
+		switch {
+		case hasValue:
+			value, given = strings.Trim(rest, `"'`), true
+		case i+1 < len(words):
+			value, given = words[i+1], true
+		}
+	}
+	return value, given
+}
+
+// repository is an image without its tag and digest, tagOf its tag.
+func repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
+		return image[:i]
+	}
+	return image
+}
+
+func tagOf(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	return strings.TrimPrefix(strings.TrimPrefix(image, repository(image)), ":")
+}
+
+// listens matches flags that say where a program listens.
+var listens = regexp.MustCompile(`^--?[a-z-]*(bind|listen|addr|port)[a-z-]*$`)
+
+// takesPort reports whether a pod declares that it listens on a port of the node.
+func takesPort(pod *corev1.PodSpec, port int32) bool {
+	for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
+		for _, p := range c.Ports {
+			if p.HostPort == port || (pod.HostNetwork && p.ContainerPort == port) {
+				return true
+			}
+		}
+		if !pod.HostNetwork {
+			continue
+		}
+		words := commandLine(&c)
+		for i, word := range words {
+			flag, value, hasValue := strings.Cut(word, "=")
+			if !hasValue && i+1 < len(words) {
+				value = words[i+1]
+			}
+			if listens.MatchString(flag) && !strings.Contains(value, "://") && portOf(value) == port {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// portOf is the port of an address, or the number itself; 0 if it has none.
+func portOf(address string) int32 {
+	address = strings.Trim(address, `"'`)
+	number, err := strconv.ParseInt(address[strings.LastIndex(address, ":")+1:], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int32(number)
+}

@@ -1,0 +1,552 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// system is where manifests/ work, and kube-proxy is.
+const system = metav1.NamespaceSystem
+
+// pageSize is how many objects are asked for at a time. A Node with its list of images is 10 kB.
+const pageSize = 500
+
+// Kinds that are named like this when they could not be read.
+const (
+	kindNode       = "Node"
+	kindPod        = "Pod"
+	kindConfigMap  = "ConfigMap"
+	kindDaemonSet  = "DaemonSet"
+	kindCRD        = "CustomResourceDefinition"
+	kindPolicy     = "MutatingAdmissionPolicy"
+	kindService    = "Service"
+	kindFelix      = "FelixConfiguration"
+	kindDeployment = "Deployment"
+)
+
+// Kinds beside those of the grids that the client has to know.
+var (
+	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
+	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
+	policyKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kindPolicy}
+)
+
+// policyName is that of manifests/kubeadm/kube-proxy-policy.yaml, and of its binding.
+const policyName = "kube-proxy." + v1.GroupName
+
+// RegisterKinds tells a mapper of the kinds that are read, so that the client needs no look at everything that the API
+// server serves.
+func RegisterKinds(mapper *meta.DefaultRESTMapper) {
+	for _, kind := range []string{kindNode, "Namespace"} {
+		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	for _, kind := range []string{kindPod, kindConfigMap, "Secret", kindService} {
+		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	for _, kind := range []string{kindDaemonSet, kindDeployment, "StatefulSet"} {
+		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	mapper.Add(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"), meta.RESTScopeRoot)
+	mapper.AddSpecific(policyKind, policyKind.GroupVersion().WithResource("mutatingadmissionpolicies"),
+		policyKind.GroupVersion().WithResource("mutatingadmissionpolicy"), meta.RESTScopeRoot)
+	mapper.Add(policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), meta.RESTScopeRoot)
+	for _, kind := range []schema.GroupVersionKind{felixKind, crdKind} {
+		mapper.Add(kind, meta.RESTScopeRoot)
+	}
+}
+
+// AddToScheme adds the kinds that are read with their types.
+func AddToScheme(scheme *runtime.Scheme) error {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, v1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Server is what the API server says of itself: its version, and when its certificate ends.
+type Server struct {
+	Version        string
+	CertificateEnd time.Time
+}
+
+// Source is where a Cluster is read from.
+type Source struct {
+	API client.Client
+	// Server asks the API server about itself.
+	Server func(context.Context) (Server, error)
+	// Now is the time that ends are compared with.
+	Now time.Time
+}
+
+// reader reads a Cluster.
+type reader struct {
+	Source
+
+	cluster *Cluster
+}
+
+// readCluster reads what both questions need.
+func readCluster(ctx context.Context, source Source) *reader {
+	r := &reader{Source: source, cluster: &Cluster{
+		now: source.Now, documents: &documents{api: source.API, read: map[Object]*document{}},
+		carries: map[Object]bool{}, gridCounts: map[string]int{}, missing: map[string]bool{},
+	}}
+	server, err := source.Server(ctx)
+	if err != nil {
+		r.lost(Object{Kind: "API server"}, err, "its version is not known")
+	}
+	r.cluster.version, r.cluster.certificateEnd = server.Version, server.CertificateEnd
+	r.nodes(ctx)
+	r.pods(ctx)
+	for _, kind := range []string{kindDaemonSet, kindDeployment, "StatefulSet"} {
+		r.workloads(ctx, kind)
+	}
+	r.surroundings(ctx)
+	return r
+}
+
+// lost notes that something could not be read. An API server that does not know a kind has none of it, which is no loss.
+func (r *reader) lost(about Object, err error, consequence string) {
+	r.cluster.missing[about.Kind] = true
+	r.cluster.failed = append(r.cluster.failed, unread{about, err, consequence})
+}
+
+// each lists in pages and calls visit for every object. If the list expires between two pages it begins again, after
+// restart. empty is a list of the kind.
+func (r *reader) each(ctx context.Context, empty client.ObjectList, restart func(), visit func(runtime.Object), options ...client.ListOption) error {
+	token := ""
+	for again := 0; ; {
+		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
+		list, ok := empty.DeepCopyObject().(client.ObjectList)
+		if !ok {
+			return fmt.Errorf("%T is no list", empty)
+		}
+		err := r.API.List(ctx, list, append(slices.Clone(options), client.Limit(pageSize), client.Continue(token))...)
+		switch {
+		case apierrors.IsResourceExpired(err) && token != "" && again < 3:
+			again++
+			token = ""
+			restart()
+			continue
+		case err != nil:
+			return err
+		}
+		if err := meta.EachListItem(list, func(item runtime.Object) error { visit(item); return nil }); err != nil {
+			return err
+		}
+		if token = list.GetContinue(); token == "" {
+			return nil
+		}
+	}
+}
+
+func (r *reader) nodes(ctx context.Context) {
+	c := r.cluster
+	restart := func() { c.nodes = nil }
+	err := r.each(ctx, &corev1.NodeList{}, restart, func(item runtime.Object) {
+		if n, ok := item.(*corev1.Node); ok {
+			c.nodes = append(c.nodes, nodeOf(n))
+		}
+	})
+	if err != nil {
+		restart()
+		r.lost(Object{Kind: kindNode}, err, "which nodes are edge nodes is not known, and nothing is said of any")
+	}
+}
+
+// pods reads the pods in the nodes' network: all of ours, every kube-proxy, and whoever else can take a port of a node.
+func (r *reader) pods(ctx context.Context) {
+	c := r.cluster
+	restart := func() { c.pods = nil }
+	configs := map[string]*proxyConfig{}
+	visit := func(item runtime.Object) {
+		if p, ok := item.(*corev1.Pod); ok && p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			r.pod(ctx, p, configs)
+		}
+	}
+	err := r.each(ctx, &corev1.PodList{}, restart, visit, client.MatchingFields{"spec.hostNetwork": "true"})
+	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
+		err = r.each(ctx, &corev1.PodList{}, restart, visit)
+	}
+	if err == nil {
+		return
+	}
+	restart()
+	if apierrors.IsForbidden(err) && r.each(ctx, &corev1.PodList{}, restart, visit, client.InNamespace(system)) == nil {
+		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
+			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
+		return
+	}
+	restart()
+	r.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
+}
+
+// pod keeps a pod if it matters.
+func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*proxyConfig) {
+	program, container := programOf(&p.Spec)
+	takes := takesPort(&p.Spec, defaultPort)
+	if program == "" && !takes {
+		return
+	}
+	reduced := pod{
+		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes, ending: p.DeletionTimestamp != nil,
+	}
+	reduced.ready, reduced.why = readiness(p)
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		reduced.owner = owner.Kind + " " + owner.Name
+	}
+	if container != nil {
+		reduced.image = container.Image
+		for _, status := range p.Status.ContainerStatuses {
+			if status.Name == container.Name && status.State.Running != nil {
+				reduced.started = status.State.Running.StartedAt.Time
+			}
+		}
+	}
+	if p.Spec.NodeName == "" {
+		reduced.waitsFor = meantFor(&p.Spec)
+	}
+	switch program {
+	case wrapperProgram:
+		reduced.port = defaultPort
+		if address, given := flagOf(commandLine(container), "bind-address"); given {
+			reduced.port = portOf(address)
+		}
+		r.carry(p.Namespace, &p.Spec)
+	case kubeProxyProgram:
+		// Pods of one revision of a DaemonSet are configured alike.
+		revision := ""
+		if hash := p.Labels[appsv1.ControllerRevisionHashLabelKey]; hash != "" {
+			revision = p.Namespace + "/" + reduced.owner + "/" + hash
+		}
+		reduced.proxy = configs[revision]
+		if reduced.proxy == nil {
+			config := r.cluster.documents.proxyConfigOf(ctx, p.Namespace, &p.Spec, container)
+			reduced.proxy = &config
+			if revision != "" {
+				configs[revision] = &config
+			}
+		}
+		r.carry(p.Namespace, &p.Spec)
+	case daemonProgram:
+		r.carry(p.Namespace, &p.Spec)
+	default:
+	}
+	r.cluster.pods = append(r.cluster.pods, reduced)
+}
+
+// carry notes the ConfigMaps and Secrets of a pod.
+func (r *reader) carry(namespace string, spec *corev1.PodSpec) {
+	for i := range spec.Volumes {
+		for _, source := range sourcesOf(&spec.Volumes[i]) {
+			r.cluster.carries[Object{source.kind, namespace, source.name}] = true
+		}
+	}
+}
+
+// readiness is whether a pod is ready, and if not why, as far as its status says.
+func readiness(p *corev1.Pod) (ready bool, why string) {
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return true, ""
+		}
+	}
+	for _, status := range p.Status.ContainerStatuses {
+		if w := status.State.Waiting; w != nil {
+			why = joined(w.Reason, w.Message)
+			if last := status.LastTerminationState.Terminated; last != nil {
+				why += fmt.Sprintf("; it ended last with code %d: %s", last.ExitCode, joined(last.Reason, last.Message))
+			}
+			return false, why
+		}
+	}
+	for _, condition := range p.Status.Conditions {
+		if condition.Status == corev1.ConditionFalse && condition.Message != "" {
+			return false, joined(condition.Reason, condition.Message)
+		}
+	}
+	return false, "it is " + string(p.Status.Phase)
+}
+
+func joined(reason, message string) string {
+	return strings.Trim(reason+": "+message, ": ")
+}
+
+// meantFor is the node that a DaemonSet made a pod for.
+func meantFor(spec *corev1.PodSpec) string {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return ""
+	}
+	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, field := range term.MatchFields {
+			if field.Key == "metadata.name" && len(field.Values) == 1 {
+				return field.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+// workloads reads the workloads of one kind, in all namespaces.
+func (r *reader) workloads(ctx context.Context, kind string) {
+	c := r.cluster
+	before := len(c.workloads)
+	restart := func() { c.workloads = c.workloads[:before] }
+	lists := map[string]client.ObjectList{
+		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{}, "StatefulSet": &appsv1.StatefulSetList{},
+	}
+	err := r.each(ctx, lists[kind], restart, func(item runtime.Object) {
+		w := workload{kind: kind}
+		var template *corev1.PodTemplateSpec
+		switch o := item.(type) {
+		case *appsv1.DaemonSet:
+			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
+			w.desired, w.ready = o.Status.DesiredNumberScheduled, o.Status.NumberReady
+		case *appsv1.Deployment:
+			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
+			w.desired, w.ready = ptr.Deref(o.Spec.Replicas, 1), o.Status.AvailableReplicas
+		case *appsv1.StatefulSet:
+			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
+		default:
+			return
+		}
+		r.workload(ctx, w, &template.Spec)
+	})
+	if err != nil {
+		restart()
+		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the programs, are not known")
+	}
+}
+
+func (r *reader) workload(ctx context.Context, w workload, spec *corev1.PodSpec) {
+	var container *corev1.Container
+	w.program, container = programOf(spec)
+	w.takesPort = takesPort(spec, defaultPort)
+	w.placement(spec)
+	if w.program == "" && !w.takesPort && !w.selectsEdge {
+		return
+	}
+	if container != nil {
+		w.image = container.Image
+	}
+	switch w.program {
+	case kubeProxyProgram:
+		config := r.cluster.documents.proxyConfigOf(ctx, w.namespace, spec, container)
+		w.proxy = &config
+	case calicoProgram:
+		w.env = map[string]string{}
+		for _, variable := range container.Env {
+			w.env[variable.Name] = variable.Value
+		}
+	case controllerProgram:
+		r.carry(w.namespace, spec)
+	default:
+	}
+	r.cluster.workloads = append(r.cluster.workloads, w)
+}
+
+// surroundings reads the few objects that say how the cluster was made.
+func (r *reader) surroundings(ctx context.Context) {
+	c := r.cluster
+	switch doc := c.documents.get(ctx, kindConfigMap, system, "kubeadm-config"); {
+	case doc.err == nil:
+		c.kubeadm = true
+	case !apierrors.IsNotFound(doc.err):
+		r.lost(doc.about, doc.err, "whether kubeadm made this cluster is not known for sure")
+	}
+	if len(c.running(calicoProgram)) > 0 {
+		felix := &unstructured.Unstructured{}
+		felix.SetGroupVersionKind(felixKind)
+		err := r.API.Get(ctx, client.ObjectKey{Name: "default"}, felix)
+		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+			r.lost(Object{Kind: kindFelix, Name: "default"}, err, "whether Calico takes kube-proxy's place is not known")
+		}
+		if enabled, found, _ := unstructured.NestedBool(felix.Object, "spec", "bpfEnabled"); found {
+			c.felixBPF = strconv.FormatBool(enabled)
+		}
+	}
+	for _, kind := range []string{kindPolicy, kindPolicy + "Binding"} {
+		policy := &metav1.PartialObjectMetadata{}
+		policy.SetGroupVersionKind(policyKind.GroupVersion().WithKind(kind))
+		err := r.API.Get(ctx, client.ObjectKey{Name: policyName}, policy)
+		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+			r.lost(Object{Kind: kind, Name: policyName}, err, "whether an upgrade by kubeadm keeps off edge nodes is not known")
+			return
+		}
+		c.policy = err == nil
+		if !c.policy {
+			return
+		}
+	}
+}
+
+// grids reads the grids' definitions, the grids that are not well, and Services whose annotation does not parse.
+func (r *reader) grids(ctx context.Context) {
+	c := r.cluster
+	for _, kind := range v1.Kinds {
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(crdKind)
+		d := definition{name: kind.Plural + "." + v1.GroupName}
+		err := r.API.Get(ctx, client.ObjectKey{Name: d.name}, crd)
+		if err != nil && !apierrors.IsNotFound(err) {
+			r.lost(Object{Kind: kindCRD, Name: d.name}, err, "its version is not known, nor how it stands with such grids")
+			c.missing[kind.Kind] = true
+			continue
+		}
+		if d.found = err == nil; d.found {
+			// What is no number is none of ours, like what is not there.
+			d.version, _ = strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
+			d.established = hasCondition(crd, "Established")
+		}
+		c.definitions = append(c.definitions, d)
+		if !d.found {
+			continue
+		}
+		before := len(c.grids)
+		restart := func() { c.grids, c.gridCounts[kind.Kind] = c.grids[:before], 0 }
+		err = r.each(ctx, kind.NewList(), restart, func(item runtime.Object) {
+			if object, ok := item.(v1.Object); ok {
+				c.gridCounts[kind.Kind]++
+				if message := gridTrouble(object); message != "" {
+					c.grids = append(c.grids, grid{Object{kind.Kind, object.GetNamespace(), object.GetName()}, message})
+				}
+			}
+		})
+		if err != nil {
+			r.lost(Object{Kind: kind.Kind}, err, "how it stands with them is not known")
+		}
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
+	restart := func() { c.services = nil }
+	err := r.each(ctx, list, restart, func(item runtime.Object) {
+		object, ok := item.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return
+		}
+		_, annotation, err := topology.KeysOf(object.Annotations)
+		if annotation != "" {
+			c.gridCounts[kindService]++
+		}
+		if err != nil {
+			c.services = append(c.services, grid{Object{kindService, object.Namespace, object.Name}, fmt.Sprintf(
+				"its annotation %s does not parse, so no node sees its endpoints: %v", annotation, err)})
+		}
+	})
+	if err != nil {
+		r.lost(Object{Kind: kindService}, err, "those whose topologyKeys do not parse are not known")
+	}
+}
+
+func hasCondition(object *unstructured.Unstructured, name string) bool {
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(entry any) bool {
+		condition, _ := entry.(map[string]any)
+		return condition["type"] == name && condition["status"] == "True"
+	})
+}
+
+// gridTrouble is what a grid's conditions say, if they say that it is stalled or degraded.
+func gridTrouble(object v1.Object) string {
+	var conditions []metav1.Condition
+	if g, ok := object.(*v1.ServiceGrid); ok {
+		conditions = g.Status.Conditions
+	} else {
+		_, status := v1.Workload(object)
+		conditions = status.Conditions
+	}
+	var trouble []string
+	for _, name := range []string{v1.ConditionStalled, v1.ConditionDegraded} {
+		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+			trouble = append(trouble, fmt.Sprintf("%s (%s): %s", name, c.Reason, c.Message))
+		}
+	}
+	if meta.FindStatusCondition(conditions, v1.ConditionReady) == nil {
+		trouble = append(trouble, "the controller has not told of it")
+	}
+	return strings.Join(trouble, "; ")
+}
+
+// credentials reads the ConfigMaps and Secrets that the programs' pods have.
+func (r *reader) credentials(ctx context.Context) {
+	for about := range r.cluster.carries {
+		doc := r.cluster.documents.get(ctx, about.Kind, about.Namespace, about.Name)
+		if doc.err != nil && !apierrors.IsNotFound(doc.err) {
+			r.lost(about, doc.err, "when the credentials in it end is not known")
+		}
+	}
+	root := r.cluster.documents.get(ctx, kindConfigMap, system, "kube-root-ca.crt")
+	if root.err == nil {
+		r.cluster.carries[root.about] = true
+	}
+}
+
+// right is something that whoever installs has to be allowed.
+type right struct {
+	verb, group, resource, namespace, name string
+	allowed                                bool
+	reason                                 string
+}
+
+func (r *right) String() string {
+	text := r.verb + " " + r.resource
+	if r.group != "" {
+		text += "." + r.group
+	}
+	if r.name != "" {
+		text = r.verb + " " + path.Join(r.resource, r.name)
+	}
+	if r.namespace != "" {
+		text += " in " + r.namespace
+	}
+	return text
+}
+
+// rights asks what the user may do of what installing takes.
+func (r *reader) rights(ctx context.Context, wanted []right) {
+	for _, right := range wanted {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: right.verb, Group: right.group, Resource: right.resource, Namespace: right.namespace, Name: right.name,
+			},
+		}}
+		if err := r.API.Create(ctx, review); err != nil {
+			r.lost(Object{Kind: "SelfSubjectAccessReview"}, err, "what you may do is not known")
+			return
+		}
+		right.allowed, right.reason = review.Status.Allowed, review.Status.Reason
+		r.cluster.rights = append(r.cluster.rights, right)
+	}
+}
+
+// whyNot is an error in words that say whose it is.
+func whyNot(err error) string {
+	var status apierrors.APIStatus
+	if apierrors.IsForbidden(err) && errors.As(err, &status) {
+		return "you may not: " + status.Status().Message
+	}
+	return err.Error()
+}

@@ -1,0 +1,56 @@
+package prove
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/probe"
+)
+
+// program is where the wrapper is in its image.
+const program = "/application-grid-wrapper"
+
+// Place is a wrapper's pod on a node.
+type Place struct {
+	Namespace, Pod, Container string
+	// Image and PullSecrets are the pod's.
+	Image       string
+	PullSecrets []corev1.LocalObjectReference
+}
+
+// Exec is a Runner that asks in the wrappers' pods, in the node's network. They lack the capability to ask the kernel, so
+// it asks by HTTP and knows by the answers who gave them.
+type Exec struct {
+	// Command runs a command in a pod and returns what it prints.
+	Command func(ctx context.Context, in Place, command []string) ([]byte, error)
+	// Places are the wrappers' pods by node.
+	Places map[string]Place
+	Probe  Probe
+	// Path is that of the URL, with its slash.
+	Path string
+}
+
+// Run implements Runner.
+func (r *Exec) Run(ctx context.Context, node string, plan *Plan) (probe.Result, error) {
+	place, ok := r.Places[node]
+	if !ok {
+		return probe.Result{}, errors.New("no pod of the wrapper is there to ask in")
+	}
+	out, err := r.Command(ctx, place, []string{
+		program, "probe", "--answers", "http://" + plan.Target.String() + r.Path,
+		"--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" + r.Probe.Timeout.String(),
+	})
+	var result probe.Result
+	if decodeErr := json.Unmarshal(out, &result); decodeErr == nil {
+		return result, nil
+	}
+	if err == nil {
+		err = fmt.Errorf("the probe printed %q", out)
+	}
+	return probe.Result{}, fmt.Errorf("asking in pod %s/%s: %w", place.Namespace, place.Pod, err)
+}

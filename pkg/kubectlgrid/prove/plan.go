@@ -1,0 +1,242 @@
+package prove
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Node is what is kept of a Node.
+type Node struct {
+	Labels topology.Labels
+	// Ready is that the node could run a pod now, Edge that it has the wrapper.
+	Ready, Edge bool
+}
+
+// NodeOf reduces a Node.
+func NodeOf(n *corev1.Node) Node {
+	node := Node{Labels: n.Labels, Edge: n.Labels[v1.LabelEdgeNode] == "true" || n.Labels[v1.LabelEdgeNode] == "systemd"}
+	if node.Labels == nil {
+		node.Labels = topology.Labels{}
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			node.Ready = condition.Status == corev1.ConditionTrue && n.Status.NodeInfo.OperatingSystem != "windows"
+		}
+	}
+	return node
+}
+
+// endpoint is an endpoint of the Service by its address.
+type endpoint struct {
+	pod, node, unit string
+	address         string
+}
+
+// Plan is whom to ask from where, and whom each may reach.
+type Plan struct {
+	// Service is the one that is asked, at Target.
+	Service *corev1.Service
+	Target  netip.AddrPort
+	Keys    topology.Keys
+
+	view      *gridview.View
+	endpoints map[string]endpoint
+	samples   []sample
+}
+
+// sample is a node that is asked from.
+type sample struct {
+	unit, node string
+	// without is why the unit is not asked from.
+	without string
+}
+
+// Nodes says how many nodes of a unit are asked from.
+type Nodes int
+
+// A unit's nodes have the same rules if all is well. OneOfEach asks from one, AllOfEach from all that are ready.
+const (
+	OneOfEach Nodes = iota
+	AllOfEach
+)
+
+// Prepare makes the plan. port is the Service's, by name or number; empty for its first of TCP.
+func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node, port string, which Nodes) (*Plan, error) {
+	target, err := targetOf(service, port)
+	if err != nil {
+		return nil, err
+	}
+	view, err := viewOf(service, slicesOf, nodes)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Service: service, Target: target.address, Keys: view.TopologyKeys, view: view, endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
+	for _, unit := range view.Units {
+		if unit.Name == "" {
+			continue // nodes in no unit
+		}
+		chosen := choose(unit.Nodes, nodes, which)
+		if len(chosen) == 0 {
+			p.samples = append(p.samples, sample{unit: unit.Name, without: "none of its nodes is ready"})
+		}
+		for _, node := range chosen {
+			p.samples = append(p.samples, sample{unit: unit.Name, node: node})
+		}
+	}
+	if len(p.samples) == 0 {
+		return nil, fmt.Errorf("no node has the label %s, so there are no units to ask from", strings.Join(view.TopologyKeys, " or "))
+	}
+	return p, nil
+}
+
+func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*gridview.View, error) {
+	labels := make(map[string]topology.Labels, len(nodes))
+	for name, node := range nodes {
+		labels[name] = node.Labels
+	}
+	view := gridview.OfService(service, slicesOf, labels)
+	switch {
+	case view.Error != "":
+		return nil, fmt.Errorf("service %s/%s: %s", service.Namespace, service.Name, view.Error)
+	case !view.TopologyKeys.Governed():
+		return nil, fmt.Errorf("service %s/%s has no %s: it is meant to reach every endpoint from everywhere, and there is nothing to prove",
+			service.Namespace, service.Name, v1.AnnotationTopologyKeys)
+	}
+	return view, nil
+}
+
+// choose picks nodes of a unit that are ready, those with a wrapper first.
+func choose(names []string, nodes map[string]Node, which Nodes) []string {
+	var ready []string
+	for _, edge := range []bool{true, false} {
+		for _, name := range names {
+			if node := nodes[name]; node.Ready && node.Edge == edge {
+				ready = append(ready, name)
+			}
+		}
+	}
+	if which == OneOfEach && len(ready) > 1 {
+		ready = ready[:1]
+	}
+	return ready
+}
+
+// target is where a Service is asked.
+type target struct {
+	address netip.AddrPort
+	port    *corev1.ServicePort
+}
+
+// targetOf finds the address and port of a Service.
+func targetOf(service *corev1.Service, wanted string) (target, error) {
+	name := service.Namespace + "/" + service.Name
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		return target{}, fmt.Errorf("service %s is a name of something else (ExternalName), and has no endpoints", name)
+	}
+	address, err := netip.ParseAddr(service.Spec.ClusterIP)
+	if err != nil {
+		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl grid view says what each unit sees", name)
+	}
+	var others []string
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		switch {
+		case wanted != "" && port.Name != wanted && strconv.Itoa(int(port.Port)) != wanted:
+		case port.Protocol == "" || port.Protocol == corev1.ProtocolTCP:
+			return target{netip.AddrPortFrom(address, uint16(port.Port)), port}, nil //nolint:gosec // a port
+		}
+		others = append(others, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
+	}
+	if wanted != "" {
+		return target{}, fmt.Errorf("service %s has no port %s of TCP; it has %s", name, wanted, strings.Join(others, ", "))
+	}
+	if len(others) == 0 {
+		return target{}, errors.New("service " + name + " has no ports")
+	}
+	return target{}, fmt.Errorf("service %s has no port of TCP, and only TCP can be asked; it has %s", name, strings.Join(others, ", "))
+}
+
+// endpointsOf are the Service's endpoints by address and port.
+func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort, nodes map[string]Node, view *gridview.View) map[string]endpoint {
+	units := map[string]string{}
+	for _, unit := range view.Units {
+		for _, node := range unit.Nodes {
+			units[node] = unit.Name
+		}
+	}
+	found := map[string]endpoint{}
+	for _, slice := range slicesOf {
+		for _, p := range slice.Ports {
+			if ptr.Deref(p.Name, "") != port.Name || p.Port == nil || ptr.Deref(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				known := endpoint{node: ptr.Deref(e.NodeName, "")}
+				if _, exists := nodes[known.node]; exists {
+					known.unit = units[known.node]
+				}
+				if e.TargetRef != nil {
+					known.pod = e.TargetRef.Name
+				}
+				for _, address := range e.Addresses {
+					known.address = address
+					found[net.JoinHostPort(address, strconv.Itoa(int(*p.Port)))] = known
+				}
+			}
+		}
+	}
+	return found
+}
+
+// allowed are the addresses, without ports, that nodes of a unit may reach; ready is that one of them is.
+func allowed(view *gridview.View, unit string) (addresses map[string]bool, ready bool) {
+	addresses = map[string]bool{}
+	for _, u := range view.Units {
+		if u.Name != unit {
+			continue
+		}
+		for _, e := range u.Endpoints {
+			for _, address := range e.Addresses {
+				addresses[address] = true
+			}
+		}
+		return addresses, u.Ready > 0
+	}
+	return addresses, false
+}
+
+// NotAsked are the nodes that are in a unit of the plan, and have no wrapper: their kube-proxies reach every unit.
+func (p *Plan) NotAsked(nodes map[string]Node) []string {
+	var names []string
+	for _, unit := range p.view.Units {
+		for _, name := range unit.Nodes {
+			if unit.Name != "" && !nodes[name].Edge && !slices.ContainsFunc(p.samples, func(s sample) bool { return s.node == name }) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// unitNames are the names of the units of the plan.
+func (p *Plan) unitNames() []string {
+	names := map[string]bool{}
+	for _, s := range p.samples {
+		names[s.unit] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}

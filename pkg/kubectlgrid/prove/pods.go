@@ -1,0 +1,201 @@
+package prove
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/application-grid/application-grid/pkg/probe"
+)
+
+// The label of the pods that are made, which none but them has.
+const (
+	labelName  = "app.kubernetes.io/name"
+	labelValue = "kubectl-grid-prove"
+)
+
+const (
+	// between is the pause between two looks at a pod.
+	between = 500 * time.Millisecond
+	// cleaning is how long removing a pod may take after everything else is over.
+	cleaning = 20 * time.Second
+	// terminationLog is the file of which the kubelet puts 4 KiB into the pod's status.
+	terminationLog = "/dev/termination-log"
+)
+
+// Probe says how one node asks.
+type Probe struct {
+	Requests int
+	// Timeout limits one connection.
+	Timeout time.Duration
+}
+
+// Pods is a Runner that makes a pod for each node.
+type Pods struct {
+	API client.Client
+	// Namespace is where the pods are made. It has to allow pods in the node's network with the capability NET_ADMIN.
+	Namespace string
+	Probe     Probe
+	// ImageOn is the image of application-grid-wrapper for a node, and the secrets to pull it with.
+	ImageOn func(node string) (image string, secrets []corev1.LocalObjectReference)
+	// Alive limits the life of a pod, also if nobody is there any more to remove it.
+	Alive time.Duration
+}
+
+// Run implements Runner. The pod is removed when Run returns, whatever happened.
+func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, error) {
+	pod := r.pod(node, plan)
+	// A create that is interrupted may have been done all the same: then it has no name here, and its deadline ends it.
+	if err := r.API.Create(ctx, pod); err != nil {
+		if apierrors.IsForbidden(err) {
+			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names another, --exec needs none", r.Namespace, err)
+		}
+		return probe.Result{}, fmt.Errorf("making a pod: %w", err)
+	}
+	defer r.remove(ctx, pod)
+	why := "it was not started"
+	for {
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return probe.Result{}, fmt.Errorf("pod %s did not end in time: %s", pod.Name, why)
+			}
+			return probe.Result{}, errors.New("it was interrupted")
+		case <-time.After(between):
+		}
+		err := r.API.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+		switch {
+		case apierrors.IsNotFound(err):
+			return probe.Result{}, fmt.Errorf("somebody removed pod %s", pod.Name)
+		case err != nil:
+			why = err.Error() // the next look may succeed
+			continue
+		}
+		result, done, err := outcome(pod)
+		if done {
+			return result, err
+		}
+		if err != nil {
+			why = err.Error()
+		}
+	}
+}
+
+// remove removes a pod, also after ctx has ended.
+func (r *Pods) remove(ctx context.Context, pod *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
+	defer cancel()
+	for {
+		err := r.API.Delete(ctx, pod, client.GracePeriodSeconds(0))
+		if err == nil || apierrors.IsNotFound(err) || ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(between):
+		}
+	}
+}
+
+// RemoveLeftovers removes pods of runs that were killed before they could.
+func (r *Pods) RemoveLeftovers(ctx context.Context) error {
+	list := &corev1.PodList{}
+	if err := r.API.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingLabels{labelName: labelValue}); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if phase := list.Items[i].Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
+			continue // another run's
+		}
+		if err := r.API.Delete(ctx, &list.Items[i]); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// hopeless are reasons of a waiting container after which there is nothing to wait for.
+var hopeless = map[string]bool{
+	"ErrImagePull": true, "ImagePullBackOff": true, "ErrImageNeverPull": true, "InvalidImageName": true,
+	"CreateContainerConfigError": true, "CreateContainerError": true, "RunContainerError": true,
+}
+
+// outcome is what a pod's status says: a result if it is done, or why it goes on.
+func outcome(pod *corev1.Pod) (result probe.Result, done bool, err error) {
+	for _, status := range pod.Status.ContainerStatuses {
+		if waiting := status.State.Waiting; waiting != nil {
+			return result, hopeless[waiting.Reason], fmt.Errorf("%s: %s", waiting.Reason, waiting.Message)
+		}
+		if ended := status.State.Terminated; ended != nil {
+			return resultOf(ended)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Status == corev1.ConditionFalse && condition.Message != "" {
+			err = fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return result, true, fmt.Errorf("pod %s failed: %s: %s", pod.Name, pod.Status.Reason, pod.Status.Message)
+	}
+	return result, false, err
+}
+
+// resultOf is what a probe wrote before it ended.
+func resultOf(ended *corev1.ContainerStateTerminated) (result probe.Result, done bool, err error) {
+	if err := json.Unmarshal([]byte(ended.Message), &result); err == nil {
+		return result, true, nil
+	}
+	if ended.ExitCode == 2 {
+		return result, true, errors.New("the image has no probe: it is of an older application-grid-wrapper; --image names another")
+	}
+	return result, true, fmt.Errorf("the probe ended with code %d: %s %s", ended.ExitCode, ended.Reason, ended.Message)
+}
+
+// pod is a pod that asks from a node. It is put there without the scheduler, so that no taint is in its way.
+func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
+	image, secrets := r.ImageOn(node)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: labelValue + "-", Namespace: r.Namespace,
+			Labels: map[string]string{labelName: labelValue},
+		},
+		Spec: corev1.PodSpec{
+			NodeName:                      node,
+			HostNetwork:                   true, // where the kernel knows where kube-proxy's rules sent a connection
+			DNSPolicy:                     corev1.DNSDefault,
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			ActiveDeadlineSeconds:         ptr.To(int64(math.Ceil(r.Alive.Seconds()))),
+			TerminationGracePeriodSeconds: ptr.To(int64(0)),
+			AutomountServiceAccountToken:  ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
+			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			ImagePullSecrets:              secrets,
+			SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers: []corev1.Container{{
+				Name: "probe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Args: []string{
+					"probe", plan.Target.String(), "--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" + r.Probe.Timeout.String(),
+					"--output=" + terminationLog,
+				},
+				SecurityContext: &corev1.SecurityContext{
+					// User 0 with one capability: others do not keep theirs over the start of a program.
+					RunAsUser: ptr.To(int64(0)), RunAsGroup: ptr.To(int64(0)), RunAsNonRoot: ptr.To(false),
+					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
+				},
+			}},
+		},
+	}
+}

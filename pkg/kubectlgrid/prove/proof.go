@@ -1,0 +1,272 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/probe"
+)
+
+// Verdict is what asking from one node has shown.
+type Verdict string
+
+// The verdicts.
+const (
+	// Closed: only endpoints were reached that the node may reach.
+	Closed Verdict = "Closed"
+	// Leak: an endpoint was reached that the node must not reach.
+	Leak Verdict = "Leak"
+	// Unproved: neither was shown.
+	Unproved Verdict = "Unproved"
+)
+
+// APIVersion and Kind are those of a Proof as JSON and YAML.
+const (
+	APIVersion = "kubectl-grid.superedge.io/v1alpha1"
+	Kind       = "Proof"
+)
+
+// Proof is what asking a Service from every unit has shown.
+type Proof struct {
+	APIVersion   string   `json:"apiVersion"`
+	Kind         string   `json:"kind"`
+	Namespace    string   `json:"namespace"`
+	Service      string   `json:"service"`
+	TopologyKeys []string `json:"topologyKeys"`
+	// Address is where the Service was asked.
+	Address string   `json:"address"`
+	Verdict Verdict  `json:"verdict"`
+	Units   []string `json:"units"`
+	Rows    []Row    `json:"rows"`
+}
+
+// Row is what was reached from one node.
+type Row struct {
+	Unit string `json:"unit"`
+	Node string `json:"node,omitempty"`
+	// Asked is how many connections were tried, Reached how many went to each unit; endpoints that are in no unit are
+	// under their node's name in parentheses. Nobody is how many nobody answered.
+	Asked   int            `json:"asked"`
+	Reached map[string]int `json:"reached"`
+	Nobody  int            `json:"nobody"`
+	Verdict Verdict        `json:"verdict"`
+	// Message says what was seen, where that is not plain.
+	Message string `json:"message,omitempty"`
+}
+
+// Runner runs a probe of the target on a node.
+type Runner interface {
+	Run(ctx context.Context, node string, plan *Plan) (probe.Result, error)
+}
+
+// Limits say how a Service is asked.
+type Limits struct {
+	// AtOnce is how many nodes are asked from at the same time.
+	AtOnce int
+	// Timeout is how long one of them may take.
+	Timeout time.Duration
+}
+
+// Ask asks from every node of the plan.
+func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
+	answers := make([]Answer, len(p.samples))
+	places := make(chan struct{}, max(limits.AtOnce, 1))
+	var group sync.WaitGroup
+	for i, s := range p.samples {
+		answers[i].sample = s
+		if s.without != "" {
+			answers[i].err = errors.New(s.without)
+			continue
+		}
+		group.Go(func() {
+			select {
+			case places <- struct{}{}:
+				defer func() { <-places }()
+			case <-ctx.Done():
+				answers[i].err = errors.New("it was interrupted")
+				return
+			}
+			limited, cancel := context.WithTimeout(ctx, limits.Timeout)
+			defer cancel()
+			answers[i].result, answers[i].err = runner.Run(limited, s.node, p)
+		})
+	}
+	group.Wait()
+	return answers
+}
+
+// Answer is what the probe on one node has said.
+type Answer struct {
+	sample sample
+	result probe.Result
+	err    error
+}
+
+// Conclude says what the answers show. slicesOf and nodes are those after asking: what may be reached is what might be
+// before or after, as endpoints come and go meanwhile.
+func (p *Plan) Conclude(answers []Answer, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*Proof, error) {
+	after, err := viewOf(service, slicesOf, nodes)
+	if err != nil {
+		return nil, fmt.Errorf("while asking it was changed: %w", err)
+	}
+	port, err := targetOf(service, "")
+	if err == nil {
+		port, err = targetOf(service, fmt.Sprint(p.Target.Port()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("while asking it was changed: %w", err)
+	}
+	endpoints := endpointsOf(slicesOf, port.port, nodes, after)
+	maps.Copy(endpoints, p.endpoints)
+	proof := &Proof{
+		APIVersion: APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
+		TopologyKeys: p.Keys, Address: p.Target.String(), Verdict: Closed, Units: p.unitNames(), Rows: []Row{},
+	}
+	for _, a := range answers {
+		row := conclude(a, endpoints, p.view, after)
+		if row.Verdict == Leak || (row.Verdict == Unproved && proof.Verdict == Closed) {
+			proof.Verdict = row.Verdict
+		}
+		proof.Rows = append(proof.Rows, row)
+	}
+	return proof, nil
+}
+
+// conclude says what one answer shows.
+func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.View) Row {
+	row := Row{Unit: a.sample.unit, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{}, Nobody: a.result.Nobody, Verdict: Closed}
+	may, ready := allowed(before, a.sample.unit)
+	mayNow, readyNow := allowed(after, a.sample.unit)
+	maps.Copy(may, mayNow)
+	reached, unknown, silent := a.result.Reached, 0, 0
+	var leaks, strangers []string
+	if a.result.Answers != nil {
+		reached, unknown = recognise(a.result.Answers, endpoints)
+	}
+	tell := func(address string, times int, answered bool) {
+		e, known := endpoints[address]
+		host, _, err := net.SplitHostPort(address)
+		switch {
+		case err != nil || !known:
+			strangers = append(strangers, address)
+		case !may[host]:
+			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", orElse("pod "+e.pod, e.pod, host), orElse(e.node, e.node, "<none>"), e.where(), count(times, "time")))
+		}
+		switch {
+		case !answered:
+			silent += times
+			row.Nobody += times
+		default:
+			row.Reached[e.where()] += times
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(reached)) {
+		tell(address, reached[address], true)
+	}
+	for _, address := range slices.Sorted(maps.Keys(a.result.Silent)) {
+		tell(address, a.result.Silent[address], false)
+	}
+	total := 0
+	for _, times := range row.Reached {
+		total += times
+	}
+	unproved := func(format string, args ...any) {
+		row.Verdict, row.Message = Unproved, fmt.Sprintf(format, args...)
+	}
+	switch {
+	case len(leaks) > 0:
+		row.Verdict, row.Message = Leak, "reached "+strings.Join(leaks, "; ")
+	case a.err != nil:
+		unproved("%v", a.err)
+	case a.result.Error != "":
+		unproved("%s", a.result.Error)
+	case len(strangers) > 0:
+		unproved("connections went to %s, which is no endpoint of the Service: the node's rules are older than that", strings.Join(strangers, ", "))
+	case a.result.Untranslated > 0:
+		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than kube-proxy handles Services", count(a.result.Untranslated, "connection"))
+	case unknown > 0:
+		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them once among the endpoints", count(unknown, "answer"))
+	case a.result.Others > 0:
+		unproved("%s went to more addresses than there is room to report", count(a.result.Others, "connection"))
+	case total == 0 && silent > 0:
+		unproved("nobody answered; all connections went to endpoints that may be reached")
+	case total == 0 && (ready || readyNow):
+		unproved("nobody answered, though the unit has a ready endpoint")
+	case total == 0:
+		row.Message = "the unit has no ready endpoint, and nobody answers"
+	case row.Nobody > 0:
+		row.Message = fmt.Sprintf("%d of %d were not answered", row.Nobody, row.Asked)
+	}
+	return row
+}
+
+// where is the unit of an endpoint, or its node if that is in none.
+func (e endpoint) where() string {
+	switch {
+	case e.unit != "":
+		return e.unit
+	case e.node != "":
+		return "(" + e.node + ")"
+	}
+	return "(unknown)"
+}
+
+// orElse is text if there is what it is about, else another.
+func orElse(text, about, other string) string {
+	if about == "" {
+		return other
+	}
+	return text
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// recognise finds out which endpoints gave answers, by what is in them: the name of a pod, its node's name or its address,
+// as a word, if it is that of one endpoint only.
+func recognise(answers map[string]int, endpoints map[string]endpoint) (reached map[string]int, unknown int) {
+	reached = map[string]int{}
+	for text, times := range answers {
+		words := map[string]bool{}
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool {
+			return !(r == '-' || r == '.' || r == ':' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z')
+		}) {
+			words[strings.Trim(word, ".:-")] = true
+		}
+		var found []string
+		for _, by := range []func(endpoint) string{
+			func(e endpoint) string { return e.pod }, func(e endpoint) string { return e.address }, func(e endpoint) string { return e.node },
+		} {
+			found = nil
+			for address, e := range endpoints {
+				if name := by(e); name != "" && words[name] {
+					found = append(found, address)
+				}
+			}
+			if len(found) == 1 {
+				break
+			}
+		}
+		if len(found) != 1 {
+			unknown += times
+			continue
+		}
+		reached[found[0]] += times
+	}
+	return reached, unknown
+}

@@ -1,0 +1,360 @@
+package prove
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/application-grid/application-grid/pkg/probe"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+func echo() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Name: "udp", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "http", Port: 80}}},
+	}
+}
+
+// threeNodes are n0 in east, n1 and n2 in west, n2 without a wrapper, and n3 in no unit.
+func threeNodes() map[string]Node {
+	node := func(unit string, edge bool) Node {
+		return Node{Labels: topology.Labels{"zone1": unit}, Ready: true, Edge: edge}
+	}
+	return map[string]Node{"n0": node("east", true), "n2": node("west", true), "n1": node("west", false), "n3": {Labels: topology.Labels{}, Ready: true}}
+}
+
+// slicesOf is a slice with an endpoint on each of these nodes, 10.244.<i>.1:8080 for n<i>.
+func slicesOf(nodes ...string) []discoveryv1.EndpointSlice {
+	slice := discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-1", Labels: map[string]string{discoveryv1.LabelServiceName: "echo"}},
+		Ports:      []discoveryv1.EndpointPort{{Name: ptr.To("udp"), Port: ptr.To(int32(53)), Protocol: ptr.To(corev1.ProtocolUDP)}, {Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
+	}
+	for _, node := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{"10.244." + strings.TrimPrefix(node, "n") + ".1"}, NodeName: ptr.To(node), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node},
+		})
+	}
+	return []discoveryv1.EndpointSlice{slice}
+}
+
+func prepare(t *testing.T, which Nodes, endpoints ...string) *Plan {
+	t.Helper()
+	plan, err := Prepare(echo(), slicesOf(endpoints...), threeNodes(), "", which)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func TestPrepare(t *testing.T) {
+	plan := prepare(t, OneOfEach, "n0", "n1")
+	if plan.Target.String() != "10.96.0.9:80" || fmt.Sprint(plan.samples) != "[{east n0 } {west n2 }]" {
+		t.Errorf("got %s, %v", plan.Target, plan.samples)
+	}
+	if got := plan.NotAsked(threeNodes()); fmt.Sprint(got) != "[n1]" {
+		t.Errorf("not asked: %v", got)
+	}
+	if plan = prepare(t, AllOfEach, "n0"); fmt.Sprint(plan.samples) != "[{east n0 } {west n2 } {west n1 }]" || plan.NotAsked(threeNodes()) != nil {
+		t.Errorf("got %v", plan.samples)
+	}
+	for want, change := range map[string]func(s *corev1.Service, nodes map[string]Node) string{
+		"has no topologyKeys":           func(s *corev1.Service, _ map[string]Node) string { s.Annotations = nil; return "" },
+		"annotation topologyKeys=zone1": func(s *corev1.Service, _ map[string]Node) string { s.Annotations["topologyKeys"] = "zone1"; return "" },
+		"has no cluster IP":             func(s *corev1.Service, _ map[string]Node) string { s.Spec.ClusterIP = "None"; return "" },
+		"(ExternalName)": func(s *corev1.Service, _ map[string]Node) string {
+			s.Spec.Type = corev1.ServiceTypeExternalName
+			return ""
+		},
+		"only TCP can be asked; it has 53/UDP": func(s *corev1.Service, _ map[string]Node) string { s.Spec.Ports = s.Spec.Ports[:1]; return "" },
+		"has no port 53 of TCP; it has":        func(*corev1.Service, map[string]Node) string { return "53" },
+		"has no port udp of TCP":               func(*corev1.Service, map[string]Node) string { return "udp" },
+		"has no ports":                         func(s *corev1.Service, _ map[string]Node) string { s.Spec.Ports = nil; return "" },
+		"no node has the label zone1": func(_ *corev1.Service, nodes map[string]Node) string {
+			delete(nodes, "n0")
+			delete(nodes, "n1")
+			delete(nodes, "n2")
+			return ""
+		},
+	} {
+		service, nodes := echo(), threeNodes()
+		port := change(service, nodes)
+		if _, err := Prepare(service, slicesOf("n0"), nodes, port, OneOfEach); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	nodes := threeNodes()
+	nodes["n0"] = Node{Labels: nodes["n0"].Labels}
+	plan, err := Prepare(echo(), slicesOf("n0"), nodes, "http", OneOfEach)
+	if err != nil || plan.samples[0].without == "" {
+		t.Errorf("a unit without a ready node: %v, %v", plan, err)
+	}
+}
+
+// runner answers with what the test says.
+type runner map[string]func() (probe.Result, error)
+
+func (r runner) Run(_ context.Context, node string, _ *Plan) (probe.Result, error) { return r[node]() }
+
+// TestConclude: what a probe's result says of the closed loop.
+func TestConclude(t *testing.T) {
+	reached := func(counts map[string]int) probe.Result {
+		total := 0
+		for _, n := range counts {
+			total += n
+		}
+		return probe.Result{Asked: total, Reached: counts}
+	}
+	for _, test := range []struct {
+		name      string
+		endpoints []string
+		result    probe.Result
+		err       error
+		after     []string
+		verdict   Verdict
+		says      string
+	}{
+		{"closed", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 20}), nil, nil, Closed, ""},
+		{"a leak", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 15, "10.244.2.1:8080": 5}), nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 5 times"},
+		{"a leak that nobody answers", []string{"n0", "n2"}, probe.Result{Asked: 1, Silent: map[string]int{"10.244.2.1:8080": 1}}, nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 1 time"},
+		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil, Leak, "of (n3)"},
+		{"a leak, and then an error", []string{"n0", "n2"}, probe.Result{Asked: 1, Reached: map[string]int{"10.244.2.1:8080": 1}, Error: "interrupted"}, nil, nil, Leak, "reached"},
+		{"an endpoint that came meanwhile", []string{"n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil, []string{"n0", "n2"}, Closed, ""},
+		{"an endpoint that went meanwhile", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil, []string{"n2"}, Closed, ""},
+		{"some were not answered", []string{"n0"}, probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 1}, Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Closed, "2 of 3 were not answered"},
+		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Unproved, "nobody answered; all connections went to endpoints that may be reached"},
+		{"nobody, and there is someone", []string{"n0"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Unproved, "though the unit has a ready endpoint"},
+		{"nobody, and there is no one", []string{"n2"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Closed, "the unit has no ready endpoint, and nobody answers"},
+		{"stale rules", []string{"n0"}, reached(map[string]int{"10.244.9.9:8080": 1}), nil, nil, Unproved, "10.244.9.9:8080, which is no endpoint of the Service"},
+		{"no rules", []string{"n0"}, probe.Result{Asked: 1, Untranslated: 1}, nil, nil, Unproved, "1 connection went to no endpoint"},
+		{"no pod", []string{"n0"}, probe.Result{}, errors.New("ErrImagePull: no such image"), nil, Unproved, "ErrImagePull: no such image"},
+		{"an answer with the pod", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"node=n0 pod=echo-n0\n": 2}}, nil, nil, Closed, ""},
+		{"an answer with the address", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{`{"ip":"10.244.2.1"}`: 2}}, nil, nil, Leak, "echo-n2"},
+		{"an answer with the node", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"<p>I run on n0.</p>": 2}}, nil, nil, Closed, ""},
+		{"an answer with nothing", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"hello": 2}}, nil, nil, Unproved, "2 answers did not tell who gave them"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plan := prepare(t, OneOfEach, test.endpoints...)
+			well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
+			answers := plan.Ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err }, "n2": well}, Limits{AtOnce: 1, Timeout: time.Second})
+			after := test.after
+			if after == nil {
+				after = test.endpoints
+			}
+			proof, err := plan.Conclude(answers, echo(), slicesOf(after...), threeNodes())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if row := proof.Rows[0]; row.Verdict != test.verdict || !strings.Contains(row.Message, test.says) || (test.says == "" && row.Message != "") {
+				t.Errorf("got %+v", row)
+			}
+			if test.verdict == Leak && proof.Verdict != Leak || test.verdict == Unproved && proof.Verdict != Unproved {
+				t.Errorf("as a whole: %s", proof.Verdict)
+			}
+		})
+	}
+	plan := prepare(t, OneOfEach, "n0")
+	changed := echo()
+	changed.Annotations = nil
+	if _, err := plan.Conclude(nil, changed, slicesOf("n0"), threeNodes()); err == nil || !strings.Contains(err.Error(), "while asking it was changed") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestAskIsBounded: no more at once than the limit, and a run that is interrupted asks no further.
+func TestAskIsBounded(t *testing.T) {
+	nodes := map[string]Node{}
+	for i := range 20 {
+		nodes[fmt.Sprintf("n%d", i)] = Node{Labels: topology.Labels{"zone1": fmt.Sprintf("u%d", i)}, Ready: true}
+	}
+	plan, err := Prepare(echo(), slicesOf("n0"), nodes, "", OneOfEach)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	under, most, asked := 0, 0, 0
+	r := runner{}
+	for name := range nodes {
+		r[name] = func() (probe.Result, error) {
+			mu.Lock()
+			under++
+			asked++
+			most = max(most, under)
+			if asked == 10 {
+				cancel()
+			}
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			under--
+			mu.Unlock()
+			return probe.Result{}, nil
+		}
+	}
+	answers := plan.Ask(ctx, r, Limits{AtOnce: 3, Timeout: time.Second})
+	if most > 3 || asked < 10 || asked > 20 || len(answers) != 20 {
+		t.Errorf("%d at once, %d asked", most, asked)
+	}
+}
+
+// kubelet is an API server whose pods have this status when they are looked at.
+func kubelet(t *testing.T, refuse error, status func(pod *corev1.Pod)) (client.Client, *[]corev1.Pod) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	made := &[]corev1.Pod{}
+	return fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, api client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if refuse != nil {
+				return refuse
+			}
+			err := api.Create(ctx, o, opts...)
+			*made = append(*made, *o.(*corev1.Pod).DeepCopy())
+			return err
+		},
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			err := api.Get(ctx, key, o, opts...)
+			if err == nil {
+				status(o.(*corev1.Pod))
+			}
+			return err
+		},
+	}).Build(), made
+}
+
+func terminated(code int32, message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}}}}
+	}
+}
+
+// TestPods: what a pod says, why it says nothing, and that nothing is left of it.
+func TestPods(t *testing.T) {
+	result, err := json.Marshal(probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := func(reason, message string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+		}
+	}
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New(`violates PodSecurity "restricted:latest"`))
+	for _, test := range []struct {
+		name    string
+		refuse  error
+		status  func(*corev1.Pod)
+		timeout time.Duration
+		fails   string
+	}{
+		{"a result", nil, terminated(0, string(result)), time.Minute, ""},
+		{"no image", nil, waiting("ErrImagePull", "no such host"), time.Minute, "ErrImagePull: no such host"},
+		{"an image without a probe", nil, terminated(2, ""), time.Minute, "the image has no probe"},
+		{"a probe that fails", nil, terminated(1, "boom"), time.Minute, "the probe ended with code 1:  boom"},
+		{"refused by the kubelet", nil, func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "OutOfpods", "too many"
+		}, time.Minute, "OutOfpods: too many"},
+		{"never started", nil, waiting("ContainerCreating", "soon"), 1200 * time.Millisecond, "did not end in time: ContainerCreating: soon"},
+		{"refused", forbidden, nil, time.Minute, `a pod may not be made in namespace kube-system: pods is forbidden: violates PodSecurity "restricted:latest"; --pod-namespace`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			api, made := kubelet(t, test.refuse, test.status)
+			pods := &Pods{
+				API: api, Namespace: "kube-system", Probe: Probe{Requests: 3, Timeout: time.Second}, Alive: 90 * time.Second,
+				ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
+					return "wrapper-on-" + node, []corev1.LocalObjectReference{{Name: "pull"}}
+				},
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), test.timeout)
+			defer cancel()
+			got, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0"))
+			if test.fails == "" && (err != nil || got.Reached["10.244.0.1:8080"] != 3) {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			if test.fails != "" && (err == nil || !strings.Contains(err.Error(), test.fails)) {
+				t.Errorf("got %v", err)
+			}
+			left := &corev1.PodList{}
+			if err := api.List(t.Context(), left); err != nil || len(left.Items) != 0 {
+				t.Errorf("%d pods are left: %v", len(left.Items), err)
+			}
+			for _, pod := range *made {
+				c, s := pod.Spec.Containers[0], pod.Spec
+				if s.NodeName != "n0" || !s.HostNetwork || c.Image != "wrapper-on-n0" || s.ImagePullSecrets[0].Name != "pull" || *s.ActiveDeadlineSeconds != 90 ||
+					strings.Join(c.Args, " ") != "probe 10.96.0.9:80 --requests=3 --timeout=1s --output=/dev/termination-log" || *s.AutomountServiceAccountToken {
+					t.Errorf("the pod is %+v", pod)
+				}
+			}
+		})
+	}
+}
+
+// TestPodsAreRemovedAfterAnInterrupt: also by Ctrl-C, and what a killed run has left by the next one.
+func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	api, _ := kubelet(t, nil, func(*corev1.Pod) { cancel() })
+	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute}
+	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0")); err == nil || err.Error() != "it was interrupted" {
+		t.Errorf("got %v", err)
+	}
+	for name, phase := range map[string]corev1.PodPhase{"ended": corev1.PodFailed, "running": corev1.PodRunning} {
+		if err := api.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, Labels: map[string]string{labelName: labelValue}}, Status: corev1.PodStatus{Phase: phase},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pods.RemoveLeftovers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left := &corev1.PodList{}
+	if err := api.List(t.Context(), left); err != nil || len(left.Items) != 1 || left.Items[0].Name != "running" {
+		t.Errorf("left are %v, %v", left.Items, err)
+	}
+}
+
+// TestExec: what the probe prints counts, also where the command fails after it.
+func TestExec(t *testing.T) {
+	var command []string
+	printed, failure := `{"asked":1,"answers":{"echo-n0":1}}`, error(nil)
+	r := &Exec{
+		Places: map[string]Place{"n0": {Namespace: "kube-system", Pod: "w-0"}}, Probe: Probe{Requests: 1, Timeout: time.Second}, Path: "/who",
+		Command: func(_ context.Context, _ Place, c []string) ([]byte, error) {
+			command = c
+			return []byte(printed), failure
+		},
+	}
+	plan := prepare(t, OneOfEach, "n0")
+	if got, err := r.Run(t.Context(), "n0", plan); err != nil || got.Answers["echo-n0"] != 1 ||
+		strings.Join(command, " ") != "/application-grid-wrapper probe --answers http://10.96.0.9:80/who --requests=1 --timeout=1s" {
+		t.Errorf("%q: got %+v, %v", command, got, err)
+	}
+	if _, err := r.Run(t.Context(), "n2", plan); err == nil || !strings.Contains(err.Error(), "no pod of the wrapper is there") {
+		t.Errorf("got %v", err)
+	}
+	printed, failure = "", errors.New("dial tcp 10.0.0.7:10250: i/o timeout")
+	if _, err := r.Run(t.Context(), "n0", plan); err == nil || err.Error() != "asking in pod kube-system/w-0: dial tcp 10.0.0.7:10250: i/o timeout" {
+		t.Errorf("got %v", err)
+	}
+}

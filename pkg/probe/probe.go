@@ -1,0 +1,180 @@
+// Package probe finds out which endpoints of a Service a node's rules lead to, by connecting to it again and again. It is
+// what `application-grid-wrapper probe` runs on a node for `kubectl grid prove`, and what both say to each other.
+//
+// A client cannot see which endpoint a Service's address was translated to, and an answer need not say who gave it. So the
+// kernel is asked, after each connection, where it sent it: that works for every Service of TCP, sends nothing to it, and
+// knows where a connection went also if nobody answered. Where the kernel cannot be asked, Answers asks by HTTP, for
+// Services whose answers tell who gave them.
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// Result is what was found out. It is small enough for the status of a pod, which has 4 KiB for it.
+type Result struct {
+	// Asked is how many connections were tried.
+	Asked int `json:"asked"`
+	// Reached are the addresses that connections were sent to and that answered, Silent those that did not, both with how
+	// often. More than maxAddresses are counted in Others.
+	Reached map[string]int `json:"reached,omitempty"`
+	Silent  map[string]int `json:"silent,omitempty"`
+	Others  int            `json:"others,omitempty"`
+	// Nobody is how many connections were refused: by the node, as kube-proxy has it for a Service without endpoints, or by
+	// an endpoint at which nothing listens, which the kernel forgets at once.
+	Nobody int `json:"nobody,omitempty"`
+	// Untranslated is how many connections no rule gave another address.
+	Untranslated int `json:"untranslated,omitempty"`
+	// Answers are what a Service answered, with how often; only if it was asked for answers.
+	Answers map[string]int `json:"answers,omitempty"`
+	// Error is why there is no more; what is there counts.
+	Error string `json:"error,omitempty"`
+}
+
+// maxAddresses limits what a Result names: with 40 bytes each there is room for it in a pod's status.
+const maxAddresses = 70
+
+// Options say what to ask.
+type Options struct {
+	// Target is the Service's address and port.
+	Target netip.AddrPort
+	// Requests is how many connections are tried, one after the other.
+	Requests int
+	// Timeout limits one connection.
+	Timeout time.Duration
+	// Destination says where the kernel sent a connection: that of package conntrack.
+	Destination func(source, target netip.AddrPort) (netip.AddrPort, error)
+	// None is Destination's error for a connection that the kernel does not know.
+	None error
+}
+
+// Connect connects to the target again and again.
+func Connect(ctx context.Context, o Options) Result {
+	result := Result{Reached: map[string]int{}, Silent: map[string]int{}}
+	for range o.Requests {
+		if ctx.Err() != nil {
+			result.Error = "it was interrupted"
+			break
+		}
+		result.Asked++
+		sent, answered, err := once(ctx, o)
+		switch {
+		case errors.Is(err, o.None) && answered:
+			result.Untranslated++
+		case errors.Is(err, o.None):
+			result.Nobody++
+		case err != nil:
+			result.Asked--
+			result.Error = err.Error()
+			return result
+		case sent == o.Target:
+			result.Untranslated++
+		case answered:
+			result.count(result.Reached, sent)
+		default:
+			result.count(result.Silent, sent)
+		}
+	}
+	return result
+}
+
+func (r *Result) count(counts map[string]int, address netip.AddrPort) {
+	if counts[address.String()] == 0 && len(r.Reached)+len(r.Silent) == maxAddresses {
+		r.Others++
+		return
+	}
+	counts[address.String()]++
+}
+
+// once connects once, and says where the connection was sent and whether it was answered.
+func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, err error) {
+	source, err := localAddress(ctx, o.Target)
+	if err != nil {
+		return sent, false, err
+	}
+	var bound netip.AddrPort
+	var bindErr error
+	dialer := net.Dialer{Timeout: o.Timeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
+		// The port has to be known also if nobody answers: then the socket is gone when the dialer returns.
+		if err := c.Control(func(fd uintptr) { bound, bindErr = bind(fd, source) }); err != nil {
+			return err
+		}
+		return bindErr
+	}}
+	connection, dialErr := dialer.DialContext(ctx, "tcp", o.Target.String())
+	if connection != nil {
+		defer connection.Close()
+	}
+	if bindErr != nil || !bound.IsValid() {
+		return sent, false, fmt.Errorf("making a socket: %w", errors.Join(bindErr, dialErr))
+	}
+	sent, err = o.Destination(bound, o.Target)
+	return sent, dialErr == nil, err
+}
+
+// localAddress is the address that connections to the target come from. Nothing is sent.
+func localAddress(ctx context.Context, target netip.AddrPort) (netip.Addr, error) {
+	connection, err := new(net.Dialer).DialContext(ctx, "udp", target.String())
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("no way leads to %s: %w", target, err)
+	}
+	defer connection.Close()
+	local, err := netip.ParseAddrPort(connection.LocalAddr().String())
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return local.Addr().Unmap(), nil
+}
+
+// maxAnswer is how much is read of an answer, maxAnswers how many different ones are kept.
+const (
+	maxAnswer  = 2048
+	maxAnswers = 200
+)
+
+// Answers asks a URL again and again, each time over a new connection.
+func Answers(ctx context.Context, url string, requests int, timeout time.Duration) Result {
+	result := Result{Answers: map[string]int{}}
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}
+	for range requests {
+		if ctx.Err() != nil {
+			result.Error = "it was interrupted"
+			break
+		}
+		result.Asked++
+		text, err := answer(ctx, client, url)
+		if err != nil {
+			result.Nobody++
+			continue
+		}
+		if result.Answers[text] == 0 && len(result.Answers) == maxAnswers {
+			result.Others++
+			continue
+		}
+		result.Answers[text]++
+	}
+	return result
+}
+
+func answer(ctx context.Context, client *http.Client, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("User-Agent", "kubectl-grid-prove")
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	return string(body), err
+}

@@ -1,0 +1,244 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// proof is what kubectl grid prove -o json prints.
+type proof struct {
+	APIVersion, Kind, Verdict string
+	Rows                      []struct {
+		Unit, Node, Verdict, Message string
+		Asked, Nobody                int
+		Reached                      map[string]int
+	}
+}
+
+// row is what is said of a node.
+func (p *proof) row(t *testing.T, node string) (reached map[string]int, nobody int, verdict, message string) {
+	t.Helper()
+	for _, r := range p.Rows {
+		if r.Node == node {
+			return r.Reached, r.Nobody, r.Verdict, r.Message
+		}
+	}
+	t.Fatalf("there is no row of %s in %+v", node, p)
+	return nil, 0, "", ""
+}
+
+// provingKubelet stands in for the kubelets of kwok's nodes, which run nothing: it runs the program of each pod that
+// kubectl grid prove makes in the network of the pod's node, with the arguments that the pod has, and writes into the
+// pod's status what a kubelet would.
+func (f *fixture) provingKubelet(ctx context.Context) {
+	wrapper := binary(f.T, "application-grid-wrapper")
+	started := map[types.UID]bool{}
+	for ctx.Err() == nil {
+		pods, err := f.client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
+		if err == nil {
+			for _, pod := range pods.Items {
+				if pod.Status.StartTime != nil && !started[pod.UID] { // kwok says that it runs
+					started[pod.UID] = true
+					go f.runProbe(ctx, wrapper, &pod)
+				}
+			}
+		}
+		time.Sleep(between)
+	}
+}
+
+func (f *fixture) runProbe(ctx context.Context, wrapper string, pod *corev1.Pod) {
+	node, err := f.cluster.Node(pod.Spec.NodeName)
+	if err != nil {
+		return
+	}
+	log := filepath.Join(f.cluster.Dir(), "tmp", pod.Name)
+	args := slices.Clone(pod.Spec.Containers[0].Args)
+	for i := range args {
+		args[i] = strings.Replace(args[i], "/dev/termination-log", log, 1)
+	}
+	_, err = node.Run(ctx, wrapper, args...)
+	message, _ := os.ReadFile(log)
+	code := int32(0)
+	if err != nil {
+		code = 1
+	}
+	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: string(message)}},
+	}}}})
+	if err == nil {
+		_, _ = f.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+}
+
+// provingPods are those that are there.
+func (f *fixture) provingPods() int {
+	f.Helper()
+	pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
+	f.must(err)
+	return len(pods.Items)
+}
+
+// prove runs kubectl grid prove -o json.
+func (f *fixture) prove(args ...string) (*proof, int) {
+	f.Helper()
+	stdout, stderr, code := f.plugin(append([]string{"prove", "-o", "json", "--image=application-grid-wrapper:test"}, args...)...)
+	var p proof
+	if err := json.Unmarshal([]byte(stdout), &p); err != nil {
+		f.Fatalf("%v: exit code %d, %s%s", err, code, stdout, stderr)
+	}
+	if left := f.provingPods(); left != 0 {
+		f.Errorf("%d pods are left", left)
+	}
+	return &p, code
+}
+
+// TestProve asks a Service from every unit with the real kube-proxies' rules, in both modes: where the loop is closed, where a
+// node is past the wrapper, where a unit has no pod, and where kube-proxy programs nothing.
+func TestProve(t *testing.T) {
+	if err := suite.Privileged(); err != nil {
+		t.Fatal(err)
+	}
+	node := func(name, unit string, mode cluster.ProxyMode) cluster.NodeSpec {
+		return cluster.NodeSpec{Name: name, ProxyMode: mode, Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "true"}}
+	}
+	f := start(t, cluster.Options{Wrapper: binary(t, "application-grid-wrapper"), Nodes: []cluster.NodeSpec{
+		node("n0", "east", cluster.NFTables), node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables),
+	}})
+	ctx, stop := context.WithCancel(f.ctx)
+	defer stop()
+	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
+	service, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
+	f.must(err)
+	for name, want := range map[string]string{"n0": "n0", "n1": "n1 n2", "n2": "n1 n2"} {
+		n, err := f.cluster.Node(name)
+		f.must(err)
+		limited, cancel := context.WithTimeout(f.ctx, deadline)
+		f.must(workload.AwaitReach(limited, n, service, want, 20))
+		cancel()
+	}
+
+	// Nobody runs pods yet: what there is to say is the pod's own reason, and nothing is left.
+	p, code := f.prove("echo", "--timeout=2s")
+	if _, _, verdict, message := p.row(t, "n0"); code != 1 || p.Verdict != "Unproved" || verdict != "Unproved" || !strings.Contains(message, "did not end in time") {
+		t.Errorf("exit code %d, %+v", code, p)
+	}
+	f.interruptProof()
+
+	go f.provingKubelet(ctx)
+	p, code = f.prove("echo", "--all-nodes", "--requests=40")
+	if code != 0 || p.Kind != "Proof" || p.Verdict != "Closed" || len(p.Rows) != 3 {
+		t.Errorf("exit code %d, %+v", code, p)
+	}
+	for name, unit := range map[string]string{"n0": "east", "n1": "west", "n2": "west"} {
+		if reached, nobody, verdict, _ := p.row(t, name); len(reached) != 1 || reached[unit] != 40 || nobody != 0 || verdict != "Closed" {
+			t.Errorf("from %s: %v, nobody %d, %s", name, reached, nobody, verdict)
+		}
+	}
+	stdout, _, code := f.plugin("prove", "svc/echo", "--image=application-grid-wrapper:test")
+	t.Logf("\n%s", stdout)
+	if code != 0 || !strings.Contains(stdout, "The closed loop holds") || !strings.Contains(stdout, "east (n0)     20      ·        ·   ok") {
+		t.Errorf("exit code %d\n%s", code, stdout)
+	}
+
+	// A node past its wrapper reaches every unit.
+	_, err = f.cluster.AddNode(f.ctx, cluster.NodeSpec{Name: "n3", Direct: true, Labels: map[string]string{"zone1": "east"}})
+	f.must(err)
+	n3, err := f.cluster.Node("n3")
+	f.must(err)
+	limited, cancel := context.WithTimeout(f.ctx, deadline)
+	f.must(workload.AwaitReach(limited, n3, service, "n0 n1 n2 n3", 60))
+	cancel()
+	p, code = f.prove("echo", "--all-nodes", "--requests=60")
+	if reached, _, verdict, message := p.row(t, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" || reached["west"] == 0 || !strings.Contains(message, "of west") {
+		t.Errorf("exit code %d, %v, %s %s", code, reached, verdict, message)
+	}
+	if _, _, verdict, _ := p.row(t, "n0"); verdict != "Closed" {
+		t.Errorf("n0 leaks too: %+v", p)
+	}
+	// One of each unit: an edge node, and what is left out is said.
+	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
+	if code != 0 || !strings.Contains(stderr, "Warning: a node is in these units without a wrapper, and not asked from: n3") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+
+	// A unit without a pod: nobody answers, which is right.
+	f.must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))
+	lone, err := workload.CreateService(f.ctx, f.client, "default", "lone", workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
+	f.must(err)
+	n0, err := f.cluster.Node("n0")
+	f.must(err)
+	n1, err := f.cluster.Node("n1")
+	f.must(err)
+	f.eventually("the Service of one unit is there", func() error {
+		if nodes := workload.Reach(f.ctx, n1, lone, 1).Nodes(); nodes[0] == workload.Refused {
+			return fmt.Errorf("%q", nodes)
+		}
+		return nil
+	})
+	limited, cancel = context.WithTimeout(f.ctx, deadline)
+	f.must(workload.AwaitReach(limited, n0, lone, "", 5))
+	cancel()
+	p, code = f.prove("lone")
+	if reached, nobody, verdict, message := p.row(t, "n0"); code != 0 || len(reached) != 0 || nobody != 20 || verdict != "Closed" || message != "the unit has no ready endpoint, and nobody answers" {
+		t.Errorf("exit code %d, %v %d %s %s", code, reached, nobody, verdict, message)
+	}
+
+	// kube-proxy has no part in a Service that it is told to leave alone.
+	f.kubectl("label", "service", "echo", "service.kubernetes.io/service-proxy-name=none")
+	f.eventually("kube-proxy has dropped the Service", func() error {
+		if nodes := workload.Reach(f.ctx, n1, service, 1).Nodes(); nodes[0] != workload.Refused {
+			return fmt.Errorf("%q", nodes)
+		}
+		return nil
+	})
+	p, code = f.prove("echo", "--requests=2")
+	if _, _, verdict, message := p.row(t, "n1"); code != 1 || p.Verdict != "Unproved" || verdict != "Unproved" {
+		t.Errorf("exit code %d, %s %s", code, verdict, message)
+	}
+	stdout, stderr, code = f.plugin("prove", "kubernetes")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, "has no topologyKeys") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// interruptProof interrupts a run while its pods are there, as Ctrl-C does, and looks that they go.
+func (f *fixture) interruptProof() {
+	f.Helper()
+	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"), "prove", "echo", "--image=application-grid-wrapper:test", "--kubeconfig="+f.cluster.Kubeconfig())
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	f.must(cmd.Start())
+	f.eventually("pods are made", func() error {
+		if n := f.provingPods(); n != 2 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	f.must(cmd.Process.Signal(syscall.SIGINT))
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		f.Errorf("%v: %s", err, stderr.String())
+	}
+	if left := f.provingPods(); left != 0 {
+		f.Errorf("%d pods are left", left)
+	}
+}

@@ -89,7 +89,7 @@ func fillTree(ctx context.Context, tree, bin string) error {
 }
 
 func ruleToolPaths() []string {
-	var paths []string
+	paths := make([]string, 0, len(ruleTools))
 	for _, tool := range ruleTools {
 		paths = append(paths, "/usr/sbin/"+tool)
 	}

@@ -19,8 +19,9 @@ const (
 	cgroups = "/sys/fs/cgroup"
 	// kubeletConfig is written by kubeadm; before that there is nothing for a kubelet to do.
 	kubeletConfig = "/var/lib/kubelet/config.yaml"
-	// PowerOn and Machine are the commands by which a program runs the functions of the same names.
+	// PowerOn is the command by which a program runs RunPowerOn.
 	PowerOn = "power-on"
+	// Machine is the command by which a program runs RunMachine.
 	Machine = "machine"
 )
 
@@ -57,11 +58,11 @@ func joinCgroups(name string) error {
 		}
 		if controller == "cpuset" { // it takes no process before it knows which processors there are
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-				value, err := os.ReadFile(filepath.Join(cgroups, controller, file))
+				value, err := os.ReadFile(filepath.Join(cgroups, controller, file)) //nolint:gosec // of the kernel
 				if err != nil {
 					return fmt.Errorf("reading the processors: %w", err)
 				}
-				if err := os.WriteFile(filepath.Join(dir, file), value, 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, file), value, 0o600); err != nil { //nolint:gosec // of the kernel
 					return fmt.Errorf("setting the processors: %w", err)
 				}
 			}
@@ -259,7 +260,7 @@ func superviseServices() error {
 
 func (s *service) start() error {
 	name := strings.Fields(s.command)[1]
-	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // one of two names
 	if err != nil {
 		return err
 	}

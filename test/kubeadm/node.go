@@ -174,12 +174,13 @@ func (n *Node) makeDisk() error {
 			return fmt.Errorf("copying /etc/%s: %w: %s", name, err, output)
 		}
 	}
-	hosts := "127.0.0.1 localhost\n"
+	var hosts strings.Builder
+	hosts.WriteString("127.0.0.1 localhost\n")
 	for _, other := range n.cluster.nodes {
-		hosts += other.Address() + " " + other.name + "\n"
+		fmt.Fprintf(&hosts, "%s %s\n", other.Address(), other.name)
 	}
 	files := map[string]string{
-		"etc/hosts":                      hosts,
+		"etc/hosts":                      hosts.String(),
 		"etc/hostname":                   n.name + "\n",
 		"etc/resolv.conf":                "nameserver " + router + "\n", // nobody answers there
 		"etc/machine-id":                 fmt.Sprintf("%032x\n", n.index+1),

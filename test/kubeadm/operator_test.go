@@ -40,7 +40,7 @@ func newOperator(t *testing.T) *operator {
 	o := (&operator{T: t, client: shared.Client(), directory: t.TempDir()}).reading("install.md")
 	o.must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
 	o.must(os.WriteFile(filepath.Join(o.directory, "kubectl"),
-		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755)) //nolint:gosec // a program
+		fmt.Appendf(nil, "#!/bin/sh\nexec '%s/components' kubectl \"$@\"\n", programs), 0o755))
 	o.must(os.Symlink(filepath.Join(programs, "kubectl-grid"), filepath.Join(o.directory, "kubectl-grid")))
 	return o
 }
@@ -50,7 +50,7 @@ func (o *operator) reading(name string) *operator {
 	o.Helper()
 	root, err := suite.Root()
 	o.must(err)
-	page, err := os.ReadFile(filepath.Join(root, "docs", name)) //nolint:gosec // a page
+	page, err := os.ReadFile(filepath.Join(root, "docs", name))
 	o.must(err)
 	other := *o
 	other.name, other.page = name, string(page)
@@ -72,7 +72,7 @@ func (o *operator) writeFileOf(heading, name string) {
 		o.Fatalf("%s shows no %s", heading, name)
 	}
 	file := filepath.Join(o.directory, name)
-	o.must(os.MkdirAll(filepath.Dir(file), 0o755)) //nolint:gosec // an operator's directory
+	o.must(os.MkdirAll(filepath.Dir(file), 0o755))
 	o.must(os.WriteFile(file, []byte(strings.ReplaceAll("\n"+match[2], "\n"+match[1], "\n")), 0o600))
 }
 
@@ -110,7 +110,7 @@ func (o *operator) commands(heading, text string) string {
 // shell runs commands and fails if one fails.
 func (o *operator) shell(script string) string {
 	o.Helper()
-	command := exec.CommandContext(o.Context(), "bash", "-euo", "pipefail", "-c", script) //nolint:gosec // the page's
+	command := exec.CommandContext(o.Context(), "bash", "-euo", "pipefail", "-c", script)
 	command.Dir = o.directory
 	command.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "PATH="+o.directory+":"+os.Getenv("PATH"))
 	begin := time.Now()

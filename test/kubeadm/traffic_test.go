@@ -61,7 +61,7 @@ func (o *operator) startEcho() *corev1.Service {
 type sites struct {
 	*operator
 	// streaming is the context of the streams: they go on from step to step.
-	streaming context.Context //nolint:containedctx // it is what ends them
+	streaming context.Context
 	service   *corev1.Service
 	streams   map[string]*stream
 }
@@ -186,7 +186,7 @@ func oneKubeProxy(t *testing.T) {
 }
 
 // inode is the number of a file; two files of /proc/*/ns are the same namespace if they have the same.
-func inode(info os.FileInfo) uint64 { return info.Sys().(*syscall.Stat_t).Ino } //nolint:forcetypeassert // as on any Linux
+func inode(info os.FileInfo) uint64 { return info.Sys().(*syscall.Stat_t).Ino }
 
 // kubeProxyProcesses counts the running kube-proxies by the node in whose network they are. A child of one, which has
 // its command line until it becomes iptables, is none.
@@ -216,14 +216,14 @@ func kubeProxyProcesses() map[string]int {
 
 // isKubeProxy reports whether the process with this directory below /proc has kube-proxy's command line.
 func isKubeProxy(process string) bool {
-	data, err := os.ReadFile(filepath.Join(process, "cmdline")) //nolint:gosec // below /proc
+	data, err := os.ReadFile(filepath.Join(process, "cmdline"))
 	return err == nil && strings.HasPrefix(string(data), "/usr/local/bin/kube-proxy\x00")
 }
 
 // parentOf is the number of the process's parent; that of none if it has ended.
 func parentOf(process string) string {
-	data, _ := os.ReadFile(filepath.Join(process, "stat")) //nolint:gosec // below /proc
-	_, rest, _ := strings.Cut(string(data), ") ")          // number, name in parentheses, state, parent
+	data, _ := os.ReadFile(filepath.Join(process, "stat"))
+	_, rest, _ := strings.Cut(string(data), ") ") // number, name in parentheses, state, parent
 	if fields := strings.Fields(rest); len(fields) > 1 {
 		return fields[1]
 	}

@@ -50,7 +50,7 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 		return err
 	})
-	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") // none at an edge
+	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") //nolint:dupword // both, and none at an edge
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"text/template"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +26,7 @@ import (
 // TestPolicyKeepsAffinity evaluates the shipped policy as kube-apiserver does, on kubeadm's DaemonSet and on what
 // operators may have made of it: it adds the node affinity, and leaves everything else as it was.
 func TestPolicyKeepsAffinity(t *testing.T) {
-	var policy admissionv1.MutatingAdmissionPolicy
+	var policy admissionregistrationv1.MutatingAdmissionPolicy
 	for _, document := range render(t, "kubeadm") {
 		if strings.Contains(document, "kind: MutatingAdmissionPolicy\n") {
 			if err := yaml.UnmarshalStrict([]byte(document), &policy); err != nil {
@@ -84,7 +84,7 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			after := got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity //nolint:forcetypeassert // as it came
+			after := got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity
 			terms := after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 			if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 {
 				t.Fatalf("it requires %+v", terms)

@@ -168,7 +168,7 @@ func scraped(t *testing.T, text string, groups map[string][]*targetgroup.Group, 
 		t.Fatal(err)
 	}
 	db := teststorage.New(t)
-	manager, err := scrape.NewManager(&scrape.Options{}, promslog.NewNopLogger(), nil, nil, db, prometheus.NewRegistry())
+	manager, err := scrape.NewManager(&scrape.Options{DiscoveryReloadInterval: model.Duration(50 * time.Millisecond)}, promslog.NewNopLogger(), nil, nil, db, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

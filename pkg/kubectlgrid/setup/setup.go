@@ -106,7 +106,7 @@ func For(kind Kind, images Images) *Install {
 		if localServers[distribution] != "" { // docs/install.md: as on k3s, with another address
 			k.WriteString("resources: [../manifests/k3s]\n")
 		} else {
-			k.WriteString("namespace: kube-system\nresources:\n  - ../manifests/application-grid-controller\n  - ../manifests/application-grid-wrapper\n" +
+			k.WriteString("resources:\n  - ../manifests/application-grid-controller\n  - ../manifests/application-grid-wrapper\n" +
 				"  - ../manifests/statefulset-grid-daemon\n  - ../manifests/flow-control\n  - ../manifests/edge-node-policy\n")
 		}
 		k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -167,6 +168,50 @@ func TestChartIsTheKustomizations(t *testing.T) {
 		})
 		expectSame(t, want, templated(t, append(chartImages, "--set=distribution=systemd")...))
 	})
+}
+
+// TestPrintedValues: with the values that kubectl grid check --pre prints for a cluster, helm makes of the chart what
+// kustomize makes of the kustomization that it prints.
+func TestPrintedValues(t *testing.T) {
+	for _, distribution := range []string{"kubeadm", "k3s", "RKE2", "MicroK8s", ""} {
+		for _, minor := range []int{28, 29, 30, 35, 36, 37} {
+			t.Run(fmt.Sprintf("%s 1.%d", distribution, minor), func(t *testing.T) {
+				kind := setup.Kind{Distribution: distribution, Minor: minor, KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
+				install := setup.For(kind, setup.Images{Registry: "registry.example.org/edge", Tag: "v7"})
+				values := filepath.Join(t.TempDir(), "values.yaml")
+				if err := os.WriteFile(values, []byte(install.Values), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				got := templated(t, "--values="+values, fmt.Sprintf("--kube-version=1.%d.0", minor))
+				maps.DeleteFunc(got, func(_ string, o *unstructured.Unstructured) bool { return o.GetKind() == "CustomResourceDefinition" })
+				want := kustomize(t, install.Kustomization, map[string]string{"kubeconfig.conf": install.Kubeconfig})
+				withoutComments(t, got)
+				withoutComments(t, want)
+				expectSame(t, want, got)
+			})
+		}
+	}
+}
+
+// withoutComments leaves of kubeconfigs in ConfigMaps what they say.
+func withoutComments(t *testing.T, all map[string]*unstructured.Unstructured) {
+	t.Helper()
+	for name, object := range all {
+		text, found, err := unstructured.NestedString(object.Object, "data", "kubeconfig.conf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !found {
+			continue
+		}
+		said, err := yaml.YAMLToJSONStrict([]byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := unstructured.SetNestedField(object.Object, string(said), "data", "kubeconfig.conf"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func expectSame(t *testing.T, want, got map[string]*unstructured.Unstructured) {

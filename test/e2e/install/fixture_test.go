@@ -27,7 +27,7 @@ const (
 var variables = map[string]string{
 	"components": "COMPONENTS_BIN", "application-grid-wrapper": "WRAPPER_BIN",
 	"application-grid-controller": "CONTROLLER_BIN", "statefulset-grid-daemon": "DNS_DAEMON_BIN",
-	"helm": "HELM_BIN",
+	"helm":         "HELM_BIN",
 	"kubectl-grid": "KUBECTL_GRID_BIN",
 }
 

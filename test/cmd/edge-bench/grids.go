@@ -24,8 +24,8 @@ import (
 
 const (
 	gridNamespace = "default"
-	// gridDeadline limits one step of the measurement.
-	gridDeadline = 10 * time.Minute
+	// gridDeadline limits one step of the measurement, of 10,000 units on a busy machine.
+	gridDeadline = 30 * time.Minute
 	// settled is how long the controller must not have written for a step to be over.
 	settled = 3 * time.Second
 

@@ -86,17 +86,11 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Server is what the API server says of itself: its version, and when its certificate ends.
-type Server struct {
-	Version        string
-	CertificateEnd time.Time
-}
-
 // Source is where a Cluster is read from.
 type Source struct {
 	API client.Client
-	// Server asks the API server about itself.
-	Server func(context.Context) (Server, error)
+	// Server is what AskServer has answered.
+	Server Server
 	// Now is the time that ends are compared with.
 	Now time.Time
 }
@@ -114,11 +108,7 @@ func readCluster(ctx context.Context, source Source) *reader {
 		now: source.Now, documents: &documents{api: source.API, read: map[Object]*document{}},
 		carries: map[Object]bool{}, gridCounts: map[string]int{}, missing: map[string]bool{},
 	}}
-	server, err := source.Server(ctx)
-	if err != nil {
-		r.lost(Object{Kind: "API server"}, err, "its version is not known")
-	}
-	r.cluster.version, r.cluster.certificateEnd = server.Version, server.CertificateEnd
+	r.cluster.version, r.cluster.certificateEnd = source.Server.Version, source.Server.CertificateEnd
 	r.nodes(ctx)
 	r.pods(ctx)
 	for _, kind := range []string{kindDaemonSet, kindDeployment, "StatefulSet"} {

@@ -1,13 +1,18 @@
 package prove
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/application-grid/application-grid/pkg/probe"
 )
@@ -26,7 +31,7 @@ type Place struct {
 // Exec is a Runner that asks in the wrappers' pods, in the node's network. They lack the capability to ask the kernel, so
 // it asks by HTTP and knows by the answers who gave them.
 type Exec struct {
-	// Command runs a command in a pod and returns what it prints.
+	// Command runs a command in a pod and returns what it prints: CommandIn.
 	Command func(ctx context.Context, in Place, command []string) ([]byte, error)
 	// Places are the wrappers' pods by node.
 	Places map[string]Place
@@ -53,4 +58,27 @@ func (r *Exec) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 		err = fmt.Errorf("the probe printed %q", out)
 	}
 	return probe.Result{}, fmt.Errorf("asking in pod %s/%s: %w", place.Namespace, place.Pod, err)
+}
+
+// CommandIn runs commands in pods, as kubectl exec does.
+func CommandIn(config *rest.Config) (func(ctx context.Context, in Place, command []string) ([]byte, error), error) {
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
+	api, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
+	return func(ctx context.Context, in Place, command []string) ([]byte, error) {
+		request := api.Post().Resource("pods").Namespace(in.Namespace).Name(in.Pod).SubResource("exec").
+			VersionedParams(&corev1.PodExecOptions{Container: in.Container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		executor, err := remotecommand.NewWebSocketExecutor(config, "GET", request.URL().String())
+		if err != nil {
+			return nil, err
+		}
+		var out, problems bytes.Buffer
+		if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &problems}); err != nil {
+			return out.Bytes(), fmt.Errorf("%w %s", err, strings.TrimSpace(problems.String()))
+		}
+		return out.Bytes(), nil
+	}, nil
 }

@@ -45,10 +45,12 @@ type Proof struct {
 	Service      string   `json:"service"`
 	TopologyKeys []string `json:"topologyKeys"`
 	// Address is where the Service was asked.
-	Address string   `json:"address"`
-	Verdict Verdict  `json:"verdict"`
-	Units   []string `json:"units"`
-	Rows    []Row    `json:"rows"`
+	Address string `json:"address"`
+	// Requests is how many connections were meant from each node.
+	Requests int      `json:"requests"`
+	Verdict  Verdict  `json:"verdict"`
+	Units    []string `json:"units"`
+	Rows     []Row    `json:"rows"`
 }
 
 // Row is what was reached from one node.
@@ -115,7 +117,7 @@ type Answer struct {
 
 // Conclude says what the answers show. slicesOf and nodes are those after asking: what may be reached is what might be
 // before or after, as endpoints come and go meanwhile.
-func (p *Plan) Conclude(answers []Answer, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*Proof, error) {
+func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*Proof, error) {
 	after, err := viewOf(service, slicesOf, nodes)
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
@@ -131,7 +133,7 @@ func (p *Plan) Conclude(answers []Answer, service *corev1.Service, slicesOf []di
 	maps.Copy(endpoints, p.endpoints)
 	proof := &Proof{
 		APIVersion: APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
-		TopologyKeys: p.Keys, Address: p.Target.String(), Verdict: Closed, Units: p.unitNames(), Rows: []Row{},
+		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Units: p.unitNames(), Rows: []Row{},
 	}
 	for _, a := range answers {
 		row := conclude(a, endpoints, p.view, after)

@@ -157,7 +157,7 @@ func TestConclude(t *testing.T) {
 			if after == nil {
 				after = test.endpoints
 			}
-			proof, err := plan.Conclude(answers, echo(), slicesOf(after...), threeNodes())
+			proof, err := plan.Conclude(answers, 1, echo(), slicesOf(after...), threeNodes())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,7 +172,7 @@ func TestConclude(t *testing.T) {
 	plan := prepare(t, OneOfEach, "n0")
 	changed := echo()
 	changed.Annotations = nil
-	if _, err := plan.Conclude(nil, changed, slicesOf("n0"), threeNodes()); err == nil || !strings.Contains(err.Error(), "while asking it was changed") {
+	if _, err := plan.Conclude(nil, 1, changed, slicesOf("n0"), threeNodes()); err == nil || !strings.Contains(err.Error(), "while asking it was changed") {
 		t.Errorf("got %v", err)
 	}
 }

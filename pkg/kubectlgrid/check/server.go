@@ -1,0 +1,63 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// Server is what the API server says of itself: its version, and when its certificate ends.
+type Server struct {
+	Version        string
+	CertificateEnd time.Time
+}
+
+// AskServer asks the API server for its version, and looks at the certificate that it shows.
+func AskServer(ctx context.Context, config *rest.Config) (Server, error) {
+	config = rest.CopyConfig(config)
+	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return Server{}, err
+	}
+	var answer Server
+	seen := &http.Client{Timeout: client.Timeout, Transport: certificateWatcher{client.Transport, &answer}}
+	api, err := rest.UnversionedRESTClientForConfigAndClient(config, seen)
+	if err != nil {
+		return Server{}, err
+	}
+	var info struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	data, err := api.Get().AbsPath("/version").DoRaw(ctx)
+	if err != nil {
+		return Server{}, err
+	}
+	if err := json.Unmarshal(data, &info); err != nil || info.GitVersion == "" {
+		return Server{}, errors.Join(errors.New("/version has no gitVersion"), err)
+	}
+	answer.Version = info.GitVersion
+	return answer, nil
+}
+
+// certificateWatcher notes when the certificate ends that a server shows.
+type certificateWatcher struct {
+	http.RoundTripper
+
+	to *Server
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w certificateWatcher) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := w.RoundTripper.RoundTrip(request)
+	if err == nil && response.TLS != nil && len(response.TLS.PeerCertificates) > 0 {
+		w.to.CertificateEnd = response.TLS.PeerCertificates[0].NotAfter
+	}
+	return response, err
+}

@@ -1,0 +1,116 @@
+package prove
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// columnUnits is how many units a table has a column for.
+const columnUnits = 8
+
+// Print writes the table of a proof for people.
+func (p *Proof) Print(out io.Writer) {
+	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each unit\n\n", p.Namespace, p.Service,
+		quoted(p.TopologyKeys), count(p.Requests, "connection"), p.Address)
+	columns := slices.Clone(p.Units)
+	for _, row := range p.Rows {
+		for where := range row.Reached {
+			if !slices.Contains(columns, where) {
+				columns = append(columns, where)
+			}
+		}
+	}
+	few := len(columns) <= columnUnits
+	header := []string{"from"}
+	if few {
+		header = append(header, columns...)
+	} else {
+		header = append(header, "own unit", "others")
+	}
+	rows := [][]string{append(header, "nobody", "")}
+	for _, row := range p.Rows {
+		from := row.Unit
+		if row.Node != "" {
+			from += " (" + row.Node + ")"
+		}
+		cells := []string{from}
+		if few {
+			for _, unit := range columns {
+				cells = append(cells, times(row.Reached[unit]))
+			}
+		} else {
+			others := 0
+			for unit, n := range row.Reached {
+				if unit != row.Unit {
+					others += n
+				}
+			}
+			cells = append(cells, times(row.Reached[row.Unit]), times(others))
+		}
+		verdict := "ok"
+		switch row.Verdict {
+		case Leak:
+			verdict = "LEAK"
+		case Unproved:
+			verdict = "unproved"
+		default:
+		}
+		if row.Message != "" {
+			verdict += ": " + strings.Join(strings.Fields(row.Message), " ")
+		}
+		rows = append(rows, append(cells, times(row.Nobody), verdict))
+	}
+	printCounts(out, rows)
+	switch p.Verdict {
+	case Leak:
+		fmt.Fprintln(out, "\nThe closed loop does not hold: connections left their unit. kubectl grid check looks for the reason.")
+	case Unproved:
+		fmt.Fprintln(out, "\nThat the closed loop holds is not proved; no connection was seen to leave its unit.")
+	default:
+		fmt.Fprintln(out, "\nThe closed loop holds: no connection left its unit.")
+	}
+}
+
+// printCounts prints rows with the first and the last column to the left, and counts to the right.
+func printCounts(out io.Writer, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			space := strings.Repeat(" ", widths[i]-len([]rune(cell)))
+			switch {
+			case i == 0:
+				line.WriteString(cell + space)
+			case i == len(row)-1:
+				line.WriteString("   " + cell)
+			default:
+				line.WriteString("   " + space + cell)
+			}
+		}
+		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
+	}
+}
+
+// times is a count as a table has it.
+func times(n int) string {
+	if n == 0 {
+		return "·"
+	}
+	return strconv.Itoa(n)
+}
+
+func quoted(texts []string) string {
+	parts := make([]string, 0, len(texts))
+	for _, text := range texts {
+		parts = append(parts, strconv.Quote(text))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -165,13 +165,13 @@ func (o *proveOptions) runner(ctx context.Context, c cluster) (prove.Runner, err
 		}
 		return &prove.Exec{Command: command, Places: places, Probe: o.probe, Path: o.path}, nil
 	}
-	var any prove.Place
+	var first prove.Place // for nodes that have none
 	for _, place := range places {
-		if any.Pod == "" || place.Pod < any.Pod {
-			any = place
+		if first.Pod == "" || place.Pod < first.Pod {
+			first = place
 		}
 	}
-	if o.image == "" && any.Image == "" {
+	if o.image == "" && first.Image == "" {
 		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one with --image")
 	}
 	pods := &prove.Pods{
@@ -179,7 +179,7 @@ func (o *proveOptions) runner(ctx context.Context, c cluster) (prove.Runner, err
 		ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
 			place, ok := places[node]
 			if !ok {
-				place = any
+				place = first
 			}
 			if o.image != "" {
 				place.Image = o.image

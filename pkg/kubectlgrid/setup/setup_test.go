@@ -81,3 +81,34 @@ func TestValues(t *testing.T) {
 		}
 	}
 }
+
+// TestValuesAreTheCharts: every value that is written is one that the chart has.
+func TestValuesAreTheCharts(t *testing.T) {
+	var chart map[string]any
+	if err := yaml.Unmarshal([]byte(docstest.Page(t, "charts/application-grid/values.yaml")), &chart); err != nil {
+		t.Fatal(err)
+	}
+	var compare func(path string, written, known map[string]any)
+	compare = func(path string, written, known map[string]any) {
+		for key, value := range written {
+			other, ok := known[key]
+			if !ok {
+				t.Errorf("the chart has no value %s%s", path, key)
+			}
+			if deeper, isMap := value.(map[string]any); isMap {
+				below, _ := other.(map[string]any)
+				compare(path+key+".", deeper, below)
+			}
+		}
+	}
+	for _, distribution := range []string{Kubeadm, K3s, RKE2, MicroK8s, ""} {
+		for _, minor := range []int{0, 28} {
+			var written map[string]any
+			kind := Kind{Distribution: distribution, Minor: minor, KubeProxy: "registry.k8s.io/kube-proxy", KubeProxyTag: "v1.28.0"}
+			if err := yaml.UnmarshalStrict([]byte(For(kind, images).Values), &written); err != nil {
+				t.Fatal(err)
+			}
+			compare("", written, chart)
+		}
+	}
+}

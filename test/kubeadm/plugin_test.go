@@ -71,7 +71,7 @@ func (o *operator) checkAfter() {
 		}
 	}
 	// An image that no node has: the reason is the pod's, and nothing is left.
-	if stdout := o.expectPlugin(1, "prove", "echo", "--image=registry.invalid/application-grid-wrapper:none"); !strings.Contains(stdout, "unproved: ErrImagePull: ") &&
+	if stdout := o.expectPlugin(1, "prove", "echo", "--image=registry.invalid/application-grid-wrapper:none", "--timeout=2m"); !strings.Contains(stdout, "unproved: ErrImagePull: ") &&
 		!strings.Contains(stdout, "unproved: ImagePullBackOff: ") {
 		o.Errorf("it prints\n%s", stdout)
 	}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -13,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/application-grid/application-grid/pkg/probe"
 )
@@ -71,7 +74,7 @@ func CommandIn(config *rest.Config) (func(ctx context.Context, in Place, command
 	return func(ctx context.Context, in Place, command []string) ([]byte, error) {
 		request := api.Post().Resource("pods").Namespace(in.Namespace).Name(in.Pod).SubResource("exec").
 			VersionedParams(&corev1.PodExecOptions{Container: in.Container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
-		executor, err := remotecommand.NewWebSocketExecutor(config, "GET", request.URL().String())
+		executor, err := executorFor(config, request.URL())
 		if err != nil {
 			return nil, err
 		}
@@ -81,4 +84,19 @@ func CommandIn(config *rest.Config) (func(ctx context.Context, in Place, command
 		}
 		return out.Bytes(), nil
 	}, nil
+}
+
+// executorFor asks by WebSocket, and as API servers before 1.30 want it if that is refused.
+func executorFor(config *rest.Config, to *url.URL) (remotecommand.Executor, error) {
+	first, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, to.String())
+	if err != nil {
+		return nil, err
+	}
+	second, err := remotecommand.NewSPDYExecutor(config, http.MethodPost, to)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(first, second, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
 }

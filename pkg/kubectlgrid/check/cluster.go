@@ -21,7 +21,7 @@ const (
 type node struct {
 	name, edge               string
 	os, arch, kubelet        string
-	ready, controlPlane      bool
+	ready                    bool
 	distribution, because    string
 	proxyArgs                []string // those of a kube-proxy inside of the node's agent, where the node tells them
 	tellsArgs, proxyDisabled bool
@@ -41,7 +41,6 @@ func nodeOf(n *corev1.Node) node {
 			reduced.ready = condition.Status == corev1.ConditionTrue
 		}
 	}
-	_, reduced.controlPlane = n.Labels["node-role.kubernetes.io/control-plane"]
 	reduced.distribution, reduced.because = distributionOf(n)
 	for _, annotation := range []string{"k3s.io/node-args", "rke2.io/node-args"} {
 		var args []string

@@ -190,7 +190,7 @@ func (r *report) inProcess(n *node, port int32) {
 }
 
 func podNames(pods []*pod) string {
-	var names []string
+	names := make([]string, 0, len(pods))
 	for _, p := range pods {
 		names = append(names, p.namespace+"/"+p.name)
 	}
@@ -291,7 +291,7 @@ func (r *report) checkSkew(c *Cluster) {
 		}
 	}
 	if len(tags) > 1 {
-		var parts []string
+		parts := make([]string, 0, len(tags))
 		for _, tag := range slices.Sorted(maps.Keys(tags)) {
 			parts = append(parts, fmt.Sprintf("%s has %q", strings.Join(tags[tag], ", "), tag))
 		}
@@ -317,7 +317,7 @@ func (r *report) checkProxySkew(c *Cluster, check string) {
 		}
 	}
 	if len(tags) > 1 {
-		var parts []string
+		parts := make([]string, 0, len(tags))
 		for _, tag := range slices.Sorted(maps.Keys(tags)) {
 			parts = append(parts, strings.Join(tags[tag], ", ")+" is "+tag)
 		}
@@ -328,7 +328,7 @@ func (r *report) checkProxySkew(c *Cluster, check string) {
 
 // counted is how often each value is there.
 func counted(values map[string]int) string {
-	var parts []string
+	parts := make([]string, 0, len(values))
 	for _, value := range slices.Sorted(maps.Keys(values)) {
 		parts = append(parts, fmt.Sprintf("%s on %s", value, count(values[value], "node")))
 	}

@@ -102,7 +102,7 @@ const namedNodes = 3
 
 // namesOf names the first nodes, and counts the others.
 func namesOf(nodes []*node) string {
-	var names []string
+	names := make([]string, 0, namedNodes+1)
 	for _, n := range nodes[:min(len(nodes), namedNodes)] {
 		names = append(names, n.name)
 	}

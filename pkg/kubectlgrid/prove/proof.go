@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -122,10 +123,7 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
-	port, err := targetOf(service, "")
-	if err == nil {
-		port, err = targetOf(service, fmt.Sprint(p.Target.Port()))
-	}
+	port, err := targetOf(service, strconv.Itoa(int(p.Target.Port())))
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
 	}
@@ -239,15 +237,16 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// inNames is what names of pods and nodes, and addresses, are made of.
+const inNames = "-.:0123456789abcdefghijklmnopqrstuvwxyz"
+
 // recognise finds out which endpoints gave answers, by what is in them: the name of a pod, its node's name or its address,
 // as a word, if it is that of one endpoint only.
 func recognise(answers map[string]int, endpoints map[string]endpoint) (reached map[string]int, unknown int) {
 	reached = map[string]int{}
 	for text, times := range answers {
 		words := map[string]bool{}
-		for _, word := range strings.FieldsFunc(text, func(r rune) bool {
-			return !(r == '-' || r == '.' || r == ':' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z')
-		}) {
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return !strings.ContainsRune(inNames, r) }) {
 			words[strings.Trim(word, ".:-")] = true
 		}
 		var found []string

@@ -90,6 +90,9 @@ func TestPages(t *testing.T) {
 		o.expectOn(ourProxies, "node0", "node1")
 		s.expect("node1", "node1")
 		unchanged("labelling node1", "cloud0")
+		s.fromPods("cloud0", everybody...)
+		s.fromPods("node0", "node0")
+		s.fromPods("node1", "node1")
 		s.check(closed)
 	})
 
@@ -104,6 +107,7 @@ func TestPages(t *testing.T) {
 		o.shell("kubectl label node node1 --overwrite " + unitLabel + "=east")
 		s.expect("node0", "node0", "node1")
 		s.expect("node1", "node0", "node1")
+		s.fromPods("node1", "node0", "node1")
 		o.shell("kubectl label node node1 --overwrite " + unitLabel + "=west")
 		s.expect("node0", "node0")
 		s.expect("node1", "node1")

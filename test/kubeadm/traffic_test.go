@@ -153,6 +153,24 @@ func (s *sites) look(ctx context.Context, node string) []string {
 	return slices.Sorted(maps.Keys(reached))
 }
 
+// fromPods has every pod with an address of the CNI on the node ask the Service, also the one that may answer itself, and
+// expects these nodes to answer.
+func (s *sites) fromPods(node string, by ...string) {
+	s.Helper()
+	output, err := shared.Node(node).Run(s.Context(), "sh", "-ec",
+		"for pod in /run/netns/cni-*; do for i in $(seq 20); do nsenter --net=$pod curl -sS --max-time 5 "+workload.URL(s.service)+"; done; done")
+	s.must(err)
+	answered := map[string]int{}
+	for line := range strings.Lines(output) {
+		from, _, _ := strings.Cut(strings.TrimPrefix(line, "node="), " ")
+		answered[from]++
+	}
+	s.Logf("pods on %s are answered by %v", node, answered)
+	if got := slices.Sorted(maps.Keys(answered)); !slices.Equal(got, by) {
+		s.Errorf("pods on %s are answered by %v, and not by %v", node, got, by)
+	}
+}
+
 // oneKubeProxy looks all the time whether two kube-proxies run on a node, until the test ends.
 func oneKubeProxy(t *testing.T) {
 	t.Helper()

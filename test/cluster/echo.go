@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 )
@@ -77,7 +78,8 @@ func (e *echo) update(object any) {
 	node, err := e.cluster.Node(pod.Spec.NodeName)
 	finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	// Also an address that is not of the node's range, such as a kubelet's fake one, is nobody's here.
-	if err != nil || finished || pod.Spec.HostNetwork || !mustCIDR(node.PodCIDR).Contains(net.ParseIP(pod.Status.PodIP)) {
+	// Pods of kube-system are programs of the cluster: a test that runs one needs its ports.
+	if err != nil || finished || pod.Spec.HostNetwork || pod.Namespace == metav1.NamespaceSystem || !mustCIDR(node.PodCIDR).Contains(net.ParseIP(pod.Status.PodIP)) {
 		e.remove(key)
 		return
 	}

@@ -158,7 +158,7 @@ func (s *sites) look(ctx context.Context, node string) []string {
 func (s *sites) fromPods(node string, by ...string) {
 	s.Helper()
 	output, err := shared.Node(node).Run(s.Context(), "sh", "-ec",
-		"for pod in /run/netns/cni-*; do for i in $(seq 20); do nsenter --net=$pod curl -sS --max-time 5 "+workload.URL(s.service)+"; done; done")
+		"for pod in /var/run/netns/cni-*; do for i in $(seq 20); do nsenter --net=$pod curl -sS --max-time 5 "+workload.URL(s.service)+"; done; done")
 	s.must(err)
 	answered := map[string]int{}
 	for line := range strings.Lines(output) {

@@ -17,10 +17,10 @@ func bind(fd uintptr, source netip.Addr) (netip.AddrPort, error) {
 	} else {
 		address = &unix.SockaddrInet4{Addr: source.As4()}
 	}
-	if err := unix.Bind(int(fd), address); err != nil { //nolint:gosec // a file descriptor
+	if err := unix.Bind(int(fd), address); err != nil {
 		return netip.AddrPort{}, fmt.Errorf("binding to %s: %w", source, err)
 	}
-	bound, err := unix.Getsockname(int(fd)) //nolint:gosec // a file descriptor
+	bound, err := unix.Getsockname(int(fd))
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("asking for the port: %w", err)
 	}

@@ -140,7 +140,7 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 	server, known := minor(c.version)
 	switch {
 	case !ok:
-		r.add(Unknown, check, about, fmt.Sprintf("its version cannot be told from its image %s", image), "see that it goes with the API server's version, "+c.version)
+		r.add(Unknown, check, about, "its version cannot be told from its image "+image, "see that it goes with the API server's version, "+c.version)
 	case known && proxy > server:
 		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than the API server's %s", tagOf(image), c.version), "give it the API server's version")
 	case proxy < oldestTested:

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -1092,7 +1091,7 @@ images:
 		t.Errorf("got\n%s\n%s", rke2.Kustomization, rke2.Kubeconfig)
 	}
 	plain := install(func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kubeadm-config") })
-	if !strings.Contains(plain.Kubeconfig, "set-this") || !bytes.Contains([]byte(strings.Join(plain.Notes, "\n")), []byte("Set the server in kubeconfig.conf")) {
+	if !strings.Contains(plain.Kubeconfig, "set-this") || !strings.Contains(strings.Join(plain.Notes, "\n"), "Set the server in kubeconfig.conf") {
 		t.Errorf("got\n%s", plain.Kubeconfig)
 	}
 }

@@ -69,8 +69,9 @@ func executable(words []string) string {
 
 // commandLine is the words of a container's command and arguments, also of a script that is one argument of a shell.
 func commandLine(c *corev1.Container) []string {
-	var words []string
-	for _, argument := range slices.Concat(c.Command, c.Args) {
+	arguments := slices.Concat(c.Command, c.Args)
+	words := make([]string, 0, len(arguments))
+	for _, argument := range arguments {
 		words = append(words, strings.Fields(argument)...)
 	}
 	return words
@@ -110,8 +111,9 @@ func tagOf(image string) string {
 // listens matches flags that say where a program listens.
 var listens = regexp.MustCompile(`^--?[a-z-]*(bind|listen|addr|port)[a-z-]*$`)
 
-// takesPort reports whether a pod declares that it listens on a port of the node.
-func takesPort(pod *corev1.PodSpec, port int32) bool {
+// takesPort reports whether a pod declares that it listens on the wrapper's port of the node.
+func takesPort(pod *corev1.PodSpec) bool {
+	const port = defaultPort
 	for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
 		for _, p := range c.Ports {
 			if p.HostPort == port || (pod.HostNetwork && p.ContainerPort == port) {

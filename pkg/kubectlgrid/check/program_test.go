@@ -48,11 +48,11 @@ func TestTakesPort(t *testing.T) {
 		"--master=http://localhost:51006": false, "--address=http://localhost:51006": false, "--port=5100": false, "--bind-address": false, "": false,
 	} {
 		pod := corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Args: strings.Fields(line)}}}
-		if got := takesPort(&pod, defaultPort); got != want {
+		if got := takesPort(&pod); got != want {
 			t.Errorf("%s: got %v", line, got)
 		}
 		pod.HostNetwork = false
-		if takesPort(&pod, defaultPort) {
+		if takesPort(&pod) {
 			t.Errorf("%s: a port of the pod's own network", line)
 		}
 	}

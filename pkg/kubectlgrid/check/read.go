@@ -197,7 +197,7 @@ func (r *reader) pods(ctx context.Context) {
 // pod keeps a pod if it matters.
 func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*proxyConfig) {
 	program, container := programOf(&p.Spec)
-	takes := takesPort(&p.Spec, defaultPort)
+	takes := takesPort(&p.Spec)
 	if program == "" && !takes {
 		return
 	}
@@ -334,7 +334,7 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 func (r *reader) workload(ctx context.Context, w workload, spec *corev1.PodSpec) {
 	var container *corev1.Container
 	w.program, container = programOf(spec)
-	w.takesPort = takesPort(spec, defaultPort)
+	w.takesPort = takesPort(spec)
 	w.placement(spec)
 	if w.program == "" && !w.takesPort && !w.selectsEdge {
 		return

@@ -59,7 +59,7 @@ func (r *report) checkVersions(c *Cluster) {
 	}
 	for version, nodes := range byVersion {
 		kubelet, ok := minor(version)
-		problem := ""
+		var problem string
 		switch {
 		case !ok:
 			problem = "has no meaning here"

@@ -21,7 +21,7 @@ import (
 )
 
 // program is where the wrapper is in its image.
-const program = "/application-grid-wrapper"
+const program = "/usr/local/bin/application-grid-wrapper"
 
 // Place is a wrapper's pod on a node.
 type Place struct {

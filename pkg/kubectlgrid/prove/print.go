@@ -30,7 +30,8 @@ func (p *Proof) Print(out io.Writer) {
 	} else {
 		header = append(header, "own unit", "others")
 	}
-	rows := [][]string{append(header, "nobody", "")}
+	rows := make([][]string, 0, 1+len(p.Rows))
+	rows = append(rows, append(header, "nobody", ""))
 	for _, row := range p.Rows {
 		from := row.Unit
 		if row.Node != "" {

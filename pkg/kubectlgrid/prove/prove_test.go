@@ -347,7 +347,7 @@ func TestExec(t *testing.T) {
 	}
 	plan := prepare(t, OneOfEach, "n0")
 	if got, err := r.Run(t.Context(), "n0", plan); err != nil || got.Answers["echo-n0"] != 1 ||
-		strings.Join(command, " ") != "/application-grid-wrapper probe --answers http://10.96.0.9:80/who --requests=1 --timeout=1s" {
+		strings.Join(command, " ") != "/usr/local/bin/application-grid-wrapper probe --answers http://10.96.0.9:80/who --requests=1 --timeout=1s" {
 		t.Errorf("%q: got %+v, %v", command, got, err)
 	}
 	if _, err := r.Run(t.Context(), "n2", plan); err == nil || !strings.Contains(err.Error(), "no pod of the wrapper is there") {

@@ -57,7 +57,8 @@ func TestAsOnThePage(t *testing.T) {
 // TestKubeconfig: the kubeconfig that is written is the shipped one, with another server.
 func TestKubeconfig(t *testing.T) {
 	shipped := docstest.Page(t, "manifests/k3s/kubeconfig.conf")
-	shipped = shipped[strings.Index(shipped, "apiVersion"):]
+	_, shipped, _ = strings.Cut(shipped, "apiVersion")
+	shipped = "apiVersion" + shipped
 	install := For(Kind{Distribution: RKE2}, images)
 	if want := strings.Replace(shipped, "https://127.0.0.1:6444", "https://127.0.0.1:6443", 1); install.Kubeconfig != want {
 		t.Errorf("got\n%s\nwant\n%s", install.Kubeconfig, want)

@@ -48,7 +48,7 @@ type alertCase struct {
 var alertCases = map[string]alertCase{
 	"WrapperDown": {
 		of:    `up{job="application-grid-wrapper",instance="edge-1"} 0x10`,
-		fires: `{instance="edge-1",job="application-grid-wrapper"}`, after: 6 * time.Minute,
+		fires: `{instance="edge-1", job="application-grid-wrapper"}`, after: 6 * time.Minute,
 		notOf: `up{job="application-grid-wrapper",instance="edge-1"} 1x10`,
 	},
 	"WrapperNotReady": {
@@ -68,7 +68,7 @@ var alertCases = map[string]alertCase{
 	"WrapperSourceDown": {
 		of: `application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 1x20
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x20`,
-		fires: `{instance="edge-1",source="services"}`, after: 11 * time.Minute,
+		fires: `{instance="edge-1", source="services"}`, after: 11 * time.Minute,
 		notOf: `application_grid_wrapper_upstream_up{instance="edge-1",source="nodes"} 0x20
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x20
 			application_grid_wrapper_upstream_up{instance="edge-2",source="services"} 1x20`,
@@ -81,7 +81,7 @@ var alertCases = map[string]alertCase{
 	"WrapperUpstreamSilent": {
 		of: `application_grid_wrapper_upstream_last_contact_seconds{instance="edge-1",source="services"} 1000x5
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 1x5`,
-		fires: `{instance="edge-1",source="services"}`, after: time.Minute,
+		fires: `{instance="edge-1", source="services"}`, after: time.Minute,
 		notOf: `application_grid_wrapper_upstream_last_contact_seconds{instance="edge-1",source="services"} 1000x5
 			application_grid_wrapper_upstream_up{instance="edge-1",source="services"} 0x5
 			application_grid_wrapper_upstream_up{instance="edge-2",source="services"} 1x5`,
@@ -93,18 +93,18 @@ var alertCases = map[string]alertCase{
 	},
 	"WrapperCannotKeepSnapshots": {
 		of:    `application_grid_wrapper_snapshot_writes_total{instance="edge-1",result="error"} 0+1x60`,
-		fires: `{instance="edge-1",result="error"}`, after: time.Hour,
+		fires: `{instance="edge-1", result="error"}`, after: time.Hour,
 		notOf: `application_grid_wrapper_snapshot_writes_total{instance="edge-1",result="ok"} 0+1x60`,
 	},
 	"InvalidTopologyKeys": {
 		of: `application_grid_wrapper_invalid_topology_keys{instance="edge-1",namespace="shop",service="echo"} 1x10
 			application_grid_wrapper_invalid_topology_keys{instance="edge-2",namespace="shop",service="echo"} 1x10`,
-		fires: `{namespace="shop",service="echo"}`, after: 6 * time.Minute,
+		fires: `{namespace="shop", service="echo"}`, after: 6 * time.Minute,
 		notOf: `application_grid_wrapper_invalid_topology_keys{instance="edge-1",namespace="shop",service="echo"} 0x10`,
 	},
 	"WrapperRelists": {
 		of:    `application_grid_wrapper_upstream_lists_total{instance="edge-1",source="services"} 0+1x120`,
-		fires: `{instance="edge-1",source="services"}`, after: 2 * time.Hour,
+		fires: `{instance="edge-1", source="services"}`, after: 2 * time.Hour,
 		notOf: `application_grid_wrapper_upstream_lists_total{instance="edge-1",source="services"} 0+0.1x120`,
 	},
 	"WrapperEventsLate": {
@@ -124,7 +124,7 @@ var alertCases = map[string]alertCase{
 	},
 	"WrapperMemory": {
 		of:    `process_resident_memory_bytes{instance="edge-1",job="application-grid-wrapper"} 1e8x20`,
-		fires: `{instance="edge-1",job="application-grid-wrapper"}`, after: 16 * time.Minute,
+		fires: `{instance="edge-1", job="application-grid-wrapper"}`, after: 16 * time.Minute,
 		notOf: `process_resident_memory_bytes{instance="edge-1",job="application-grid-controller"} 1e8x20
 			process_resident_memory_bytes{instance="edge-1",job="application-grid-wrapper"} 6e7x20`,
 	},
@@ -169,7 +169,7 @@ var alertCases = map[string]alertCase{
 	},
 	"HostsFileOutOfSync": {
 		of:    `statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 0x20`,
-		fires: `{instance="edge-1",job="statefulset-grid-daemon"}`, after: 11 * time.Minute,
+		fires: `{instance="edge-1", job="statefulset-grid-daemon"}`, after: 11 * time.Minute,
 		notOf: `statefulset_grid_daemon_in_sync{instance="edge-1",job="statefulset-grid-daemon"} 1x20`,
 	},
 	"HostsFileNotWritten": {

@@ -35,7 +35,7 @@ func (o *operator) expectPlugin(code int, args ...string) string {
 	return stdout
 }
 
-// checkBefore compares what kubectl grid check --pre prints to install with with what the page shows, and proves that
+// checkBefore compares what kubectl grid check --pre prints to install with, with what the page shows, and proves that
 // the Service is open.
 func (o *operator) checkBefore() {
 	o.Helper()

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
@@ -66,24 +65,10 @@ func (c *explainCommand) flags() *pflag.FlagSet {
 // runExplain returns the exit code.
 func runExplain(args []string, stdout, stderr io.Writer) int {
 	c := &explainCommand{}
-	f := c.flags()
-	err := f.Parse(args)
-	if err == nil {
-		err = c.check(f.Args())
-	}
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, explainIntroduction+f.FlagUsagesWrapped(110))
-		return 0
-	case err != nil:
-		fmt.Fprintf(stderr, "%s explain: %v\nRun %s explain --help for all flags.\n", program, err, program)
-		return flags.ExitUsage
-	}
-	if err := c.run(stdout); err != nil {
-		fmt.Fprintf(stderr, "%s explain: %v\n", program, err)
-		return flags.ExitFailure
-	}
-	return 0
+	return subcommand{
+		name: "explain", introduction: explainIntroduction, flags: c.flags(), check: c.check,
+		run: func() error { return c.run(stdout) },
+	}.main(args, stdout, stderr)
 }
 
 func (c *explainCommand) check(args []string) error {

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/application-grid/application-grid/pkg/conntrack"
-	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/probe"
 )
 
@@ -56,19 +55,13 @@ func (c *probeCommand) flags() *pflag.FlagSet {
 // runProbe returns the exit code.
 func runProbe(args []string, stdout, stderr io.Writer) int {
 	c := &probeCommand{}
-	f := c.flags()
-	err := f.Parse(args)
-	if err == nil {
-		err = c.check(f.Args())
-	}
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, probeIntroduction+f.FlagUsagesWrapped(110))
-		return 0
-	case err != nil:
-		fmt.Fprintf(stderr, "%s probe: %v\nRun %s probe --help for all flags.\n", program, err, program)
-		return flags.ExitUsage
-	}
+	return subcommand{
+		name: "probe", introduction: probeIntroduction, flags: c.flags(), check: c.check,
+		run: func() error { return c.run(stdout) },
+	}.main(args, stdout, stderr)
+}
+
+func (c *probeCommand) run(stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	result := c.ask(ctx)
@@ -81,11 +74,7 @@ func runProbe(args []string, stdout, stderr io.Writer) int {
 	if err == nil && result.Error != "" {
 		err = errors.New(result.Error)
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s probe: %v\n", program, err)
-		return flags.ExitFailure
-	}
-	return 0
+	return err
 }
 
 // check reads the arguments.

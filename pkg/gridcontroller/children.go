@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -155,7 +156,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 			return result{child: live, again: c.clock.Now().Add(cacheLag)}
 		}
 		if live.selectsUnit != d.selectsUnit {
-			m.selectsUnit = &live.selectsUnit
+			m.selectsUnit = ptr.To(live.selectsUnit)
 			return result{again: c.clock.Now()}
 		}
 		if live.tree == nil && live.applied == d.digest && m.same.desired != d.digest {

@@ -27,6 +27,8 @@ const (
 const (
 	// between is the pause between two looks at a pod.
 	between = 500 * time.Millisecond
+	// creating is how long making a pod may take. A pod that is made all the same is ended by its own deadline.
+	creating = 20 * time.Second
 	// cleaning is how long removing a pod may take after everything else is over.
 	cleaning = 20 * time.Second
 	// terminationLog is the file of which the kubelet puts 4 KiB into the pod's status.
@@ -55,8 +57,7 @@ type Pods struct {
 // Run implements Runner. The pod is removed when Run returns, whatever happened.
 func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, error) {
 	pod := r.pod(node, plan)
-	// A create that is interrupted may have been done all the same: then it has no name here, and its deadline ends it.
-	if err := r.API.Create(ctx, pod); err != nil {
+	if err := r.create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) {
 			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names another, --exec needs none", r.Namespace, err)
 		}
@@ -89,6 +90,14 @@ func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 			why = err.Error()
 		}
 	}
+}
+
+// create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same, and
+// then nobody would know the name of the pod.
+func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), creating)
+	defer cancel()
+	return r.API.Create(ctx, pod)
 }
 
 // remove removes a pod, also after ctx has ended.

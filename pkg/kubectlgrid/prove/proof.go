@@ -97,6 +97,8 @@ func (p *Plan) Ask(ctx context.Context, runner Runner, limits Limits) []Answer {
 			case places <- struct{}{}:
 				defer func() { <-places }()
 			case <-ctx.Done():
+			}
+			if ctx.Err() != nil {
 				answers[i].err = errors.New("it was interrupted")
 				return
 			}

@@ -334,6 +334,31 @@ func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
 	}
 }
 
+// TestInterruptWhileAPodIsMade: a request to make a pod that is interrupted may have been carried out all the same, and
+// then nobody would know the pod's name.
+func TestInterruptWhileAPodIsMade(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	api, made := kubelet(t, nil, nil)
+	api = interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{Create: func(request context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		pod := o.DeepCopyObject().(*corev1.Pod)
+		err := c.Create(request, pod, opts...)
+		cancel()
+		if request.Err() != nil { // whoever asked did not wait for the answer
+			return request.Err()
+		}
+		o.SetName(pod.Name)
+		return err
+	}})
+	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute}
+	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0")); err == nil || err.Error() != "it was interrupted" {
+		t.Errorf("got %v", err)
+	}
+	left := &corev1.PodList{}
+	if err := api.List(t.Context(), left); err != nil || len(*made) != 1 || len(left.Items) != 0 {
+		t.Errorf("%d were made, left are %v, %v", len(*made), left.Items, err)
+	}
+}
+
 // TestExec: what the probe prints counts, also where the command fails after it.
 func TestExec(t *testing.T) {
 	var command []string

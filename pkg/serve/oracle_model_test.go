@@ -1,0 +1,277 @@
+package serve_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+)
+
+// viewer is the node whose view is compared.
+const viewer = "node-0"
+
+var kubernetesName = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
+
+// model is the cluster as it is now, in plain Go values, and the rule of docs/design.md applied to them, written as it
+// reads. It shares no code with what it judges, and does not care what anything costs.
+type model struct {
+	nodes   map[string]*corev1.Node
+	objects map[*history.Resource]map[types.NamespacedName]history.Typed
+	// dead are the nodes that the health service calls dead.
+	dead map[string]struct{}
+}
+
+func newModel() *model {
+	m := &model{nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{}}
+	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Endpoints} {
+		m.objects[resource] = map[types.NamespacedName]history.Typed{}
+	}
+	return m
+}
+
+// selector is what a client asks for of a resource.
+type selector struct {
+	namespace string
+	labels    labels.Selector
+	fields    fields.Selector
+}
+
+// expected is what a client with this selector must hold, with resourceVersions left out.
+func (m *model) expected(resource *history.Resource, selected selector) map[types.NamespacedName]runtime.Object {
+	view := map[types.NamespacedName]runtime.Object{}
+	add := func(o runtime.Object, values fields.Set) {
+		o = o.DeepCopyObject()
+		accessor, err := meta.Accessor(o)
+		if err != nil {
+			panic(err)
+		}
+		values["metadata.name"], values["metadata.namespace"] = accessor.GetName(), accessor.GetNamespace()
+		elsewhere := selected.namespace != "" && selected.namespace != accessor.GetNamespace()
+		if elsewhere || !selected.labels.Matches(labels.Set(accessor.GetLabels())) || !selected.fields.Matches(values) {
+			return
+		}
+		accessor.SetManagedFields(nil)
+		strip(o)
+		view[types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()}] = o
+	}
+	switch resource {
+	case history.Nodes:
+		if n := m.nodes[viewer]; n != nil {
+			add(n, fields.Set{"spec.unschedulable": strconv.FormatBool(n.Spec.Unschedulable)})
+		}
+	case history.Services:
+		for _, o := range m.objects[resource] {
+			svc := o.(*corev1.Service)
+			add(svc, fields.Set{"spec.clusterIP": svc.Spec.ClusterIP, "spec.type": string(svc.Spec.Type)})
+		}
+	case history.EndpointSlices:
+		for _, o := range m.objects[resource] {
+			add(m.prunedSlice(o.(*discoveryv1.EndpointSlice).DeepCopy()), fields.Set{})
+		}
+	case history.Endpoints:
+		for _, o := range m.objects[resource] {
+			add(m.prunedEndpoints(o.(*corev1.Endpoints).DeepCopy()), fields.Set{})
+		}
+	}
+	return view
+}
+
+// naiveEndpoint is an endpoint as the rule sees it.
+type naiveEndpoint struct {
+	node  *string
+	ready bool
+}
+
+// alive reports whether an endpoint of the Service is not hidden as one on a dead node.
+func (m *model) alive(service types.NamespacedName, e naiveEndpoint) bool {
+	if service == kubernetesName || e.node == nil || *e.node == viewer {
+		return true
+	}
+	_, dead := m.dead[*e.node]
+	return !dead
+}
+
+// governs is the rule: which endpoints of the Service the viewer sees, of all that it has. governed is false where
+// everything passes untouched.
+func (m *model) governs(service types.NamespacedName, all []naiveEndpoint) (governed bool, keep func(naiveEndpoint) bool) {
+	nothing := func(naiveEndpoint) bool { return false }
+	o := m.objects[history.Services][service]
+	if o == nil {
+		return true, nothing
+	}
+	var keys []string
+	annotations := o.(*corev1.Service).Annotations
+	annotation, ok := annotations["topologyKeys"]
+	openYurt, theirs := annotations["openyurt.io/topologyKeys"]
+	switch {
+	case ok:
+		if err := json.Unmarshal([]byte(annotation), &keys); err != nil || keys == nil {
+			return true, nothing
+		}
+	case !theirs || openYurt == "":
+		return false, nil
+	case openYurt == "kubernetes.io/hostname":
+		keys = []string{"kubernetes.io/hostname"}
+	case openYurt == "kubernetes.io/zone":
+		keys = []string{"topology.kubernetes.io/zone"}
+	case openYurt == "openyurt.io/nodepool":
+		keys = []string{"apps.openyurt.io/nodepool"}
+	default:
+		return true, nothing
+	}
+	if i := slices.Index(keys, "*"); i >= 0 && i != len(keys)-1 {
+		return true, nothing
+	}
+	if len(keys) == 0 {
+		return false, nil
+	}
+	matcher := func(key string) func(naiveEndpoint) bool {
+		return func(e naiveEndpoint) bool {
+			if key == "*" {
+				return true
+			}
+			here, there := m.nodes[viewer], (*corev1.Node)(nil)
+			if e.node != nil {
+				there = m.nodes[*e.node]
+			}
+			if here == nil || there == nil {
+				return false
+			}
+			a, ok1 := here.Labels[key]
+			b, ok2 := there.Labels[key]
+			return ok1 && ok2 && a == b
+		}
+	}
+	if len(keys) == 1 {
+		return true, matcher(keys[0])
+	}
+	for _, key := range keys {
+		for _, e := range all {
+			if e.ready && m.alive(service, e) && matcher(key)(e) {
+				return true, matcher(key)
+			}
+		}
+	}
+	if keys[len(keys)-1] == "*" {
+		return true, matcher("*")
+	}
+	return true, nothing
+}
+
+func sliceEndpoint(e discoveryv1.Endpoint) naiveEndpoint {
+	return naiveEndpoint{node: e.NodeName, ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
+}
+
+// local is the local endpoint that the annotations name, on the object itself or on the Endpoints default/kubernetes.
+func (m *model) local(own map[string]string) (ip, port string, ok bool) {
+	annotations := []map[string]string{own}
+	if o := m.objects[history.Endpoints][kubernetesName]; o != nil {
+		annotations = append(annotations, o.(*corev1.Endpoints).Annotations)
+	}
+	for _, a := range annotations {
+		if ip := a["superedge.io/local-endpoint"]; ip != "" && ip != "not an address" {
+			return ip, a["superedge.io/local-port"], true
+		}
+	}
+	return "", "", false
+}
+
+// prunedSlice is what the viewer sees of a slice, which it changes.
+func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	if service == kubernetesName {
+		if ip, port, ok := m.local(s.Annotations); ok {
+			number, _ := strconv.Atoi(port)
+			s.AddressType = discoveryv1.AddressTypeIPv4
+			if strings.Contains(ip, ":") {
+				s.AddressType = discoveryv1.AddressTypeIPv6
+			}
+			s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}}
+			s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(number))}}
+			return s
+		}
+	}
+	if service.Name == "" {
+		return s
+	}
+	var all []naiveEndpoint
+	for _, o := range m.objects[history.EndpointSlices] {
+		other := o.(*discoveryv1.EndpointSlice)
+		if other.Namespace != service.Namespace || other.Labels[discoveryv1.LabelServiceName] != service.Name {
+			continue
+		}
+		for _, e := range other.Endpoints {
+			all = append(all, sliceEndpoint(e))
+		}
+	}
+	governed, keep := m.governs(service, all)
+	kept := []discoveryv1.Endpoint(nil)
+	for _, e := range s.Endpoints {
+		if !m.alive(service, sliceEndpoint(e)) {
+			continue
+		}
+		if governed {
+			if !keep(sliceEndpoint(e)) {
+				continue
+			}
+			e.Hints = nil
+		}
+		kept = append(kept, e)
+	}
+	s.Endpoints = kept
+	return s
+}
+
+// prunedEndpoints is what the viewer sees of Endpoints, which it changes.
+func (m *model) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
+	name := types.NamespacedName{Namespace: e.Namespace, Name: e.Name}
+	if name == kubernetesName {
+		if ip, port, ok := m.local(e.Annotations); ok {
+			number, _ := strconv.Atoi(port)
+			e.Subsets = []corev1.EndpointSubset{{
+				Addresses: []corev1.EndpointAddress{{IP: ip}},
+				Ports:     []corev1.EndpointPort{{Name: "https", Port: int32(number), Protocol: corev1.ProtocolTCP}},
+			}}
+			return e
+		}
+	}
+	var all []naiveEndpoint
+	for _, s := range e.Subsets {
+		for _, a := range s.Addresses {
+			all = append(all, naiveEndpoint{a.NodeName, true})
+		}
+		for _, a := range s.NotReadyAddresses {
+			all = append(all, naiveEndpoint{a.NodeName, false})
+		}
+	}
+	governed, keep := m.governs(name, all)
+	var subsets []corev1.EndpointSubset
+	for _, s := range e.Subsets {
+		filter := func(addresses []corev1.EndpointAddress, ready bool) (kept []corev1.EndpointAddress) {
+			for _, a := range addresses {
+				endpoint := naiveEndpoint{a.NodeName, ready}
+				if m.alive(name, endpoint) && (!governed || keep(endpoint)) {
+					kept = append(kept, a)
+				}
+			}
+			return kept
+		}
+		s.Addresses, s.NotReadyAddresses = filter(s.Addresses, true), filter(s.NotReadyAddresses, false)
+		if len(s.Addresses)+len(s.NotReadyAddresses) > 0 {
+			subsets = append(subsets, s)
+		}
+	}
+	e.Subsets = subsets
+	return e
+}

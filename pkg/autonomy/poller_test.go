@@ -17,11 +17,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 )
+
+// soon is what tests wait with for another goroutine.
+var soon = await.Patience{Within: patience, Between: time.Millisecond}
 
 const (
 	patience = 20 * time.Second
@@ -166,19 +170,9 @@ func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixtur
 	return f
 }
 
-func (f *fixture) eventually(condition func() string) {
+func (f *fixture) eventually(complain func() string) {
 	f.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		said := condition()
-		if said == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			f.t.Fatal(said)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	soon.UntilQuiet(f.t, complain)
 }
 
 // expect waits until this many polls are done, and for the nodes that are then dead.
@@ -586,14 +580,14 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		f.server.CloseClientConnections()
 		f.server.Close()
 	}
-	deadline := time.Now().Add(patience)
-	for runtime.NumGoroutine() > before+3 {
-		if time.Now().After(deadline) {
-			stacks := make([]byte, 1<<16)
-			t.Fatalf("%d goroutines before, %d after:\n%s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
+	soon.UntilQuiet(t, func() string {
+		after := runtime.NumGoroutine()
+		if after <= before+3 {
+			return ""
 		}
-		time.Sleep(time.Millisecond)
-	}
+		stacks := make([]byte, 1<<16)
+		return fmt.Sprintf("%d goroutines before, %d after:\n%s", before, after, stacks[:runtime.Stack(stacks, true)])
+	})
 }
 
 func TestOptions(t *testing.T) {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/await"
 )
 
 // api is an API server of few words: it lists, and a watch on it tells that something has changed by ending.
@@ -211,15 +212,7 @@ func startDaemon(t *testing.T, url, path string) *Daemon {
 
 func eventually(t *testing.T, what string, ask func() error) {
 	t.Helper()
-	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		err := ask()
-		if err == nil {
-			return
-		}
-		if time.Since(begin) > 20*time.Second {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+	await.Patience{Within: 20 * time.Second, Between: 5 * time.Millisecond}.Until(t, what, ask)
 }
 
 func fileIs(path, want string) func() error {

@@ -48,7 +48,7 @@ func TestDeadNeighbours(t *testing.T) {
 	w := start(t, api, func(c *Config) { c.Autonomy = options })
 	shows := func(nodes string) {
 		t.Helper()
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/" + open.Name)
 			for _, node := range []string{"node0", "node1"} {
 				if code != http.StatusOK || strings.Contains(body, `"nodeName":"`+node+`"`) != strings.Contains(nodes, node) {
@@ -85,7 +85,7 @@ func TestDeadNeighbours(t *testing.T) {
 	}
 	said := func() int { return strings.Count(logged.String(), options.Address) }
 	polls, late, lines := counted("status"), counted("timeout"), said()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if n := counted("status"); n < polls+3 {
 			return fmt.Sprintf("%d polls, then %d", polls, n)
 		}
@@ -99,7 +99,7 @@ func TestDeadNeighbours(t *testing.T) {
 
 func expectMetric(t *testing.T, w *wrapper, line string) {
 	t.Helper()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if _, body := w.get("/metrics"); !strings.Contains(body, line) {
 			return "the metrics do not say " + line
 		}

@@ -139,7 +139,7 @@ func TestWatchesAreBounded(t *testing.T) {
 		t.Error("what is refused is not counted")
 	}
 	cancel()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		response := w.open(t.Context(), http.MethodGet, "/api/v1/services?watch=true&timeoutSeconds=1", "")
 		_ = response.Body.Close()
 		if response.StatusCode != http.StatusOK {
@@ -178,7 +178,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if taken := w.proxy.connections.Stats().Taken; taken > 0 {
 			return fmt.Sprintf("%d connections are open", taken)
 		}

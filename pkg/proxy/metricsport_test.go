@@ -60,7 +60,7 @@ func TestMetricsAddress(t *testing.T) {
 		}
 	}()
 
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if log := said.String(); !strings.Contains(log, "Cannot serve metrics on their own address") {
 			return "the log does not say that the port is taken: " + log
 		}
@@ -70,7 +70,7 @@ func TestMetricsAddress(t *testing.T) {
 		t.Errorf("the wrapper itself: %d, %v", code, err)
 	}
 	taken.Close()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		code, body, err := status(t.Context(), address, "/metrics")
 		if err != nil || code != http.StatusOK || !strings.Contains(body, "application_grid_wrapper_nodes") {
 			return fmt.Sprintf("no metrics on the port that is free now: %d, %v", code, err)

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
@@ -60,7 +61,7 @@ func stateOf(t *testing.T) string {
 	dir := filepath.Join(t.TempDir(), "state")
 	w := start(t, smallCluster(), keepingState(dir))
 	w.expectReady()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		return missing(w, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`, "application_grid_wrapper_snapshot_size_bytes")
 	})
 	w.end()
@@ -210,12 +211,12 @@ func TestServesTheSnapshotOnEvidence(t *testing.T) {
 					t.Errorf("served before the upstream had its chance: %d %s", code, body)
 				}
 			}
-			eventually(t, w.servesSnapshot)
+			soon.UntilQuiet(t, w.servesSnapshot)
 			if took := time.Since(began); took < test.soonest {
 				t.Errorf("served after %s, and the evidence takes %s", took, test.soonest)
 			}
 			w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
-			eventually(t, func() string {
+			soon.UntilQuiet(t, func() string {
 				if said := w.said.String(); !strings.Contains(said, "Serving a snapshot") || !strings.Contains(said, test.reason) {
 					return fmt.Sprintf("the log does not say that a snapshot is served because %q: %s", test.reason, said)
 				}
@@ -258,7 +259,7 @@ func TestWhatIsNoEvidence(t *testing.T) {
 	}
 	for name, w := range wrappers {
 		// A source that was refused for so long asks again after 15 to 30 s.
-		within(t, time.Minute, func() string {
+		await.Patience{Within: time.Minute, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
 			code, body := w.get("/readyz")
 			if code != http.StatusOK {
 				return name + ": " + body
@@ -304,7 +305,7 @@ func TestAnUpstreamThatIsSlow(t *testing.T) {
 			api.Delete(service("s", ""))
 			api.Put(service("t", ""))
 			w := start(t, slow(api), keepingState(dir))
-			eventually(t, func() string {
+			soon.UntilQuiet(t, func() string {
 				code, body := w.get(services)
 				if code == http.StatusServiceUnavailable {
 					return body
@@ -361,7 +362,7 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	if code, body := w.get(services); code != http.StatusServiceUnavailable {
 		t.Errorf("served before the upstream had its chance: %d %s", code, body)
 	}
-	eventually(t, w.servesSnapshot)
+	soon.UntilQuiet(t, w.servesSnapshot)
 	// On a quiet machine this is within 0.1 s of silencePatience; the fault suite holds the real program to a bound.
 	if took := time.Since(began); took < silencePatience || took > silencePatience+10*time.Second {
 		t.Errorf("served after %s", took)
@@ -390,7 +391,7 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	if err := json.NewDecoder(watch.Body).Decode(&event); err != nil || event.Type != "ADDED" || event.Object.Name != "young" {
 		t.Errorf("got %+v, %v", event, err)
 	}
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if _, body := w.get("/readyz"); strings.Contains(body, "snapshot") {
 			return body
 		}
@@ -444,7 +445,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 	first.end()
 
 	second := startBefore(t, refusing(t), keepingState(dir))
-	eventually(t, second.servesSnapshot)
+	soon.UntilQuiet(t, second.servesSnapshot)
 	if got := revisions(second); got != want {
 		t.Errorf("of the snapshot: got %s, want %s", got, want)
 	}
@@ -456,7 +457,7 @@ func TestRevisionsOverARestart(t *testing.T) {
 		t.Errorf("of the upstream's state: got %s, want %s", got, want)
 	}
 	api.Put(service("s", `["zone","*"]`))
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		got := revisions(third)
 		if got == want {
 			return "the change is not served"
@@ -479,7 +480,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	api := smallCluster()
 	first := start(t, api, keepingState(dir))
 	first.expectReady()
-	eventually(t, func() string { return missing(first, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`) })
+	soon.UntilQuiet(t, func() string { return missing(first, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`) })
 	// The process is killed before it writes what comes next.
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
@@ -487,7 +488,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	old := first.list(services).ResourceVersion
 	api.Put(service("young", ""))
 	var newer string
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		list := first.list(services)
 		newer = list.ResourceVersion
 		if len(list.Items) != 2 {
@@ -499,7 +500,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 
 	gone := &link{api: api, there: make(chan struct{})}
 	w := start(t, gone, keepingState(copied))
-	eventually(t, w.servesSnapshot)
+	soon.UntilQuiet(t, w.servesSnapshot)
 	one := "/api/v1/namespaces/default/services/s"
 	for _, query := range []string{
 		services + "?resourceVersion=%s", services + "?resourceVersion=%s&resourceVersionMatch=NotOlderThan", services + "?resourceVersion=%s&resourceVersionMatch=Exact",
@@ -525,7 +526,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 
 	close(gone.there)
 	w.expectReady()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		code, body := w.get(services + "?resourceVersion=" + newer)
 		if code != http.StatusOK || !strings.Contains(body, `"name":"young"`) {
 			return fmt.Sprintf("with the upstream's state: %d %s", code, body)
@@ -560,7 +561,7 @@ func TestRefusedOnAMachineThatHasJustBooted(t *testing.T) {
 	api := smallCluster()
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
 	w := start(t, api, keepingState(stateOf(t)))
-	eventually(t, w.servesSnapshot)
+	soon.UntilQuiet(t, w.servesSnapshot)
 	w.expectReadyz(http.StatusServiceUnavailable, "[+] snapshot: stale", "services: the upstream refuses the wrapper, renew ")
 	api.Behave(upstreamtest.Behaviour{})
 	w.expectReady()
@@ -651,7 +652,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	first := start(t, smallCluster(), keepingState(dir))
 	first.expectReady()
 	const written = `application_grid_wrapper_snapshot_writes_total{result="ok"}`
-	eventually(t, func() string { return missing(first, written+" 1") })
+	soon.UntilQuiet(t, func() string { return missing(first, written+" 1") })
 	kept, err := os.ReadFile(filepath.Join(dir, "snapshot-node0"))
 	if err != nil {
 		t.Fatal(err)
@@ -671,7 +672,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 		t.Errorf("the log says %s", said)
 	}
 	third := startBefore(t, refusing(t), keepingState(dir))
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if third.proxy.upstream.Reachable() {
 			return "an upstream that refuses connections is taken to be there"
 		}
@@ -690,7 +691,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 
 	// When it has ended, another one may have it.
 	fourth := startBefore(t, refusing(t), keepingState(dir))
-	eventually(t, fourth.servesSnapshot)
+	soon.UntilQuiet(t, fourth.servesSnapshot)
 }
 
 // TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or nobody's.
@@ -725,7 +726,7 @@ func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 			}
 			api.ServeHTTP(w, r)
 		}), keepingState(copied))
-		eventually(t, w.servesSnapshot)
+		soon.UntilQuiet(t, w.servesSnapshot)
 		if asked {
 			if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, "10.0.0.1") {
 				t.Errorf("of the snapshot: %d %s", code, body)
@@ -736,14 +737,14 @@ func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 		if !asked {
 			w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
 		}
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			if _, body := w.get("/readyz"); strings.Contains(body, "snapshot") {
 				return body
 			}
 			return ""
 		})
 		// Whoever asks now gets what there is now.
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			code, body := w.get(endpoints)
 			if code == http.StatusOK && !strings.Contains(body, "10.0.0.9") && !asked {
 				t.Fatalf("those of the snapshot are given for current ones: %s", body)
@@ -778,7 +779,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 		t.Errorf("with a watch under way: %d %s", code, body)
 	}
 	cancel()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		w.proxy.demand.mu.Lock()
 		defer w.proxy.demand.mu.Unlock()
 		if w.proxy.demand.askers > 0 || w.proxy.demand.idle == nil {
@@ -833,7 +834,7 @@ func TestCallsFailSoonWhileTheUpstreamIsAway(t *testing.T) {
 		}
 	}()
 	w := startBefore(t, "http://"+listener.Addr().String(), nil)
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if w.proxy.upstream.Reachable() {
 			return "an upstream that breaks every connection is taken to be there"
 		}

@@ -28,10 +28,14 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/tlstest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
+
+// soon is what tests wait with for another goroutine.
+var soon = await.Patience{Within: patience, Between: 5 * time.Millisecond}
 
 const patience = 20 * time.Second
 
@@ -183,7 +187,7 @@ func (w *wrapper) expectReady() {
 // expectReadyz waits for an answer of /readyz with this code and all the parts.
 func (w *wrapper) expectReadyz(code int, parts ...string) {
 	w.t.Helper()
-	eventually(w.t, func() string {
+	soon.UntilQuiet(w.t, func() string {
 		got, body := w.get("/readyz")
 		if got != code {
 			return fmt.Sprintf("/readyz: %d %s", got, body)
@@ -195,27 +199,6 @@ func (w *wrapper) expectReadyz(code int, parts ...string) {
 		}
 		return ""
 	})
-}
-
-func eventually(t *testing.T, condition func() string) {
-	t.Helper()
-	within(t, patience, condition)
-}
-
-// within is eventually with another patience.
-func within(t *testing.T, patience time.Duration, condition func() string) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		said := condition()
-		if said == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(said)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 // smallCluster has two nodes in two zones and a Service governed by the zone, with an endpoint on each.
@@ -338,11 +321,11 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		api.Put(service("broken", `zone`))
 		w := start(t, api, nil)
 		w.expectReadyz(http.StatusOK, "service default/broken: all endpoints hidden: annotation topologyKeys does not parse: not a JSON array")
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			return missing(w, `application_grid_wrapper_invalid_topology_keys{namespace="default",service="broken"} 1`)
 		})
 		api.Put(service("broken", `["zone"]`))
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			if _, body := w.get("/readyz"); strings.Contains(body, "broken") {
 				return body
 			}
@@ -397,7 +380,7 @@ func TestMetrics(t *testing.T) {
 	w.do("BREW", "/apis/example.com/v1/anything", "")
 	api.Put(service("t", `["zone"]`))
 	const prefix = "application_grid_wrapper_"
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		return missing(w,
 			prefix+`requests_total{code="200",resource="services",verb="list"} 1`,
 			prefix+`requests_total{code="404",resource="services",verb="get"} 1`,
@@ -421,7 +404,7 @@ func TestMetrics(t *testing.T) {
 		)
 	})
 	cancel()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		return missing(w, prefix+`watchers{resource="services"} 0`, prefix+`requests_total{code="200",resource="services",verb="watch"} 1`)
 	})
 	if _, body := w.get("/metrics"); strings.Contains(body, "example") || strings.Contains(body, "BREW") {

@@ -89,7 +89,7 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 		}
 	}
 	ca.IssueFiles(t, dir, "serving")
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		serial, _, err := tlsGet(w, ca, clientCert, clientKey)
 		if err != nil || serial == first {
 			return fmt.Sprintf("the new certificate is not served: %v", err)
@@ -100,7 +100,7 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 	next := tlstest.NewAuthority(t)
 	next.File(t, filepath.Dir(caFile))
 	nextCert, nextKey := next.IssueFiles(t, dir, "next")
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if _, _, err := tlsGet(w, ca, nextCert, nextKey); err != nil {
 			return err.Error()
 		}

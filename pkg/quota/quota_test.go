@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"k8s.io/klog/v2"
 )
 
@@ -187,11 +188,12 @@ func TestListenerBoundsConnections(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	for deadline := time.Now().Add(10 * time.Second); listener.Quota.Stats().Taken > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v", listener.Quota.Stats())
+	await.Patience{Within: 10 * time.Second, Between: time.Millisecond}.Until(t, "all places are free again", func() error {
+		if stats := listener.Quota.Stats(); stats.Taken > 0 {
+			return fmt.Errorf("%+v", stats)
 		}
-	}
+		return nil
+	})
 	conn, ok := dial()
 	_ = conn.Close()
 	if !ok {

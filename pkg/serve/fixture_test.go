@@ -24,12 +24,16 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
+
+// soon is what tests wait with for another goroutine.
+var soon = await.Patience{Within: patience, Between: 5 * time.Millisecond}
 
 const (
 	// patience is how long a test waits for what must happen.
@@ -387,19 +391,3 @@ func revisionOf(t *testing.T, o runtime.Object) uint64 {
 }
 
 func isProtobuf(body []byte) bool { return bytes.HasPrefix(body, []byte("k8s\x00")) }
-
-// eventually polls until condition is "" or patience is over; then what it last said is the failure.
-func eventually(t *testing.T, condition func() string) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		said := condition()
-		if said == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(said)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}

@@ -73,8 +73,8 @@ func testInformers(t *testing.T, contentType string, streaming bool) {
 		}
 	}
 	c.apply(node("node2", "a"))
-	eventually(t, func() string { return differs(c, history.Services, services) })
-	eventually(t, func() string { return differs(c, history.EndpointSlices, slices) })
+	soon.UntilQuiet(t, func() string { return differs(c, history.Services, services) })
+	soon.UntilQuiet(t, func() string { return differs(c, history.EndpointSlices, slices) })
 
 	if streaming && (lists.Load() > 0 || streamingLists.Load() < 2) {
 		t.Errorf("streaming lists are wanted, got %d and %d ordinary ones", streamingLists.Load(), lists.Load())
@@ -109,7 +109,7 @@ func startInformer(t *testing.T, url, contentType string, example history.Typed,
 		cancel()
 		<-done
 	})
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if !informer.HasSynced() {
 			return "the informer of " + resource + " does not sync"
 		}

@@ -141,7 +141,7 @@ func TestListsAreBounded(t *testing.T) {
 	}
 	cancel()
 	readers.Wait()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if taken := memory.Stats().Taken; taken != 0 {
 			return fmt.Sprintf("%d bytes are taken when nobody reads any more", taken)
 		}

@@ -135,7 +135,7 @@ func TestMetadataInformer(t *testing.T) {
 			changed.Annotations = map[string]string{"changed": "yes"}
 			c.apply(changed)
 			c.apply(slice("more", "node0"))
-			eventually(t, func() string {
+			soon.UntilQuiet(t, func() string {
 				o, err := informer.Lister().ByNamespace("default").Get("shop")
 				if err != nil {
 					return err.Error()
@@ -151,7 +151,7 @@ func TestMetadataInformer(t *testing.T) {
 				return ""
 			})
 			c.remove(slice("shop"))
-			eventually(t, func() string {
+			soon.UntilQuiet(t, func() string {
 				if _, err := informer.Lister().ByNamespace("default").Get("shop"); err == nil {
 					return "the deletion did not arrive"
 				}

@@ -289,7 +289,7 @@ func TestBookmarksMoveWithOtherResources(t *testing.T) {
 			silent := c.watch(slicesPath, "timeoutSeconds=1", accept)
 			c.apply(service("t"))
 			want := c.store.History.Revision()
-			eventually(t, func() string {
+			soon.UntilQuiet(t, func() string {
 				e := w.next()
 				bookmark, ok := e.Object.(*discoveryv1.EndpointSlice)
 				if e.Type != watch.Bookmark || !ok {
@@ -498,7 +498,7 @@ func TestNoGoroutineOutlivesItsWatch(t *testing.T) {
 		// Events go on meanwhile; some watchers learn of their client's end by the write that fails.
 		c.apply(labelled(service("s"), map[string]string{"n": strconv.Itoa(i)}))
 	}
-	eventually(t, settled(before+5))
+	soon.UntilQuiet(t, settled(before+5))
 }
 
 // TestStopEndsWatchesCleanly: clients see the end of the stream, not a broken connection, and resume elsewhere.

@@ -145,7 +145,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	clock.step(addressInterval)
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
 	api.Forget()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if f.state("nodes").Err == nil {
 			return "the source of the nodes has not failed yet"
 		}
@@ -155,7 +155,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 		t.Errorf("while the link is down: listed %v, %v", listed, err)
 	}
 	api.Behave(upstreamtest.Behaviour{})
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if err := f.state("nodes").Err; err != nil {
 			return err.Error()
 		}
@@ -202,7 +202,7 @@ func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *foll
 		cancel()
 		<-done
 	})
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if _, err := f.store.History.Readable(history.EndpointSlices); err != nil {
 			return err.Error()
 		}

@@ -29,12 +29,16 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/tlstest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
+
+// soon is what tests wait with for another goroutine.
+var soon = await.Patience{Within: patience, Between: 5 * time.Millisecond}
 
 // patience is how long a test waits for what must happen. Reflectors back off for up to some seconds.
 const patience = 20 * time.Second
@@ -143,7 +147,7 @@ func (f *follower) names(r *history.Resource) string {
 
 func (f *follower) expect(r *history.Resource, want string) {
 	f.t.Helper()
-	eventually(f.t, func() string {
+	soon.UntilQuiet(f.t, func() string {
 		if got := f.names(r); got != want {
 			return fmt.Sprintf("%s: got %q, want %q; %+v", r.Resource, got, want, f.upstream.States())
 		}
@@ -156,7 +160,7 @@ func (f *follower) expectSynced() {
 	f.expect(history.Services, "a,b,c")
 	f.expect(history.EndpointSlices, "a-1")
 	f.expect(history.Nodes, "node0")
-	eventually(f.t, func() string {
+	soon.UntilQuiet(f.t, func() string {
 		if n := f.store.NodeCount(); n != 2 {
 			return fmt.Sprintf("%d nodes are known", n)
 		}
@@ -194,27 +198,6 @@ func (f *follower) events(r *history.Resource, after uint64) string {
 	return strings.Join(all, ", ")
 }
 
-func eventually(t *testing.T, condition func() string) {
-	t.Helper()
-	within(t, patience, condition)
-}
-
-// within is eventually with another patience.
-func within(t *testing.T, patience time.Duration, condition func() string) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		said := condition()
-		if said == "" {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(said)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // TestSyncsThrough lists upstreams that answer otherwise than a kube-apiserver. Through each the wrapper becomes
 // ready and follows changes.
 func TestSyncsThrough(t *testing.T) {
@@ -238,7 +221,7 @@ func TestSyncsThrough(t *testing.T) {
 			f.api.Delete(service("b"))
 			f.expect(history.Services, "a,c,d")
 			f.api.Put(node("node2", "c"))
-			eventually(t, func() string {
+			soon.UntilQuiet(t, func() string {
 				if n := f.store.NodeCount(); n != 3 {
 					return fmt.Sprintf("%d nodes are known", n)
 				}
@@ -350,7 +333,7 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	f.api.Forget()
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.expect(history.Services, "a,b,d")
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if now := f.state("services").Lists; now <= lists {
 			return "no relist"
 		}
@@ -359,7 +342,7 @@ func TestExpiredWatchRelistsAndOnlyDifferencesAreEvents(t *testing.T) {
 	if got, want := f.events(history.Services, before), "ADDED d, DELETED c, MODIFIED b"; got != want {
 		t.Errorf("got events %q, want %q", got, want)
 	}
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("endpointslices"); s.Err != nil || s.Lists < 2 {
 			return fmt.Sprintf("%+v", s)
 		}
@@ -383,7 +366,7 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 	}
 	api := smallCluster()
 	f := start(t, api, &rest.Config{Host: "http://" + address})
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("services"); s.Synced || s.Err == nil || !strings.Contains(s.Err.Error(), "refused") {
 			return fmt.Sprintf("the state does not tell the reason: %+v", s)
 		}
@@ -395,7 +378,7 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 	f.expectSynced()
 	before := f.store.History.Revision()
 	stop()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("services"); s.Err == nil || !s.Synced {
 			return fmt.Sprintf("%+v", s)
 		}
@@ -408,7 +391,7 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 	if got := f.events(history.Services, before); got != "ADDED d" {
 		t.Errorf("got events %q", got)
 	}
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("services"); s.Err != nil {
 			return fmt.Sprintf("the state still tells an error: %v", s.Err)
 		}
@@ -420,7 +403,7 @@ func TestRefusedConnectionThenBack(t *testing.T) {
 func serveAt(t *testing.T, address string, handler http.Handler, certificate *tls.Certificate) (stop func()) {
 	t.Helper()
 	var listener net.Listener
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		var err error
 		if listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", address); err != nil {
 			return err.Error()
@@ -501,7 +484,7 @@ func TestUpstreamChangesItsCertificate(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	g := start(t, api, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}})
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := g.state("services"); s.Err == nil || !strings.Contains(s.Err.Error(), "certificate") {
 			return fmt.Sprintf("%+v", s)
 		}
@@ -536,7 +519,7 @@ func TestBookmarksAreContact(t *testing.T) {
 		{Type: watch.Bookmark, Object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4711"}}},
 	}})
 	f.expectSynced()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("services"); s.ResourceVersion != "4711" || s.LastContact.IsZero() {
 			return fmt.Sprintf("%+v", s)
 		}
@@ -565,7 +548,7 @@ func TestThousandsOfEventsArrive(t *testing.T) {
 		changed.Labels = map[string]string{"n": strconv.Itoa(i)}
 		f.api.Put(changed)
 	}
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if n := strings.Count(f.events(history.Services, before), "MODIFIED a"); n != changes {
 			return fmt.Sprintf("%d events of %d", n, changes)
 		}
@@ -603,7 +586,7 @@ func TestDemandOutsideOfRun(t *testing.T) {
 	started := func() bool {
 		return slices.ContainsFunc(u.States(), func(s follow.State) bool { return s.Name == "endpoints" && s.Started })
 	}
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		u.Demand(history.Endpoints)
 		if !started() {
 			return "Endpoints are not followed"
@@ -632,7 +615,7 @@ func TestListWithoutRevisionIsWatchedFromItsNewestItem(t *testing.T) {
 			t.Fatalf("got %v, %v", c, err)
 		}
 		watches := 0
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			for _, r := range f.api.Requests() {
 				if r.Path != "/api/v1/services" || r.Query["watch"] == nil {
 					continue
@@ -657,7 +640,7 @@ func TestNamelessObjectInAList(t *testing.T) {
 	api := smallCluster()
 	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}})
 	f := start(t, api, &rest.Config{Host: serve(t, api)})
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("services"); s.Synced || !errors.Is(s.Err, follow.ErrNoName) {
 			return fmt.Sprintf("%+v", s)
 		}
@@ -679,7 +662,7 @@ func TestA404AfterTheFirstList(t *testing.T) {
 	f.api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
 	f.api.Forget()
 	for _, name := range []string{"services", "endpointslices", "nodes", "node", "endpoints", "kubernetes-endpoints"} {
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			if s := f.state(name); s.Err == nil {
 				return fmt.Sprintf("it is not known that the upstream fails: %+v", s)
 			}
@@ -695,7 +678,7 @@ func TestA404AfterTheFirstList(t *testing.T) {
 	}
 	f.api.Behave(upstreamtest.Behaviour{})
 	f.api.Put(service("d"))
-	within(t, time.Minute, func() string {
+	await.Patience{Within: time.Minute, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
 		if got := f.names(history.Services); got != "a,b,c,d" {
 			return got
 		}
@@ -746,7 +729,7 @@ func TestWhetherTheUpstreamIsThere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := start(t, upstreamtest.New(), &rest.Config{Host: test.host()})
-			within(t, 5*time.Second, func() string {
+			await.Patience{Within: 5 * time.Second, Between: 5 * time.Millisecond}.UntilQuiet(t, func() string {
 				if !f.state("services").Started {
 					return "nothing was asked of it yet"
 				}
@@ -781,7 +764,7 @@ func TestDismiss(t *testing.T) {
 	f.expect(history.Endpoints, "kubernetes")
 	f.upstream.Dismiss(history.Endpoints)
 	f.store.ForgetEndpoints()
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if s := f.state("endpoints"); s.Started || s.Synced {
 			return fmt.Sprintf("it is still followed: %+v", s)
 		}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/netns"
 )
 
@@ -295,25 +296,11 @@ func tailOf(path string, size int64) (string, error) {
 	return tail, nil
 }
 
-// poll calls ask until it returns nil or ctx ends; then the error is the last one of ask.
+// poll calls ask until it returns nil or ctx ends. Each call may take 5 seconds.
 func poll(ctx context.Context, ask func(context.Context) error) error {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	var last error
-	for {
+	return await.NoError(ctx, pollInterval, func(ctx context.Context) error {
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := ask(attempt)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if last == nil || ctx.Err() == nil { // not of an attempt that was cut off: it tells nothing
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
-		case <-ticker.C:
-		}
-	}
+		defer cancel()
+		return ask(attempt)
+	})
 }

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -55,7 +56,7 @@ func (f *fixture) must(err error) {
 // eventually asks until there is no error, and returns how long that took.
 func (f *fixture) eventually(what string, ask func() error) time.Duration {
 	f.Helper()
-	return suite.Await{Within: deadline, Between: between}.Until(f.T, what, ask)
+	return await.Patience{Within: deadline, Between: between}.Until(f.T, what, ask)
 }
 
 // daemonSet creates an echo pod on every node and a Service for them.

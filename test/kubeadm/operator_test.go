@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/docs"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -29,7 +30,7 @@ type operator struct {
 }
 
 // patience is for what kubelets and controllers do on a busy machine.
-var patience = suite.Await{Within: 2 * time.Minute, Between: 100 * time.Millisecond}
+var patience = await.Patience{Within: 2 * time.Minute, Between: 100 * time.Millisecond}
 
 func newOperator(t *testing.T) *operator {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -69,21 +70,11 @@ func reason(pod *corev1.Pod) string {
 	return string(pod.Status.Phase)
 }
 
-// poll asks until there is no error; then, or when the time is over, it returns the last one.
+// poll calls ask until it returns no error. If that takes longer than within, the error is the last one.
 func poll(ctx context.Context, within time.Duration, ask func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("not within %s", within))
 	defer cancel()
-	for {
-		err := ask()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %w", within, err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return await.NoError(ctx, 100*time.Millisecond, func(context.Context) error { return ask() })
 }
 
 func copyFile(from, to string) error {

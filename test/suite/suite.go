@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/netns"
 )
@@ -168,31 +169,9 @@ func Namespace(t *testing.T, c *cluster.Cluster, prefix string) string {
 		default:
 		}
 	})
-	Await{Within: time.Minute, Between: 20 * time.Millisecond}.Until(t, "the default service account exists", func() error {
+	await.Patience{Within: time.Minute, Between: 20 * time.Millisecond}.Until(t, "the default service account exists", func() error {
 		_, err := client.ServiceAccounts(created.Name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
 	return created.Name
-}
-
-// Await is how patiently something is waited for.
-type Await struct {
-	// Within is how long it may take, Between the pause between two looks.
-	Within, Between time.Duration
-}
-
-// Until asks until there is no error, and returns how long that took. The test fails when the time is over.
-func (a Await) Until(t *testing.T, what string, ask func() error) time.Duration {
-	t.Helper()
-	begin := time.Now()
-	for {
-		err := ask()
-		if err == nil {
-			return time.Since(begin)
-		}
-		if time.Since(begin) > a.Within {
-			t.Fatalf("not within %s: %s: %v", a.Within, what, err)
-		}
-		time.Sleep(a.Between)
-	}
 }

@@ -15,13 +15,14 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/docs"
 	"github.com/application-grid/application-grid/test/suite"
 )
 
 // patience is for what controllers do on a busy machine.
-var patience = suite.Await{Within: 2 * time.Minute, Between: 100 * time.Millisecond}
+var patience = await.Patience{Within: 2 * time.Minute, Between: 100 * time.Millisecond}
 
 // operator is who follows a page, in a directory with the repository's manifests.
 type operator struct {

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -70,21 +71,16 @@ func AwaitReach(ctx context.Context, from *cluster.Node, service *corev1.Service
 	if want == "" {
 		want = Refused
 	}
-	last := "nobody was asked"
-	for {
-		seen := strings.Join(Reach(ctx, from, service, tries).Nodes(), " ")
-		if ctx.Err() == nil { // what a look that was cut off saw means nothing
-			if seen == want {
-				return nil
-			}
-			last = seen
+	err := await.NoError(ctx, lookPause, func(ctx context.Context) error {
+		if seen := strings.Join(Reach(ctx, from, service, tries).Nodes(), " "); seen != want {
+			return fmt.Errorf("got %s", seen)
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("from %s: want %s, got %s", from.Spec.Name, want, last)
-		case <-time.After(lookPause):
-		}
+		return ctx.Err() // what a look that was cut off has seen means nothing
+	})
+	if err != nil {
+		return fmt.Errorf("from %s: want %s: %w", from.Spec.Name, want, err)
 	}
+	return nil
 }
 
 // ReachPods is Reach by pod; requests that nobody answered are not counted.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -16,6 +17,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
+
+// soon is what tests wait with for another goroutine.
+var soon = await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}
 
 // unitHistory is what a unit is served from, until the test ends.
 func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.History {
@@ -139,20 +143,6 @@ func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
 		case <-changed:
 		case <-late:
 			t.Fatalf("%s: the watch does not end", what)
-		}
-	}
-}
-
-// eventually waits until the condition says nothing more.
-func eventually(t *testing.T, condition func() string) {
-	t.Helper()
-	for late := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		said := condition()
-		if said == "" {
-			return
-		}
-		if time.Now().After(late) {
-			t.Fatal(said)
 		}
 	}
 }
@@ -521,7 +511,7 @@ func TestUnitViewConverges(t *testing.T) {
 				}
 				// A View that was Nobody's when it was asked for ends when the unit gets a node, soon.
 				var got []string
-				eventually(t, func() string {
+				soon.UntilQuiet(t, func() string {
 					objects, _, err := asked[unit].List(r, "", 0)
 					if err != nil {
 						asked[unit] = unitHistory(t, s, unit)

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -102,7 +103,7 @@ func (f *fixture) must(err error) {
 // eventually asks until there is no error, and returns how long that took.
 func (f *fixture) eventually(what string, within time.Duration, ask func() error) time.Duration {
 	f.Helper()
-	return suite.Await{Within: within, Between: between}.Until(f.T, what, ask)
+	return await.Patience{Within: within, Between: between}.Until(f.T, what, ask)
 }
 
 // follows measures how long DNS takes to be as asked. That has to be as promised; once in a test it may take

@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
@@ -72,7 +73,7 @@ func (f *fixture) must(err error) {
 // eventually asks until there is no error, and returns how long that took.
 func (f *fixture) eventually(what string, ask func() error) time.Duration {
 	f.Helper()
-	took := suite.Await{Within: deadline, Between: between}.Until(f.T, what, ask)
+	took := await.Patience{Within: deadline, Between: between}.Until(f.T, what, ask)
 	f.Logf("%-60s %dms", what, took.Milliseconds())
 	return took
 }

@@ -29,7 +29,7 @@ help: ## Lists the targets.
 
 .PHONY: build
 build: ## Builds the product's binaries into bin/.
-	go build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+	@hack/gobuild.sh "building application-grid" . -ldflags='$(LDFLAGS)' -o=$(BIN)/ ./cmd/...
 
 # Platforms of the images, as they are named in dist/bin. -trimpath, and no stamp of the repository's state: the same
 # bytes come of every directory.
@@ -121,13 +121,11 @@ uninstall: ## Removes what make install installed; says what it keeps.
 
 .PHONY: cluster
 cluster: ## Builds the embedded cluster into bin/: etcd, Kubernetes, kwok. Minutes when cold, seconds later.
-	@hack/progress.sh "building the embedded cluster (about 8 minutes on 2 cores when nothing is built yet)" \
-		go -C test build -ldflags '$(CLUSTER_LDFLAGS)' -o $(BIN)/ ./cmd/...
+	@hack/gobuild.sh "building the embedded cluster" test -ldflags='$(CLUSTER_LDFLAGS)' -o=$(BIN)/ ./cmd/...
 
 # The real helm, for the tests of the chart.
 $(BIN)/helm: hack/helm/go.mod hack/helm/go.sum
-	@hack/progress.sh "building helm (about 4 minutes on 2 cores when nothing is built yet)" \
-		go -C hack/helm build -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm
+	@hack/gobuild.sh "building helm" hack/helm -ldflags='-s -w' -o=$@ helm.sh/helm/v4/cmd/helm
 
 .PHONY: test
 test: test-unit test-e2e ## Runs all tests. Needs root for the end-to-end part.
@@ -161,13 +159,11 @@ kubeadm-programs: build cluster
 	@hack/require.sh runc:runc /usr/lib/cni/bridge:containernetworking-plugins nsenter:util-linux nft:nftables conntrack:conntrack \
 		iptables:iptables ethtool:ethtool socat:socat jq:jq
 	@go -C $(CONTAINERD_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CONTAINERD_MODULE)"; exit 1; }
-	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
-		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
+	@hack/gobuild.sh "building containerd" $(CONTAINERD_MODULE) -tags=no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags='-s -w' -o=$(BIN)/ tool
 	@go -C hack/image build -o $(BIN)/image .
 
 $(BIN)/ctr: $(CONTAINERD_MODULE)/go.mod $(CONTAINERD_MODULE)/go.sum
-	@hack/progress.sh "building containerd (about 2 minutes on 2 cores when nothing is built yet)" \
-		go -C $(CONTAINERD_MODULE) build -tags no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags '-s -w' -o $(BIN)/ tool
+	@hack/gobuild.sh "building containerd" $(CONTAINERD_MODULE) -tags=no_btrfs,no_devmapper,no_zfs,no_aufs -ldflags='-s -w' -o=$(BIN)/ tool
 
 .PHONY: kubeadm
 kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets and containers, until Ctrl-C. Needs root.
@@ -190,8 +186,7 @@ SUPEREDGE_PROGRAMS := application-grid-controller statefulset-grid-daemon
 $(BIN)/superedge: $(SUPEREDGE_MODULE)/go.mod $(SUPEREDGE_MODULE)/go.sum
 	@go -C $(SUPEREDGE_MODULE) mod tidy -diff || { echo "run go mod tidy in $(SUPEREDGE_MODULE)"; exit 1; }
 	@mkdir -p $@
-	@hack/progress.sh "building SuperEdge's programs (about 3 minutes on 2 cores when nothing is built yet)" \
-		go -C $(SUPEREDGE_MODULE) build -o $@/ -ldflags '-s -w' $(SUPEREDGE_PROGRAMS:%=github.com/superedge/superedge/cmd/%)
+	@hack/gobuild.sh "building SuperEdge's programs" $(SUPEREDGE_MODULE) -ldflags='-s -w' -o=$@/ $(SUPEREDGE_PROGRAMS:%=github.com/superedge/superedge/cmd/%)
 	@touch $@
 
 .PHONY: test-takeover
@@ -208,14 +203,20 @@ compat: build cluster $(KUBE_PROXY_MODULES:test/compat/%=$(BIN)/%) ## Runs old k
 # The version is stamped as in a release's binary: what --version says, and the name by which kube-proxy asks servers.
 $(BIN)/kube-proxy-%: test/compat/kube-proxy-%/go.mod test/compat/kube-proxy-%/go.sum
 	@version=$$(go -C $(<D) list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-		hack/progress.sh "building kube-proxy $$version (about 4 minutes on 2 cores when nothing is built yet)" \
-		go -C $(<D) build -o $@ \
-		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" \
+		hack/gobuild.sh "building kube-proxy $$version" $(<D) -o=$@ \
+		-ldflags="-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/client-go/pkg/version.gitVersion=$$version" \
 		k8s.io/kubernetes/cmd/kube-proxy
 
+# The part of the embedded cluster that the demonstration runs.
+.PHONY: demo-cluster
+demo-cluster:
+	@hack/gobuild.sh "building Kubernetes for the demonstration" test -tags=demo -ldflags='$(CLUSTER_LDFLAGS)' -o=$(BIN)/demo/ \
+		./cmd/components ./cmd/edge-cluster
+
 .PHONY: demo
-demo: build cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
-	@$(BIN)/edge-cluster demo --install --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
+demo: build demo-cluster ## Shows the closed loop on an embedded cluster. ARGS=--once ends by itself.
+	@$(BIN)/demo/edge-cluster demo --install --components $(BIN)/demo/components --wrapper $(BIN)/application-grid-wrapper \
+		--controller $(BIN)/application-grid-controller --dns-daemon $(BIN)/statefulset-grid-daemon $(ARGS)
 
 .PHONY: bench
 bench: build cluster ## Measures the wrapper beside direct access, the controller, and the Go micro-benchmarks.
@@ -231,8 +232,7 @@ lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version 
 	cd hack/release && $(BIN)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...
 
 $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
-	@hack/progress.sh "building golangci-lint" \
-		go -C hack/tools build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@hack/gobuild.sh "building golangci-lint" hack/tools -o=$(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 # What is generated from pkg/apis: the copying of types, and the CRDs.
 GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
@@ -261,7 +261,7 @@ vulncheck: ## Looks for known vulnerabilities that the code reaches. VULNDB=file
 	@hack/vulncheck.sh ./...
 
 $(BIN)/govulncheck: hack/tools/go.mod hack/tools/go.sum
-	@hack/progress.sh "building govulncheck" go -C hack/tools build -o $(BIN)/govulncheck golang.org/x/vuln/cmd/govulncheck
+	@hack/gobuild.sh "building govulncheck" hack/tools -o=$(BIN)/govulncheck golang.org/x/vuln/cmd/govulncheck
 
 .PHONY: verify
 verify: $(BIN)/controller-gen $(BIN)/licences ## Checks formatting, go.mod files, generated files, licences and known vulnerabilities.

@@ -1,5 +1,6 @@
 // Command components is every third-party program of the embedded cluster in one binary: it runs the one
-// that its first argument names. One link instead of eight keeps a cold build of the cluster short.
+// that its first argument names. One link instead of eleven keeps a cold build of the cluster short; the build tag "demo"
+// leaves out what make demo does not run.
 //
 //	components kube-apiserver --etcd-servers=...
 //
@@ -10,7 +11,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,27 +23,21 @@ import (
 	"golang.org/x/sys/unix"
 	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
-	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
-	kubemark "k8s.io/kubernetes/cmd/kubemark/app"
 	kwokconfig "sigs.k8s.io/kwok/pkg/config"
 	kwok "sigs.k8s.io/kwok/pkg/kwok/cmd"
 	kwoklog "sigs.k8s.io/kwok/pkg/log"
 	kwoksignals "sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// components maps a component's name to the function that runs it and returns its exit code. Every
-// function finds its own name in os.Args[0] and its flags after it, as if it were a program of its own.
+// components maps a component's name to the function that runs it and returns its exit code. Every function finds its own
+// name in os.Args[0] and its flags after it, as if it were a program of its own. all.go adds what make demo does not run.
 var components = map[string]func() int{
 	"coredns":                 runCoreDNS,
 	"etcd":                    runEtcd,
@@ -52,9 +46,6 @@ var components = map[string]func() int{
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 	"kubectl":                 runKubectl,
-	"kubeadm":                 runKubeadm,
-	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
-	"kubemark":                func() int { return cli.Run(kubemark.NewHollowNodeCommand()) },
 	"kwok":                    runKwok,
 }
 
@@ -85,21 +76,6 @@ func main() {
 
 func runEtcd() int {
 	etcdmain.Main(os.Args)
-	return 0
-}
-
-func runKubectl() int {
-	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad -v is reported by the flag parsing below
-	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		kubectlutil.CheckErr(err)
-	}
-	return 0
-}
-
-func runKubeadm() int {
-	if err := kubeadm.Run(); err != nil { // it has reported it
-		return 1
-	}
 	return 0
 }
 

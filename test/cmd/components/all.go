@@ -1,0 +1,37 @@
+//go:build !demo
+
+package main
+
+import (
+	"context"
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+	kubemark "k8s.io/kubernetes/cmd/kubemark/app"
+)
+
+func init() {
+	components["kubeadm"] = runKubeadm
+	components["kubelet"] = func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) }
+	components["kubemark"] = func() int { return cli.Run(kubemark.NewHollowNodeCommand()) }
+}
+
+func runKubectl() int {
+	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad -v is reported by the flag parsing below
+	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+		kubectlutil.CheckErr(err)
+	}
+	return 0
+}
+
+func runKubeadm() int {
+	if err := kubeadm.Run(); err != nil { // it has reported it
+		return 1
+	}
+	return 0
+}

@@ -7,6 +7,7 @@
 //	release make     makes it
 //	release twice    makes it a second time, elsewhere and of nothing that is built already, and compares
 //	release push     pushes its images to a registry
+//	release notes    prints what the changelog says of it
 package main
 
 import (
@@ -23,7 +24,7 @@ import (
 
 // commands are what the first argument can be.
 var commands = map[string]func(ctx context.Context, args []string) error{
-	"check": check, "make": makeRelease, "twice": twice, "push": push,
+	"check": check, "make": makeRelease, "twice": twice, "push": push, "notes": notes,
 }
 
 func main() {
@@ -35,7 +36,7 @@ func main() {
 
 func run(ctx context.Context, args []string) int {
 	if len(args) == 0 || commands[args[0]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: release check|make|twice|push FLAGS")
+		fmt.Fprintln(os.Stderr, "usage: release check|make|twice|push|notes FLAGS")
 		return 2
 	}
 	err := commands[args[0]](ctx, args[1:])

@@ -47,5 +47,6 @@ func check(ctx context.Context, args []string) error {
 	if len(status) > 0 {
 		return fmt.Errorf("the working tree differs from its commit: commit what is there, or make no more than a try with SNAPSHOT=1\n%s", status)
 	}
-	return nil
+	_, err = readNotes(*version)
+	return err
 }

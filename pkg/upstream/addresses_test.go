@@ -8,36 +8,18 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
-
-// testClock is a clock that a test moves.
-type testClock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *testClock) read() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *testClock) step(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
 
 func nodeAt(name string, addresses ...string) *corev1.Node {
 	n := node(name, "a")
@@ -74,8 +56,8 @@ func TestNodeAddressesAreListed(t *testing.T) {
 			api.Put(nodeAt("node2", "::ffff:10.0.0.3", "10.9.9.9"))
 			api.Put(nodeAt("node3"))
 			api.Behave(behaviour)
-			clock := &testClock{now: time.Unix(1800000000, 0)}
-			f := followAt(t, api, clock.read)
+			clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
+			f := followAt(t, api, clock.Now)
 
 			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed {
 				t.Fatalf("listed %v, %v", listed, err)
@@ -102,11 +84,11 @@ func TestNodeAddressesAreListed(t *testing.T) {
 			}
 			// Not again so soon, but then with what is new.
 			api.Put(nodeAt("node3", "10.0.0.4"))
-			clock.step(addressInterval - time.Second)
+			clock.SetTime(clock.Now().Add(addressInterval - time.Second))
 			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || listed || len(addressLists(api)) != want {
 				t.Errorf("listed again: %v, %v", listed, err)
 			}
-			clock.step(time.Second)
+			clock.SetTime(clock.Now().Add(time.Second))
 			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed || !strings.Contains(addressesOf(f.store), "10.0.0.4=node3") {
 				t.Errorf("listed %v, %v: %s", listed, err, addressesOf(f.store))
 			}
@@ -117,12 +99,12 @@ func TestNodeAddressesAreListed(t *testing.T) {
 // TestNodeAddressesWaitForTheUpstream: a list that cannot succeed is not tried, and one that failed counts.
 func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	api := upstreamtest.New()
-	clock := &testClock{now: time.Unix(1800000000, 0)}
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
 	api.Put(nodeAt("node0", "10.0.0.1"))
 
 	// Before the first sync it waits, and ends with its context.
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
-	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts, NodeName: "node0", Clock: clock.read})
+	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts, NodeName: "node0", Clock: clock.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +115,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	}
 
 	api.Behave(upstreamtest.Behaviour{})
-	f := followAt(t, api, clock.read)
+	f := followAt(t, api, clock.Now)
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
 	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err == nil || !strings.Contains(err.Error(), "addresses") {
 		t.Errorf("refused: listed %v, %v", listed, err)
@@ -142,7 +124,7 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err != nil {
 		t.Errorf("at once after that: listed %v, %v", listed, err)
 	}
-	clock.step(addressInterval)
+	clock.SetTime(clock.Now().Add(addressInterval))
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusServiceUnavailable})
 	api.Forget()
 	soon.UntilQuiet(t, func() string {

@@ -56,6 +56,21 @@ const (
 	// units at once is meant.
 	AnnotationApproveRemoval = "superedge.io/approve-removal"
 
+	// AnnotationRevision is on a child of a grid with a rollout: the name of the revision that it has.
+	AnnotationRevision = "superedge.io/revision"
+
+	// AnnotationHold on a child keeps the controller from changing the child. Its value says why.
+	AnnotationHold = "superedge.io/hold"
+
+	// AnnotationApproved on a grid approves of a wave of a rollout: "<revision>/<wave>".
+	AnnotationApproved = "superedge.io/approved"
+
+	// AnnotationResumed on a grid lets a halted rollout go on: its value is status.rollout.haltTime.
+	AnnotationResumed = "superedge.io/resumed"
+
+	// AnnotationAtOnce on a grid gives this revision to all units at once, without waves.
+	AnnotationAtOnce = "superedge.io/at-once"
+
 	// AnnotationCRDVersion stands on the grids' CRDs: a number that grows with every change of them. The controller
 	// replaces only what has a smaller one, or none.
 	AnnotationCRDVersion = "superedge.io/crd-version"
@@ -114,6 +129,12 @@ const (
 	ReasonApplied = "Applied"
 	// ReasonRemoved: children of vanished units were deleted.
 	ReasonRemoved = "Removed"
+	// ReasonHeld: an annotation of the workload keeps it as it is.
+	ReasonHeld = "Held"
+	// ReasonRollout: a rollout has begun, has come to another wave or phase.
+	ReasonRollout = "Rollout"
+	// ReasonRolloutHalted: a rollout has halted or goes back, for too many units have failed.
+	ReasonRolloutHalted = "RolloutHalted"
 	// ReasonTemplatesDeleted: unused templates were removed from templatePool.
 	ReasonTemplatesDeleted = "TemplatesDeleted"
 )

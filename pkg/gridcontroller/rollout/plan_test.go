@@ -1,0 +1,341 @@
+package rollout
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+var (
+	runs = flag.Int("rollout.runs", 150, "random histories of TestHistories")
+	seed = flag.Uint64("rollout.seed", 1, "seed of the first of them")
+)
+
+// world is a grid's units, and what was told of its rollout.
+type world struct {
+	*testing.T
+	rand *rand.Rand
+	in   Input
+	// bad are the revisions with which some units fail.
+	bad map[string]bool
+	// settled is when the units of a wave were first seen to be ready with the revision, by the wave's name; approved
+	// are the approvals that were given.
+	settled  map[string]time.Time
+	approved map[string]bool
+	// revisions counts those that were made.
+	revisions int
+	log       []string
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{T: t, rand: rand.New(rand.NewPCG(seed, 0)), bad: map[string]bool{}} //nolint:gosec // a test
+	spec := &v1.Rollout{
+		MaxFailures: w.rand.Int32N(3), OnFailure: v1.OnFailureHalt, Unreachable: v1.UnreachableDefer,
+	}
+	if w.rand.IntN(2) == 0 {
+		spec.OnFailure = v1.OnFailureRollback
+	}
+	if w.rand.IntN(4) == 0 {
+		spec.Unreachable = v1.UnreachableWait
+	}
+	for i := range w.rand.IntN(4) {
+		wave := v1.Wave{Name: fmt.Sprintf("wave%d", i)}
+		if w.rand.IntN(2) == 0 {
+			wave.MaxUnavailable = ptr.To(intstr.FromInt32(1 + w.rand.Int32N(3)))
+		}
+		if w.rand.IntN(3) == 0 {
+			wave.Soak = &metav1.Duration{Duration: time.Minute}
+		}
+		if w.rand.IntN(3) == 0 {
+			wave.Approval = v1.ApprovalManual
+		}
+		spec.Waves = append(spec.Waves, wave)
+	}
+	w.in = Input{Rollout: spec, Now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	for range 1 + w.rand.IntN(12) {
+		w.addUnit()
+	}
+	w.revise()
+	return w
+}
+
+func (w *world) addUnit() {
+	w.in.Units = append(w.in.Units, Unit{Name: fmt.Sprintf("unit%02d", len(w.in.Units)), Wave: w.rand.IntN(len(w.in.Rollout.Waves) + 1)})
+}
+
+// revise makes a new revision.
+func (w *world) revise() {
+	w.revisions++
+	w.in.Revision = fmt.Sprintf("r%d", w.revisions)
+	w.bad[w.in.Revision] = w.revisions > 1 && w.rand.IntN(3) == 0
+	w.anew()
+}
+
+func (w *world) anew() {
+	w.settled, w.approved = map[string]time.Time{}, map[string]bool{}
+}
+
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+func (w *world) fail(format string, args ...any) {
+	w.Helper()
+	for _, line := range w.log[max(0, len(w.log)-60):] {
+		w.Log(line)
+	}
+	w.Fatalf(format, args...)
+}
+
+// absent is what the rule says of units that are not waited for.
+func (w *world) absent(u Unit) bool {
+	return u.Held || (u.Unreachable && w.in.Rollout.Unreachable == v1.UnreachableDefer)
+}
+
+// happen lets something happen to the units, or the grid.
+func (w *world) happen() {
+	i := w.rand.IntN(len(w.in.Units))
+	u := &w.in.Units[i]
+	switch n := w.rand.IntN(100); {
+	case n < 50: // the workload gets on
+		if !u.Exists || u.Unreachable || u.Ready {
+			return
+		}
+		if w.bad[u.Revision] && i%2 == 0 {
+			u.Failed, u.Tried, u.Why = true, u.Revision, "ImagePullBackOff"
+		} else {
+			u.Ready, u.Failed = true, false
+		}
+	case n < 60:
+		u.Unreachable = !u.Unreachable
+		if u.Unreachable {
+			u.Ready = false
+		}
+	case n < 63:
+		u.Held = !u.Held
+	case n < 70:
+		w.in.Now = w.in.Now.Add(time.Duration(w.rand.IntN(45000)) * time.Millisecond)
+	case n < 74:
+		if wave := w.in.Status.Wave; w.in.Status.Phase == v1.RolloutAwaitingApproval || w.rand.IntN(2) == 0 {
+			w.in.Approved = ApprovalOf(w.in.Revision, wave)
+		}
+	case n < 77:
+		if at := w.in.Status.HaltTime; at != nil {
+			w.in.Resumed = at.UTC().Format(time.RFC3339)
+		}
+	case n < 80:
+		w.in.Rollout.Paused = !w.in.Rollout.Paused
+	case n < 83:
+		w.revise()
+	case n < 85: // an undo
+		if to := fmt.Sprintf("r%d", 1+w.rand.IntN(w.revisions)); to != w.in.Revision {
+			w.in.Revision = to
+			w.anew()
+		}
+	case n < 88:
+		w.addUnit()
+	case n < 91: // a pod is lost
+		u.Ready = false
+	case n < 94: // the controller starts anew, and has to see again who has failed
+		for i := range w.in.Units {
+			w.in.Units[i].Failed = false
+		}
+	}
+}
+
+// look makes a plan, checks it, and does what it says. The status may not be written.
+func (w *world) look() Plan {
+	w.Helper()
+	before := w.in.Status
+	w.seeSettled()
+	if a := w.in.Approved; a != "" {
+		w.approved[a] = true
+	}
+	plan := New(w.in)
+	if diff := cmp.Diff(plan, New(w.in)); diff != "" {
+		w.fail("the same input gives another plan: %s", diff)
+	}
+	w.note("%s %s current %s: %s %q", w.in.Now.Format("15:04:05"), w.in.Revision, plan.Current, plan.Status.Phase, plan.Status.Message)
+	w.check(before, plan)
+	for i := range w.in.Units {
+		u := &w.in.Units[i]
+		to, ok := plan.Revisions[u.Name]
+		if !ok || (u.Exists && to == u.Revision) || w.rand.IntN(10) == 0 {
+			continue
+		}
+		w.note("  %s (wave %d): %s to %s", u.Name, u.Wave, u.Revision, to)
+		u.Exists, u.Revision, u.Ready, u.Failed = true, to, false, false
+	}
+	// That the revision is another one is told before anything else can happen to it.
+	if w.in.Update != w.in.Revision || w.rand.IntN(10) > 0 {
+		w.in.Current, w.in.Update, w.in.Status = plan.Current, w.in.Revision, plan.Status
+	}
+	return plan
+}
+
+// seeSettled notes which waves have nothing left to wait for.
+func (w *world) seeSettled() {
+	for wave := range len(w.in.Rollout.Waves) + 1 {
+		settled := true
+		for _, u := range w.in.Units {
+			ready := u.Exists && u.Revision == w.in.Revision && u.Ready
+			failed := u.Failed && u.Tried == w.in.Revision
+			settled = settled && (u.Wave != wave || ready || failed || w.absent(u))
+		}
+		if name := w.nameOf(wave); settled && w.settled[name].IsZero() {
+			w.settled[name] = w.in.Now
+		}
+	}
+}
+
+func (w *world) nameOf(wave int) string {
+	if wave < len(w.in.Rollout.Waves) {
+		return w.in.Rollout.Waves[wave].Name
+	}
+	return ""
+}
+
+// check holds a plan against the rules.
+func (w *world) check(before *v1.RolloutStatus, plan Plan) {
+	w.Helper()
+	in := w.in
+	started := map[int]int{}
+	for _, u := range in.Units {
+		to, ok := plan.Revisions[u.Name]
+		switch {
+		case !ok && !u.Held && u.Exists && u.Revision != "":
+			w.fail("%s has no revision", u.Name)
+		case ok && u.Held:
+			w.fail("%s is held, and changed", u.Name)
+		case !ok, u.Exists && to == u.Revision:
+		case to == in.Revision && plan.Current != in.Revision && u.Unreachable && u.Exists:
+			w.fail("%s cannot be reached, and is changed", u.Name)
+		case to == in.Revision:
+			if u.Exists || plan.Current != in.Revision {
+				started[u.Wave]++
+			}
+		case to == plan.Current && (!u.Exists || plan.Status.HaltTime != nil):
+		default:
+			w.fail("%s goes from %s to %s", u.Name, u.Revision, to)
+		}
+	}
+	if len(started) == 0 {
+		return
+	}
+	if in.Rollout.Paused || plan.Status.Phase == v1.RolloutHalted || plan.Status.Phase == v1.RolloutRollingBack || plan.Status.Phase == v1.RolloutRolledBack {
+		w.fail("units are started in phase %s, paused %v", plan.Status.Phase, in.Rollout.Paused)
+	}
+	complete := before != nil && in.Update == in.Revision && before.Phase == v1.RolloutComplete
+	for wave := range started {
+		w.checkPlaces(wave, plan)
+		for earlier := range wave {
+			if complete || in.Current == in.Revision {
+				break
+			}
+			w.checkDone(earlier)
+		}
+	}
+}
+
+// checkDone fails the test if a wave has begun before this one was done.
+func (w *world) checkDone(wave int) {
+	w.Helper()
+	name := w.nameOf(wave)
+	at := w.settled[name]
+	if at.IsZero() {
+		w.fail("a wave has begun before the units of %q were ready", name)
+	}
+	spec := v1.Wave{}
+	if wave < len(w.in.Rollout.Waves) {
+		spec = w.in.Rollout.Waves[wave]
+	}
+	if spec.Soak != nil && w.in.Now.Before(at.Add(spec.Soak.Duration)) {
+		w.fail("a wave has begun before %q has soaked", name)
+	}
+	if spec.Approval == v1.ApprovalManual && !w.approved[ApprovalOf(w.in.Revision, name)] {
+		w.fail("a wave has begun before %q was approved of", name)
+	}
+}
+
+// checkPlaces fails the test if more units of a wave than may be are not ready with the revision.
+func (w *world) checkPlaces(wave int, plan Plan) {
+	w.Helper()
+	limit, units, unready := 0, 0, 0
+	done := slices.ContainsFunc(plan.Status.Waves, func(s v1.WaveStatus) bool { return s.Name == w.nameOf(wave) && s.State == v1.WaveDone })
+	for _, u := range w.in.Units {
+		if u.Wave != wave {
+			continue
+		}
+		units++
+		failed := u.Failed && u.Tried == w.in.Revision
+		if !u.Exists && plan.Current == w.in.Revision {
+			continue // a new unit gets what is proven
+		}
+		if plan.Revisions[u.Name] == w.in.Revision && !(u.Ready && u.Exists && u.Revision == w.in.Revision) && !w.absent(u) && !(failed && done) {
+			unready++
+		}
+	}
+	limit = max(units/4, 1)
+	if wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].MaxUnavailable != nil {
+		limit = w.in.Rollout.Waves[wave].MaxUnavailable.IntValue()
+	}
+	if unready > limit+int(plan.Status.Tolerated) {
+		w.fail("%d units of wave %q are not ready, and %d may be", unready, w.nameOf(wave), limit)
+	}
+}
+
+// TestHistories lets random things happen to random grids, checks each plan against the rules, and sees that in the end,
+// when all goes well again, every unit gets the revision.
+func TestHistories(t *testing.T) {
+	t.Parallel()
+	phases := map[v1.RolloutPhase]int{}
+	for n := range *runs {
+		w := newWorld(t, *seed+uint64(n)) //nolint:gosec // a small number
+		w.look()
+		for w.in.Status == nil {
+			w.look()
+		}
+		for range 300 {
+			w.happen()
+			phases[w.look().Status.Phase]++
+		}
+		w.mend(n)
+	}
+	for _, phase := range []v1.RolloutPhase{
+		v1.RolloutProgressing, v1.RolloutSoaking, v1.RolloutAwaitingApproval, v1.RolloutPaused, v1.RolloutHalted,
+		v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutComplete,
+	} {
+		if phases[phase] == 0 {
+			t.Errorf("no history came to phase %s", phase)
+		}
+	}
+}
+
+// mend lets all go well.
+func (w *world) mend(n int) {
+	w.Helper()
+	w.revise()
+	w.bad[w.in.Revision] = false
+	w.in.Rollout.Paused = false
+	for range 400 {
+		for i := range w.in.Units {
+			u := &w.in.Units[i]
+			u.Unreachable, u.Held, u.Ready, u.Failed = false, false, u.Exists, false
+		}
+		w.in.Now = w.in.Now.Add(time.Minute)
+		w.in.Approved = ApprovalOf(w.in.Revision, w.in.Status.Wave)
+		w.look()
+		if w.in.Status.Phase == v1.RolloutComplete && w.in.Update == w.in.Revision && !slices.ContainsFunc(w.in.Units, func(u Unit) bool { return u.Revision != w.in.Revision }) {
+			return
+		}
+	}
+	w.fail("history %d does not come to its end: %+v", n, w.in.Status)
+}

@@ -13,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/pkg/griddiff"
+	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
 // exitDifferences is the exit code of diff where something would change, as kubectl diff has it.
@@ -83,7 +85,11 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	if err != nil {
 		return fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
-	source := griddiff.Source{API: cluster.api, Nodes: nodes}
+	schemas, err := workloadpatch.NewForConfig(cluster.config, clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	source := griddiff.Source{API: cluster.api, Nodes: nodes, Merge: schemas.Merge}
 	differ, refused := false, false
 	for _, grid := range grids {
 		switch {

@@ -29,6 +29,11 @@ type child struct {
 	legacy bool
 	// selectsUnit: the selector names the unit.
 	selectsUnit bool
+	// revision is the revision that our manager has written to it; empty if it has not, or somebody has changed that.
+	revision string
+	// held: an annotation keeps it as it is. hold is the annotation's value.
+	held bool
+	hold string
 	// ownsReplicas: spec.replicas is among the fields that our manager owns.
 	ownsReplicas bool
 	// others says which fields of the spec others own; empty if none.
@@ -89,6 +94,10 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationAppliedDigest] != nil {
 		c.applied = u.GetAnnotations()[v1.AnnotationAppliedDigest]
 	}
+	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationRevision] != nil {
+		c.revision = u.GetAnnotations()[v1.AnnotationRevision]
+	}
+	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	_, c.ownsReplicas = at(c.tree, "spec")["f:replicas"]
 	c.unit = v1.UnitOf(u, c.grid)
 	c.selectsUnit = gridchild.SelectsUnit(u)

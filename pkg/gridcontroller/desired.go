@@ -28,6 +28,8 @@ type identity struct {
 	name string
 	// selectsUnit: the selector names the unit.
 	selectsUnit bool
+	// variant is what it is made of; see target.variant.
+	variant string
 	// digest is of all that the child contains.
 	digest string
 }

@@ -187,6 +187,9 @@ func (r liveReader) List(ctx context.Context, list client.ObjectList, options ..
 		asked := (&client.ListOptions{}).ApplyOptions(options)
 		return r.client.List(ctx, pods, &client.ListOptions{Namespace: asked.Namespace, LabelSelector: asked.LabelSelector})
 	}
+	if revisions, ok := list.(*appsv1.ControllerRevisionList); ok {
+		return r.client.List(ctx, revisions, options...)
+	}
 	nodes, ok := list.(*metav1.PartialObjectMetadataList)
 	if !ok || nodes.Kind != "NodeList" {
 		return fmt.Errorf("a list of %T", list)

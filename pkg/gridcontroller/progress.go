@@ -35,7 +35,7 @@ const (
 // its state in the status as it was read: a controller before this one may have seen the last progress.
 func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass) {
 	switch {
-	case state.Phase == v1.UnitFailed:
+	case state.Phase == v1.UnitFailed, state.Phase == v1.UnitHeld:
 		return
 	case lost:
 		state.Phase = v1.UnitUnreachable
@@ -70,10 +70,9 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 }
 
 // explainStalled adds to the first few units that make no progress what is the matter with their pods.
-func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass) {
+func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Owner, t targets, m *gridMemory, p *pass) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	t := gridchild.NewTemplates(spec)
 	explained := 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
 		state := p.states[unit]
@@ -86,7 +85,7 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 		memory := m.children[unit]
 		if now := r.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			pod, err := r.podIn(ctx, o, t, unit)
+			pod, err := r.podIn(ctx, o, t[unit].templates, unit)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read", "unit", unit, "reason", err)
 			} else {
@@ -104,6 +103,9 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 // podIn says what is the matter with a pod of a unit; nothing if none is found. Pods that were not started yet come
 // first; they are few. Of those that run, the API server finds the ones on a node quickly.
 func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string) (string, error) {
+	if t == nil { // the workload is left as it is
+		return "", nil
+	}
 	template, err := t.Of(unit)
 	if err != nil {
 		return "", err

@@ -44,6 +44,10 @@ func unitState(template string, r result) v1.UnitState {
 			state.Phase = v1.UnitReady
 		}
 	}
+	if live := r.child; live != nil && live.held {
+		state.Phase, state.Reason, state.Message = v1.UnitHeld, v1.ReasonHeld, gridchild.Shorten(live.hold)
+		return state
+	}
 	if r.err != nil {
 		told := gridchild.Tellable(r.err)
 		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.Reason, told.Message
@@ -77,7 +81,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	removing, unreachable := byPhase[v1.UnitRemoving], byPhase[v1.UnitUnreachable]
 	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
 	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
-	reachable := units - len(unreachable)
+	reachable := units - len(unreachable) - len(byPhase[v1.UnitHeld])
 	status.ObservedGeneration = generation
 	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))         //nolint:gosec // no more than there are nodes
 	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken)) //nolint:gosec // no more than there are nodes
@@ -94,6 +98,9 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	offline := ""
 	if len(unreachable) > 0 {
 		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
+	}
+	if held := byPhase[v1.UnitHeld]; len(held) > 0 {
+		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
 	key := spec.GridUniqKey
 	switch {
@@ -226,7 +233,7 @@ func importance(phase v1.UnitPhase) int {
 	if phase == v1.UnitStalled {
 		phase = v1.UnitFailed
 	}
-	return slices.Index([]v1.UnitPhase{v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady}, phase)
+	return slices.Index([]v1.UnitPhase{v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady}, phase)
 }
 
 // statusMemory is what is remembered of the status of a grid.

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
 const (
@@ -42,6 +43,8 @@ type shared struct {
 	grace time.Duration
 	// limits are what grids may ask for.
 	limits Limits
+	// schemas are for the patches of overrides; nil if there can be none.
+	schemas *workloadpatch.Schemas
 }
 
 // Limits are what grids may ask for, where several tenants share a cluster.
@@ -93,6 +96,8 @@ type gridMemory struct {
 	key      string
 	// removed is when units that were removed lately had vanished.
 	removed []time.Time
+	// rollout is what is remembered of the rollout.
+	rollout rolloutMemory
 	// told are the failures that an event has told, by unit, toldGrid the last one about the grid as a whole.
 	told     map[string]gridchild.Error
 	toldGrid gridchild.Error
@@ -173,6 +178,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		return reconcile.Result{}, err
 	}
 	summarize(status, grid.GetGeneration(), spec, p)
+	p.rolledOut.summarize(status, grid.GetGeneration())
 	r.tell(grid, m, spec.GridUniqKey, p)
 	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
 	fit(status, m.status.limit())
@@ -193,6 +199,8 @@ type pass struct {
 	applied, removed, vanished, returned []string
 	// handedOver says of units with how many replicas they stay.
 	handedOver []string
+	// rolledOut is what the rollout has come to; nil without one.
+	rolledOut *rolledOut
 	// held is why units that vanished, or a changed gridUniqKey, have to wait for an approval; heldKey: it is the key.
 	held    error
 	heldKey bool
@@ -254,8 +262,12 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	}
 	units := r.units.of(spec.GridUniqKey)
 	a := r.assign(o.Name, units, children, m)
-	results := r.syncUnits(ctx, o, gridchild.NewTemplates(spec), units, a, m, p)
 	lost := r.units.unreachable(spec.GridUniqKey)
+	t, err := r.aim(ctx, grid, o, units, lost, a, m)
+	if err != nil {
+		return nil, err
+	}
+	results := r.syncUnits(ctx, o, t, units, a, m, p)
 	for _, unit := range units {
 		result := results[unit]
 		if result.child == nil {
@@ -263,6 +275,9 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 			result.child = a.child(unit)
 		}
 		state := unitState(gridchild.TemplateName(spec, unit), result)
+		if result.child != nil {
+			state.Revision = t[unit].told(result.child)
+		}
 		r.followProgress(&state, result.child, m.children[unit], status.States[unit], lost[unit], spec, p)
 		p.states[unit] = state
 		p.lookAgain(result.again)
@@ -286,7 +301,8 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 			delete(m.removals, unit)
 		}
 	}
-	r.explainStalled(ctx, o, spec, m, p)
+	r.explainStalled(ctx, o, t, m, p)
+	r.rollOut(ctx, grid, units, lost, a, t, results, m, p)
 	r.removeVanished(ctx, grid, o, a, m, p)
 	for unit := range m.children {
 		if _, ok := p.states[unit]; !ok {
@@ -307,7 +323,7 @@ type due struct {
 // syncUnits syncs the children of all units: those that the cache and the memory settle one after the other, the rest
 // at the same time, as many as fit into one pass. A template that the API server has not taken yet is tried on one unit
 // before all others.
-func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
+func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, t targets, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
 	results := make(map[string]result, len(units))
 	pending := map[string][]due{}
 	for _, unit := range units {
@@ -316,9 +332,13 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 			memory = &childMemory{}
 			m.children[unit] = memory
 		}
-		live := a.child(unit)
+		live, to := a.child(unit), t[unit]
+		if live != nil && (live.held || to.templates == nil) {
+			results[unit] = result{child: live}
+			continue
+		}
 		// The usual case: nothing has changed since the two were last compared.
-		if live != nil && !live.deleting && !live.legacy &&
+		if live != nil && m.desired[unit].variant == to.variant && !live.deleting && !live.legacy &&
 			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest && memory.same.owned == live.owned {
 			memory.failure = nil
 			results[unit] = result{child: live}
@@ -335,17 +355,19 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 		case memory.selectsUnit != nil:
 			owner = o.WithUnitInSelector(*memory.selectsUnit)
 		}
-		d, err := r.desire(owner, t, unit, a.ByUnit[unit], m)
+		d, err := r.desire(owner.WithRevision(to.revision), to, unit, a.ByUnit[unit], m)
 		if err != nil {
 			results[unit] = result{err: err}
+			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch was not to be had
+				results[unit] = result{err: err, again: r.clock.Now().Add(firstRetry * 5)}
+			}
 			continue
 		}
 		if result, done := r.settled(ctx, r.kind, o, d, memory); done {
 			results[unit] = result
 			continue
 		}
-		name := t.Name(unit)
-		pending[name] = append(pending[name], due{unit, d, memory})
+		pending[to.variant] = append(pending[to.variant], due{unit, d, memory})
 	}
 	// What was rendered above is remembered, so each pass comes to this.
 	p.deadline = r.clock.Now().Add(passBudget)
@@ -457,23 +479,23 @@ func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d 
 
 // desire says what the child of a unit should be. What it was found to be under the same generation of the grid is
 // remembered, so that a grid of many units is not rendered anew for each bounded step.
-func (r *workloadReconciler) desire(o *gridchild.Owner, t *gridchild.Templates, unit, name string, m *gridMemory) (*desired, error) {
+func (r *workloadReconciler) desire(o *gridchild.Owner, to target, unit, name string, m *gridMemory) (*desired, error) {
 	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
-		template, err := t.Of(unit)
+		template, err := to.templates.Of(unit)
 		if err != nil {
 			return nil, err
 		}
 		return gridchild.OfUnit(o, r.GridKind, unit, name, template)
 	}}
-	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector {
+	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector || d.variant != to.variant {
 		if _, err := d.object(); err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, digest: d.child.Digest}
+		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, variant: to.variant, digest: d.child.Digest}
 		m.desired[unit] = d.identity
 		d.child = nil // of ten thousand, most are not needed
 	}
-	of := t.Name(unit)
+	of := to.variant
 	if m.templates[of] == nil {
 		m.templates[of] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
@@ -516,6 +538,9 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	spec, _ := v1.Workload(grid)
 	event := func(kind, reason, action, format string, args ...any) {
 		r.recorder.Eventf(grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
+	}
+	if p.rolledOut != nil {
+		p.rolledOut.tell(m, event)
 	}
 	if len(p.applied) > 0 {
 		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind, len(p.applied), nameSome(p.applied))

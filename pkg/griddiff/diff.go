@@ -14,10 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -49,6 +51,8 @@ type Source struct {
 	API client.Client
 	// Nodes are the labels of all nodes.
 	Nodes map[string]topology.Labels
+	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
+	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
 }
 
 // Compare says what applying a grid would change. The grid has a namespace.
@@ -194,7 +198,14 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 		return other != nil && errors.Is(claim(o, k, other), gridchild.ErrTaken)
 	}})
 	spec, _ := v1.Workload(grid)
-	templates := gridchild.NewTemplates(spec)
+	templates := gridchild.NewTemplates(spec, s.around(ctx, k, o.Key))
+	if spec.Rollout != nil {
+		revision, err := gridrevision.Of(k.Kind, o.Name, spec)
+		if err != nil {
+			return nil, err
+		}
+		o = o.WithRevision(revision.Name)
+	}
 	selects, err := s.selectors(ctx, k, o)
 	if err != nil {
 		return nil, err
@@ -216,9 +227,9 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 	members := map[group][]string{}
 	var order []group
 	for _, unit := range units {
-		g := group{template: templates.Name(unit)}
-		if g.template == "" {
-			g.template = string(v1.DefaultTemplate)
+		g := group{template: templates.Variant(unit)}
+		if templates.Name(unit) == "" {
+			g.template = string(v1.DefaultTemplate) + g.template
 		}
 		child, err := render(unit)
 		if err == nil {
@@ -287,6 +298,23 @@ func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner
 			return named, nil
 		}
 	}
+}
+
+// around is what templates follow from besides the grid.
+func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild.Context {
+	c := gridchild.Context{Nodes: func(unit string) []map[string]string {
+		var of []map[string]string
+		for _, labels := range s.Nodes {
+			if labels[key] == unit {
+				of = append(of, labels)
+			}
+		}
+		return of
+	}}
+	if s.Merge != nil {
+		c.Merge = s.Merge(ctx, k.Child)
+	}
+	return c
 }
 
 // unitsOf are the units of a key, in order.

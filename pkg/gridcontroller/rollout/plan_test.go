@@ -234,6 +234,9 @@ func (w *world) check(before *v1.RolloutStatus, plan Plan) {
 		w.fail("units are started in phase %s, paused %v", plan.Status.Phase, in.Rollout.Paused)
 	}
 	complete := before != nil && in.Update == in.Revision && before.Phase == v1.RolloutComplete
+	if failed := w.failed(); !complete && failed > int(in.Rollout.MaxFailures+plan.Status.Tolerated) {
+		w.fail("units are started though %d have failed", failed)
+	}
 	for wave := range started {
 		w.checkPlaces(wave, plan)
 		for earlier := range wave {
@@ -243,6 +246,17 @@ func (w *world) check(before *v1.RolloutStatus, plan Plan) {
 			w.checkDone(earlier)
 		}
 	}
+}
+
+// failed counts the units that have failed with the revision.
+func (w *world) failed() int {
+	failed := 0
+	for _, u := range w.in.Units {
+		if u.Failed && u.Tried == w.in.Revision && !u.Held && !u.Unreachable {
+			failed++
+		}
+	}
+	return failed
 }
 
 // checkDone fails the test if a wave has begun before this one was done.

@@ -435,7 +435,7 @@ func (p *planner) goBack() {
 			return
 		}
 	}
-	p.status.Phase = v1.RolloutRolledBack
+	p.status.Phase, p.status.Wave = v1.RolloutRolledBack, ""
 }
 
 // count fills in the counts.

@@ -97,7 +97,10 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			panic(err) // the flag is bound above
 		}
 	}
-	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c), newProveCommand(c))
+	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c), newProveCommand(c),
+		newRolloutCommand(c),
+		newUnitCommand(c, "logs", "The logs of a unit's workload", "  kubectl grid logs dg/echo --unit lyon -- --tail=20"),
+		newUnitCommand(c, "exec", "Run a command in a pod of a unit's workload", "  kubectl grid exec dg/echo --unit lyon -- hostname"))
 	return root
 }
 

@@ -8,7 +8,11 @@ import (
 )
 
 // figures are what the metrics tell of one grid.
-type figures struct{ units, ready, failed, stalled, unreachable, held, conflicts int }
+type figures struct {
+	units, ready, failed, stalled, unreachable, held, conflicts int
+	// rolling, halted and waiting are 1 if the grid is being rolled out, has halted, or waits for an approval.
+	rolling, halted, waiting int
+}
 
 // gauges sum up the grids. It is a prometheus.Collector.
 type gauges struct {
@@ -16,7 +20,7 @@ type gauges struct {
 	// grids are the figures of every grid, by its kind and name.
 	grids map[string]map[types.NamespacedName]figures
 
-	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
+	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict, rolling, halted, waiting *prometheus.Desc
 }
 
 func newGauges() *gauges {
@@ -32,6 +36,9 @@ func newGauges() *gauges {
 		unitStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
 		unitUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
 		held:            describe("removals_held", "Grids of which so many units have vanished that their removal waits for an approval."),
+		rolling:         describe("rollouts_in_progress", "Grids whose units are being given a change."),
+		halted:          describe("rollouts_halted", "Grids whose rollout has halted or gone back, because too many units have failed."),
+		waiting:         describe("rollouts_awaiting_approval", "Grids whose rollout waits for someone to approve of a wave."),
 		conflict:        describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
 }
@@ -53,7 +60,7 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 
 // Describe is part of prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict} {
+	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict, g.rolling, g.halted, g.waiting} {
 		out <- desc
 	}
 }
@@ -72,10 +79,14 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			sum.unreachable += f.unreachable
 			sum.held += f.held
 			sum.conflicts += f.conflicts
+			sum.rolling += f.rolling
+			sum.halted += f.halted
+			sum.waiting += f.waiting
 		}
 		for desc, value := range map[*prometheus.Desc]int{
 			g.grid: len(grids), g.unit: sum.units, g.unitReady: sum.ready, g.unitFailed: sum.failed,
 			g.unitStalled: sum.stalled, g.unitUnreachable: sum.unreachable, g.held: sum.held, g.conflict: sum.conflicts,
+			g.rolling: sum.rolling, g.halted: sum.halted, g.waiting: sum.waiting,
 		} {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), kind)
 		}

@@ -290,6 +290,22 @@ func (o *rolledOut) summarize(status *v1.WorkloadGridStatus, generation int64) {
 	}
 }
 
+// count adds what the metrics tell of it.
+func (o *rolledOut) count(f *figures) {
+	if o == nil {
+		return
+	}
+	switch o.status.Phase {
+	case v1.RolloutProgressing, v1.RolloutSoaking:
+		f.rolling = 1
+	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
+		f.halted = 1
+	case v1.RolloutAwaitingApproval:
+		f.waiting = 1
+	default:
+	}
+}
+
 // describe says in one line how it stands.
 func (o *rolledOut) describe() string {
 	parts := []string{"rollout of " + o.update}

@@ -243,6 +243,7 @@ func (p *pass) figures() figures {
 	if p.held != nil {
 		f.held = 1
 	}
+	p.rolledOut.count(&f)
 	return f
 }
 

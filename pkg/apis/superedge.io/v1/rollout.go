@@ -75,7 +75,7 @@ type Rollout struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:MaxItems=25
 	Waves []Wave `json:"waves,omitempty"`
 
 	// MaxFailures is how many units may fail, or make no progress, before the rollout halts. It is 0 if it is left out.
@@ -138,7 +138,8 @@ type Wave struct {
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^(100|[1-9][0-9]?)%$') : int(self) >= 1",message="must be a number of 1 or more, or a percentage from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 1",message="must be a number of 1 or more, or a percentage from 1% to 100%"
+	// +kubebuilder:validation:Pattern=`^(100|[1-9][0-9]?)%$`
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 
 	// Soak is how long the next wave waits after all units of this one were ready, such as 30m.

@@ -13,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/griddiff"
 	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
@@ -35,26 +37,30 @@ const externalDiff = "KUBECTL_EXTERNAL_DIFF"
 // diffOptions are the flags of `kubectl grid diff`.
 type diffOptions struct {
 	files []string
+	unit  string
 }
 
 func newDiffCommand(c *command) *cobra.Command {
 	o := &diffOptions{}
 	cmd := &cobra.Command{
-		Use:   "diff -f FILE",
+		Use:   "diff -f FILE | KIND/NAME --unit UNIT",
 		Short: "What applying grids would change in their children",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. The API server is\n" +
 			"asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer. Units whose children\n" +
 			"come of the same template are answered for by the first of them, and named.\n\n" +
+			"With --unit, what one unit of a grid in the cluster has is compared with what it will get. A rollout may not have come\n" +
+			"to it yet.\n\n" +
 			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You need the\n" +
 			"rights to change the grids and their children, though nothing is changed.\n\n" +
 			"Exit codes: 0 nothing would change; 1 there are differences; 2 the command line is wrong, or the question could\n" +
 			"not be asked; 3 something is refused.",
 		Example: "  kubectl grid diff -f grids.yaml\n" +
-			"  kustomize build | kubectl grid diff -f -",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		Args:              usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := o.run(cmd.Context(), c, cmd.InOrStdin())
+			"  kustomize build | kubectl grid diff -f -\n" +
+			"  kubectl grid diff dg/echo --unit lyon",
+		ValidArgsFunction: c.completeGrids,
+		Args:              usageArgs(cobra.MaximumNArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := o.run(cmd.Context(), c, cmd.InOrStdin(), args)
 			var usage usageError
 			if err == nil || errors.Is(err, errDifferences) || errors.Is(err, errProblems) || errors.As(err, &usage) {
 				return err
@@ -63,17 +69,15 @@ func newDiffCommand(c *command) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil, "Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
+	cmd.Flags().StringVar(&o.unit, "unit", "", "The unit to compare, of the grid that is named")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // the flag is bound above
 	}
 	return cmd
 }
 
-func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) error {
-	if len(o.files) == 0 {
-		return usageError{errors.New("give the files that the grids are in: -f FILE")}
-	}
-	grids, err := o.read(c, stdin)
+func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader, args []string) error {
+	grids, err := o.grids(ctx, c, stdin, args)
 	if err != nil {
 		return err
 	}
@@ -89,7 +93,7 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	if err != nil {
 		return err
 	}
-	source := griddiff.Source{API: cluster.api, Nodes: nodes, Merge: schemas.Merge}
+	source := griddiff.Source{API: cluster.api, Nodes: nodes, Merge: schemas.Merge, Unit: o.unit}
 	differ, refused := false, false
 	for _, grid := range grids {
 		switch {
@@ -117,6 +121,35 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 		return errDifferences
 	}
 	return nil
+}
+
+// grids are those of the files, or the one in the cluster that is named.
+func (o *diffOptions) grids(ctx context.Context, c *command, stdin io.Reader, args []string) ([]*unstructured.Unstructured, error) {
+	switch {
+	case len(args) == 0 && len(o.files) > 0:
+		return o.read(c, stdin)
+	case len(args) == 0:
+		return nil, usageError{errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --unit")}
+	case len(o.files) > 0 || o.unit == "":
+		return nil, usageError{errors.New("give KIND/NAME with --unit and without -f")}
+	}
+	g, more, err := c.rolloutGrid(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	if len(more) > 0 {
+		return nil, usageError{fmt.Errorf("too many arguments: %s", strings.Join(args, " "))}
+	}
+	if _, err := g.Child(ctx, o.unit); err != nil {
+		return nil, err
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(g.Object)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", g, err)
+	}
+	grid := &unstructured.Unstructured{Object: object}
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(g.Kind.Kind))
+	return []*unstructured.Unstructured{grid}, nil
 }
 
 // read reads the grids of all files.

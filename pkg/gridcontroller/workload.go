@@ -175,10 +175,13 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	}
 	p, err := r.pass(ctx, grid, m)
 	if err != nil {
+		r.tellGrid(grid, m, err)
 		return reconcile.Result{}, err
 	}
 	summarize(status, grid.GetGeneration(), spec, p)
-	p.rolledOut.summarize(status, grid.GetGeneration())
+	if !p.heldKey { // then nothing was looked at
+		p.rolledOut.summarize(status, grid.GetGeneration())
+	}
 	r.tell(grid, m, spec.GridUniqKey, p)
 	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
 	fit(status, m.status.limit())

@@ -53,6 +53,8 @@ type Source struct {
 	Nodes map[string]topology.Labels
 	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
 	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
+	// Unit is the only unit to ask about; empty for all.
+	Unit string
 }
 
 // Compare says what applying a grid would change. The grid has a namespace.
@@ -321,7 +323,7 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 func (s Source) unitsOf(key string) []string {
 	units := map[string]bool{}
 	for _, labels := range s.Nodes {
-		if unit := labels[key]; unit != "" {
+		if unit := labels[key]; unit != "" && (s.Unit == "" || s.Unit == unit) {
 			units[unit] = true
 		}
 	}

@@ -190,6 +190,7 @@ func TestRolloutWaves(t *testing.T) {
 	if len(writes) != 30 {
 		t.Errorf("%d writes of 30 Deployments", len(writes))
 	}
+	time.Sleep(time.Second) // statuses and events follow
 	mark = f.auditMark()
 	f.stays("nothing is written when all is done", 2*time.Second, func() error {
 		writes := f.requests(mark, func(a cluster.Request) bool { return a.IsWrite() && a.ObjectRef.Namespace == f.namespace })

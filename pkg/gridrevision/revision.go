@@ -138,6 +138,9 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 // Same reports whether two revisions have the same content.
 func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.Data) }
 
+// ApprovalOf is the value of the annotation that approves of a wave of a rollout.
+func ApprovalOf(revision, wave string) string { return revision + "/" + wave }
+
 // Sort puts ControllerRevisions in the order of their numbers.
 func Sort(all []*appsv1.ControllerRevision) {
 	slices.SortFunc(all, func(a, b *appsv1.ControllerRevision) int {

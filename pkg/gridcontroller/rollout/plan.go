@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
 const (
@@ -66,9 +67,6 @@ type Plan struct {
 	// Again is when to look again if nothing happens; zero for never.
 	Again time.Time
 }
-
-// ApprovalOf is the value of the annotation that approves of a wave.
-func ApprovalOf(revision, wave string) string { return revision + "/" + wave }
 
 // planner makes one plan.
 type planner struct {
@@ -392,9 +390,9 @@ func (p *planner) finish(wave int) bool {
 			return false
 		}
 	}
-	if spec.Approval == v1.ApprovalManual && p.Approved != ApprovalOf(p.Revision, spec.Name) {
+	if spec.Approval == v1.ApprovalManual && p.Approved != gridrevision.ApprovalOf(p.Revision, spec.Name) {
 		state.State, p.status.Phase = v1.WaveAwaitingApproval, v1.RolloutAwaitingApproval
-		p.status.Message = fmt.Sprintf("waits for the annotation %s=%s", v1.AnnotationApproved, ApprovalOf(p.Revision, spec.Name))
+		p.status.Message = fmt.Sprintf("waits for the annotation %s=%s", v1.AnnotationApproved, gridrevision.ApprovalOf(p.Revision, spec.Name))
 		return false
 	}
 	state.State = v1.WaveDone

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
 var (
@@ -125,7 +126,7 @@ func (w *world) happen() {
 		w.in.Now = w.in.Now.Add(time.Duration(w.rand.IntN(45000)) * time.Millisecond)
 	case n < 74:
 		if wave := w.in.Status.Wave; w.in.Status.Phase == v1.RolloutAwaitingApproval || w.rand.IntN(2) == 0 {
-			w.in.Approved = ApprovalOf(w.in.Revision, wave)
+			w.in.Approved = gridrevision.ApprovalOf(w.in.Revision, wave)
 		}
 	case n < 77:
 		if at := w.in.Status.HaltTime; at != nil {
@@ -274,7 +275,7 @@ func (w *world) checkDone(wave int) {
 	if spec.Soak != nil && w.in.Now.Before(at.Add(spec.Soak.Duration)) {
 		w.fail("a wave has begun before %q has soaked", name)
 	}
-	if spec.Approval == v1.ApprovalManual && !w.approved[ApprovalOf(w.in.Revision, name)] {
+	if spec.Approval == v1.ApprovalManual && !w.approved[gridrevision.ApprovalOf(w.in.Revision, name)] {
 		w.fail("a wave has begun before %q was approved of", name)
 	}
 }
@@ -345,7 +346,7 @@ func (w *world) mend(n int) {
 			u.Unreachable, u.Held, u.Ready, u.Failed = false, false, u.Exists, false
 		}
 		w.in.Now = w.in.Now.Add(time.Minute)
-		w.in.Approved = ApprovalOf(w.in.Revision, w.in.Status.Wave)
+		w.in.Approved = gridrevision.ApprovalOf(w.in.Revision, w.in.Status.Wave)
 		w.look()
 		if w.in.Status.Phase == v1.RolloutComplete && w.in.Update == w.in.Revision && !slices.ContainsFunc(w.in.Units, func(u Unit) bool { return u.Revision != w.in.Revision }) {
 			return

@@ -14,8 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
+
+// rolloutDeadline is how long 30 units may take to become ready, wave by wave, on a busy machine.
+const rolloutDeadline = 3 * time.Minute
 
 // rolloutWaves are the units of the tests, by wave.
 var rolloutWaves = map[string]int{"lab": 2, "eu": 8, "us": 20}
@@ -75,7 +79,7 @@ func (f *fixture) rolloutOf(name string) map[string]any {
 // expectRollout waits for a phase with a wave, of the generation that there is.
 func (f *fixture) expectRollout(phase, wave string, says ...string) {
 	f.Helper()
-	f.eventually(fmt.Sprintf("the rollout is %s %s", phase, wave), func() error {
+	f.inTime(fmt.Sprintf("the rollout is %s %s", phase, wave), func() error {
 		u := f.get("DeploymentGrid", "demo")
 		status, _, _ := unstructured.NestedMap(u.Object, "status", "rollout")
 		observed, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration")
@@ -91,6 +95,13 @@ func (f *fixture) expectRollout(phase, wave string, says ...string) {
 		}
 		return nil
 	})
+}
+
+// inTime is eventually for what takes a whole rollout.
+func (f *fixture) inTime(what string, ask func() error) {
+	f.Helper()
+	took := await.Patience{Within: rolloutDeadline, Between: between}.Until(f.T, what, ask)
+	f.Logf("%-60s %dms", what, took.Milliseconds())
 }
 
 // images counts the Deployments that run each image, by region.
@@ -202,7 +213,7 @@ func TestRolloutWaves(t *testing.T) {
 
 	kills := 0
 	f.setImage("next", "{}")
-	f.eventually("the change gets everywhere though the controller is killed", func() error {
+	f.inTime("the change gets everywhere though the controller is killed", func() error {
 		if err := f.keepsRules("next"); err != nil {
 			f.Fatal(err)
 		}

@@ -275,7 +275,7 @@ func (o *rolledOut) summarize(status *v1.WorkloadGridStatus, generation int64) {
 		status.CurrentRevision, status.UpdateRevision, status.Rollout = "", "", nil
 		return
 	}
-	status.CurrentRevision, status.UpdateRevision, status.Rollout = o.current, o.update, o.status
+	status.CurrentRevision, status.UpdateRevision, status.Rollout = o.current, o.update, o.status.DeepCopy()
 	if o.status.Phase == v1.RolloutComplete {
 		return
 	}

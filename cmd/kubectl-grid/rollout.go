@@ -142,7 +142,7 @@ func newRolloutStatusCommand(c *command) *cobra.Command {
 // followRollout prints how far a rollout has come, each time that it is another picture.
 func (c *command) followRollout(ctx context.Context, g *rollout.Grid, watch bool) error {
 	file, isFile := c.stdout.(*os.File)
-	live := watch && isFile && term.IsTerminal(int(file.Fd())) //nolint:gosec // a file descriptor
+	live := watch && isFile && term.IsTerminal(int(file.Fd()))
 	last, lines := "", 0
 	for {
 		state, err := g.State()

@@ -88,10 +88,11 @@ func (t *Templates) Variant(unit string) string {
 	if err != nil {
 		return name + "/!" // rendering it is the same error
 	}
+	parts := []string{name}
 	for _, o := range all {
-		name += "/" + o.Name
+		parts = append(parts, o.Name)
 	}
-	return name
+	return strings.Join(parts, "/")
 }
 
 // override changes a template as an override says.

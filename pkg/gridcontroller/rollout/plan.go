@@ -255,7 +255,7 @@ func (p *planner) judgeWave(failed []Unit, allowed int) {
 	}
 	switch {
 	case ready == 0 && waiting == 0:
-		p.halt(fmt.Sprintf("no unit of the wave became ready: %s", describe(failed)))
+		p.halt("no unit of the wave became ready: " + describe(failed))
 	case waiting > 0 && broken >= p.limit(wave):
 		p.halt(fmt.Sprintf("%d failed, %d allowed, but the wave has room for %d that are not ready: %s", len(failed), allowed, p.limit(wave), describe(failed)))
 	}
@@ -408,7 +408,7 @@ func (p *planner) goBack() {
 			case p.absent(unit) || unit.Unreachable:
 			case p.has(unit):
 				settled = false
-			case unit.Revision == p.plan.Current && !unit.Ready && !(unit.Failed && unit.Tried == p.plan.Current):
+			case unit.Revision == p.plan.Current && !unit.Ready && (!unit.Failed || unit.Tried != p.plan.Current):
 				settled = false
 				places--
 			}

@@ -39,7 +39,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{T: t, rand: rand.New(rand.NewPCG(seed, 0)), bad: map[string]bool{}} //nolint:gosec // a test
+	t.Helper()
+	w := &world{T: t, rand: rand.New(rand.NewPCG(seed, 0)), bad: map[string]bool{}}
 	spec := &v1.Rollout{
 		MaxFailures: w.rand.Int32N(3), OnFailure: v1.OnFailureHalt, Unreachable: v1.UnreachableDefer,
 	}
@@ -283,7 +284,7 @@ func (w *world) checkDone(wave int) {
 // checkPlaces fails the test if more units of a wave than may be are not ready with the revision.
 func (w *world) checkPlaces(wave int, plan Plan) {
 	w.Helper()
-	limit, units, unready := 0, 0, 0
+	units, unready := 0, 0
 	done := slices.ContainsFunc(plan.Status.Waves, func(s v1.WaveStatus) bool { return s.Name == w.nameOf(wave) && s.State == v1.WaveDone })
 	for _, u := range w.in.Units {
 		if u.Wave != wave {
@@ -294,11 +295,12 @@ func (w *world) checkPlaces(wave int, plan Plan) {
 		if !u.Exists && plan.Current == w.in.Revision {
 			continue // a new unit gets what is proven
 		}
-		if plan.Revisions[u.Name] == w.in.Revision && !(u.Ready && u.Exists && u.Revision == w.in.Revision) && !w.absent(u) && !(failed && done) {
+		ready := u.Ready && u.Exists && u.Revision == w.in.Revision
+		if plan.Revisions[u.Name] == w.in.Revision && !ready && !w.absent(u) && (!failed || !done) {
 			unready++
 		}
 	}
-	limit = max(units/4, 1)
+	limit := max(units/4, 1)
 	if wave < len(w.in.Rollout.Waves) && w.in.Rollout.Waves[wave].MaxUnavailable != nil {
 		limit = w.in.Rollout.Waves[wave].MaxUnavailable.IntValue()
 	}
@@ -313,7 +315,7 @@ func TestHistories(t *testing.T) {
 	t.Parallel()
 	phases := map[v1.RolloutPhase]int{}
 	for n := range *runs {
-		w := newWorld(t, *seed+uint64(n)) //nolint:gosec // a small number
+		w := newWorld(t, *seed+uint64(n))
 		w.look()
 		for w.in.Status == nil {
 			w.look()

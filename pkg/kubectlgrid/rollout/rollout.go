@@ -285,7 +285,9 @@ func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
 	if !slices.ContainsFunc(r.Waves, func(w v1.Wave) bool { return w.Name == wave && w.Approval == v1.ApprovalManual }) {
 		return "", fmt.Errorf("no wave %q has approval: Manual", wave)
 	}
-	return wave, g.change(ctx, func(o v1.Object) { annotate(o, v1.AnnotationApproved, gridrevision.ApprovalOf(status.UpdateRevision, wave)) })
+	return wave, g.change(ctx, func(o v1.Object) {
+		annotate(o, v1.AnnotationApproved, gridrevision.ApprovalOf(status.UpdateRevision, wave))
+	})
 }
 
 // Restart makes all pods anew, wave by wave, as kubectl rollout restart does.

@@ -382,6 +382,11 @@ func (p *planner) finish(wave int) bool {
 	if state.ReadyTime == nil {
 		state.ReadyTime = &metav1.Time{Time: p.Now.Add(time.Second - 1).Truncate(time.Second)}
 	}
+	if p.Revision == p.plan.Current && !p.remains(wave+1) {
+		// It goes back to what is proven, and no later wave has anything to wait for.
+		state.State = v1.WaveDone
+		return true
+	}
 	if spec.Soak != nil {
 		if until := state.ReadyTime.Add(spec.Soak.Duration); p.Now.Before(until) {
 			state.State, p.status.Phase = v1.WaveSoaking, v1.RolloutSoaking
@@ -397,6 +402,18 @@ func (p *planner) finish(wave int) bool {
 	}
 	state.State = v1.WaveDone
 	return true
+}
+
+// remains reports whether units of a wave, or of a later one, do not have the revision yet.
+func (p *planner) remains(wave int) bool {
+	for ; wave < len(p.waves); wave++ {
+		for _, unit := range p.waves[wave] {
+			if !p.has(unit) && !p.absent(unit) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // goBack gives units the revision before, the last wave first. Units that are not ready go at once: they lose nothing.

@@ -183,6 +183,34 @@ func (w *world) look() Plan {
 	return plan
 }
 
+// TestUndoOfACanary: going back to what is proven waits for no soak and no approval if no later wave has changed.
+func TestUndoOfACanary(t *testing.T) {
+	t.Parallel()
+	in := Input{
+		Rollout: &v1.Rollout{Waves: []v1.Wave{{Name: "canary", Approval: v1.ApprovalManual, Soak: &metav1.Duration{Duration: time.Hour}}, {Name: "rest"}}},
+		Units:   []Unit{{Name: "lab", Exists: true, Revision: "old", Ready: true}, {Name: "east", Wave: 1, Exists: true, Revision: "old", Ready: true}},
+		Current: "old", Update: "new", Revision: "old", Status: &v1.RolloutStatus{Phase: v1.RolloutHalted},
+		Now: time.Unix(0, 0),
+	}
+	if plan := New(in); plan.Status.Phase != v1.RolloutComplete {
+		t.Errorf("got %+v", plan.Status)
+	}
+	in.Units[1].Revision = "new"
+	in.Units[0].Revision = "new"
+	if plan := New(in); plan.Status.Phase != v1.RolloutProgressing || plan.Revisions["lab"] != "old" || plan.Revisions["east"] != "new" {
+		t.Errorf("got %+v", plan)
+	}
+	in.Update, in.Status = in.Revision, New(in).Status
+	in.Units[0].Revision = "old"
+	if plan := New(in); plan.Status.Phase != v1.RolloutSoaking {
+		t.Errorf("a later wave has to change: got %+v", plan.Status)
+	}
+	in.Units[1].Revision = "old"
+	if plan := New(in); plan.Status.Phase != v1.RolloutComplete {
+		t.Errorf("no later wave has to change: got %+v", plan.Status)
+	}
+}
+
 // seeSettled notes which waves have nothing left to wait for.
 func (w *world) seeSettled() {
 	for wave := range len(w.in.Rollout.Waves) + 1 {

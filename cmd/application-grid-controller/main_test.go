@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,13 +47,33 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
-	usage := newOptions().usage()
-	for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
-		if !strings.Contains(usage, want) {
-			t.Errorf("--help does not say %q", want)
+func TestHelpAndVersion(t *testing.T) {
+	for _, help := range []string{"--help", "-h"} {
+		code, stdout, stderr := call(help)
+		if code != 0 || stderr != "" {
+			t.Errorf("%s: got code %d, %s", help, code, stderr)
+		}
+		for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%s does not say %q", help, want)
+			}
 		}
 	}
+	if code, stdout, _ := call("--version"); code != 0 || !strings.HasPrefix(stdout, program+" ") {
+		t.Errorf("got code %d, %s", code, stdout)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, stdout, stderr := call("completion", shell); code != 0 || len(stdout) < 1000 {
+			t.Errorf("%s: got code %d, %d bytes, %s", shell, code, len(stdout), stderr)
+		}
+	}
+}
+
+// call runs a command line.
+func call(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = newOptions().program().Main(args, &out, &err)
+	return code, out.String(), err.String()
 }
 
 // TestBadCommandLine: a sentence that names the flag, a code that is not 0, and nothing is started.
@@ -85,10 +106,9 @@ func TestBadCommandLine(t *testing.T) {
 			t.Errorf("%s: got %v", args, err)
 		}
 	}
-	if code := run([]string{"--no-such-flag"}); code != flags.ExitUsage {
-		t.Errorf("got code %d", code)
-	}
-	if code := run([]string{"start"}); code != flags.ExitUsage {
-		t.Errorf("got code %d", code)
+	for _, argument := range []string{"--no-such-flag", "start"} {
+		if code, _, stderr := call(argument); code != flags.ExitUsage || !strings.Contains(stderr, argument) || !strings.HasSuffix(stderr, "\nRun application-grid-controller --help for all flags.\n") {
+			t.Errorf("got code %d, %s", code, stderr)
+		}
 	}
 }

@@ -17,6 +17,14 @@ import (
 
 const program = "application-grid-controller"
 
+// What --help and the man page begin with.
+const (
+	short        = "Makes one workload per unit of every grid, and one closed-loop Service"
+	introduction = "application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, one workload\n" +
+		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that reaches,\n" +
+		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any more."
+)
+
 // options are the flags. Names and defaults are those of SuperEdge's controller, except that the leader
 // election is on.
 type options struct {
@@ -87,12 +95,6 @@ func newOptions() *options {
 	f = o.flags.Section("Other")
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
-}
-
-func (o *options) usage() string {
-	return o.flags.Usage("application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, one workload\n" +
-		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that reaches,\n" +
-		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any more.")
 }
 
 func (o *options) ignored() []string {

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"io"
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,38 +14,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/flags"
 )
 
-// output is what run said.
+// output is what the program printed, and its exit code.
 type output struct {
 	code           int
 	stdout, stderr string
 }
 
-// call is run with its output caught.
+// call runs a command line.
 func call(t *testing.T, args ...string) output {
 	t.Helper()
-	stdout, stderr := os.Stdout, os.Stderr
-	defer func() { os.Stdout, os.Stderr = stdout, stderr }()
-	var o output
-	read := make([]func() string, 2)
-	for i, to := range []**os.File{&os.Stdout, &os.Stderr} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		*to = w
-		text := make(chan string, 1)
-		go func() {
-			all, _ := io.ReadAll(r)
-			text <- string(all)
-		}()
-		read[i] = func() string {
-			_ = w.Close()
-			return <-text
-		}
-	}
-	o.code = run(args)
-	o.stdout, o.stderr = read[0](), read[1]()
-	return o
+	var stdout, stderr bytes.Buffer
+	code := newOptions().program().Main(args, &stdout, &stderr)
+	return output{code, stdout.String(), stderr.String()}
 }
 
 // kubeconfig writes one that leads to the server.
@@ -72,6 +52,10 @@ func TestHelpAndVersion(t *testing.T) {
 			}
 		}
 	}
+	// What follows --help does not count.
+	if o := call(t, "--help", "--no-such-flag", "start"); o.code != 0 || !strings.Contains(o.stdout, "Upstream flags:") {
+		t.Errorf("got %+v", o)
+	}
 	if o := call(t, "--version"); o.code != 0 || !strings.HasPrefix(o.stdout, "application-grid-wrapper ") {
 		t.Errorf("--version: got %+v", o)
 	}
@@ -96,7 +80,12 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kube-qps=fast"}, flags.ExitUsage, []string{"kube-qps", "fast"}},
 		{[]string{"--debug=maybe"}, flags.ExitUsage, []string{"debug", "maybe"}},
 		{[]string{"--kubeconfig"}, flags.ExitUsage, []string{"kubeconfig"}},
-		{[]string{"start"}, flags.ExitUsage, []string{`"start"`}},
+		{[]string{"start"}, flags.ExitUsage, []string{"application-grid-wrapper: unexpected argument \"start\": only flags are taken\nRun application-grid-wrapper --help for all flags.\n"}},
+		{[]string{"-bind-address=x"}, flags.ExitUsage, []string{"unknown shorthand flag: 'b'"}}, // also of SuperEdge's
+		{[]string{"--debug", "--version", "start"}, flags.ExitUsage, []string{`"start"`}},
+		{[]string{"--version", "--logging-format=xml"}, flags.ExitUsage, []string{"--logging-format"}},
+		// A value that is the name of a command is no command.
+		{[]string{"--hostname", "explain", "start"}, flags.ExitUsage, []string{`application-grid-wrapper: unexpected argument "start"`}},
 		{nil, flags.ExitFailure, []string{"--kubeconfig"}},
 		{[]string{"--kubeconfig=" + absent}, flags.ExitFailure, []string{"--kubeconfig", absent}},
 		{[]string{"--kubeconfig=" + garbage}, flags.ExitFailure, []string{"--kubeconfig", garbage}},
@@ -264,11 +253,11 @@ func TestAutonomy(t *testing.T) {
 
 // TestEveryFlagIsInASection: one outside of them would not be parsed.
 func TestEveryFlagIsInASection(t *testing.T) {
+	usage := call(t, "--help").stdout
 	o := newOptions()
 	if err := o.flags.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
-	usage := o.flags.Usage(introduction)
 	o.flags.VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && !strings.Contains(usage, "--"+f.Name) {
 			t.Errorf("--help does not tell of --%s", f.Name)

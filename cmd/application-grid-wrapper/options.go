@@ -50,6 +50,15 @@ type options struct {
 	flags *flags.Set
 }
 
+// What --help and the man page begin with.
+const (
+	short        = "Shows kube-proxy the endpoints of the node's own unit"
+	introduction = "application-grid-wrapper runs between kube-proxy and the API server of an edge node (kube-proxy\n" +
+		"--master=http://localhost:51006) and shows kube-proxy, of every Service with the annotation topologyKeys, only the\n" +
+		"endpoints on nodes of this node's own unit. application-grid-wrapper explain NAMESPACE/SERVICE says which they\n" +
+		"are, and why."
+)
+
 const (
 	program         = "application-grid-wrapper"
 	defaultStateDir = "/var/lib/application-grid-wrapper"
@@ -99,12 +108,6 @@ func newOptions() *options {
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
 }
-
-// introduction is what --help begins with.
-const introduction = "application-grid-wrapper stands between kube-proxy and the API server of an edge node (kube-proxy\n" +
-	"--master=http://localhost:51006) and shows it, of every Service with the annotation topologyKeys, only the\n" +
-	"endpoints on nodes of this node's own unit. application-grid-wrapper explain NAMESPACE/SERVICE tells which they\n" +
-	"are, and why."
 
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -71,10 +73,11 @@ func TestRefused(t *testing.T) {
 	if err := newOptions().flags.Parse([]string{"--sync-period-as-whole=often"}); err == nil {
 		t.Error("a period that is none was taken")
 	}
-	if code := run([]string{"argument"}); code != flags.ExitUsage {
+	call := func(args ...string) int { return newOptions().program().Main(args, io.Discard, io.Discard) }
+	if code := call("argument"); code != flags.ExitUsage {
 		t.Errorf("an argument: exit code %d", code)
 	}
-	if code := run(nil); code != flags.ExitFailure {
+	if code := call(); code != flags.ExitFailure {
 		t.Errorf("no --kubeconfig: exit code %d", code)
 	}
 }
@@ -99,5 +102,19 @@ func TestSpellings(t *testing.T) {
 	}
 	if config.Domain != "k8s.example.org" || config.WholeSync != 90*time.Second || config.BindAddress != "" {
 		t.Errorf("got %+v", config)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for line, want := range map[string]string{
+		"--help": "Usage:\n  statefulset-grid-daemon [flags]\n", "-h": "--hostpath", "--version": program + " ",
+		"completion bash": "__start_statefulset-grid-daemon", "completion zsh": "#compdef statefulset-grid-daemon",
+		"completion fish": "complete -c statefulset-grid-daemon", "completion powershell": "Register-ArgumentCompleter",
+		"__complete --cluster": "--cluster-domain",
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := newOptions().program().Main(strings.Fields(line), &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), want) {
+			t.Errorf("%s: got code %d\n%s%s", line, code, stdout.String(), stderr.String())
+		}
 	}
 }

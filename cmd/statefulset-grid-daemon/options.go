@@ -21,6 +21,14 @@ import (
 
 const program = "statefulset-grid-daemon"
 
+// What --help and the man page begin with.
+const (
+	short        = "Keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids"
+	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's CoreDNS answers\n" +
+		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
+		"StatefulSetGrid. docs/coredns.md says how CoreDNS reads the file."
+)
+
 // options are the flags. Names and defaults are those of SuperEdge's daemon.
 type options struct {
 	master     string
@@ -118,12 +126,6 @@ func newOptions() *options {
 	f = o.flags.Section("Other")
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
-}
-
-func (o *options) usage() string {
-	return o.flags.Usage("statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's CoreDNS answers\n" +
-		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
-		"StatefulSetGrid. docs/coredns.md says how CoreDNS is told of the file.")
 }
 
 func (o *options) ignored() []string { return o.flags.Ignored(ignoredFlags...) }

@@ -34,6 +34,11 @@ func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 // Command makes the program's command line. Its flags are those of p.Flags, in their sections; --help, the commands
 // help and completion, and the completion of flags are cobra's.
 func (p Program) Command() *cobra.Command {
+	return p.command(func() {})
+}
+
+// command makes the command line. It calls chosen if the program is to run, and not one of its commands.
+func (p Program) command(chosen func()) *cobra.Command {
 	p.Flags.merge()
 	name := p.Flags.all.Name()
 	root := &cobra.Command{
@@ -49,7 +54,7 @@ func (p Program) Command() *cobra.Command {
 			}
 			return nil
 		}),
-		RunE: func(cmd *cobra.Command, _ []string) error { return p.start(cmd.Context(), cmd.OutOrStdout()) },
+		Run: func(*cobra.Command, []string) { chosen() },
 	}
 	root.Flags().SortFlags = false
 	root.Flags().AddFlagSet(p.Flags.all)
@@ -126,21 +131,31 @@ func usageLine(cmd *cobra.Command) string {
 
 // Main runs the program, and returns its exit code: 0, 1 when it fails, 2 when the command line is wrong.
 func (p Program) Main(args []string, stdout, stderr io.Writer) int {
-	root := p.Command()
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(context.Background())
+	path, chosen, err := p.read(args, stdout, stderr)
+	if err == nil && chosen {
+		err = p.start(context.Background(), stdout)
+	}
 	var usage UsageError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &usage):
-		fmt.Fprintf(stderr, "%s: %v\nRun %s --help for all flags.\n", cmd.CommandPath(), err, cmd.CommandPath())
+		fmt.Fprintf(stderr, "%s: %v\nRun %s --help for all flags.\n", path, err, path)
 		return ExitUsage
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
+	fmt.Fprintf(stderr, "%s: %v\n", path, err)
 	return ExitFailure
+}
+
+// read reads the command line, and runs the command that it names, if it names one; chosen is that it names none. path is
+// what was called. The tree of commands is garbage when read returns: a program that runs for months does not keep it.
+func (p Program) read(args []string, stdout, stderr io.Writer) (path string, chosen bool, err error) {
+	root := p.command(func() { chosen = true })
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(context.Background())
+	return cmd.CommandPath(), chosen, err
 }
 
 // CompleteWith completes the values of a flag of the command with these, and not with the names of files.

@@ -33,11 +33,11 @@ func (s versioned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // callServer is call with any API server.
-func callServer(t *testing.T, s http.Handler, args ...string) output {
+func callServer(t *testing.T, s http.Handler, args ...string) result {
 	t.Helper()
 	api := httptest.NewServer(s)
 	defer api.Close()
-	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	return callBare(t, args...)
 }
 
@@ -69,7 +69,7 @@ func TestCheck(t *testing.T) {
 	if o := callServer(t, old, "check"); o.code != exitProblems || !strings.Contains(o.stdout, "FAILURE  API server: it is v1.19.0") {
 		t.Errorf("got %+v", o)
 	}
-	for args, want := range map[string]output{
+	for args, want := range map[string]result{
 		"check":                    {flags.ExitFailure, "", "asking the API server for its version"}, // it says none
 		"check -o kustomization":   {flags.ExitUsage, "", "-o kustomization goes with --pre"},
 		"check all":                {flags.ExitUsage, "", `unknown command "all"`},

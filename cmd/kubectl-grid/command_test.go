@@ -79,28 +79,28 @@ func answer(w http.ResponseWriter, code int, object any) {
 	_, _ = w.Write(data)
 }
 
-type output struct {
+type result struct {
 	code           int
 	stdout, stderr string
 }
 
 // call runs a command line against an API server.
-func call(t *testing.T, s server, args ...string) output {
+func call(t *testing.T, s server, args ...string) result {
 	t.Helper()
 	api := httptest.NewServer(s)
 	defer api.Close()
-	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	return callBare(t, args...)
 }
 
-func callBare(t *testing.T, args ...string) output {
+func callBare(t *testing.T, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), args, &stdout, &stderr)
-	return output{code, stdout.String(), stderr.String()}
+	return result{code, stdout.String(), stderr.String()}
 }
 
-func kubeconfig(t *testing.T, url string) string {
+func writeKubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "kubeconfig")
 	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '" + url + "'}}]\n" +
@@ -186,7 +186,7 @@ DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west - Progressing: 1 of 2 p
 	if o = call(t, shop(), "status", "ssg"); o.code != 0 || o.stderr != "No grids found in shop namespace.\n" {
 		t.Errorf("none is no problem: got %+v", o)
 	}
-	if o = call(t, shop(), "status", "ssg", "-o", "json"); o.code != 0 || squeeze(o.stdout) != "{\n\"grids\": []\n}" {
+	if o = call(t, shop(), "status", "ssg", "-o", "json"); o.code != 0 || squeeze(o.stdout) != "{\n\"kind\": \"GridStatusList\",\n\"apiVersion\": \"kubectl-grid.superedge.io/v1alpha1\",\n\"grids\": []\n}" {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -208,12 +208,12 @@ func TestEncodings(t *testing.T) {
 		if json.Unmarshal(converted, &a) != nil || json.Unmarshal(compact.Bytes(), &b) != nil || asJSON.code != exitProblems || asYAML.code != exitProblems {
 			t.Errorf("%s: got %+v, %+v", args, asJSON, asYAML)
 		}
-		for _, name := range []string{`"grids":[{"kind":"DeploymentGrid"`, `"gridUniqKey":"zone1"`, `"phase":"Progressing"`, `"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`, `"healthy":false`} {
+		for _, name := range []string{`{"kind":"GridStatusList","apiVersion":"kubectl-grid.superedge.io/v1alpha1","grids":[{"kind":"DeploymentGrid"`, `"gridUniqKey":"zone1"`, `"phase":"Progressing"`, `"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`, `"healthy":false`} {
 			if args == "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}
 		}
-		for _, name := range []string{`"topologyKeys":["zone1"]`, `"closed":false`, `"without":["east","west"]`, `"nodes":["n1"]`, `"endpoints":[]`} {
+		for _, name := range []string{`{"kind":"ServiceView","apiVersion":"kubectl-grid.superedge.io/v1alpha1","namespace":"shop"`, `"topologyKeys":["zone1"]`, `"closed":false`, `"without":["east","west"]`, `"nodes":["n1"]`, `"endpoints":[]`} {
 			if args != "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}

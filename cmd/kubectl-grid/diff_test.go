@@ -33,7 +33,7 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		_, list := s.objects[r.URL.Path]
 		if !list && (strings.Contains(r.URL.Path, "grids/") || strings.Contains(r.URL.Path, "/deployments/")) {
-			answer(w, http.StatusNotFound, status(http.StatusNotFound, metav1.StatusReasonNotFound, "not found", filepath.Base(r.URL.Path)))
+			answer(w, http.StatusNotFound, failure(http.StatusNotFound, metav1.StatusReasonNotFound, "not found", filepath.Base(r.URL.Path)))
 			return
 		}
 		s.server.ServeHTTP(w, r)
@@ -47,7 +47,7 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.asked = append(s.asked, request)
 	if s.refused != "" && strings.Contains(r.URL.Path, s.refused) {
-		answer(w, http.StatusUnprocessableEntity, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "it says no", filepath.Base(r.URL.Path)))
+		answer(w, http.StatusUnprocessableEntity, failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "it says no", filepath.Base(r.URL.Path)))
 		return
 	}
 	u := &unstructured.Unstructured{}
@@ -58,7 +58,7 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, u.Object)
 }
 
-func status(code int32, reason metav1.StatusReason, message, name string) *metav1.Status {
+func failure(code int32, reason metav1.StatusReason, message, name string) *metav1.Status {
 	return &metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason, Message: message,
 		Details: &metav1.StatusDetails{Name: name},
@@ -97,7 +97,7 @@ func TestDiff(t *testing.T) {
 			"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
 		}}}
 		api := httptest.NewServer(s)
-		t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+		t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 		o := callBare(t, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
 		api.Close()
 		for _, says := range test.says {
@@ -126,7 +126,7 @@ func TestDiffProgram(t *testing.T) {
 	}}}
 	api := httptest.NewServer(s)
 	defer api.Close()
-	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	t.Setenv(externalDiff, "echo compare")
 	if o := callBare(t, "diff", "-f", file); o.code != exitDifferences || !strings.Contains(o.stdout, "compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
 		t.Errorf("got %+v", o)

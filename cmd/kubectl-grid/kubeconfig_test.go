@@ -89,7 +89,7 @@ func TestKubeconfig(t *testing.T) {
 			}
 			api := httptest.NewServer(issuer{server{objects: objects}, test.most})
 			defer api.Close()
-			t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+			t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 			got := callBare(t, append([]string{"kubeconfig"}, test.args...)...)
 			if got.code != test.code || !strings.Contains(got.stderr, test.says) {
 				t.Fatalf("exit code %d: %s", got.code, got.stderr)

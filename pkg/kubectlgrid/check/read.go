@@ -23,14 +23,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // system is where manifests/ work, and kube-proxy is.
 const system = metav1.NamespaceSystem
-
-// pageSize is how many objects are asked for at a time. A Node with its list of images is 10 kB.
-const pageSize = 500
 
 // Kinds that are named like this when they could not be read.
 const (
@@ -124,39 +122,10 @@ func (r *reader) lost(about Object, err error, consequence string) {
 	r.cluster.failed = append(r.cluster.failed, unread{about, err, consequence})
 }
 
-// each lists in pages and calls visit for every object. If the list expires between two pages it begins again, after
-// restart. empty is a list of the kind.
-func (r *reader) each(ctx context.Context, empty client.ObjectList, restart func(), visit func(runtime.Object), options ...client.ListOption) error {
-	token := ""
-	for again := 0; ; {
-		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
-		list, ok := empty.DeepCopyObject().(client.ObjectList)
-		if !ok {
-			return fmt.Errorf("%T is no list", empty)
-		}
-		err := r.API.List(ctx, list, append(slices.Clone(options), client.Limit(pageSize), client.Continue(token))...)
-		switch {
-		case apierrors.IsResourceExpired(err) && token != "" && again < 3:
-			again++
-			token = ""
-			restart()
-			continue
-		case err != nil:
-			return err
-		}
-		if err := meta.EachListItem(list, func(item runtime.Object) error { visit(item); return nil }); err != nil {
-			return err
-		}
-		if token = list.GetContinue(); token == "" {
-			return nil
-		}
-	}
-}
-
 func (r *reader) nodes(ctx context.Context) {
 	c := r.cluster
 	restart := func() { c.nodes = nil }
-	err := r.each(ctx, &corev1.NodeList{}, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, &corev1.NodeList{}, restart, func(item runtime.Object) {
 		if n, ok := item.(*corev1.Node); ok {
 			c.nodes = append(c.nodes, nodeOf(n))
 		}
@@ -177,15 +146,15 @@ func (r *reader) pods(ctx context.Context) {
 			r.pod(ctx, p, configs)
 		}
 	}
-	err := r.each(ctx, &corev1.PodList{}, restart, visit, client.MatchingFields{"spec.hostNetwork": "true"})
+	err := pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
-		err = r.each(ctx, &corev1.PodList{}, restart, visit)
+		err = pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit)
 	}
 	if err == nil {
 		return
 	}
 	restart()
-	if apierrors.IsForbidden(err) && r.each(ctx, &corev1.PodList{}, restart, visit, client.InNamespace(system)) == nil {
+	if apierrors.IsForbidden(err) && pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.InNamespace(system)) == nil {
 		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
 			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
 		return
@@ -308,7 +277,7 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 	lists := map[string]client.ObjectList{
 		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{}, "StatefulSet": &appsv1.StatefulSetList{},
 	}
-	err := r.each(ctx, lists[kind], restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, lists[kind], restart, func(item runtime.Object) {
 		w := workload{kind: kind}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
@@ -417,7 +386,7 @@ func (r *reader) grids(ctx context.Context) {
 		}
 		before := len(c.grids)
 		restart := func() { c.grids, c.gridCounts[kind.Kind] = c.grids[:before], 0 }
-		err = r.each(ctx, kind.NewList(), restart, func(item runtime.Object) {
+		err = pages.Each(ctx, r.API, kind.NewList(), restart, func(item runtime.Object) {
 			if object, ok := item.(v1.Object); ok {
 				c.gridCounts[kind.Kind]++
 				if message := gridTrouble(object); message != "" {
@@ -432,7 +401,7 @@ func (r *reader) grids(ctx context.Context) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
 	restart := func() { c.services = nil }
-	err := r.each(ctx, list, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
 		object, ok := item.(*metav1.PartialObjectMetadata)
 		if !ok {
 			return

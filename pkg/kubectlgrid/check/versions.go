@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/application-grid/application-grid/pkg/enumerate"
 )
 
 // The minor versions of Kubernetes 1 that the project's tests run with, and those that something needs.
@@ -102,14 +104,11 @@ const namedNodes = 3
 
 // namesOf names the first nodes, and counts the others.
 func namesOf(nodes []*node) string {
-	names := make([]string, 0, namedNodes+1)
-	for _, n := range nodes[:min(len(nodes), namedNodes)] {
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
 		names = append(names, n.name)
 	}
-	if more := len(nodes) - namedNodes; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(names, ", ")
+	return enumerate.First(names, namedNodes)
 }
 
 // aboutNodes is a single node, or nodes in general.

@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/probe"
 )
 
@@ -32,11 +33,8 @@ const (
 	Unproved Verdict = "Unproved"
 )
 
-// APIVersion and Kind are those of a Proof as JSON and YAML.
-const (
-	APIVersion = "kubectl-grid.superedge.io/v1alpha1"
-	Kind       = "Proof"
-)
+// Kind is that of a Proof as JSON and YAML.
+const Kind = "Proof"
 
 // Proof is what asking a Service from every unit has shown.
 type Proof struct {
@@ -130,7 +128,7 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	endpoints := endpointsOf(slicesOf, port.port, nodes, after)
 	maps.Copy(endpoints, p.endpoints)
 	proof := &Proof{
-		APIVersion: APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
+		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
 		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Units: p.unitNames(), Rows: []Row{},
 	}
 	for _, a := range answers {

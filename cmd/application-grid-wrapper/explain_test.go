@@ -14,7 +14,8 @@ import (
 func TestExplainPrints(t *testing.T) {
 	var asked string
 	answer := view.Explanation{
-		Namespace: "shop", Service: "db", Node: "node0", TopologyKeys: []string{"zone", "*"}, Unit: map[string]string{"zone": "a"}, DecidingKey: "zone",
+		Namespace: "shop", Service: "db", Node: "node0", TopologyKeys: []string{"zone", "*"},
+		Unit: map[string]string{"zone": "a"}, DecidingKey: "zone",
 		Kept: 1, Hidden: 1, Notes: []string{"mind the gap"},
 		Endpoints: []view.ExplainedEndpoint{
 			{Addresses: []string{"10.0.0.2"}, Reason: "too far"},
@@ -91,16 +92,19 @@ func TestExplainFails(t *testing.T) {
 		{[]string{"shop/db", at, "--cert-file=/absent", "--key-file=/absent"}, flags.ExitFailure, "--cert-file"},
 	} {
 		o := call(t, append([]string{"explain"}, test.args...)...)
-		if o.code != test.code || !strings.HasPrefix(o.stderr, "application-grid-wrapper explain: ") || !strings.Contains(o.stderr, test.says) || o.stdout != "" {
+		if o.code != test.code || !strings.HasPrefix(o.stderr, "application-grid-wrapper explain: ") ||
+			!strings.Contains(o.stderr, test.says) || o.stdout != "" {
 			t.Errorf("%v: got %+v", test.args, o)
 		}
-		if hint := "Run application-grid-wrapper explain --help for all flags.\n"; strings.HasSuffix(o.stderr, hint) != (test.code == flags.ExitUsage) {
+		if hint := "Run application-grid-wrapper explain --help for all flags.\n"; strings.HasSuffix(o.stderr,
+			hint) != (test.code == flags.ExitUsage) {
 			t.Errorf("%v: got %s", test.args, o.stderr)
 		}
 	}
 	for _, help := range []string{"--help", "-h"} {
 		o := call(t, "explain", help)
-		if o.code != 0 || !strings.Contains(o.stdout, "--as-node") || !strings.Contains(o.stdout, "explain NAMESPACE/SERVICE [flags]\n") || o.stderr != "" {
+		if o.code != 0 || !strings.Contains(o.stdout, "--as-node") || !strings.Contains(o.stdout,
+			"explain NAMESPACE/SERVICE [flags]\n") || o.stderr != "" {
 			t.Errorf("%s: got %+v", help, o)
 		}
 	}

@@ -29,9 +29,10 @@ type probeOptions struct {
 	answers  bool
 }
 
-const probeIntroduction = `application-grid-wrapper probe connects to the address of a Service from this node, again and again, and prints as
-JSON which endpoints the node's rules led to. kubectl grid prove runs it. It asks the kernel for that, which takes the
-capability NET_ADMIN; with --answers URL in place of ADDRESS:PORT it asks a URL by HTTP, and prints what was answered.
+const probeIntroduction = `application-grid-wrapper probe connects to the address of a Service from this node, again and
+again, and prints as JSON which endpoints the node's rules led to. kubectl grid prove runs it. It asks the kernel
+for that, which takes the capability NET_ADMIN; with --answers URL in place of ADDRESS:PORT it asks a URL by
+HTTP, and prints what was answered.
 
 It exits with 0 if it could ask, whatever was answered, with 1 if not, and with 2 if the command line is wrong.`
 

@@ -14,13 +14,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/probe"
 )
 
-// TestProbe: a result goes to stdout or to a file, and a wrong command line has a code of its own. What the kernel is asked
-// for takes a capability: test/e2e/install asks it.
+// TestProbe: a result goes to stdout or to a file, and a wrong command line has a code of its own. What the kernel is
+// asked for takes a capability: test/e2e/install asks it.
 func TestProbe(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "echo-n0") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "echo-n0")
+	}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "result")
-	for _, args := range [][]string{{"--answers", server.URL, "--requests=3"}, {"--answers", server.URL, "--requests=3", "--output=" + file}} {
+	for _, args := range [][]string{{"--answers", server.URL, "--requests=3"},
+		{"--answers", server.URL, "--requests=3", "--output=" + file}} {
 		o := call(t, append([]string{"probe"}, args...)...)
 		if o.code != 0 {
 			t.Errorf("%q: got %+v", args, o)
@@ -48,7 +52,8 @@ func TestProbe(t *testing.T) {
 		"10.96.0.1:80 --no-such-flag": "--no-such-flag",
 	} {
 		o := call(t, append([]string{"probe"}, strings.Fields(line)...)...)
-		if o.code != flags.ExitUsage || !strings.HasPrefix(o.stderr, "application-grid-wrapper probe: ") || !strings.Contains(o.stderr, says) {
+		if o.code != flags.ExitUsage || !strings.HasPrefix(o.stderr, "application-grid-wrapper probe: ") ||
+			!strings.Contains(o.stderr, says) {
 			t.Errorf("%s: got %+v", line, o)
 		}
 	}

@@ -19,7 +19,8 @@ func TestDefaults(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "", "sync-period": "30",
-		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s", "leader-elect-retry-period": "2s",
+		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s",
+		"leader-elect-retry-period":  "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
 		"unit-removal-grace": "5m0s", "manage-crds": "auto", "allowed-unit-keys": "", "max-units-per-grid": "0",
 	} {
@@ -39,7 +40,8 @@ func TestDefaults(t *testing.T) {
 
 func TestIgnoredFlagsAreSaid(t *testing.T) {
 	o := newOptions()
-	if err := o.flags.Parse([]string{"--sync-period=5", "--feature-gates=ServiceTopology=true,EndpointSlice=true", "--leader-elect-resource-lock=endpoints"}); err != nil {
+	if err := o.flags.Parse([]string{"--sync-period=5", "--feature-gates=ServiceTopology=true,EndpointSlice=true",
+		"--leader-elect-resource-lock=endpoints"}); err != nil {
 		t.Fatal(err)
 	}
 	if notices := o.ignored(); len(notices) != 3 || !strings.HasPrefix(notices[1], "Ignoring --sync-period: changes") {
@@ -53,7 +55,8 @@ func TestHelpAndVersion(t *testing.T) {
 		if code != 0 || stderr != "" {
 			t.Errorf("%s: got code %d, %s", help, code, stderr)
 		}
-		for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
+		for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule",
+			"Usage:\n  application-grid-controller [flags]"} {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("%s does not say %q", help, want)
 			}
@@ -107,7 +110,8 @@ func TestBadCommandLine(t *testing.T) {
 		}
 	}
 	for _, argument := range []string{"--no-such-flag", "start"} {
-		if code, _, stderr := call(argument); code != flags.ExitUsage || !strings.Contains(stderr, argument) || !strings.HasSuffix(stderr, "\nRun application-grid-controller --help for all flags.\n") {
+		if code, _, stderr := call(argument); code != flags.ExitUsage || !strings.Contains(stderr, argument) ||
+			!strings.HasSuffix(stderr, "\nRun application-grid-controller --help for all flags.\n") {
 			t.Errorf("got code %d, %s", code, stderr)
 		}
 	}

@@ -27,11 +27,12 @@ func newCheckCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Whether the cluster can take application-grid, and whether an installation holds",
-		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and prints what it\n" +
-			"finds, with what to do. With --pre it looks at a cluster before application-grid is installed, and prints how to\n" +
-			"install it there: a kustomization, or with -o values the values of the chart. It changes nothing.\n\n" +
-			"Exit codes: 0 there is no failure; 1 there is none, but something could not be read; 2 the command line is\n" +
-			"wrong; 3 there is a failure. Warnings, and what no API server can tell, do not count.",
+		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and\n" +
+			"prints what it finds, with what to do. With --pre it looks at a cluster before application-grid is\n" +
+			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +
+			"chart. It changes nothing.\n\n" +
+			"Exit codes: 0 there is no failure; 1 there is none, but something could not be read; 2 the command\n" +
+			"line is wrong; 3 there is a failure. Warnings, and what no API server can tell, do not count.",
 		Example: "  kubectl grid check --pre\n" +
 			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > edge/kustomization.yaml\n" +
 			"  kubectl grid check -o json",
@@ -41,7 +42,8 @@ func newCheckCommand(c *command) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.pre, "pre", false, "Look at a cluster before application-grid is installed on it")
-	f.StringVar(&o.images.Registry, "registry", "registry.example.org", "With --pre: the registry that the images are to come from")
+	f.StringVar(&o.images.Registry, "registry", "registry.example.org",
+		"With --pre: the registry that the images are to come from")
 	f.StringVar(&o.images.Tag, "tag", imageTag(), "With --pre: the tag of the images")
 	for _, name := range []string{"registry", "tag"} {
 		flags.CompleteWith(cmd, name)

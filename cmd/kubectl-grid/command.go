@@ -72,8 +72,9 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-grid",
 		Short: "The state of grids, and what the units see of a Service",
-		Long: "kubectl grid says in which state the grids of application-grid are, unit by unit, what a change of them would\n" +
-			"do, and what the nodes of every unit see of a Service.\n" + exitCodes + " Those of diff are as\nkubectl diff has them.",
+		Long: "kubectl grid says in which state the grids of application-grid are, unit by unit, what a change of\n" +
+			"them would do, and what the nodes of every unit see of a Service.\n" + exitCodes +
+			" Those of diff are as\nkubectl diff has them.",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl grid"},
 		Version:       version.String(),
 		SilenceErrors: true,
@@ -97,7 +98,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			panic(err) // the flag is bound above
 		}
 	}
-	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c), newProveCommand(c))
+	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c),
+		newProveCommand(c))
 	return root
 }
 

@@ -26,7 +26,8 @@ func (c *command) completeGrids(cmd *cobra.Command, args []string, word string) 
 		if err != nil || strings.Contains(args[0], "/") {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names := slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.Kind)), func(name string) bool { return slices.Contains(args[1:], name) })
+		names := slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.Kind)),
+			func(name string) bool { return slices.Contains(args[1:], name) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 	if kind, _, ok := strings.Cut(word, "/"); ok {
@@ -48,7 +49,8 @@ func (c *command) completeGrids(cmd *cobra.Command, args []string, word string) 
 }
 
 // completeServices completes the argument of view.
-func (c *command) completeServices(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func (c *command) completeServices(cmd *cobra.Command, args []string, word string) ([]string,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -39,13 +39,13 @@ func newDiffCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE",
 		Short: "What applying grids would change in their children",
-		Long: "Prints what would change in the children of the grids in files if those were applied now. The API server is\n" +
-			"asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer. Units whose children\n" +
-			"come of the same template are answered for by the first of them, and named.\n\n" +
-			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You need the\n" +
-			"rights to change the grids and their children, though nothing is changed.\n\n" +
-			"Exit codes: 0 nothing would change; 1 there are differences; 2 the command line is wrong, or the question could\n" +
-			"not be asked; 3 something is refused.",
+		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
+			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
+			"Units whose children come of the same template are answered for by the first of them, and named.\n\n" +
+			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You\n" +
+			"need the rights to change the grids and their children, though nothing is changed.\n\n" +
+			"Exit codes: 0 nothing would change; 1 there are differences; 2 the command line is wrong, or the\n" +
+			"question could not be asked; 3 something is refused.",
 		Example: "  kubectl grid diff -f grids.yaml\n" +
 			"  kustomize build | kubectl grid diff -f -",
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -59,7 +59,8 @@ func newDiffCommand(c *command) *cobra.Command {
 			return unanswered{err}
 		},
 	}
-	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil, "Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
+	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil,
+		"Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // the flag is bound above
 	}
@@ -75,7 +76,8 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 		return err
 	}
 	if manifests.Others > 0 {
-		fmt.Fprintf(c.stderr, "Not compared: %s of another kind. See kubectl diff.\n", output.Count(manifests.Others, "object"))
+		fmt.Fprintf(c.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
+			output.Count(manifests.Others, "object"))
 	}
 	connected, namespace, err := c.connect()
 	if err != nil {
@@ -93,7 +95,8 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 		case grid.GetNamespace() == "":
 			grid.SetNamespace(namespace)
 		case c.overrides.Context.Namespace != "" && grid.GetNamespace() != namespace:
-			return fmt.Errorf("%s %s is of namespace %s, and --namespace says %s", grid.GetKind(), grid.GetName(), grid.GetNamespace(), namespace)
+			return fmt.Errorf("%s %s is of namespace %s, and --namespace says %s", grid.GetKind(), grid.GetName(),
+				grid.GetNamespace(), namespace)
 		}
 		answers, err := source.Compare(ctx, grid)
 		if err != nil {

@@ -26,9 +26,10 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeconfig PROGRAM",
 		Short: "A kubeconfig for a program that runs on a node, but not in a pod",
-		Long: "Prints a kubeconfig for " + strings.Join(kubeconfig.Programs, " or ") + ": the address of the API server,\n" +
-			"its authority, and a new token of the ServiceAccount of that name, in kube-system or in --namespace. On stderr it\n" +
-			"says when the token ends; the same command renews it. You need the right to create tokens of that ServiceAccount.\n\n" +
+		Long: "Prints a kubeconfig for " + strings.Join(kubeconfig.Programs, " or ") + ": the address of the API\n" +
+			"server, its authority, and a new token of the ServiceAccount of that name, in kube-system or in\n" +
+			"--namespace. On stderr it says when the token ends; the same command renews it. You need the right to\n" +
+			"create tokens of that ServiceAccount.\n\n" +
 			"Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong.",
 		Example: "  kubectl grid kubeconfig application-grid-wrapper > application-grid-wrapper.kubeconfig\n" +
 			"  kubectl grid kubeconfig statefulset-grid-daemon --address=https://127.0.0.1:6444 --duration=720h",
@@ -41,15 +42,18 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
 	}
-	cmd.Flags().StringVar(&o.address, "address", "", "Address of the API server as the node has it, https://HOST:PORT; by default the one that kubeadm "+
+	cmd.Flags().StringVar(&o.address, "address", "", "Address of the API server as the node has it, https://HOST:PORT; "+
+		"by default the one that kubeadm "+
 		"has published for nodes that join (ConfigMap kube-public/cluster-info), or else the one that this command asks")
-	cmd.Flags().DurationVar(&o.duration, "duration", 8760*time.Hour, "For how long the token is asked for; the API server may give it for less")
+	cmd.Flags().DurationVar(&o.duration, "duration", 8760*time.Hour,
+		"For how long the token is asked for; the API server may give it for less")
 	return cmd
 }
 
 func (o *kubeconfigOptions) run(ctx context.Context, c *command, program string) error {
 	if !slices.Contains(kubeconfig.Programs, program) {
-		return flags.Usage(fmt.Errorf("%q is no program of a node; there are %s", program, strings.Join(kubeconfig.Programs, " and ")))
+		return flags.Usage(fmt.Errorf("%q is no program of a node; there are %s", program,
+			strings.Join(kubeconfig.Programs, " and ")))
 	}
 	if o.duration < 10*time.Minute {
 		return flags.Usage(errors.New("--duration must be 10m or longer: API servers give no shorter tokens"))
@@ -58,7 +62,8 @@ func (o *kubeconfigOptions) run(ctx context.Context, c *command, program string)
 	if err != nil {
 		return err
 	}
-	request := kubeconfig.Request{Program: program, Namespace: c.overrides.Context.Namespace, Address: o.address, Duration: o.duration}
+	request := kubeconfig.Request{Program: program, Namespace: c.overrides.Context.Namespace, Address: o.address,
+		Duration: o.duration}
 	if request.Namespace == "" {
 		request.Namespace = metav1.NamespaceSystem
 	}
@@ -68,7 +73,8 @@ func (o *kubeconfigOptions) run(ctx context.Context, c *command, program string)
 	}
 	fmt.Fprintf(c.stderr, "The server is %s. The token ends at %s.\n", made.Server, made.Ends.UTC().Format(time.RFC3339))
 	if given := time.Until(made.Ends); given < o.duration-time.Minute {
-		connected.Warn("the API server gives tokens for less than --duration=%s: this one is good for %s", o.duration, given.Round(time.Minute))
+		connected.Warn("the API server gives tokens for less than --duration=%s: this one is good for %s", o.duration,
+			given.Round(time.Minute))
 	}
 	_, err = c.stdout.Write(made.Data)
 	return err

@@ -38,13 +38,14 @@ func newProveCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
 		Short: "Whom a Service reaches from every unit, tried out",
-		Long: "Connects to the Service from a node of every unit, again and again, and prints which units were reached from\n" +
-			"which. A short pod on the node does that, in the node's network; it opens connections of TCP, sends nothing, and\n" +
-			"asks the kernel where each was sent. It is removed in the end. With --exec no pod is made: the wrappers' pods ask\n" +
-			"by HTTP, and the answers have to name the pod, the node or the address that gave them.\n" +
-			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n\n" +
-			"Exit codes: 0 no connection left its unit; 1 that could not be proved; 2 the command line is wrong; 3 a\n" +
-			"connection left its unit.",
+		Long: "Connects to the Service from a node of every unit, again and again, and prints which units were\n" +
+			"reached from which. A short pod on the node does that, in the node's network; it opens connections of\n" +
+			"TCP, sends nothing, and asks the kernel where each was sent. It is removed in the end. With --exec no\n" +
+			"pod is made: the wrappers' pods ask by HTTP, and the answers have to name the pod, the node or the\n" +
+			"address that gave them. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid,\n" +
+			"sg/NAME.\n\n" +
+			"Exit codes: 0 no connection left its unit; 1 that could not be proved; 2 the command line is wrong; 3\n" +
+			"a connection left its unit.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
 		ValidArgsFunction: c.completeServices,
@@ -63,8 +64,10 @@ func newProveCommand(c *command) *cobra.Command {
 	f.StringVar(&o.port, "port", "", "Name or number of the Service's port. Empty: its first of TCP")
 	f.BoolVar(&o.allNodes, "all-nodes", false, "Ask from every node of each unit, not from one of them")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "How long asking from one node may take, with starting a pod")
-	f.StringVar(&o.image, "image", "", "Image of application-grid-wrapper for the pods. Empty: that of the wrapper on the node")
-	f.StringVar(&o.podNamespace, "pod-namespace", metav1.NamespaceSystem, "Namespace of the pods: it has to allow the node's network and the capability NET_ADMIN")
+	f.StringVar(&o.image, "image", "", "Image of application-grid-wrapper for the pods. Empty: that of the wrapper on "+
+		"the node")
+	f.StringVar(&o.podNamespace, "pod-namespace", metav1.NamespaceSystem,
+		"Namespace of the pods: it has to allow the node's network and the capability NET_ADMIN")
 	f.BoolVar(&o.exec, "exec", false, "Ask by HTTP in the wrappers' pods, and make none")
 	f.StringVar(&o.path, "path", "/", "With --exec: the path of the URL")
 	for _, name := range []string{"requests", "connect-timeout", "port", "timeout", "image", "path"} {
@@ -120,14 +123,16 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 		return err
 	}
 	if left := plan.NotAsked(nodes); len(left) > 0 {
-		connected.Warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every unit; --all-nodes shows it.",
+		connected.Warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every unit; "+
+			"--all-nodes shows it.",
 			map[bool]string{true: "a node is", false: "nodes are"}[len(left) == 1], output.Nodes(left))
 	}
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
 	if ctx.Err() != nil {
 		return errors.New("interrupted; what was made is removed")
 	}
-	if service, err = cluster.Service(ctx, connected.API, namespace, cluster.ServiceName{Kind: "Service", Name: service.Name}); err != nil {
+	if service, err = cluster.Service(ctx, connected.API, namespace, cluster.ServiceName{Kind: "Service",
+		Name: service.Name}); err != nil {
 		return fmt.Errorf("asking for the Service again: %w", err)
 	}
 	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service); err != nil {
@@ -174,7 +179,8 @@ func (o *proveOptions) runner(ctx context.Context, c cluster.Cluster) (prove.Run
 		}
 	}
 	if o.image == "" && first.Image == "" {
-		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one with --image")
+		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one with " +
+			"--image")
 	}
 	pods := &prove.Pods{
 		API: c.API, Namespace: o.podNamespace, Probe: o.probe, Alive: o.timeout,

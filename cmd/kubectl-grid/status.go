@@ -37,9 +37,10 @@ func newStatusCommand(c *command) *cobra.Command {
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
 		Short:   "The state of the grids, unit by unit",
-		Long: "Prints, for every unit of the grids, how many pods there should be, how many are ready and updated, and what is\n" +
-			"wrong, in words: also what the controller cannot tell because it is away.\n\n" +
-			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit code 0.\n" + exitCodes,
+		Long: "Prints, for every unit of the grids, how many pods there should be, how many are ready and updated,\n" +
+			"and what is wrong, in words: also what the controller cannot tell because it is away.\n\n" +
+			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit code 0.\n" +
+			exitCodes,
 		Example: "  kubectl grid status                 # all grids of the namespace\n" +
 			"  kubectl grid status -A --problems   # what is wrong anywhere\n" +
 			"  kubectl grid status dg/echo -o wide\n" +

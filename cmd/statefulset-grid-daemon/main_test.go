@@ -36,10 +36,12 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestSuperEdgesFlags: a command line of SuperEdge's daemon works, and is told what it does not do.
+// TestSuperEdgesFlags: a command line of SuperEdge's daemon works, and the log says which flags have no effect.
 func TestSuperEdgesFlags(t *testing.T) {
-	o := parsed(t, "--worker=4", "--sync-period=30", "--sync-period-as-whole=60", "--feature-gates=A=true", "--hostpath=/data/edge/hosts",
-		"--leader-elect", "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s",
+	o := parsed(t, "--worker=4", "--sync-period=30", "--sync-period-as-whole=60", "--feature-gates=A=true",
+		"--hostpath=/data/edge/hosts",
+		"--leader-elect", "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s",
+		"--leader-elect-retry-period=2s",
 		"--leader-elect-resource-lock=leases", "--leader-elect-resource-name=x", "--leader-elect-resource-namespace=y")
 	config, err := o.config()
 	if err != nil {
@@ -96,7 +98,8 @@ func TestHostname(t *testing.T) {
 }
 
 func TestSpellings(t *testing.T) {
-	config, err := parsed(t, "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s", "--bind-address=0").config()
+	config, err := parsed(t, "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s",
+		"--bind-address=0").config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +116,8 @@ func TestHelpAndVersion(t *testing.T) {
 		"__complete --cluster": "--cluster-domain",
 	} {
 		var stdout, stderr bytes.Buffer
-		if code := newOptions().program().Main(strings.Fields(line), &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), want) {
+		if code := newOptions().program().Main(strings.Fields(line), &stdout, &stderr); code != 0 ||
+			!strings.Contains(stdout.String(), want) {
 			t.Errorf("%s: got code %d\n%s%s", line, code, stdout.String(), stderr.String())
 		}
 	}

@@ -50,7 +50,8 @@ func CompareManual(t *testing.T, program string, root *cobra.Command) {
 			}
 			continue
 		}
-		if data, err := os.ReadFile(file); err != nil || string(data) != pages[name] { //nolint:gosec // a page of this repository
+		data, err := os.ReadFile(file) //nolint:gosec // a page of this repository
+		if err != nil || string(data) != pages[name] {
 			t.Errorf("%s is stale: run make generate, and commit it (%v)", file, err)
 		}
 	}

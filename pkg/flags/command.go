@@ -147,8 +147,9 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) int {
 	return ExitFailure
 }
 
-// read reads the command line, and runs the command that it names, if it names one; chosen is that it names none. path is
-// what was called. The tree of commands is garbage when read returns: a program that runs for months does not keep it.
+// read reads the command line, and runs the command that it names, if it names one; chosen is that it names none. path
+// is what was called. The tree of commands is garbage when read returns: a program that runs for months does not keep
+// it.
 func (p Program) read(args []string, stdout, stderr io.Writer) (path string, chosen bool, err error) {
 	root := p.command(func() { chosen = true })
 	root.SetOut(stdout)

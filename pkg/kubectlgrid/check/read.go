@@ -43,7 +43,7 @@ const (
 	kindDeployment = "Deployment"
 )
 
-// Kinds beside those of the grids that the client has to know.
+// Kinds besides those of the grids that the client has to know.
 var (
 	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
 	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
@@ -76,7 +76,8 @@ func RegisterKinds(mapper *meta.DefaultRESTMapper) {
 
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme,
+		v1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -116,7 +117,8 @@ func readCluster(ctx context.Context, source Source) *reader {
 	return r
 }
 
-// lost notes that something could not be read. An API server that does not know a kind has none of it, which is no loss.
+// lost notes that something could not be read. An API server that does not know a kind has none of it, which is no
+// loss.
 func (r *reader) lost(about Object, err error, consequence string) {
 	r.cluster.missing[about.Kind] = true
 	r.cluster.failed = append(r.cluster.failed, unread{about, err, consequence})
@@ -142,7 +144,8 @@ func (r *reader) pods(ctx context.Context) {
 	restart := func() { c.pods = nil }
 	configs := map[string]*proxyConfig{}
 	visit := func(item runtime.Object) {
-		if p, ok := item.(*corev1.Pod); ok && p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		if p, ok := item.(*corev1.Pod); ok && p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded &&
+			p.Status.Phase != corev1.PodFailed {
 			r.pod(ctx, p, configs)
 		}
 	}
@@ -154,7 +157,8 @@ func (r *reader) pods(ctx context.Context) {
 		return
 	}
 	restart()
-	if apierrors.IsForbidden(err) && pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.InNamespace(system)) == nil {
+	if apierrors.IsForbidden(err) && pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit,
+		client.InNamespace(system)) == nil {
 		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
 			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
 		return
@@ -171,7 +175,8 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 		return
 	}
 	reduced := pod{
-		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes, ending: p.DeletionTimestamp != nil,
+		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes,
+		ending: p.DeletionTimestamp != nil,
 	}
 	reduced.ready, reduced.why = readiness(p)
 	if owner := metav1.GetControllerOf(p); owner != nil {
@@ -256,7 +261,8 @@ func joined(reason, message string) string {
 
 // meantFor is the node that a DaemonSet made a pod for.
 func meantFor(spec *corev1.PodSpec) string {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return ""
 	}
 	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -275,7 +281,8 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 	before := len(c.workloads)
 	restart := func() { c.workloads = c.workloads[:before] }
 	lists := map[string]client.ObjectList{
-		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{}, "StatefulSet": &appsv1.StatefulSetList{},
+		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{},
+		"StatefulSet": &appsv1.StatefulSetList{},
 	}
 	err := pages.Each(ctx, r.API, lists[kind], restart, func(item runtime.Object) {
 		w := workload{kind: kind}
@@ -296,7 +303,8 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 	})
 	if err != nil {
 		restart()
-		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the programs, are not known")
+		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
+			"programs, are not known")
 	}
 }
 
@@ -371,7 +379,7 @@ func (r *reader) grids(ctx context.Context) {
 		d := definition{name: kind.Plural + "." + v1.GroupName}
 		err := r.API.Get(ctx, client.ObjectKey{Name: d.name}, crd)
 		if err != nil && !apierrors.IsNotFound(err) {
-			r.lost(Object{Kind: kindCRD, Name: d.name}, err, "its version is not known, nor how it stands with such grids")
+			r.lost(Object{Kind: kindCRD, Name: d.name}, err, "its version is not known, nor the state of such grids")
 			c.missing[kind.Kind] = true
 			continue
 		}
@@ -395,7 +403,7 @@ func (r *reader) grids(ctx context.Context) {
 			}
 		})
 		if err != nil {
-			r.lost(Object{Kind: kind.Kind}, err, "how it stands with them is not known")
+			r.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 		}
 	}
 	list := &metav1.PartialObjectMetadataList{}

@@ -37,15 +37,19 @@ func (r *report) checkVersions(c *Cluster) {
 	switch {
 	case c.version == "":
 	case !known:
-		r.add(Unknown, check, about, fmt.Sprintf("its version %q has no meaning here", c.version), "see docs/install.md for the versions that are supported")
+		r.add(Unknown, check, about, fmt.Sprintf("its version %q has no meaning here", c.version),
+			"see docs/install.md for the versions that are supported")
 	case server < slicesSince:
-		r.add(Failure, check, about, fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, which the wrapper follows", c.version),
+		r.add(Failure, check, about,
+			fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, which the wrapper follows", c.version),
 			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
 	case server < oldestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested, newestTested),
+		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested,
+			newestTested),
 			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
 	case server > newestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested, newestTested),
+		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested,
+			newestTested),
 			"look for a newer release of application-grid, and try it on one site first")
 	default:
 		r.ok(check, about, "it is %s", c.version)
@@ -74,7 +78,8 @@ func (r *report) checkVersions(c *Cluster) {
 		default:
 			continue
 		}
-		r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem), "upgrade "+namesOf(nodes))
+		r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem),
+			"upgrade "+namesOf(nodes))
 	}
 }
 

@@ -41,7 +41,8 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
 	c := Cluster{Config: config, Scheme: runtime.NewScheme(), Warnings: warnings}
-	for _, add := range []func(*runtime.Scheme) error{authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{authenticationv1.AddToScheme, check.AddToScheme,
+		discoveryv1.AddToScheme} {
 		if err := add(c.Scheme); err != nil {
 			return Cluster{}, fmt.Errorf("building the scheme: %w", err)
 		}
@@ -94,7 +95,8 @@ func Nodes(ctx context.Context, api client.Reader) (map[string]topology.Labels, 
 }
 
 // Names reads the names of all objects of a list's kind, in a namespace or in all if it is empty.
-func Names(ctx context.Context, api client.Reader, list *metav1.PartialObjectMetadataList, namespace string) ([]string, error) {
+func Names(ctx context.Context, api client.Reader, list *metav1.PartialObjectMetadataList, namespace string) ([]string,
+	error) {
 	if err := api.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // ErrNotServed is that the API server does not know a kind of grid.
-var ErrNotServed = errors.New("the server has no superedge.io/v1: install application-grid-controller, which brings the grids' CRDs, or apply manifests/crds")
+var ErrNotServed = errors.New("the server has no superedge.io/v1: install application-grid-controller, which brings " +
+	"the grids' CRDs, or apply manifests/crds")
 
 // Explain says what to change where the API server's words do not.
 func Explain(err error) error {

@@ -72,7 +72,8 @@ func Service(ctx context.Context, api client.Reader, namespace string, wanted Se
 	if wanted.Kind == kindService || (err != nil && !apierrors.IsNotFound(err)) {
 		return service, err
 	}
-	if _, annotation, _ := topology.KeysOf(service.Annotations); err == nil && annotation != "" { // also one that does not parse
+	// also one that does not parse
+	if _, annotation, _ := topology.KeysOf(service.Annotations); err == nil && annotation != "" {
 		return service, nil
 	}
 	ofGrid, gridErr := get(name + v1.ServiceSuffix)
@@ -96,7 +97,8 @@ func View(ctx context.Context, api client.Reader, namespace string, wanted Servi
 		return nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
 	endpointSlices := &discoveryv1.EndpointSliceList{}
-	err = api.List(ctx, endpointSlices, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	err = api.List(ctx, endpointSlices, client.InNamespace(namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
 	if err != nil {
 		return nil, fmt.Errorf("asking for endpointslices: %w", err)
 	}

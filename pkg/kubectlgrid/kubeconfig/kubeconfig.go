@@ -65,7 +65,8 @@ func Make(ctx context.Context, c cluster.Cluster, r Request) (*Made, error) {
 	}
 	made.Ends = token.Status.ExpirationTimestamp.Time
 	config := clientcmdapi.NewConfig()
-	config.Clusters[r.Program] = &clientcmdapi.Cluster{Server: made.Server, CertificateAuthorityData: []byte(authority.Data["ca.crt"])}
+	config.Clusters[r.Program] = &clientcmdapi.Cluster{Server: made.Server,
+		CertificateAuthorityData: []byte(authority.Data["ca.crt"])}
 	config.AuthInfos[r.Program] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
 	config.Contexts[r.Program] = &clientcmdapi.Context{Cluster: r.Program, AuthInfo: r.Program}
 	config.CurrentContext = r.Program

@@ -22,7 +22,8 @@ const (
 
 // Each lists in pages and calls visit for every object. If the list expires between two pages it begins again, after
 // restart, which has to forget what visit has seen. empty is a list of the kind.
-func Each(ctx context.Context, api client.Reader, empty client.ObjectList, restart func(), visit func(runtime.Object), options ...client.ListOption) error {
+func Each(ctx context.Context, api client.Reader, empty client.ObjectList, restart func(), visit func(runtime.Object),
+	options ...client.ListOption) error {
 	token := ""
 	for again := 0; ; {
 		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
@@ -60,7 +61,10 @@ func (c Client) List(ctx context.Context, list client.ObjectList, options ...cli
 		return c.Client.List(ctx, list, options...)
 	}
 	items := []runtime.Object{}
-	err := Each(ctx, c.Client, list, func() { items = items[:0] }, func(item runtime.Object) { items = append(items, item) }, options...)
+	err := Each(ctx, c.Client, list, func() { items = items[:0] }, func(item runtime.Object) {
+		items = append(items,
+			item)
+	}, options...)
 	if err != nil {
 		return err
 	}

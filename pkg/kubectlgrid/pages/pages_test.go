@@ -98,7 +98,8 @@ func TestExpiresAlways(t *testing.T) {
 func TestOwnLimit(t *testing.T) {
 	server := &nodes{count: 10}
 	var list corev1.NodeList
-	if err := (Client{server}).List(t.Context(), &list, client.Limit(4)); err != nil || len(list.Items) != 4 || list.Continue != "4" {
+	if err := (Client{server}).List(t.Context(), &list, client.Limit(4)); err != nil || len(list.Items) != 4 ||
+		list.Continue != "4" {
 		t.Errorf("got %d nodes, %v", len(list.Items), err)
 	}
 }

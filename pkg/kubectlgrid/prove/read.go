@@ -17,9 +17,11 @@ import (
 const wrapper = "application-grid-wrapper"
 
 // Surroundings reads the Service's slices and all nodes.
-func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service) ([]discoveryv1.EndpointSlice, map[string]Node, error) {
+func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service) ([]discoveryv1.EndpointSlice,
+	map[string]Node, error) {
 	slicesOf := &discoveryv1.EndpointSliceList{}
-	err := api.List(ctx, slicesOf, client.InNamespace(service.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	err := api.List(ctx, slicesOf, client.InNamespace(service.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for endpointslices: %w", err)
 	}

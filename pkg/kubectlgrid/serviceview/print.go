@@ -68,7 +68,8 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 func unitRows(view *gridview.View) [][]string {
 	rows := [][]string{{"UNIT", "NODES", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
 	for _, unit := range view.Units {
-		first := []string{unit.Name, output.Nodes(unit.Nodes), unit.Key, fmt.Sprintf("%d/%d", unit.Ready, len(unit.Endpoints))}
+		first := []string{unit.Name, output.Nodes(unit.Nodes), unit.Key, fmt.Sprintf("%d/%d", unit.Ready,
+			len(unit.Endpoints))}
 		if !view.TopologyKeys.Governed() {
 			first[0], first[2] = output.All, "-"
 		}

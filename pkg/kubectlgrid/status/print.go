@@ -43,7 +43,7 @@ type Columns struct {
 	NoHeader bool
 }
 
-// others stands for the units that a large status only counts.
+// others is the name of the units that a large status only counts.
 const others = "<others>"
 
 // Printer writes the state of grids. If it is called again, it writes what has changed since.
@@ -60,8 +60,8 @@ type Printer struct {
 	grids map[GridName]gridview.Grid
 }
 
-// Print writes the first answer whole, and of each later one what differs from the one before. It reports whether it has
-// written anything of a grid.
+// Print writes the first answer whole, and of each later one what differs from the one before. It reports whether it
+// has written anything of a grid.
 func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	if p.Format.Encoded() {
 		return p.encode(grids)

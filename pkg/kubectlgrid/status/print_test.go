@@ -15,7 +15,8 @@ import (
 
 // unit makes a unit of two pods, of which this many are ready.
 func unit(name string, ready int64) gridview.Unit {
-	u := gridview.Unit{Name: name, Phase: v1.UnitReady, Child: "echo-" + name, Desired: 2, Ready: ready, Updated: 2, Available: ready, Nodes: ptr.To(1)}
+	u := gridview.Unit{Name: name, Phase: v1.UnitReady, Child: "echo-" + name, Desired: 2, Ready: ready, Updated: 2,
+		Available: ready, Nodes: ptr.To(1)}
 	if ready < 2 {
 		u.Phase, u.Problem = v1.UnitProgressing, "a pod\nis not ready"
 	}
@@ -24,7 +25,8 @@ func unit(name string, ready int64) gridview.Unit {
 
 // grid makes a grid of these units.
 func grid(name string, units ...gridview.Unit) gridview.Grid {
-	g := gridview.Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", UnitCount: int32(len(units)), Units: units, Healthy: true}
+	g := gridview.Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", UnitCount: int32(len(units)),
+		Units: units, Healthy: true}
 	for _, u := range units {
 		g.Healthy = g.Healthy && u.Phase == v1.UnitReady
 	}
@@ -50,7 +52,8 @@ func TestPrintChanges(t *testing.T) {
 	}{
 		{"nothing, and then something", Printer{}, []step{
 			{nil, ""},
-			{[]gridview.Grid{grid("echo", unit("east", 2))}, header + "DeploymentGrid   echo   zone   east   2         2       2         Ready\n"},
+			{[]gridview.Grid{grid("echo", unit("east", 2))}, header +
+				"DeploymentGrid   echo   zone   east   2         2       2         Ready\n"},
 			{[]gridview.Grid{grid("echo", unit("east", 2))}, ""},
 		}},
 		{"units that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []step{
@@ -74,7 +77,8 @@ func TestPrintChanges(t *testing.T) {
 			},
 			{nil, ""},
 		}},
-		{"only problems: what is well again is printed once", Printer{Problems: true, Columns: Columns{NoHeader: true, Namespaces: true}}, []step{
+		{"only problems: what is well again is printed once", Printer{Problems: true,
+			Columns: Columns{NoHeader: true, Namespaces: true}}, []step{
 			{[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))}, ""},
 			{
 				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
@@ -88,7 +92,8 @@ func TestPrintChanges(t *testing.T) {
 			{nil, ""},
 		}},
 		{"what concerns a grid as a whole", Printer{Columns: Columns{NoHeader: true}}, []step{
-			{[]gridview.Grid{failed(grid("echo"), "no node has the label")}, "DeploymentGrid   echo   zone   <none>   -   -   -   no node has the label\n"},
+			{[]gridview.Grid{failed(grid("echo"), "no node has the label")},
+				"DeploymentGrid   echo   zone   <none>   -   -   -   no node has the label\n"},
 			{
 				[]gridview.Grid{failed(grid("echo", unit("east", 2)), "the controller is away")},
 				"DeploymentGrid   echo   zone   <all>    -   -   -   the controller is away\n" +

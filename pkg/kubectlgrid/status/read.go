@@ -57,8 +57,8 @@ type foundGrid struct {
 	grid v1.Object
 }
 
-// Read reads the grids and says what state they are in, in the order of namespaces, kinds and names. It is an error if a
-// named grid is not there.
+// Read reads the grids and says what state they are in, in the order of namespaces, kinds and names. It is an error if
+// a named grid is not there.
 func (r *Reader) Read(ctx context.Context, q Query) ([]gridview.Grid, error) {
 	found, err := r.find(ctx, q)
 	if err != nil {
@@ -130,7 +130,8 @@ func (r *Reader) leaveOut(kind string) {
 // states reads what the grids are compared with, and says what state they are in.
 func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid) []gridview.Grid {
 	var nodes map[string]topology.Labels
-	if !r.unread[kindNode] && slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind }) {
+	if !r.unread[kindNode] && slices.ContainsFunc(found,
+		func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind }) {
 		var err error
 		if nodes, err = cluster.Nodes(ctx, r.Objects); err != nil {
 			r.Warn("units are those that the controller has told of: %s", cluster.WhyNot(err))
@@ -171,9 +172,10 @@ func childList(k v1.GridKind) *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// children reads the objects that are labelled as children of one kind of grid, by namespace and name; nil if they cannot
-// be read.
-func (r *Reader) children(ctx context.Context, k v1.GridKind, namespace string) map[string]map[string]*metav1.PartialObjectMetadata {
+// children reads the objects that are labelled as children of one kind of grid, by namespace and name; nil if they
+// cannot be read.
+func (r *Reader) children(ctx context.Context, k v1.GridKind,
+	namespace string) map[string]map[string]*metav1.PartialObjectMetadata {
 	if r.unread[k.Child.Kind] {
 		return nil
 	}
@@ -196,7 +198,8 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind, namespace string) 
 }
 
 // pods reads those that the templates of units that are not ready select; none if all units are ready.
-func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGridSpec, status *v1.WorkloadGridStatus) ([]corev1.Pod, error) {
+func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGridSpec,
+	status *v1.WorkloadGridStatus) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	asked := map[string]bool{}
 	for _, state := range status.States {
@@ -219,7 +222,8 @@ func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGr
 			continue
 		}
 		list := &corev1.PodList{}
-		if err := r.Pods.List(ctx, list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		if err := r.Pods.List(ctx, list, client.InNamespace(namespace),
+			client.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return nil, fmt.Errorf("asking for pods: %w", err)
 		}
 		pods = append(pods, list.Items...)

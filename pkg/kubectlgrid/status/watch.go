@@ -51,7 +51,8 @@ func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridvie
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	f := follower{query: q, unread: now.unread, changed: make(chan struct{}, 1), failure: make(chan error, 1), stop: stop, warn: warn}
+	f := follower{query: q, unread: now.unread, changed: make(chan struct{}, 1), failure: make(chan error, 1), stop: stop,
+		warn: warn}
 	cached, err := f.start(ctx, c)
 	if err != nil {
 		return err
@@ -220,7 +221,8 @@ func labelsDiffer(old, updated any) bool {
 func childDiffers(old, updated any) bool {
 	a, aOK := old.(*metav1.PartialObjectMetadata)
 	b, bOK := updated.(*metav1.PartialObjectMetadata)
-	return !aOK || !bOK || !reflect.DeepEqual(a.Labels, b.Labels) || !reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences) ||
+	return !aOK || !bOK || !reflect.DeepEqual(a.Labels, b.Labels) || !reflect.DeepEqual(a.OwnerReferences,
+		b.OwnerReferences) ||
 		v1.ForeignFields(a.ManagedFields) != v1.ForeignFields(b.ManagedFields)
 }
 

@@ -52,9 +52,13 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	check.RegisterKinds(mapper)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
+	// Lists have kinds of their own: a cache asks the mapper whether they are of one namespace.
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("NodeList"), meta.RESTScopeRoot)
 	for _, k := range v1.Kinds {
-		mapper.Add(k.Child, meta.RESTScopeNamespace)
-		mapper.Add(v1.GroupVersion.WithKind(k.Kind), meta.RESTScopeNamespace)
+		for _, suffix := range []string{"", "List"} {
+			mapper.Add(k.Child.GroupVersion().WithKind(k.Child.Kind+suffix), meta.RESTScopeNamespace)
+			mapper.Add(v1.GroupVersion.WithKind(k.Kind+suffix), meta.RESTScopeNamespace)
+		}
 	}
 	c.Mapper = mapper
 	api, err := client.New(config, client.Options{Scheme: c.Scheme, Mapper: mapper})

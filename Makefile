@@ -112,7 +112,7 @@ test-images: cross ## Runs what is in the images, as they would be run. Needs ro
 	go -C hack/image test -count=1 ./... $(ARGS)
 
 .PHONY: install
-install: build ## Installs programs and systemd units: PREFIX=/usr/local, SYSCONFDIR=/etc, DESTDIR=.
+install: build ## Installs programs, man pages and systemd units: PREFIX=/usr/local, SYSCONFDIR=/etc, DESTDIR=.
 	@hack/install.sh install
 
 .PHONY: uninstall
@@ -238,10 +238,10 @@ $(BIN)/golangci-lint: hack/tools/go.mod hack/tools/go.sum
 GENERATE = $(BIN)/controller-gen object crd paths=./pkg/apis/... output:crd:dir=manifests/crds
 
 .PHONY: generate
-generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, the chart's templates, and docs/reference.md.
+generate: $(BIN)/controller-gen ## Generates the CRDs and the copying of API types from pkg/apis, the chart's templates, docs/reference.md, and the man pages.
 	$(GENERATE)
 	go run ./hack/chart -write
-	go test -count=1 -p 1 -run 'TestFlagsReference|TestCRDReference' ./cmd/... ./docs -update
+	go test -count=1 -p 1 -run 'TestFlagsReference|TestManual|TestCRDReference' ./cmd/... ./docs -update
 
 $(BIN)/controller-gen: hack/generate/go.mod hack/generate/go.sum
 	go -C hack/generate build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen

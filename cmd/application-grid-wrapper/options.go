@@ -50,6 +50,15 @@ type options struct {
 	flags *flags.Set
 }
 
+// What --help and the man page begin with.
+const (
+	short        = "Shows kube-proxy the endpoints of the node's own unit"
+	introduction = "application-grid-wrapper runs between kube-proxy and the API server of an edge node (kube-proxy\n" +
+		"--master=http://localhost:51006) and shows kube-proxy, of every Service with the annotation\n" +
+		"topologyKeys, only the endpoints on nodes of this node's own unit. application-grid-wrapper explain\n" +
+		"NAMESPACE/SERVICE says which they are, and why."
+)
+
 const (
 	program         = "application-grid-wrapper"
 	defaultStateDir = "/var/lib/application-grid-wrapper"
@@ -61,50 +70,70 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("Upstream")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the wrapper's own credentials. Empty: the service account of the pod.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
+		"wrapper's own credentials. Empty: the service account of the pod.")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no such node, Services with topologyKeys have no endpoints here.")
-	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
-	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
+		"in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no "+
+		"such node, Services with topologyKeys have no endpoints here.")
+	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API "+
+		"server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say "+
+		"where it is.")
+	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' "+
+		"endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
-	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
+	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy,
+		"With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services "+
+			"but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": "+
+			"{\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is "+
+			"hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
 
 	f = o.flags.Section("Offline")
-	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
-	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay, "How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the average, whatever it is.")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a "+
+		"wrapper serves that starts while the upstream is away. Empty: none is kept.")
+	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay,
+		"How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the "+
+			"average, whatever it is.")
 
 	f = o.flags.Section("Serving")
-	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", "", "host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus that is not on this node. Empty: none.")
-	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
-	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, which are read again when they change.")
+	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
+		"host:port to serve on. Without TLS only a loopback address is taken.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", "",
+		"host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus that is "+
+			"not on this node. Empty: none.")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a "+
+		"port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web "+
+		"page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
+	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, "+
+		"which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
-	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections, "Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets half of them at most, so that it cannot lock kube-proxy out.")
-	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches, "Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them at most.")
-	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes, "Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
+	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections,
+		"Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets "+
+			"half of them at most, so that it cannot lock kube-proxy out.")
+	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches,
+		"Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them "+
+			"at most.")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
+		"Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller gets "+
+			"half of that at most, but always one list, however large it is.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
 
 	f = o.flags.Section("Ignored")
-	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100, "Ignored: watchers read from a log, which has no channels to size.")
+	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100,
+		"Ignored: watchers read from a log, which has no channels to size.")
 	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
 
 	f = o.flags.Section("Other")
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
 }
-
-// introduction is what --help begins with.
-const introduction = "application-grid-wrapper stands between kube-proxy and the API server of an edge node (kube-proxy\n" +
-	"--master=http://localhost:51006) and shows it, of every Service with the annotation topologyKeys, only the\n" +
-	"endpoints on nodes of this node's own unit. application-grid-wrapper explain NAMESPACE/SERVICE tells which they\n" +
-	"are, and why."
 
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {
@@ -155,7 +184,8 @@ func (o *options) config() (proxy.Config, error) {
 			return proxy.Config{}, fmt.Errorf("--local-endpoint, --local-port: %w", err)
 		}
 		if !o.inCluster {
-			return proxy.Config{}, errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave out one of them")
+			return proxy.Config{}, errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave out one " +
+				"of them")
 		}
 		config.LocalEndpoint = &local
 	}
@@ -204,7 +234,7 @@ func (o *options) parseAutonomy() (*autonomy.Options, error) {
 		}
 	}
 	if !enabled {
-		return nil, nil //nolint:nilnil // nobody is to be asked, and nothing is wrong
+		return nil, nil //nolint:nilnil // the option is off, and nothing is wrong
 	}
 	if err := parsed.Validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", flagName, err)

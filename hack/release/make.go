@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -124,7 +125,11 @@ func (r *release) programArchives() error {
 		if err != nil {
 			return err
 		}
-		entries = append(entries, units...)
+		pages, err := r.manual(below, "")
+		if err != nil {
+			return err
+		}
+		entries = append(append(entries, units...), pages...)
 		var binaries []string
 		for _, program := range programs {
 			binary := filepath.Join(r.binaries, platform, program)
@@ -142,6 +147,19 @@ func (r *release) programArchives() error {
 	return nil
 }
 
+// manual are the man pages whose names begin with this, and go below docs/man.
+func (r *release) manual(below, prefix string) ([]entry, error) {
+	pages, err := tree(r.path("docs/man"), below+"docs/man")
+	if err != nil {
+		return nil, err
+	}
+	pages = slices.DeleteFunc(pages, func(e entry) bool { return !strings.HasPrefix(path.Base(e.name), prefix) })
+	if len(pages) == 0 {
+		return nil, fmt.Errorf("docs/man has no page %s*", prefix)
+	}
+	return pages, nil
+}
+
 // pluginArchives writes an archive per platform with kubectl-grid alone, as krew wants it.
 func (r *release) pluginArchives() error {
 	for _, directory := range []string{r.binaries, r.plugins} {
@@ -156,6 +174,13 @@ func (r *release) pluginArchives() error {
 			}
 			binary := filepath.Join(directory, platform, program)
 			entries := append(r.legal(""), entry{name: program, from: binary, executable: true})
+			if !strings.HasPrefix(platform, "windows_") {
+				pages, err := r.manual("", plugin)
+				if err != nil {
+					return err
+				}
+				entries = append(entries, pages...)
+			}
 			if err := writeArchive(r.file(name), entries, r.time); err != nil {
 				return err
 			}

@@ -40,7 +40,8 @@ func (s *Set) Section(title string) *pflag.FlagSet {
 // names those that are of use.
 func (s *Set) Logging() {
 	f := s.Section("Logging")
-	f.StringVar(&s.logFormat, "logging-format", logFormatText, "Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
+	f.StringVar(&s.logFormat, "logging-format", logFormatText,
+		"Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
 	klogFlags.VisitAll(func(g *flag.Flag) {
@@ -51,11 +52,16 @@ func (s *Set) Logging() {
 	})
 }
 
-// Parse reads the command line. pflag.ErrHelp is --help.
-func (s *Set) Parse(args []string) error {
+// merge gathers the flags of all sections.
+func (s *Set) merge() {
 	for _, title := range s.sections.Order {
 		s.all.AddFlagSet(s.sections.FlagSets[title])
 	}
+}
+
+// Parse reads a command line that has no commands. pflag.ErrHelp is --help. Programs read theirs with Program.Main.
+func (s *Set) Parse(args []string) error {
+	s.merge()
 	if err := s.all.Parse(args); err != nil {
 		return err
 	}
@@ -76,14 +82,6 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 	for _, title := range s.sections.Order {
 		visit(title, s.sections.FlagSets[title])
 	}
-}
-
-// Usage is the text of --help.
-func (s *Set) Usage(introduction string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s [flags]\n", introduction, s.all.Name())
-	cliflag.PrintSections(&b, s.sections, columns)
-	return b.String()
 }
 
 // Ignored says which of the named flags were given although they have no meaning any more. Their usage

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
@@ -288,12 +289,7 @@ func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind
 }
 
 // nameSome names the first few units, and counts the rest.
-func nameSome(units []string) string {
-	if len(units) <= namedUnits {
-		return strings.Join(units, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(units[:namedUnits], ", "), len(units)-namedUnits)
-}
+func nameSome(units []string) string { return enumerate.First(units, namedUnits) }
 
 // describeProblems tells the problems of the first few units, the same problem once; they are what the units have in
 // common.

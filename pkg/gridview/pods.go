@@ -60,7 +60,8 @@ func podProblem(pod *corev1.Pod) string {
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		// Every container waits a moment in these, for others or for its start.
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" &&
+			w.Reason != "PodInitializing" {
 			return fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))
 		}
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {

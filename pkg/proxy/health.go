@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/nodename"
 )
@@ -135,11 +136,8 @@ func autonomyDetails(s autonomy.Status) []string {
 	return details
 }
 
-// some are the first of the names, and how many there are beside them.
-func some(names []string) string {
-	const most = 10
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
+// namedNames is how many nodes or addresses a line names before it only counts.
+const namedNames = 10
+
+// some names the first few of the names, and counts the rest.
+func some(names []string) string { return enumerate.First(names, namedNames) }

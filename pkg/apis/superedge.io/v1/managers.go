@@ -2,12 +2,13 @@ package v1
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/enumerate"
 )
 
 const (
@@ -53,11 +54,7 @@ func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 		if len(fields) == 0 {
 			continue
 		}
-		text := manager + ": " + strings.Join(fields[:min(len(fields), namedFields)], ", ")
-		if more := len(fields) - namedFields; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		all = append(all, text)
+		all = append(all, manager+": "+enumerate.First(fields, namedFields))
 	}
 	return strings.Join(all, "; ")
 }

@@ -99,7 +99,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		}
 	}
 	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c),
-		newProveCommand(c))
+		newProveCommand(c), newPreviewCommand(c))
 	return root
 }
 

@@ -149,8 +149,8 @@ func (o *options) config() (gridcontroller.Config, error) {
 		}
 		config.Limits.UnitKeys = append(config.Limits.UnitKeys, key)
 	}
-	for name, address := range map[string]string{"health-bind-address": o.healthAddress,
-		"metrics-bind-address": o.metricsAddress} {
+	addresses := map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress}
+	for name, address := range addresses {
 		if address == "0" {
 			continue
 		}

@@ -302,7 +302,7 @@ func TestFailures(t *testing.T) {
 		{"no such Service, by kind", shop(), "view svc/absent", flags.ExitFailure, `services "absent" not found`},
 		{"forbidden", noGrids, "status", flags.ExitFailure, "forbidden"},
 		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems,
-			"Warning: units are those that the controller has told of: you may not read them: nodes is forbidden"},
+			"Warning: units are those that the controller has reported: you may not read them: nodes is forbidden"},
 		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are not " +
 			"ready: you may not read them"},
 		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure,

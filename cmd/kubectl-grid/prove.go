@@ -131,8 +131,8 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 	if ctx.Err() != nil {
 		return errors.New("interrupted; what was made is removed")
 	}
-	if service, err = cluster.Service(ctx, connected.API, namespace, cluster.ServiceName{Kind: "Service",
-		Name: service.Name}); err != nil {
+	name = cluster.ServiceName{Kind: "Service", Name: service.Name}
+	if service, err = cluster.Service(ctx, connected.API, namespace, name); err != nil {
 		return fmt.Errorf("asking for the Service again: %w", err)
 	}
 	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service); err != nil {

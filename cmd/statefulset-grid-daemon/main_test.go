@@ -113,7 +113,7 @@ func TestHelpAndVersion(t *testing.T) {
 		"--help": "Usage:\n  statefulset-grid-daemon [flags]\n", "-h": "--hostpath", "--version": program + " ",
 		"completion bash": "__start_statefulset-grid-daemon", "completion zsh": "#compdef statefulset-grid-daemon",
 		"completion fish": "complete -c statefulset-grid-daemon", "completion powershell": "Register-ArgumentCompleter",
-		"__complete --cluster": "--cluster-domain",
+		"__complete --cluster": "--cluster-domain", "__complete --logging-format j": "text\njson\n",
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := newOptions().program().Main(strings.Fields(line), &stdout, &stderr); code != 0 ||

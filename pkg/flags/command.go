@@ -63,6 +63,9 @@ func (p Program) command(chosen func()) *cobra.Command {
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		writeHelp(cmd.OutOrStdout(), cmd, p.Flags)
 	})
+	if root.Flags().Lookup(logFormatFlag) != nil {
+		CompleteWith(root, logFormatFlag, logFormatText, logFormatJSON)
+	}
 	root.AddCommand(p.Commands...)
 	return root
 }

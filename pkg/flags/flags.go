@@ -40,7 +40,7 @@ func (s *Set) Section(title string) *pflag.FlagSet {
 // names those that are of use.
 func (s *Set) Logging() {
 	f := s.Section("Logging")
-	f.StringVar(&s.logFormat, "logging-format", logFormatText,
+	f.StringVar(&s.logFormat, logFormatFlag, logFormatText,
 		"Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)

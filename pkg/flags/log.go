@@ -11,6 +11,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// logFormatFlag is the name of --logging-format.
+const logFormatFlag = "logging-format"
+
 // Values of --logging-format.
 const (
 	logFormatText = "text"

@@ -76,8 +76,9 @@ func RegisterKinds(mapper *meta.DefaultRESTMapper) {
 
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme,
-		v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, v1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -157,8 +158,10 @@ func (r *reader) pods(ctx context.Context) {
 		return
 	}
 	restart()
-	if apierrors.IsForbidden(err) && pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit,
-		client.InNamespace(system)) == nil {
+	ofSystem := func() error {
+		return pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.InNamespace(system))
+	}
+	if apierrors.IsForbidden(err) && ofSystem() == nil {
 		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
 			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
 		return

@@ -41,8 +41,9 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
 	c := Cluster{Config: config, Scheme: runtime.NewScheme(), Warnings: warnings}
-	for _, add := range []func(*runtime.Scheme) error{authenticationv1.AddToScheme, check.AddToScheme,
-		discoveryv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,
+	} {
 		if err := add(c.Scheme); err != nil {
 			return Cluster{}, fmt.Errorf("building the scheme: %w", err)
 		}

@@ -189,8 +189,8 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 	found := map[string]endpoint{}
 	for _, slice := range slicesOf {
 		for _, p := range slice.Ports {
-			if ptr.Deref(p.Name, "") != port.Name || p.Port == nil || ptr.Deref(p.Protocol,
-				corev1.ProtocolTCP) != corev1.ProtocolTCP {
+			protocol := ptr.Deref(p.Protocol, corev1.ProtocolTCP)
+			if ptr.Deref(p.Name, "") != port.Name || p.Port == nil || protocol != corev1.ProtocolTCP {
 				continue
 			}
 			for _, e := range slice.Endpoints {
@@ -233,8 +233,8 @@ func (p *Plan) NotAsked(nodes map[string]Node) []string {
 	var names []string
 	for _, unit := range p.view.Units {
 		for _, name := range unit.Nodes {
-			if unit.Name != "" && !nodes[name].Edge && !slices.ContainsFunc(p.samples,
-				func(s sample) bool { return s.node == name }) {
+			asked := slices.ContainsFunc(p.samples, func(s sample) bool { return s.node == name })
+			if unit.Name != "" && !nodes[name].Edge && !asked {
 				names = append(names, name)
 			}
 		}

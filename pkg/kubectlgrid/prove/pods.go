@@ -121,8 +121,8 @@ func (r *Pods) remove(ctx context.Context, pod *corev1.Pod) {
 // RemoveLeftovers removes pods of runs that were killed before they could.
 func (r *Pods) RemoveLeftovers(ctx context.Context) error {
 	list := &corev1.PodList{}
-	if err := r.API.List(ctx, list, client.InNamespace(r.Namespace),
-		client.MatchingLabels{labelName: labelValue}); err != nil {
+	err := r.API.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingLabels{labelName: labelValue})
+	if err != nil {
 		return err
 	}
 	for i := range list.Items {

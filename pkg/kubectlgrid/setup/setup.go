@@ -139,8 +139,9 @@ func For(kind Kind, images Images) *Install {
 		}
 	}
 	k.WriteString("images:\n")
-	for _, program := range []string{"application-grid-controller", "application-grid-wrapper",
-		"statefulset-grid-daemon"} {
+	for _, program := range []string{
+		"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon",
+	} {
 		fmt.Fprintf(&k, "  - {name: %s, newName: %s/%s, newTag: %s}\n", program, images.Registry, program, images.Tag)
 	}
 	if proxyName != "" {

@@ -130,11 +130,11 @@ func (r *Reader) leaveOut(kind string) {
 // states reads what the grids are compared with, and says what state they are in.
 func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid) []gridview.Grid {
 	var nodes map[string]topology.Labels
-	if !r.unread[kindNode] && slices.ContainsFunc(found,
-		func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind }) {
+	workloads := slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind })
+	if workloads && !r.unread[kindNode] {
 		var err error
 		if nodes, err = cluster.Nodes(ctx, r.Objects); err != nil {
-			r.Warn("units are those that the controller has told of: %s", cluster.WhyNot(err))
+			r.Warn("units are those that the controller has reported: %s", cluster.WhyNot(err))
 			r.leaveOut(kindNode)
 		}
 	}
@@ -222,8 +222,8 @@ func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGr
 			continue
 		}
 		list := &corev1.PodList{}
-		if err := r.Pods.List(ctx, list, client.InNamespace(namespace),
-			client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		selected := client.MatchingLabelsSelector{Selector: selector}
+		if err := r.Pods.List(ctx, list, client.InNamespace(namespace), selected); err != nil {
 			return nil, fmt.Errorf("asking for pods: %w", err)
 		}
 		pods = append(pods, list.Items...)

@@ -74,11 +74,11 @@ func (a *api) fail(w http.ResponseWriter, code int32, reason metav1.StatusReason
 	})
 }
 
-// follow calls Follow on the API server. What it shows comes on the channel, and what it returns on the other.
-func follow(t *testing.T, ctx context.Context, a *api) (<-chan []gridview.Grid, <-chan error) { //nolint:revive // a helper of tests
+// follow calls Follow on the API server until stop. What it shows comes on one channel, and what it returns on the other.
+func follow(t *testing.T, a *api) (shown <-chan []gridview.Grid, ended <-chan error, stop func()) {
 	t.Helper()
 	server := httptest.NewServer(a)
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		stop() // before Close, which waits for the watches
 		server.Close()
@@ -87,16 +87,16 @@ func follow(t *testing.T, ctx context.Context, a *api) (<-chan []gridview.Grid, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, ended := make(chan []gridview.Grid, 10), make(chan error, 1)
+	answers, result := make(chan []gridview.Grid, 10), make(chan error, 1)
 	go func() {
-		ended <- Follow(ctx, connected, Query{Kinds: []v1.GridKind{v1.DeploymentGridKind}, Namespace: "shop",
+		result <- Follow(ctx, connected, Query{Kinds: []v1.GridKind{v1.DeploymentGridKind}, Namespace: "shop",
 			Selector: labels.Everything()},
 			func(grids []gridview.Grid) error {
-				shown <- grids
+				answers <- grids
 				return nil
 			})
 	}()
-	return shown, ended
+	return answers, result, stop
 }
 
 // echo is a grid of one unit with this phase.
@@ -115,8 +115,7 @@ func echo(revision string, phase v1.UnitPhase) *v1.DeploymentGrid {
 // TestFollow: the first answer comes at once, and another with every change; the end of ctx is no error.
 func TestFollow(t *testing.T) {
 	a := &api{grid: echo("1", v1.UnitFailed), events: make(chan metav1.WatchEvent)}
-	ctx, stop := context.WithCancel(t.Context())
-	shown, ended := follow(t, ctx, a)
+	shown, ended, stop := follow(t, a)
 	await := func(what string, wanted func([]gridview.Grid) bool) {
 		t.Helper()
 		late := time.After(30 * time.Second)
@@ -164,7 +163,7 @@ func TestFollow(t *testing.T) {
 
 // TestFollowForbidden: who may not watch gets an error, and does not wait.
 func TestFollowForbidden(t *testing.T) {
-	shown, ended := follow(t, t.Context(), &api{grid: echo("1", v1.UnitReady), unwatchable: true})
+	shown, ended, _ := follow(t, &api{grid: echo("1", v1.UnitReady), unwatchable: true})
 	select {
 	case err := <-ended:
 		if err == nil || !strings.Contains(err.Error(), "takes the right to list and watch") {

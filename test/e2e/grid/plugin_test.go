@@ -214,7 +214,7 @@ func TestPluginWatch(t *testing.T) {
 		f.Helper()
 		row = strings.ReplaceAll(row, "$KEY", f.key)
 		f.eventually("a row: "+row, func() error {
-			text := said{stdout: written.String()}.rows()
+			text := said{stdout: written.String()}.rows() + "\n"
 			i := strings.Index(text[read:], row)
 			if i < 0 {
 				return fmt.Errorf("it is not in\n%s", text[read:])
@@ -238,7 +238,7 @@ func TestPluginWatch(t *testing.T) {
 	expect("DeploymentGrid demo $KEY north 2 2 2 Ready\n")
 	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
 	expect("DeploymentGrid demo $KEY west - - - Gone: the grid is deleted\n")
-	text := said{stdout: written.String()}.rows()
+	text := said{stdout: written.String()}.rows() + "\n"
 	if strings.Count(text, "KIND GRID") != 1 || strings.Count(text, "Ready: Service demo-svc for 2 units\n") != 1 {
 		f.Errorf("a row was written that had not changed:\n%s", text)
 	}

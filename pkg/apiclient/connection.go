@@ -121,7 +121,8 @@ func (c *Connection) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Server is the API server's address as it was at the start. Transports take requests for it to where the server is now.
+// Server is the API server's address as it was at the start. Transports take requests for it to where the server is
+// now.
 func (c *Connection) Server() *url.URL {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,11 +212,13 @@ func (c *Connection) reload(logger klog.Logger) {
 		c.refused = err
 		c.mu.Unlock()
 		if before == nil || before.Error() != err.Error() {
-			logger.Error(err, "The kubeconfig cannot be used any more; going on with what it said before", "file", c.options.Kubeconfig)
+			logger.Error(err, "The kubeconfig cannot be used any more; going on with what it said before",
+				"file", c.options.Kubeconfig)
 		}
 		return
 	}
-	logger.Info("The kubeconfig has changed; going on with what it says now", "file", c.options.Kubeconfig, "server", c.Server().Redacted())
+	logger.Info("The kubeconfig has changed; going on with what it says now",
+		"file", c.options.Kubeconfig, "server", c.Server().Redacted())
 	c.mu.Lock()
 	changed := c.changed
 	c.mu.Unlock()

@@ -41,7 +41,11 @@ type StallGuard struct {
 
 // guard is the StallGuard for clients of which nothing is known.
 func guard(next http.RoundTripper) http.RoundTripper {
-	return StallGuard{Next: next, Headers: SilenceBefore, Body: func(r *http.Request) time.Duration { return SilenceIn(r, false) }}
+	return StallGuard{
+		Next:    next,
+		Headers: SilenceBefore,
+		Body:    func(r *http.Request) time.Duration { return SilenceIn(r, false) },
+	}
 }
 
 // SilenceBefore is how long the other end may keep silent before it responds.

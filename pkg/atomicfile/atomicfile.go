@@ -64,7 +64,8 @@ func syncDir(path string) error {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems know no sync of directories
+	// some file systems know no sync of directories
+	if err := dir.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return err
 	}
 	return nil

@@ -74,7 +74,10 @@ func parse(body []byte) answer {
 		err = errors.New("it is null")
 	}
 	if err != nil {
-		return answer{result: resultInvalid, err: fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err)}
+		return answer{
+			result: resultInvalid,
+			err:    fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err),
+		}
 	}
 	a := answer{result: resultOK, addresses: make(map[string]netip.Addr)}
 	for key, node := range nodes {

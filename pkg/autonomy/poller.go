@@ -41,7 +41,9 @@ func (o Options) Validate() error {
 		return fmt.Errorf("address=%q is not a URL: %w", o.Address, err)
 	}
 	if (address.Scheme != "http" && address.Scheme != "https") || address.Hostname() == "" {
-		return fmt.Errorf("address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address)
+		return fmt.Errorf(
+			"address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address,
+		)
 	}
 	return nil
 }
@@ -226,7 +228,8 @@ func (p *Poller) listAddresses(ctx context.Context) bool {
 	}
 	listed, err := p.config.ListAddresses(ctx)
 	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot find out which nodes the health service names by address, they are not taken for dead")
+		klog.FromContext(ctx).Error(err,
+			"Cannot find out which nodes the health service names by address, they are not taken for dead")
 	}
 	return listed
 }
@@ -252,9 +255,11 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
 	switch {
 	case p.last.err != nil:
-		logger.Info("No node is taken for dead, for want of a good answer from the health service", "reason", p.last.err.Error(), "revived", before)
+		logger.Info("No node is taken for dead, for want of a good answer from the health service",
+			"reason", p.last.err.Error(), "revived", before)
 	default:
-		logger.Info("The health service says which nodes are dead, endpoints on them are hidden", "dead", status.Dead, "unknownAddresses", unknownAddresses)
+		logger.Info("The health service says which nodes are dead, endpoints on them are hidden",
+			"dead", status.Dead, "unknownAddresses", unknownAddresses)
 	}
 	return len(unknownAddresses) > 0
 }

@@ -37,7 +37,8 @@ func nodeCells(n *corev1.Node, now time.Time) []any {
 		kernel += " (" + info.Architecture + ")"
 	}
 	return []any{
-		n.Name, nodeStatus(n), cmp.Or(strings.Join(roles(n), ","), none), age(n.CreationTimestamp, now), info.KubeletVersion,
+		n.Name, nodeStatus(n), cmp.Or(strings.Join(roles(n), ","), none), age(n.CreationTimestamp, now),
+		info.KubeletVersion,
 		addressOf(n, corev1.NodeInternalIP), addressOf(n, corev1.NodeExternalIP),
 		cmp.Or(info.OSImage, unknown), kernel, cmp.Or(info.ContainerRuntimeVersion, unknown),
 	}

@@ -31,7 +31,8 @@ func serviceCells(s *corev1.Service, now time.Time) []any {
 		clusterIP = s.Spec.ClusterIP
 	}
 	return []any{
-		s.Name, string(s.Spec.Type), clusterIP, externalIPs(s), servicePorts(s.Spec.Ports), age(s.CreationTimestamp, now),
+		s.Name, string(s.Spec.Type), clusterIP, externalIPs(s), servicePorts(s.Spec.Ports),
+		age(s.CreationTimestamp, now),
 		labels.FormatLabels(s.Spec.Selector),
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNone is that the kernel's table has no such connection: nothing was sent, a rule rejected it, or something that does
-// not use the table handles it.
+// ErrNone is that the kernel's table has no such connection: nothing was sent, a rule rejected it, or something that
+// does not use the table handles it.
 var ErrNone = errors.New("the kernel has no such connection")
 
 // The message types and attributes of the kernel's nfnetlink_conntrack.h that are used.
@@ -34,7 +34,8 @@ const (
 func Destination(source, target netip.AddrPort) (netip.AddrPort, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", os.NewSyscallError("socket", err))
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
+			os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)
 	// The kernel answers at once; without a limit a lost answer would be waited for.
@@ -42,12 +43,14 @@ func Destination(source, target netip.AddrPort) (netip.AddrPort, error) {
 		return netip.AddrPort{}, os.NewSyscallError("setsockopt", err)
 	}
 	if err := unix.Sendto(fd, request(source, target), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", os.NewSyscallError("sendto", err))
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
+			os.NewSyscallError("sendto", err))
 	}
 	buffer := make([]byte, os.Getpagesize())
 	n, _, err := unix.Recvfrom(fd, buffer, 0)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", os.NewSyscallError("recvfrom", err))
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
+			os.NewSyscallError("recvfrom", err))
 	}
 	return destination(buffer[:n])
 }
@@ -59,9 +62,11 @@ func request(source, target netip.AddrPort) []byte {
 		family, from, to = unix.AF_INET6, ip6Source, ip6Target
 	}
 	addresses := append(attribute(from, source.Addr().AsSlice()), attribute(to, target.Addr().AsSlice())...)
-	ports := append(attribute(protocolNumber, []byte{unix.IPPROTO_TCP}), attribute(sourcePort, binary.BigEndian.AppendUint16(nil, source.Port()))...)
+	ports := append(attribute(protocolNumber, []byte{unix.IPPROTO_TCP}),
+		attribute(sourcePort, binary.BigEndian.AppendUint16(nil, source.Port()))...)
 	ports = append(ports, attribute(targetPort, binary.BigEndian.AppendUint16(nil, target.Port()))...)
-	tuple := append(attribute(tupleIP|unix.NLA_F_NESTED, addresses), attribute(tupleProtocol|unix.NLA_F_NESTED, ports)...)
+	tuple := append(attribute(tupleIP|unix.NLA_F_NESTED, addresses),
+		attribute(tupleProtocol|unix.NLA_F_NESTED, ports)...)
 	body := append([]byte{family, 0, 0, 0}, attribute(tupleOriginal|unix.NLA_F_NESTED, tuple)...)
 
 	message := binary.NativeEndian.AppendUint32(nil, uint32(headerSize+len(body))) //nolint:gosec // a hundred bytes

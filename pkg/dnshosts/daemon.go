@@ -232,7 +232,8 @@ func (d *Daemon) prepare() error {
 		return err
 	}
 	if len(block) > 0 && !d.file.content.Marked {
-		d.logger.Info("Taking over lines that another daemon of this kind wrote, without a marked block", "lines", len(block))
+		d.logger.Info("Taking over lines that another daemon of this kind wrote, without a marked block",
+			"lines", len(block))
 	}
 	return nil
 }
@@ -336,7 +337,10 @@ func (d *Daemon) blocked() string {
 	}
 	// A Node that was deleted says nothing of its unit. It may be on its way back; its last labels hold.
 	if d.labels == nil {
-		return fmt.Sprintf("there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register", d.config.NodeName)
+		return fmt.Sprintf(
+			"there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register",
+			d.config.NodeName,
+		)
 	}
 	return ""
 }

@@ -2,8 +2,8 @@
 // {grid}-{ordinal}.{service}.{namespace}.svc.{cluster domain} is, in every unit, that unit's own pod.
 //
 // What should stand in the file is a function of the cluster's state and of this node's labels alone
-// (records.go). The state comes from sources of package follow into tables (sources.go, state.go). The file's content is
-// foreign bytes around one marked block (block.go), and the file is only ever replaced as a whole (file.go). The
+// (records.go). The state comes from sources of package follow into tables (sources.go, state.go). The file's content
+// is foreign bytes around one marked block (block.go), and the file is only ever replaced as a whole (file.go). The
 // Daemon (daemon.go) ties them together and tells how it stands (serve.go).
 //
 // # What is watched

@@ -29,7 +29,8 @@ const tempPrefix = ".statefulset-grid-daemon-"
 type MountedAloneError struct{ Path string }
 
 func (e *MountedAloneError) Error() string {
-	return fmt.Sprintf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s instead, here and in CoreDNS",
+	return fmt.Sprintf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+
+		"instead, here and in CoreDNS",
 		e.Path, filepath.Dir(e.Path))
 }
 
@@ -206,7 +207,8 @@ func (f *File) replace(data []byte) error {
 	f.seen = nil
 	// Renaming changes the inode's ctime: what is known is what is there now, if that is still this file.
 	now, err := os.Stat(path)
-	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() && now.ModTime().Equal(written.ModTime()) {
+	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() &&
+		now.ModTime().Equal(written.ModTime()) {
 		f.seen, f.data, f.content = now, data, Parse(data, f.Domain)
 	}
 	return nil
@@ -222,7 +224,8 @@ func (f *File) dress(aside *os.File) error {
 	if f.seen != nil {
 		mode = f.seen.Mode().Perm()
 		if stat, ok := f.seen.Sys().(*syscall.Stat_t); ok {
-			_ = aside.Chown(int(stat.Uid), int(stat.Gid)) // it takes privileges, which a reader of the file does not need
+			// it takes privileges, which a reader of the file does not need
+			_ = aside.Chown(int(stat.Uid), int(stat.Gid))
 		}
 	}
 	if err := aside.Chmod(mode); err != nil {
@@ -254,7 +257,8 @@ func (f *File) dress(aside *os.File) error {
 		}
 		wanted = old
 	}
-	return fmt.Errorf("the file system at %s does not keep modification times, by which CoreDNS notices changes", filepath.Dir(f.Path))
+	return fmt.Errorf("the file system at %s does not keep modification times, by which CoreDNS notices changes",
+		filepath.Dir(f.Path))
 }
 
 // unchanged checks that the file is still the one that the new content was made from.

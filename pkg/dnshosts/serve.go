@@ -49,25 +49,33 @@ func (d *Daemon) state() (reasons, details []string) {
 	case !now.synced && now.err == nil:
 		reasons = append(reasons, "starting: waiting for the API server")
 	case now.pending > 0:
-		reasons = append(reasons, fmt.Sprintf("the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))
+		reasons = append(reasons, fmt.Sprintf(
+			"the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))
 	}
 	if err := d.config.Connection.Problem(); err != nil {
-		details = append(details, fmt.Sprintf("kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+		details = append(details, fmt.Sprintf(
+			"kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
 	}
 	for _, s := range d.states() {
 		switch {
 		case s.Forbidden && !s.Optional:
-			reasons = append(reasons, fmt.Sprintf("%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name, d.config.Connection.Credentials(), s.Err))
+			reasons = append(reasons, fmt.Sprintf(
+				"%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name,
+				d.config.Connection.Credentials(), s.Err))
 		case s.Err != nil && s.Synced && s.LastContact.IsZero():
-			details = append(details, fmt.Sprintf("%s: what was last known holds, which came from a cache: %v", s.Name, s.Err))
+			details = append(details, fmt.Sprintf(
+				"%s: what was last known holds, which came from a cache: %v", s.Name, s.Err))
 		case s.Err != nil && s.Synced:
-			details = append(details, fmt.Sprintf("%s: what was last known holds, %s ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second), s.Err))
+			details = append(details, fmt.Sprintf(
+				"%s: what was last known holds, %s ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second),
+				s.Err))
 		case s.Err != nil:
 			details = append(details, fmt.Sprintf("%s: %v", s.Name, s.Err))
 		}
 	}
 	if now.synced {
-		details = append(details, fmt.Sprintf("%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))
+		details = append(details, fmt.Sprintf(
+			"%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))
 	}
 	return reasons, details
 }
@@ -115,19 +123,24 @@ func newMetrics(d *Daemon) *metrics {
 			Namespace: namespace, Name: "writes_total", Help: "Times the hosts file was replaced.",
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Name: "write_failures_total", Help: "Times the hosts file could not be read or replaced. Each is tried again.",
+			Namespace: namespace,
+			Name:      "write_failures_total",
+			Help:      "Times the hosts file could not be read or replaced. Each is tried again.",
 		}),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "change_delay_seconds", Help: "Time from the arrival of a change to the new hosts file.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+			Namespace: namespace,
+			Name:      "change_delay_seconds",
+			Help:      "Time from the arrival of a change to the new hosts file.",
+			Buckets:   prometheus.ExponentialBuckets(0.005, 2, 12),
 		}),
 	}
 	gauge := func(name, help string, value func(status) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, func() float64 {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return value(d.status)
-		})
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help},
+			func() float64 {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return value(d.status)
+			})
 	}
 	m.registry.MustRegister(m.writes, m.failures, m.delay,
 		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),

@@ -33,8 +33,11 @@ func (d *Daemon) followed() []follow.Options {
 		FieldSelector: "metadata.name=" + d.config.NodeName, Sink: d.node,
 	}, {
 		// A missing grid is tolerated, and so is a missing list of them.
-		Name: sourceGrids, Resource: v1.GroupVersion.WithResource("statefulsetgrids"), MetadataOnly: true, Optional: true,
-		Witness: d.witness, Sink: d.grids,
+		Name:         sourceGrids,
+		Resource:     v1.GroupVersion.WithResource("statefulsetgrids"),
+		MetadataOnly: true,
+		Optional:     true,
+		Witness:      d.witness, Sink: d.grids,
 	}, {
 		Name: sourceServices, Resource: corev1.SchemeGroupVersion.WithResource("services"), MetadataOnly: true,
 		LabelSelector: v1.LabelGridUniqKey, Witness: d.witness, Sink: d.services,
@@ -60,7 +63,8 @@ type key struct{ namespace, name string }
 func keyOf(o *wire.Object) key { return key{o.Namespace, o.Name} }
 
 // table is the follow.Sink of one source: it has of each object what keep makes of it. changed is called, without the
-// lock, after every change of that; nothing else is heard of, above all not of updates that kept fields have no part in.
+// lock, after every change of that; nothing else is heard of, above all not of updates that kept fields have no part
+// in.
 type table[T any] struct {
 	keep    func(*wire.Object) (T, error)
 	equal   func(a, b T) bool
@@ -85,7 +89,8 @@ func (t *table[T]) kept(o *wire.Object) (T, bool) {
 	if err == nil {
 		return kept, true
 	}
-	t.logger.Error(err, "The API server sent what cannot be read; what was known of it stays", "namespace", o.Namespace, "name", o.Name)
+	t.logger.Error(err, "The API server sent what cannot be read; what was known of it stays",
+		"namespace", o.Namespace, "name", o.Name)
 	return t.get(keyOf(o))
 }
 

@@ -68,7 +68,8 @@ var statefulSets = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"
 // controller is the owner of this kind that controls an object; nil if there is none.
 func controller(object metav1.Object, kind schema.GroupKind) *metav1.OwnerReference {
 	owner := metav1.GetControllerOfNoCopy(object)
-	if owner == nil || owner.Kind != kind.Kind || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != kind.Group {
+	if owner == nil || owner.Kind != kind.Kind ||
+		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != kind.Group {
 		return nil
 	}
 	return owner
@@ -152,7 +153,8 @@ func podOf(o *wire.Object) (*Pod, error) {
 	}
 	pod := &Pod{
 		Namespace: object.Namespace, Name: object.Name,
-		Ended: object.DeletionTimestamp != nil || object.Status.Phase == corev1.PodFailed || object.Status.Phase == corev1.PodSucceeded,
+		Ended: object.DeletionTimestamp != nil || object.Status.Phase == corev1.PodFailed ||
+			object.Status.Phase == corev1.PodSucceeded,
 	}
 	if owner := controller(&object, statefulSets); owner != nil {
 		pod.OwnerUID = owner.UID

@@ -112,8 +112,8 @@ func replaceJSONPatch(body []byte, before, after string) ([]byte, error) {
 	return json.Marshal(operations)
 }
 
-// replaceJSON is a copy of a JSON object in which every string at a path that is before is after instead, and every other
-// byte is as it was.
+// replaceJSON is a copy of a JSON object in which every string at a path that is before is after instead, and every
+// other byte is as it was.
 func replaceJSON(body []byte, path []string, before, after string) ([]byte, error) {
 	encoded, err := json.Marshal(after)
 	if err != nil {

@@ -37,7 +37,11 @@ func WithBodyLimit(timeout time.Duration) Filter {
 				return
 			}
 			if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
-				timed := &timedBody{ReadCloser: r.Body, controller: http.NewResponseController(w), deadline: time.Now().Add(timeout)}
+				timed := &timedBody{
+					ReadCloser: r.Body,
+					controller: http.NewResponseController(w),
+					deadline:   time.Now().Add(timeout),
+				}
 				// A writer without deadlines is that of a test.
 				if timed.controller.SetReadDeadline(timed.deadline) == nil {
 					r = r.WithContext(context.WithValue(r.Context(), timedBodyKey{}, timed))
@@ -86,7 +90,10 @@ func (b *timedBody) Read(p []byte) (int, error) {
 
 func bodyTooSlow() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: errSlowBody.Error(),
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusRequestTimeout,
+		Reason:  metav1.StatusReasonTimeout,
+		Message: errSlowBody.Error(),
 	}}
 }
 

@@ -33,7 +33,8 @@ func NewHosts(allowed []string) (Hosts, error) {
 		}
 		name := canonicalName(text)
 		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-			return Hosts{}, fmt.Errorf("%q is neither an IP address nor a DNS name (without a port): %s", text, problems[0])
+			return Hosts{}, fmt.Errorf("%q is neither an IP address nor a DNS name (without a port): %s",
+				text, problems[0])
 		}
 		h.names[name] = true
 	}
@@ -94,7 +95,8 @@ func WithHosts(hosts Hosts) Filter {
 				refuse(w, r, "a user name in the request's URL")
 			case !hosts.contain(r.Host):
 				refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
-					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME", short(r.Host), localPort(r)))
+					"Ask http://localhost%s, or start the wrapper with "+
+					"--allowed-hosts=NAME", short(r.Host), localPort(r)))
 			default:
 				next.ServeHTTP(w, r)
 			}
@@ -117,14 +119,18 @@ func localPort(r *http.Request) string {
 
 // refuse answers a request that does not get past the door with 403 and what it came with.
 func refuse(w http.ResponseWriter, r *http.Request, with string) {
-	klog.FromContext(r.Context()).V(2).Info("Refusing a request", "method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
+	klog.FromContext(r.Context()).V(2).Info("Refusing a request",
+		"method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
 	serve.WriteError(w, r, forbidden("the wrapper does not answer a request with "+with))
 }
 
 // forbidden is 403 with a message of the wrapper's own.
 func forbidden(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusForbidden,
+		Reason:  metav1.StatusReasonForbidden,
+		Message: message,
 	}}
 }
 

@@ -52,16 +52,20 @@ func withLender(events *eventLender) Filter {
 			var err error
 			switch {
 			case connectionHas(r, "upgrade"):
-				err = forbidden("the wrapper does not lend its identity to a request with Connection: Upgrade; bring credentials of your own")
+				err = forbidden("the wrapper does not lend its identity to a request with Connection: Upgrade; bring " +
+					"credentials of your own")
 			case info.Resource == "events":
 				err = events.serve(w, r, info)
 			case !reads.allow(quota.Caller(r.Context())):
-				err = apierrors.NewTooManyRequests("the wrapper lends its identity to a caller for few requests a second", 1)
+				err = apierrors.NewTooManyRequests(
+					"the wrapper lends its identity to a caller for few requests a second", 1,
+				)
 			default:
 				events.asWrapper.ServeHTTP(w, lentRequest(r, nil))
 			}
 			if err != nil {
-				logger.V(2).Info("Not lending the wrapper's identity", "method", r.Method, "path", r.URL.Path, "reason", err)
+				logger.V(2).Info("Not lending the wrapper's identity",
+					"method", r.Method, "path", r.URL.Path, "reason", err)
 				serve.WriteError(w, r, err)
 				return
 			}
@@ -141,5 +145,7 @@ func isLent(info serve.RequestInfo) bool {
 
 // tooManyEvents is 429 for an event that is one too many.
 func tooManyEvents() error {
-	return apierrors.NewTooManyRequests("the wrapper lends its identity for few events a second; a report that comes later says the same", 1)
+	return apierrors.NewTooManyRequests(
+		"the wrapper lends its identity for few events a second; a report that comes later says the same", 1,
+	)
 }

@@ -78,7 +78,11 @@ func (l *eventLender) serve(w http.ResponseWriter, r *http.Request, info serve.R
 	}
 	for name := range r.URL.Query() {
 		if !slices.Contains(lentParameters, name) {
-			return forbidden(fmt.Sprintf("the wrapper does not lend its identity to an event with the parameter %q; bring credentials of your own", short(name)))
+			return forbidden(fmt.Sprintf(
+				"the wrapper does not lend its identity to an event with the parameter %q; bring credentials of "+
+					"your own",
+				short(name),
+			))
 		}
 	}
 	body, err := readLentBody(r)
@@ -140,12 +144,15 @@ func (l *eventLender) check(event decodedEvent, namespace string) error {
 	case core && inNamespace && regarding.Kind == "Node" && regarding.Name == l.nodeName && l.nodeName != "" &&
 		namespace == metav1.NamespaceDefault && (regarding.Namespace == "" || regarding.Namespace == namespace):
 		return nil
-	case core && inNamespace && regarding.Kind == "Service" && regarding.Namespace == namespace && event.reportedBy == kubeProxy:
+	case core && inNamespace && regarding.Kind == "Service" && regarding.Namespace == namespace &&
+		event.reportedBy == kubeProxy:
 		return nil
 	}
-	return forbidden(fmt.Sprintf("the wrapper lends its identity for events that regard Node %q, in namespace default, and for kube-proxy's reports on Services, in their namespaces; "+
+	return forbidden(fmt.Sprintf("the wrapper lends its identity for events that regard Node %q, in namespace "+
+		"default, and for kube-proxy's reports on Services, in their namespaces; "+
 		"not for one in namespace %q that regards %s %q and is reported by %q. Bring credentials of your own",
-		l.nodeName, namespace, short(regarding.Kind), short(regarding.Namespace+"/"+regarding.Name), short(event.reportedBy)))
+		l.nodeName, namespace, short(regarding.Kind), short(regarding.Namespace+"/"+regarding.Name),
+		short(event.reportedBy)))
 }
 
 // patch lets an event happen again that was created this way. For others the answer is 404: to that a recorder
@@ -161,7 +168,10 @@ func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.R
 	}
 	for name := range fields {
 		if !slices.Contains(patchableFields, name) {
-			return forbidden(fmt.Sprintf("the wrapper lends its identity for patches of an event's %s, not of %q; bring credentials of your own", strings.Join(patchableFields, ", "), short(name)))
+			return forbidden(fmt.Sprintf(
+				"the wrapper lends its identity for patches of an event's %s, not of %q; bring credentials of your own",
+				strings.Join(patchableFields, ", "), short(name),
+			))
 		}
 	}
 	encoded, err := json.Marshal(fields)
@@ -223,7 +233,10 @@ func decodeEvent(info serve.RequestInfo, contentType string, body []byte) (decod
 }
 
 // decodeBody decodes a body into an object, of which typeMeta is a part. It fails if that is not the wanted kind.
-func decodeBody(mediaType string, body []byte, want wire.TypeMeta, into interface{ Unmarshal([]byte) error }, typeMeta *metav1.TypeMeta) error {
+func decodeBody(
+	mediaType string, body []byte, want wire.TypeMeta, into interface{ Unmarshal([]byte) error },
+	typeMeta *metav1.TypeMeta,
+) error {
 	var err error
 	var got wire.TypeMeta
 	switch mediaType {
@@ -242,7 +255,8 @@ func decodeBody(mediaType string, body []byte, want wire.TypeMeta, into interfac
 		return apierrors.NewBadRequest(fmt.Sprintf("the body is no event: %v", err))
 	}
 	if (got.Kind != "" && got.Kind != want.Kind) || (got.APIVersion != "" && got.APIVersion != want.APIVersion) {
-		return apierrors.NewBadRequest(fmt.Sprintf("the body is %s %s where %s %s is expected", short(got.APIVersion), short(got.Kind), want.APIVersion, want.Kind))
+		return apierrors.NewBadRequest(fmt.Sprintf("the body is %s %s where %s %s is expected",
+			short(got.APIVersion), short(got.Kind), want.APIVersion, want.Kind))
 	}
 	return nil
 }
@@ -256,7 +270,8 @@ func readLentBody(r *http.Request) ([]byte, error) {
 	case err != nil:
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body cannot be read: %v", err))
 	case len(body) > maxLentEvent:
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the wrapper lends its identity for events of up to %d bytes", maxLentEvent))
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the wrapper lends its identity for events "+
+			"of up to %d bytes", maxLentEvent))
 	}
 	return body, nil
 }
@@ -278,7 +293,9 @@ func noEvent(info serve.RequestInfo) error {
 
 func unsupportedMediaType(supported ...string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusUnsupportedMediaType,
+		Reason:  metav1.StatusReasonUnsupportedMediaType,
 		Message: "the wrapper lends its identity for events in " + strings.Join(supported, " or "),
 	}}
 }

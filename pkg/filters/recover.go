@@ -25,11 +25,13 @@ func WithRecover() Filter {
 				if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(reason)
 				}
-				klog.FromContext(r.Context()).Error(nil, "Panic while answering a request", "method", r.Method, "path", r.URL.Path, "panic", reason, "stack", string(debug.Stack()))
+				klog.FromContext(r.Context()).Error(nil, "Panic while answering a request",
+					"method", r.Method, "path", r.URL.Path, "panic", reason, "stack", string(debug.Stack()))
 				if recorder.code != 0 {
 					panic(http.ErrAbortHandler)
 				}
-				serve.WriteError(w, r, fmt.Errorf("the wrapper failed to answer %s %s; see its log", r.Method, r.URL.Path))
+				serve.WriteError(w, r, fmt.Errorf(
+					"the wrapper failed to answer %s %s; see its log", r.Method, r.URL.Path))
 			}()
 			next.ServeHTTP(recorder, r)
 		})

@@ -28,7 +28,8 @@ func WithRequestLog(observer RequestObserver) Filter {
 			defer func() {
 				took := time.Since(start)
 				observer.RequestDone(info.Resource, verb, strconv.Itoa(recorder.status()), took)
-				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(), "code", recorder.status(), "took", took, "userAgent", r.UserAgent())
+				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(),
+					"code", recorder.status(), "took", took, "userAgent", r.UserAgent())
 			}()
 			next.ServeHTTP(recorder, r)
 		})

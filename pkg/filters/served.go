@@ -30,8 +30,10 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 				return
 			}
 			switch {
-			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) || (info.Name != "" && resource.Namespaced && info.Namespace == ""):
-				serve.WriteError(w, r, serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
+			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) ||
+				(info.Name != "" && resource.Namespaced && info.Namespace == ""):
+				serve.WriteError(w, r,
+					serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
 			case info.Verb == "get":
 				server.Object(w, r, resource, info)
 			default:

@@ -50,7 +50,9 @@ func WithUnit() Filter {
 				r.URL.Path, err = url.PathUnescape(r.URL.RawPath)
 			}
 			if err != nil {
-				serve.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf("after %s the value of a node label is expected, then the path of an API request: %v", UnitPathPrefix, err)))
+				serve.WriteError(w, r, apierrors.NewBadRequest(fmt.Sprintf(
+					"after %s the value of a node label is expected, then the path of an API request: %v",
+					UnitPathPrefix, err)))
 				return
 			}
 			next.ServeHTTP(w, r)

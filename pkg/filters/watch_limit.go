@@ -20,7 +20,8 @@ func WithWatchLimit(places *quota.Quota) Filter {
 			}
 			release, ok := places.Acquire(Caller(r))
 			if !ok {
-				serve.WriteError(w, r, apierrors.NewTooManyRequests("too many watches are under way, of this caller or of all; see --max-watches", 1))
+				serve.WriteError(w, r, apierrors.NewTooManyRequests(
+					"too many watches are under way, of this caller or of all; see --max-watches", 1))
 				return
 			}
 			defer release()

@@ -21,16 +21,17 @@ import (
 
 // WithWrites prepares writes of served resources for the upstream, where they then go with the caller's credentials.
 //
-// Clients know such an object by the wrapper's resourceVersion, which means nothing to the upstream: the current one of an
-// object becomes the upstream's, in the object of an update, in a patch, and in the preconditions of a deletion. Another
-// one goes on as it is. If it is the upstream's own, from its answer to an earlier write, it holds there; if it is an
-// older one of the wrapper's, the upstream answers 409, and the client reads again.
+// Clients know such an object by the wrapper's resourceVersion, which means nothing to the upstream: the current one of
+// an object becomes the upstream's, in the object of an update, in a patch, and in the preconditions of a deletion.
+// Another one goes on as it is. If it is the upstream's own, from its answer to an earlier write, it holds there; if it
+// is an older one of the wrapper's, the upstream answers 409, and the client reads again.
 //
-// A write to an object that is shown altered is refused: a client that puts back what it has read here would remove other
-// units' endpoints. Patches that are about nothing but the metadata are not, for they take nothing from what was read.
+// A write to an object that is shown altered is refused: a client that puts back what it has read here would remove
+// other units' endpoints. Patches that are about nothing but the metadata are not, for they take nothing from what was
+// read.
 //
-// What goes on untouched: creations, which have no resourceVersion; subresources other than status, whose bodies are other
-// kinds or not the API's at all; and everything about objects that are not shown here, such as other nodes.
+// What goes on untouched: creations, which have no resourceVersion; subresources other than status, whose bodies are
+// other kinds or not the API's at all; and everything about objects that are not shown here, such as other nodes.
 //
 // Bodies are held whole, and count in memory.
 func WithWrites(viewing Viewing, memory *quota.Quota) Filter {
@@ -84,14 +85,17 @@ func writeOf(r *http.Request) (write, bool) {
 }
 
 // prepare is the request as the upstream is to have it. done is to be called when it was answered.
-func (v write) prepare(r *http.Request, shown *view.View, memory *quota.Quota) (prepared *http.Request, done func(), err error) {
+func (v write) prepare(
+	r *http.Request, shown *view.View, memory *quota.Quota,
+) (prepared *http.Request, done func(), err error) {
 	if v.info.Verb == "deletecollection" {
 		return r, func() {}, v.allowDeleteCollection(r, shown)
 	}
 	name := types.NamespacedName{Namespace: v.info.Namespace, Name: v.info.Name}
 	origin, err := shown.Origin(v.resource, name)
 	if err != nil {
-		return r, nil, serve.NotReady(fmt.Sprintf("it is not known yet whether %s %s is shown as it is; write to the API server directly, or wait", v.info.Resource, name))
+		return r, nil, serve.NotReady(fmt.Sprintf("it is not known yet whether %s %s is shown as it is; write to the "+
+			"API server directly, or wait", v.info.Resource, name))
 	}
 	if origin.Altered != "" && v.info.Verb != "patch" {
 		return r, nil, v.altered(name, origin.Altered)
@@ -141,7 +145,8 @@ func (v write) allowDeleteCollection(r *http.Request, shown *view.View) error {
 		if v.resource == history.Endpoints {
 			return nil // they are not followed, so nobody has read them here
 		}
-		return serve.NotReady("it is not known yet whether endpointslices are shown as they are; write to the API server directly, or wait")
+		return serve.NotReady("it is not known yet whether endpointslices are shown as they are; write to the API " +
+			"server directly, or wait")
 	}
 	for _, o := range objects {
 		if !options.Selector.Matches(o) {

@@ -40,7 +40,8 @@ func (s *Set) Section(title string) *pflag.FlagSet {
 // names those that are of use.
 func (s *Set) Logging() {
 	f := s.Section("Logging")
-	f.StringVar(&s.logFormat, "logging-format", logFormatText, "Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
+	f.StringVar(&s.logFormat, "logging-format", logFormatText,
+		"Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
 	klogFlags.VisitAll(func(g *flag.Flag) {

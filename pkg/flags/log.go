@@ -37,7 +37,10 @@ func (s *Set) applyLogFormat() error {
 	config := logs.NewLoggingConfiguration()
 	config.Format, config.Verbosity = logFormatJSON, logs.VerbosityLevel(verbosity)
 	// Where klog writes text.
-	logger, control := json.Factory{}.Create(*config, logs.LoggingOptions{ErrorStream: os.Stderr, InfoStream: os.Stderr})
+	logger, control := json.Factory{}.Create(*config, logs.LoggingOptions{
+		ErrorStream: os.Stderr,
+		InfoStream:  os.Stderr,
+	})
 	klog.SetLoggerWithOptions(logger, klog.ContextualLogger(true), klog.FlushLogger(control.Flush))
 	return nil
 }

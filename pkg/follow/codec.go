@@ -71,7 +71,9 @@ func (l *objectList) largestVersion() string {
 // scheme knows the kinds that an upstream may answer with whole, for upstreams that answer in JSON.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme,
+	} {
 		if err := add(s); err != nil {
 			panic(err)
 		}
@@ -97,7 +99,9 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 type decoder struct{ typed runtime.Decoder }
 
 // Decode implements runtime.Decoder.
-func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (d decoder) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	if bytes.HasPrefix(data, []byte("k8s\x00")) {
 		typeMeta, message, err := wire.Unwrap(data)
 		if err != nil {
@@ -109,7 +113,8 @@ func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 			return decoded, &gvk, err
 		}
 	}
-	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil && strings.HasSuffix(gvk.Kind, "List") {
+	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil &&
+		strings.HasSuffix(gvk.Kind, "List") {
 		decoded, err := decodeJSONList(data, gvk)
 		return decoded, gvk, err
 	}
@@ -229,8 +234,8 @@ func eachField(d *json.Decoder, visit func(name string) error) error {
 	return expect(d, '}')
 }
 
-// eachItem calls visit for every item of the JSON array that comes next, which may be null. The item is visit's until it
-// returns.
+// eachItem calls visit for every item of the JSON array that comes next, which may be null. The item is visit's until
+// it returns.
 func eachItem(d *json.Decoder, visit func(json.RawMessage) error) error {
 	token, err := d.Token()
 	switch {

@@ -14,9 +14,9 @@
 // # Attempts
 //
 // When a source fails, it waits for the next round of attempts of its Group, and all sources that wait then try
-// together. The pause between two rounds is random around 0.5 s at first and doubles up to 15 s. When one source succeeds
-// after a failure, the others try at once. An optional source has pauses of its own, of more than a minute in the
-// end, so that what an upstream does not have does not cost it a request every few seconds.
+// together. The pause between two rounds is random around 0.5 s at first and doubles up to 15 s. When one source
+// succeeds after a failure, the others try at once. An optional source has pauses of its own, of more than a minute in
+// the end, so that what an upstream does not have does not cost it a request every few seconds.
 //
 // # Outages
 //

@@ -378,7 +378,10 @@ func retryAfter(err error) time.Duration {
 // cache that lost its data.
 func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 	witness := &Source{group: g, options: Options{
-		Agent: "witness", Resource: corev1.SchemeGroupVersion.WithResource("nodes"), FieldSelector: "metadata.name=" + name, MetadataOnly: true,
+		Agent:         "witness",
+		Resource:      corev1.SchemeGroupVersion.WithResource("nodes"),
+		FieldSelector: "metadata.name=" + name,
+		MetadataOnly:  true,
 	}}
 	var err error
 	if witness.client, err = g.client(corev1.SchemeGroupVersion, witness.silence); err != nil {

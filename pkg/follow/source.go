@@ -50,9 +50,11 @@ const (
 
 var (
 	// ErrFromCache says that the upstream answers from a cache: it is away, or what is behind it.
-	ErrFromCache = errors.New("answered from a cache: watches end at once, so the API server behind the upstream is away")
+	ErrFromCache = errors.New("answered from a cache: watches end at once, so the API server behind the upstream " +
+		"is away")
 	// ErrUnbelievable says why a list of nothing is not believed.
-	ErrUnbelievable = errors.New("the list has nothing and no resourceVersion, where something was known: it is not believed")
+	ErrUnbelievable = errors.New("the list has nothing and no resourceVersion, where something was known: it is not " +
+		"believed")
 	// ErrNoName is told for an object that cannot be kept because nothing could find it again.
 	ErrNoName = errors.New("the upstream sent an object without a name")
 
@@ -281,7 +283,8 @@ func (s *Source) doubt(ctx context.Context, list *objectList, asked string) erro
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
 		// Whoever answers so does not keep to the protocol: it is a cache.
 		s.fromCache()
-		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known", ErrFromCache, list.ResourceVersion, asked)
+		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
+			ErrFromCache, list.ResourceVersion, asked)
 	}
 	if len(list.items) > 0 || !s.known() {
 		return nil
@@ -434,7 +437,8 @@ func (s *Source) follows(at time.Time) {
 func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	o, ok := event.Object.(object)
 	if !ok {
-		klog.FromContext(ctx).Info("Passing over an event that is none of the resource", "type", event.Type, "object", fmt.Sprintf("%T", event.Object))
+		klog.FromContext(ctx).Info("Passing over an event that is none of the resource",
+			"type", event.Type, "object", fmt.Sprintf("%T", event.Object))
 		return false
 	}
 	switch {
@@ -491,7 +495,8 @@ func (s *Source) fail(ctx context.Context, err error) {
 	first := false
 	s.update(func(state *State) {
 		if !isSame(state.Err, err) {
-			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again", "err", err, "lastContact", state.LastContact)
+			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again",
+				"err", err, "lastContact", state.LastContact)
 		}
 		state.Err = err
 		first = lasting && !state.Forbidden
@@ -523,7 +528,8 @@ func (s *Source) silence(r *http.Request) time.Duration {
 
 // isSame reports whether an error says nothing new after another one.
 func isSame(before, now error) bool {
-	return before != nil && (before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
+	return before != nil &&
+		(before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
 }
 
 // isRefusal reports whether the upstream refuses the credentials.

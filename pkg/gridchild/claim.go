@@ -26,11 +26,17 @@ func Claim(o *Owner, k v1.GridKind, name string, controller *metav1.OwnerReferen
 	case by != nil && by.Kind == o.Kind && by.Name == o.Name:
 		return ErrLeftOver
 	case by != nil && strings.HasPrefix(by.APIVersion, v1.GroupName+"/"):
-		return fmt.Errorf("%w: %w", ErrTaken, Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s", k.Child.Kind, name, by.Kind, by.Name))
+		return fmt.Errorf("%w: %w", ErrTaken,
+			Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s",
+				k.Child.Kind, name, by.Kind, by.Name))
 	case by != nil:
-		return Errorf(v1.ReasonNameConflict, "%s %s exists already and belongs to %s %s; give the grid, or what that makes, another name", k.Child.Kind, name, by.Kind, by.Name)
+		return Errorf(v1.ReasonNameConflict,
+			"%s %s exists already and belongs to %s %s; give the grid, or what that makes, another name", k.Child.Kind,
+			name, by.Kind, by.Name)
 	case grid != o.Name:
-		return Errorf(v1.ReasonNameConflict, "%s %s exists already and was not made by this grid; delete or rename it, or label it %s=%s to have it adopted",
+		return Errorf(v1.ReasonNameConflict,
+			"%s %s exists already and was not made by this grid; delete or rename it, or label it %s=%s to have it "+
+				"adopted",
 			k.Child.Kind, name, v1.LabelGridSelector, o.Name)
 	}
 	return nil

@@ -39,7 +39,8 @@ func Tellable(err error) Error {
 
 // Refused reports whether the API server has refused an object for what it says.
 func Refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) ||
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsMethodNotSupported(err) ||
 		isDecodingFailure(err)
 }
 

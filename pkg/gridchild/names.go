@@ -27,7 +27,9 @@ type Known struct {
 func Assign(k v1.GridKind, grid string, units []string, known Known) *Names {
 	n := &Names{
 		kind: k, grid: grid,
-		ByUnit: make(map[string]string, len(units)), Units: make(map[string]string, len(units)), Clashes: map[string]string{},
+		ByUnit:  make(map[string]string, len(units)),
+		Units:   make(map[string]string, len(units)),
+		Clashes: map[string]string{},
 	}
 	var others []string
 	for _, unit := range units {
@@ -59,6 +61,7 @@ func (n *Names) Clash(unit string) error {
 	if !ok {
 		return nil
 	}
-	return Errorf(v1.ReasonNameConflict, "the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
+	return Errorf(v1.ReasonNameConflict,
+		"the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
 		n.kind.AlternativeChildName(n.grid, unit), n.kind.Child.Kind, other)
 }

@@ -27,10 +27,12 @@ type Child struct {
 // may not.
 func CheckKey(key string) error {
 	if key == "" {
-		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
+		return Errorf(v1.ReasonInvalidKey,
+			"spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
 	}
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s", key, problems[0])
+		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s",
+			key, problems[0])
 	}
 	return nil
 }
@@ -43,7 +45,8 @@ func CheckFallback(keys []string) error {
 			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q must be the last one", key)
 		case key == topology.Any:
 		case len(validation.IsQualifiedName(key)) > 0:
-			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s", key, validation.IsQualifiedName(key)[0])
+			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s",
+				key, validation.IsQualifiedName(key)[0])
 		}
 	}
 	return nil
@@ -105,7 +108,8 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 			if _, ok := t.spec.Templates[unit]; ok {
 				by = "spec.templates." + unit + " names it"
 			}
-			return nil, Errorf(v1.ReasonTemplateNotFound, "there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
+			return nil, Errorf(v1.ReasonTemplateNotFound,
+				"there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
 		}
 	}
 	spec, p := decodeTemplate(template, where)
@@ -156,8 +160,8 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// WithUnitInSelector returns the owner for a workload that exists, whose selector names the unit or does not. A selector
-// cannot be changed, so a workload that is adopted keeps it.
+// WithUnitInSelector returns the owner for a workload that exists, whose selector names the unit or does not. A
+// selector cannot be changed, so a workload that is adopted keeps it.
 func (o *Owner) WithUnitInSelector(selects bool) *Owner {
 	if selects == o.UnitInSelector {
 		return o
@@ -223,7 +227,8 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 		}
 		object, ok := value.(map[string]any)
 		if !ok {
-			return nil, Errorf(v1.ReasonInvalidTemplate, "%s is not an object but %v; the unit cannot be written into it", at, value)
+			return nil, Errorf(v1.ReasonInvalidTemplate,
+				"%s is not an object but %v; the unit cannot be written into it", at, value)
 		}
 		inner = object
 	}
@@ -266,7 +271,8 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 	annotations := map[string]string{v1.AnnotationTopologyKeys: string(keys)}
 	for key, value := range o.Annotations {
 		switch key {
-		case corev1.LastAppliedConfigAnnotation: // kubectl's note of what was applied to the grid says nothing of the Service
+		// kubectl's note of what was applied to the grid says nothing of the Service
+		case corev1.LastAppliedConfigAnnotation:
 		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval:
 		default:
 			annotations[key] = value
@@ -278,21 +284,26 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 func checkName(o *Owner, k v1.GridKind, name, unit string) error {
 	// A grid's name becomes the value of a label.
 	if problems := validation.IsValidLabelValue(o.Name); len(problems) > 0 {
-		return Errorf(v1.ReasonInvalidName, "the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
+		return Errorf(v1.ReasonInvalidName,
+			"the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
 	}
 	why := k.CheckName(name)
 	if why == "" {
 		return nil
 	}
 	if unit == "" {
-		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name", name, k.Child.Kind, why)
+		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name",
+			name, k.Child.Kind, why)
 	}
-	return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
+	return Errorf(v1.ReasonInvalidName,
+		"%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
 		name, k.Child.Kind, why, o.Key, unit)
 }
 
 // newChild puts a child together.
-func newChild(o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any) (*Child, error) {
+func newChild(
+	o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any,
+) (*Child, error) {
 	labels := maps.Clone(o.Labels)
 	if labels == nil {
 		labels = map[string]string{}

@@ -44,7 +44,9 @@ type child struct {
 const condensed = "condensed"
 
 // ownedParts are the parts of an object that are applied.
-var ownedParts = [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "ownerReferences"}, {"spec"}}
+var ownedParts = [][]string{
+	{"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "ownerReferences"}, {"spec"},
+}
 
 // transform replaces an object that comes into a cache by what is needed of it, so that thousands of them are a small
 // cache. It may be called again with its result.
@@ -58,7 +60,9 @@ func (k kind) transform(object any) (any, error) {
 		return nil, err
 	}
 	c.tree = nil
-	small := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c}}
+	small := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c},
+	}
 	small.SetName(u.GetName())
 	small.SetNamespace(u.GetNamespace())
 	small.SetUID(u.GetUID())
@@ -149,8 +153,8 @@ func at(tree map[string]any, path ...string) map[string]any {
 }
 
 // is reports whether the child is what is desired, as far as it tells by itself: the digest says that this was applied
-// last, and that all of it is still ours, and nothing else, says that nobody has changed it since. It needs a child that
-// was read from the API server.
+// last, and that all of it is still ours, and nothing else, says that nobody has changed it since. It needs a child
+// that was read from the API server.
 func (c *child) is(d *desired) bool {
 	if c.legacy || c.applied != d.digest {
 		return false

@@ -201,7 +201,8 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
-		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
+		klog.FromContext(ctx).V(2).Info("Applied",
+			"child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
@@ -232,7 +233,8 @@ func (c *cluster) mayTake(ctx context.Context, k kind, o *gridchild.Owner, live 
 		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.Child.Kind, live.name, err)
 	}
 	if string(grid.UID) != o.UID || grid.DeletionTimestamp != nil {
-		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.Child.Kind, live.name)
+		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted",
+			k.Child.Kind, live.name)
 	}
 	return nil
 }
@@ -263,12 +265,14 @@ func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *ch
 	u.SetNamespace(namespace)
 	u.SetName(live.name)
 	uid := types.UID(live.uid)
-	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid},
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	return client.IgnoreNotFound(err)
 }
 
 // nodeIn asks the API server for a node of a unit; "" if there is none. A cluster without any node is none that
-// answers for its nodes: one that has them has lost its data, and in one that has none nothing runs that could be removed.
+// answers for its nodes: one that has them has lost its data, and in one that has none nothing runs that could be
+// removed.
 func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) {
 	first := func(options ...client.ListOption) (string, error) {
 		nodes := &metav1.PartialObjectMetadataList{}
@@ -307,7 +311,8 @@ func ownerOf(object client.Object) []string {
 func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID}, client.UnsafeDisableDeepCopy)
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the children: %w", err)
 	}
@@ -361,7 +366,8 @@ func (c *cluster) explain(k kind, name string, err error) error {
 	case gridchild.Refused(err):
 		reason = v1.ReasonRejected
 	case apierrors.IsConflict(err):
-		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.Child.Kind, name, gridchild.Shorten(err.Error()))
+		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
+			k.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
 	return &gridchild.Error{Reason: reason, Message: gridchild.Shorten(err.Error())}
 }

@@ -124,14 +124,21 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 		}
 	}
 	options := ctrl.Options{
-		Scheme:                  scheme,
-		MapperProvider:          staticMapper,
-		Logger:                  klog.Background(),
-		Cache:                   cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()},
+		Scheme:         scheme,
+		MapperProvider: staticMapper,
+		Logger:         klog.Background(),
+		Cache: cache.Options{
+			ByObject:         byObject,
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
 		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
 		HealthProbeBindAddress:  c.HealthAddress,
 		GracefulShutdownTimeout: ptr.To(stopLimit),
-		Controller:              config.Controller{MaxConcurrentReconciles: c.Workers, SkipNameValidation: ptr.To(true), EnableWarmup: ptr.To(true)},
+		Controller: config.Controller{
+			MaxConcurrentReconciles: c.Workers,
+			SkipNameValidation:      ptr.To(true),
+			EnableWarmup:            ptr.To(true),
+		},
 	}
 	if e := c.LeaderElection; e != nil {
 		options.LeaderElection = true
@@ -186,7 +193,14 @@ func onlyState(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	small := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}}
+	small := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            node.Name,
+			UID:             node.UID,
+			ResourceVersion: node.ResourceVersion,
+			Labels:          node.Labels,
+		},
+	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			small.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: condition.Status}}
@@ -223,11 +237,15 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <
 		}
 	}
 	r := &serviceReconciler{shared: common, units: newUnits()}
-	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey } //nolint:forcetypeassert // this kind's
+	//nolint:forcetypeassert // this kind's
+	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey }
 	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.units, key)
 }
 
-func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units, key func(client.Object) string) error {
+func addReconciler(
+	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units,
+	key func(client.Object) string,
+) error {
 	index := func(o client.Object) []string { return []string{key(o)} }
 	if err := m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, index); err != nil {
 		return fmt.Errorf("indexing %ss: %w", k.Kind, err)
@@ -237,14 +255,18 @@ func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconcile
 	}
 	gridsWith := func(ctx context.Context, key string) ([]types.NamespacedName, error) {
 		grids := k.NewList()
-		if err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key},
+			client.UnsafeDisableDeepCopy); err != nil {
 			return nil, err
 		}
 		var names []types.NamespacedName
 		err := meta.EachListItem(grids, func(o runtime.Object) error {
 			accessor, err := meta.Accessor(o)
 			if err == nil {
-				names = append(names, types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()})
+				names = append(names, types.NamespacedName{
+					Namespace: accessor.GetNamespace(),
+					Name:      accessor.GetName(),
+				})
 			}
 			return err
 		})

@@ -39,26 +39,27 @@ const (
 	CRDsAuto
 )
 
-// installCRDs waits until the API server serves the grids, after having installed those of their CRDs that are not there
-// if the policy says so. Every replica may do that: it changes nothing that there is.
+// installCRDs waits until the API server serves the grids, after having installed those of their CRDs that are not
+// there if the policy says so. Every replica may do that: it changes nothing that there is.
 func installCRDs(ctx context.Context, api client.Client, policy CRDPolicy) error {
 	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
 		err := established(ctx, api, crd)
 		if !apierrors.IsNotFound(err) || policy == CRDsOff {
 			return err
 		}
-		// An apply, for the role allows to create these names only, and a plain create names nothing to authorize. Without
-		// force it takes nothing from someone who has made the CRD meanwhile.
+		// An apply, for the role allows to create these names only, and a plain create names nothing to authorize.
+		// Without force it takes nothing from someone who has made the CRD meanwhile.
 		u := crd.DeepCopy()
-		if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1.FieldManager)); err != nil {
+		if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u),
+			client.FieldOwner(v1.FieldManager)); err != nil {
 			return err
 		}
 		return established(ctx, api, crd)
 	})
 }
 
-// crdUpgrade replaces older CRDs. It runs on the leader, so that replicas of two versions do not undo each other's work,
-// and before the leader reconciles anything: fields that an older CRD does not know would be lost.
+// crdUpgrade replaces older CRDs. It runs on the leader, so that replicas of two versions do not undo each other's
+// work, and before the leader reconciles anything: fields that an older CRD does not know would be lost.
 type crdUpgrade struct {
 	api    client.Client
 	policy CRDPolicy
@@ -71,7 +72,8 @@ func (*crdUpgrade) NeedLeaderElection() bool { return true }
 // Start is part of manager.Runnable.
 func (u *crdUpgrade) Start(ctx context.Context) error {
 	if u.policy == CRDsAuto {
-		if err := eachCRD(ctx, func(crd *unstructured.Unstructured) error { return upgradeCRD(ctx, u.api, crd) }); err != nil {
+		if err := eachCRD(ctx,
+			func(crd *unstructured.Unstructured) error { return upgradeCRD(ctx, u.api, crd) }); err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // the end that was asked for
 			}
@@ -99,9 +101,9 @@ func (r afterUpgrade) Reconcile(ctx context.Context, request reconcile.Request) 
 	}
 }
 
-// upgradeCRD replaces a CRD with ours if that is newer, or if somebody has altered ours, and the one that there is no tool's
-// that would put it back. SuperEdge's controller, to which one may have gone back meanwhile, writes its own spec into our
-// CRDs and leaves our version at them.
+// upgradeCRD replaces a CRD with ours if that is newer, or if somebody has altered ours, and the one that there is no
+// tool's that would put it back. SuperEdge's controller, to which one may have gone back meanwhile, writes its own spec
+// into our CRDs and leaves our version at them.
 func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	logger := klog.FromContext(ctx)
 	live := &apiextensionsv1.CustomResourceDefinition{}
@@ -111,7 +113,8 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	ours, theirs := crdVersion(crd), crdVersion(live)
 	switch {
 	case theirs > ours:
-		logger.Info("Leaving alone a CRD that is newer than this controller's", "crd", crd.GetName(), "version", theirs, "own", ours)
+		logger.Info("Leaving alone a CRD that is newer than this controller's",
+			"crd", crd.GetName(), "version", theirs, "own", ours)
 		return nil
 	case theirs == ours:
 		applied, err := applyCRD(ctx, api, crd, client.DryRunAll)
@@ -120,7 +123,8 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 		}
 	}
 	if tool := keeperOf(live); tool != "" {
-		logger.Info("Leaving alone an older or altered CRD that belongs to someone else; update it there", "crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
+		logger.Info("Leaving alone an older or altered CRD that belongs to someone else; update it there",
+			"crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
 		return nil
 	}
 	if _, err := applyCRD(ctx, api, crd); err != nil {
@@ -131,7 +135,9 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 }
 
 // applyCRD applies our CRD by force, and returns what it has become.
-func applyCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption) (*apiextensionsv1.CustomResourceDefinition, error) {
+func applyCRD(
+	ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption,
+) (*apiextensionsv1.CustomResourceDefinition, error) {
 	u := crd.DeepCopy()
 	// A CRD that was once made through apiextensions.k8s.io/v1beta1 lets every unknown field pass, and goes on
 	// doing so until it is told not to. The tool that generates ours leaves false out.
@@ -163,7 +169,10 @@ func crdVersion(crd metav1.Object) int {
 func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	for _, marks := range []map[string]string{crd.Labels, crd.Annotations} {
 		for _, key := range slices.Sorted(maps.Keys(marks)) {
-			for _, prefix := range []string{"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "app.kubernetes.io/managed-by", "meta.helm.sh/"} {
+			for _, prefix := range []string{
+				"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/",
+				"app.kubernetes.io/managed-by", "meta.helm.sh/",
+			} {
 				if strings.HasPrefix(key, prefix) {
 					return key + "=" + marks[key]
 				}
@@ -171,15 +180,16 @@ func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 		}
 	}
 	for _, entry := range crd.ManagedFields {
-		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" && entry.Manager != v1.FieldManager && entry.Manager != "kubectl" {
+		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" &&
+			entry.Manager != v1.FieldManager && entry.Manager != "kubectl" {
 			return entry.Manager
 		}
 	}
 	return ""
 }
 
-// eachCRD does something with each of our CRDs until it succeeds. What the API server refuses is an error; that it cannot
-// be reached is waited out.
+// eachCRD does something with each of our CRDs until it succeeds. What the API server refuses is an error; that it
+// cannot be reached is waited out.
 func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) error {
 	logger := klog.FromContext(ctx)
 	crds, err := readCRDs()

@@ -73,7 +73,8 @@ func deploymentProgress(spec, status map[string]any) progress {
 			p.serves = true
 		// What keeps pods from being made says more than that there was no progress.
 		case c["type"] == "ReplicaFailure" && c["status"] == "True",
-			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" && p.stuck.Reason == "":
+			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" &&
+				p.stuck.Reason == "":
 			p.stuck = gridchild.Error{Reason: reason, Message: gridchild.Shorten(message)}
 		}
 	}
@@ -102,7 +103,8 @@ func daemonSetProgress(spec, status map[string]any) progress {
 		ready: integer(status, "numberReady"), available: integer(status, "numberAvailable"),
 	}
 	strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type")
-	p.complete = (p.updated >= p.replicas || strategy == "OnDelete") && p.available >= p.replicas && integer(status, "numberMisscheduled") == 0
+	p.complete = (p.updated >= p.replicas || strategy == "OnDelete") && p.available >= p.replicas &&
+		integer(status, "numberMisscheduled") == 0
 	p.serves = p.available > 0 || p.replicas == 0
 	return p
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// The managedFields of an object, decoded, are a tree for each manager: "f:<field>", "k:<keys of an element of a list>",
-// "v:<value of an element of a set>" and ".", the value itself. An empty tree is of a value that is owned as a whole,
-// which is so for scalars, and for the maps and lists that the schema calls atomic.
+// The managedFields of an object, decoded, are a tree for each manager: "f:<field>", "k:<keys of an element of a
+// list>", "v:<value of an element of a set>" and ".", the value itself. An empty tree is of a value that is owned as a
+// whole, which is so for scalars, and for the maps and lists that the schema calls atomic.
 
 // project returns the part of a live value that the tree's manager owns.
 func project(live any, tree map[string]any) any {
@@ -69,7 +69,8 @@ func owns(desired any, tree map[string]any) bool {
 		}
 		return owned == 0
 	case []any:
-		// An element that spells out all of its keys may fit only one entry, one that leaves some to their defaults several.
+		// An element that spells out all of its keys may fit only one entry, one that leaves some to their defaults
+		// several.
 		taken := map[string]bool{}
 		for _, how := range []matching{same, possible} {
 			for _, element := range value {

@@ -33,7 +33,9 @@ const (
 
 // followProgress makes of a unit that is not ready one that cannot be reached, or makes no progress any more. told is
 // its state in the status as it was read: a controller before this one may have seen the last progress.
-func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass) {
+func (r *workloadReconciler) followProgress(
+	state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass,
+) {
 	switch {
 	case state.Phase == v1.UnitFailed:
 		return
@@ -45,7 +47,8 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 		return
 	}
 	now := r.clock.Now()
-	mark := fmt.Sprint(state.Replicas, state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas, m.same.desired)
+	mark := fmt.Sprint(state.Replicas, state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas,
+		m.same.desired)
 	if m.mark != mark {
 		m.progressAt = now.Truncate(time.Second)
 		same := told.Replicas == state.Replicas && told.UpdatedReplicas == state.UpdatedReplicas &&
@@ -63,14 +66,17 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 		state.Phase, state.Reason, state.Message = v1.UnitStalled, live.progress.stuck.Reason, live.progress.stuck.Message
 	case !now.Before(over):
 		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
-		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated", deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
+		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated",
+			deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
 	default:
 		p.lookAgain(over)
 	}
 }
 
 // explainStalled adds to the first few units that make no progress what is the matter with their pods.
-func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass) {
+func (r *workloadReconciler) explainStalled(
+	ctx context.Context, o *gridchild.Owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass,
+) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	t := gridchild.NewTemplates(spec)
@@ -88,7 +94,8 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 			memory.podAt = now
 			pod, err := r.podIn(ctx, o, t, unit)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read", "unit", unit, "reason", err)
+				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read",
+					"unit", unit, "reason", err)
 			} else {
 				memory.pod = pod
 			}
@@ -103,7 +110,9 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 
 // podIn says what is the matter with a pod of a unit; nothing if none is found. Pods that were not started yet come
 // first; they are few. Of those that run, the API server finds the ones on a node quickly.
-func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string) (string, error) {
+func (r *workloadReconciler) podIn(
+	ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string,
+) (string, error) {
 	template, err := t.Of(unit)
 	if err != nil {
 		return "", err
@@ -118,7 +127,8 @@ func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *g
 	}
 	for _, look := range looks {
 		pods := &corev1.PodList{}
-		err := r.live.List(ctx, pods, client.InNamespace(o.Namespace), client.MatchingLabelsSelector{Selector: selector},
+		err := r.live.List(ctx, pods, client.InNamespace(o.Namespace),
+			client.MatchingLabelsSelector{Selector: selector},
 			client.MatchingFieldsSelector{Selector: look}, client.Limit(podsAtOnce))
 		if err != nil {
 			return "", fmt.Errorf("asking for pods: %w", err)

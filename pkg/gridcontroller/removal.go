@@ -80,7 +80,8 @@ func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []va
 		live := a.children[name]
 		if _, wanted := a.ByUnit[live.unit]; wanted {
 			// The unit has another child. Which of the two is superfluous is for a person to say.
-			klog.FromContext(ctx).V(2).Info("A unit has two children", "unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
+			klog.FromContext(ctx).V(2).Info("A unit has two children",
+				"unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
 			continue
 		}
 		all = append(all, vanished{live.unit, live})
@@ -89,7 +90,9 @@ func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []va
 }
 
 // removeVanished deletes the children of units without nodes after the grace time, unless they are too many at once.
-func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object, o *gridchild.Owner, a *assignment, m *gridMemory, p *pass) {
+func (r *workloadReconciler) removeVanished(
+	ctx context.Context, grid v1.Object, o *gridchild.Owner, a *assignment, m *gridMemory, p *pass,
+) {
 	spec, status := v1.Workload(grid)
 	rules, now := r.removalOf(spec), r.clock.Now()
 	gone := r.vanishedOf(ctx, a)
@@ -118,8 +121,12 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 		}
 	}
 	if held {
-		p.held = gridchild.Errorf(v1.ReasonMassRemoval, "%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss of all of them stay; "+
-			"if they are to be removed, annotate the grid with %s=%s", len(waiting), nameSome(waiting), limit, len(a.ByUnit)+len(gone), window, r.Child.Kind, v1.AnnotationApproveRemoval, token(waiting))
+		p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+			"%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss "+
+				"of all of them stay; "+
+				"if they are to be removed, annotate the grid with "+
+				"%s=%s", len(waiting), nameSome(waiting), limit, len(a.ByUnit)+len(gone), window, r.Child.Kind,
+			v1.AnnotationApproveRemoval, token(waiting))
 	}
 	for _, v := range gone {
 		if rules.retain {
@@ -146,7 +153,8 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 		switch {
 		case v.live.deleting: // its end is an event
 		case held && !approved[v.unit]:
-			state.Reason, state.Message = v1.ReasonMassRemoval, "the removal of so many units at once waits for an approval"
+			state.Reason, state.Message = v1.ReasonMassRemoval, "the removal of so many units at once waits for an "+
+				"approval"
 		case now.Before(at):
 			p.lookAgain(at)
 		case p.spent(r.clock.Now()):
@@ -179,7 +187,10 @@ func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner,
 			return fmt.Errorf("before %s %s is removed: %w", r.Child.Kind, v.live.name, err)
 		}
 		if node != "" {
-			return fmt.Errorf("%s %s is not removed: node %s is in the unit, and the watch of nodes has not told so yet", r.Child.Kind, v.live.name, node)
+			return fmt.Errorf(
+				"%s %s is not removed: node %s is in the unit, and the watch of nodes has not told so yet",
+				r.Child.Kind, v.live.name, node,
+			)
 		}
 	}
 	return r.remove(ctx, r.kind, o.Namespace, v.live)
@@ -217,8 +228,12 @@ func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child,
 		}
 		return false
 	}
-	p.held = gridchild.Errorf(v1.ReasonMassRemoval, "spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d may go without an approval, so nothing is changed; "+
-		"if that is meant, annotate the grid with %s=%s", follows, spec.GridUniqKey, r.Child.Kind, len(units), nameSome(units), limit, v1.AnnotationApproveRemoval, approval)
+	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d "+
+			"may go without an approval, so nothing is changed; "+
+			"if that is meant, annotate the grid with "+
+			"%s=%s", follows, spec.GridUniqKey, r.Child.Kind, len(units), nameSome(units), limit,
+		v1.AnnotationApproveRemoval, approval)
 	for _, live := range children {
 		p.states[live.unit] = unitState("", result{child: live})
 	}

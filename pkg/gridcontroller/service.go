@@ -73,7 +73,8 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	units := r.units.of(grid.Spec.GridUniqKey)
 
 	if outcome.applied {
-		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s", grid.Name, v1.ServiceSuffix)
+		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
+			grid.Name, v1.ServiceSuffix)
 	}
 	f := figures{units: len(units)}
 	if outcome.err != nil {
@@ -105,7 +106,8 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, "the Service is being made")
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	default:
-		condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("Service %s is as the grid says", outcome.child.name))
+		condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
+			"Service %s is as the grid says", outcome.child.name))
 		condition(v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}

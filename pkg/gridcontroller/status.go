@@ -79,8 +79,10 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
 	reachable := units - len(unreachable)
 	status.ObservedGeneration = generation
-	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))         //nolint:gosec // no more than there are nodes
-	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken)) //nolint:gosec // no more than there are nodes
+	//nolint:gosec // no more than there are nodes
+	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
+	//nolint:gosec // no more than there are nodes
+	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken))
 	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
 	if len(p.states) == 0 {
 		status.States = nil
@@ -98,36 +100,48 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	key := spec.GridUniqKey
 	switch {
 	case units == 0:
-		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
-		condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf(
+			"no node has the label %s, so there are no units", key))
+		condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf(
+			"no node has the label %s, so there are no units", key))
 	case reachable == 0:
-		condition(v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, fmt.Sprintf("none of %d units can be reached", units))
-		condition(v1.ConditionAvailable, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, fmt.Sprintf("none of %d units can be reached", units))
+		condition(v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+			fmt.Sprintf("none of %d units can be reached", units))
+		condition(v1.ConditionAvailable, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+			fmt.Sprintf("none of %d units can be reached", units))
 	default:
 		if len(notReady) > 0 {
-			condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units are not ready: %s%s", len(notReady), reachable, nameSome(notReady), offline))
+			condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf(
+				"%d of %d units are not ready: %s%s", len(notReady), reachable, nameSome(notReady), offline))
 		} else {
-			condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units are ready%s%s", reachable, offline, describeOthers(p.others)))
+			condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
+				"all %d units are ready%s%s", reachable, offline, describeOthers(p.others)))
 		}
 		silent := slices.DeleteFunc(slices.Clone(notReady), func(unit string) bool { return p.serving[unit] })
 		if len(silent) > 0 {
-			condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units have not enough pods to serve: %s%s", len(silent), reachable, nameSome(silent), offline))
+			condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
+				fmt.Sprintf("%d of %d units have not enough pods to serve: %s%s",
+					len(silent), reachable, nameSome(silent), offline))
 		} else {
-			condition(v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units have pods to serve%s", reachable, offline))
+			condition(v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
+				"all %d units have pods to serve%s", reachable, offline))
 		}
 	}
 	var doing []string
 	if units := byPhase[v1.UnitProgressing]; len(units) > 0 {
 		doing = append(doing, "in progress: "+nameSome(units))
 	}
-	if due := slices.DeleteFunc(slices.Clone(removing), func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval }); len(due) > 0 {
+	if due := slices.DeleteFunc(slices.Clone(removing),
+		func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval }); len(due) > 0 {
 		earliest := p.states[due[0]].RemovalTime
 		for _, unit := range due {
 			if at := p.states[unit].RemovalTime; at.Before(earliest) {
 				earliest = at
 			}
 		}
-		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on", nameSome(due), earliest.UTC().Format(time.RFC3339)))
+		doing = append(doing, fmt.Sprintf(
+			"no node is in %s any more; workloads are removed from %s on", nameSome(due),
+			earliest.UTC().Format(time.RFC3339)))
 	}
 	if len(doing) > 0 {
 		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, strings.Join(doing, "; "))
@@ -136,7 +150,8 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	}
 	stalled := byPhase[v1.UnitStalled]
 	if len(stalled) > 0 {
-		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled, describeProblems("make no progress", stalled, p.states, units))
+		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+			describeProblems("make no progress", stalled, p.states, units))
 	} else {
 		condition(v1.ConditionStalled, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
@@ -149,11 +164,14 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 		condition(v1.ConditionDegraded, metav1.ConditionTrue, gridchild.Tellable(p.held).Reason, text)
 	case len(failed) > 0 && len(stalled) > 0:
 		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
-			describeProblems("failed", failed, p.states, units)+"; "+describeProblems("make no progress", stalled, p.states, units))
+			describeProblems("failed", failed, p.states, units)+"; "+describeProblems("make no progress",
+				stalled, p.states, units))
 	case len(failed) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, describeProblems("failed", failed, p.states, units))
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+			describeProblems("failed", failed, p.states, units))
 	case len(stalled) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled, describeProblems("make no progress", stalled, p.states, units))
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+			describeProblems("make no progress", stalled, p.states, units))
 	default:
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
@@ -177,11 +195,14 @@ func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 		all = append(all, "spec.templates names units that there are not: "+nameSome(absent))
 	}
 	if _, ok := spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
-		all = append(all, fmt.Sprintf("spec.templatePool.%s is never used: that name stands for spec.template", v1.DefaultTemplate))
+		all = append(all, fmt.Sprintf(
+			"spec.templatePool.%s is never used: that name stands for spec.template", v1.DefaultTemplate))
 	}
 	if len(p.keepSelector) > 0 {
-		all = append(all, fmt.Sprintf("spec.unitLabel is not in the selectors of the workloads of %s, which were there before, "+
-			"for a selector cannot be changed; delete these workloads, one after the other, to have them made with it", nameSome(p.keepSelector)))
+		all = append(all,
+			fmt.Sprintf("spec.unitLabel is not in the selectors of the workloads of %s, which were there before, "+
+				"for a selector cannot be changed; delete these workloads, one after the other, to have them made "+
+				"with it", nameSome(p.keepSelector)))
 	}
 	return strings.Join(all, "; ")
 }
@@ -192,7 +213,8 @@ func describeOthers(others map[string]string) string {
 		return ""
 	}
 	units := slices.Sorted(maps.Keys(others))
-	return fmt.Sprintf("; others own fields of the workloads of %s, of the first %s", nameSome(units), gridchild.Shorten(others[units[0]]))
+	return fmt.Sprintf("; others own fields of the workloads of %s, of the first %s",
+		nameSome(units), gridchild.Shorten(others[units[0]]))
 }
 
 // fit leaves out of a status what makes it too large: ready units if there are many, then whatever tells least.
@@ -201,7 +223,8 @@ func fit(status *v1.WorkloadGridStatus, most int) {
 		return
 	}
 	all := slices.SortedFunc(maps.Keys(status.States), func(a, b string) int {
-		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)),
+			cmp.Compare(a, b))
 	})
 	states := map[string]v1.UnitState{}
 	size := 0
@@ -226,7 +249,12 @@ func importance(phase v1.UnitPhase) int {
 	if phase == v1.UnitStalled {
 		phase = v1.UnitFailed
 	}
-	return slices.Index([]v1.UnitPhase{v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady}, phase)
+	return slices.Index(
+		[]v1.UnitPhase{
+			v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady,
+		},
+		phase,
+	)
 }
 
 // statusMemory is what is remembered of the status of a grid.
@@ -241,7 +269,9 @@ type statusMemory struct {
 func (m *statusMemory) limit() int { return largestStates >> m.halved }
 
 // writeStatus writes the status of changed, a copy of grid, if it differs, and not too often.
-func (s *shared) writeStatus(ctx context.Context, grid, changed client.Object, m *statusMemory, again time.Time) (reconcile.Result, error) {
+func (s *shared) writeStatus(
+	ctx context.Context, grid, changed client.Object, m *statusMemory, again time.Time,
+) (reconcile.Result, error) {
 	now := s.clock.Now()
 	if equality.Semantic.DeepEqual(grid, changed) {
 		return after(now, again), nil
@@ -250,7 +280,8 @@ func (s *shared) writeStatus(ctx context.Context, grid, changed client.Object, m
 		return after(now, next, again), nil
 	}
 	m.at = now
-	err := s.writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
+	err := s.writer.Status().Patch(ctx, changed,
+		client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
 		return after(now, again), nil
@@ -267,7 +298,8 @@ func (s *shared) writeStatus(ctx context.Context, grid, changed client.Object, m
 
 // isTooLarge recognises what kube-apiserver, or etcd through it, says of an object that is too large.
 func isTooLarge(err error) bool {
-	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max")
+	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(err.Error(), "too large") ||
+		strings.Contains(err.Error(), "larger than max")
 }
 
 // stop fills in the conditions of a grid that nothing can be done for.
@@ -279,7 +311,9 @@ func stop(conditions *[]metav1.Condition, generation int64, err error) {
 	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
-func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind string, status metav1.ConditionStatus, reason, message string) {
+func conditionSetter(
+	conditions *[]metav1.Condition, generation int64,
+) func(kind string, status metav1.ConditionStatus, reason, message string) {
 	return func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(conditions, metav1.Condition{
 			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,

@@ -18,9 +18,9 @@ import (
 )
 
 // takenOver reports whether the fields of a manager become ours. Those of a controller of our name, which updated
-// instead of applying, always do: otherwise it would go on owning them beside us, and what leaves the template would stay
-// in the child. Those of a person with kubectl do when a child is adopted. What kubectl rollout restart has written does
-// not: without it the pods would be replaced.
+// instead of applying, always do: otherwise it would go on owning them beside us, and what leaves the template would
+// stay in the child. Those of a person with kubectl do when a child is adopted. What kubectl rollout restart has
+// written does not: without it the pods would be replaced.
 func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 	if entry.Subresource != "" {
 		return false
@@ -64,7 +64,8 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 	}
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": u.GetManagedFields()},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()}, // a conflict if it has changed
+		// a conflict if it has changed
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("taking over: %w", err)
@@ -101,7 +102,8 @@ func (c *cluster) handOver(ctx context.Context, k kind, namespace string, live *
 	only.SetName(live.name)
 	only.SetUID(types.UID(live.uid))
 	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if somebody scales it at the same time
-	if err := c.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(only), client.FieldOwner(v1.HandOverManager)); err != nil {
+	if err := c.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(only),
+		client.FieldOwner(v1.HandOverManager)); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	return strconv.FormatInt(replicas, 10), nil

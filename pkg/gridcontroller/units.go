@@ -136,7 +136,8 @@ func (u *units) note(node string, now *nodeState) []string {
 		count(set, before, key, -1)
 		count(set, now, key, 1)
 		for i, unit := range units {
-			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) || after.unreachable() != counts[i].unreachable() {
+			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) ||
+				after.unreachable() != counts[i].unreachable() {
 				changed = append(changed, key)
 				break
 			}

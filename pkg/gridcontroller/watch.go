@@ -25,7 +25,8 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // gridChanged lets pass what a grid's children depend on, not its status.
 func gridChanged() predicate.Predicate {
-	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
+		predicate.AnnotationChangedPredicate{})
 }
 
 // ofChild asks for the grid of a child: the one that owns it, or without an owner the one that it is labelled
@@ -41,7 +42,10 @@ func ofChild(gridKind string) handler.EventHandler {
 			name = object.GetLabels()[v1.LabelGridSelector]
 		}
 		if name != "" {
-			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}, burst)
+			q.AddAfter(
+				reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}},
+				burst,
+			)
 		}
 	}
 	return handler.Funcs{
@@ -63,7 +67,9 @@ func sameOwner(a, b client.Object) bool {
 
 // ofNode keeps the units, and asks for the grids with a key of which a unit came or went, or became reachable or
 // unreachable.
-func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error)) handler.EventHandler {
+func ofNode(
+	units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error),
+) handler.EventHandler {
 	note := func(ctx context.Context, object client.Object, gone nodeGone, q queue) {
 		node, ok := object.(*corev1.Node)
 		if !ok {

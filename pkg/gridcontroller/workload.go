@@ -56,9 +56,14 @@ type Limits struct {
 func (l Limits) check(key string, units int) error {
 	switch {
 	case len(l.UnitKeys) > 0 && !slices.Contains(l.UnitKeys, key):
-		return gridchild.Errorf(v1.ReasonNotAllowed, "spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s", key, strings.Join(l.UnitKeys, ", "))
+		return gridchild.Errorf(v1.ReasonNotAllowed,
+			"spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s", key,
+			strings.Join(l.UnitKeys, ", "))
 	case l.UnitsPerGrid > 0 && units > l.UnitsPerGrid:
-		return gridchild.Errorf(v1.ReasonNotAllowed, "spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; nothing is changed", key, units, l.UnitsPerGrid)
+		return gridchild.Errorf(v1.ReasonNotAllowed,
+			"spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; nothing is "+
+				"changed",
+			key, units, l.UnitsPerGrid)
 	}
 	return nil
 }
@@ -307,7 +312,10 @@ type due struct {
 // syncUnits syncs the children of all units: those that the cache and the memory settle one after the other, the rest
 // at the same time, as many as fit into one pass. A template that the API server has not taken yet is tried on one unit
 // before all others.
-func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
+func (r *workloadReconciler) syncUnits(
+	ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, units []string, a *assignment, m *gridMemory,
+	p *pass,
+) map[string]result {
 	results := make(map[string]result, len(units))
 	pending := map[string][]due{}
 	for _, unit := range units {
@@ -319,7 +327,8 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 		live := a.child(unit)
 		// The usual case: nothing has changed since the two were last compared.
 		if live != nil && !live.deleting && !live.legacy &&
-			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest && memory.same.owned == live.owned {
+			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest &&
+			memory.same.owned == live.owned {
 			memory.failure = nil
 			results[unit] = result{child: live}
 			continue
@@ -357,7 +366,10 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 }
 
 // syncTemplate syncs children of one template.
-func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owner, t *templateMemory, all []due, budget *int, p *pass, results map[string]result) {
+func (r *workloadReconciler) syncTemplate(
+	ctx context.Context, o *gridchild.Owner, t *templateMemory, all []due, budget *int, p *pass,
+	results map[string]result,
+) {
 	now := r.clock.Now()
 	refuse := func(some []due) {
 		for _, d := range some {
@@ -365,7 +377,12 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 				results[d.unit] = result{err: t.refused, again: t.retryAt}
 				continue
 			}
-			results[d.unit] = result{err: gridchild.Errorf(v1.ReasonRejected, "not tried, for the API server has refused this template for unit %s: %s", t.by, gridchild.Tellable(t.refused).Message), again: t.retryAt}
+			results[d.unit] = result{
+				err: gridchild.Errorf(v1.ReasonRejected,
+					"not tried, for the API server has refused this template for unit %s: %s", t.by,
+					gridchild.Tellable(t.refused).Message),
+				again: t.retryAt,
+			}
 		}
 	}
 	if t.refused != nil && now.Before(t.retryAt) {
@@ -386,8 +403,8 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 			refuse(all)
 			return
 		}
-		// The probe has shown what the others look like in the cache when nothing is to be done for them: after a restart
-		// that is so for all.
+		// The probe has shown what the others look like in the cache when nothing is to be done for them: after a
+		// restart that is so for all.
 		all = slices.DeleteFunc(all, func(d due) bool {
 			outcome, done := r.settled(ctx, r.kind, o, d.desired, d.memory)
 			if done {
@@ -457,7 +474,9 @@ func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d 
 
 // desire says what the child of a unit should be. What it was found to be under the same generation of the grid is
 // remembered, so that a grid of many units is not rendered anew for each bounded step.
-func (r *workloadReconciler) desire(o *gridchild.Owner, t *gridchild.Templates, unit, name string, m *gridMemory) (*desired, error) {
+func (r *workloadReconciler) desire(
+	o *gridchild.Owner, t *gridchild.Templates, unit, name string, m *gridMemory,
+) (*desired, error) {
 	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
 		template, err := t.Of(unit)
 		if err != nil {
@@ -500,14 +519,16 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 		delete(pruned.TemplatePool, name)
 	}
 	// With the revision that was read: someone may have begun to use one.
-	if err := r.writer.Patch(ctx, changed, client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.writer.Patch(ctx, changed,
+		client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})); err != nil {
 		if apierrors.IsNotFound(err) {
 			return true, nil
 		}
 		return false, fmt.Errorf("deleting unused templates: %w", err)
 	}
 	slices.Sort(unused)
-	r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonTemplatesDeleted, "DeleteTemplates", "Removed from spec.templatePool what no unit uses: %s", nameSome(unused))
+	r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonTemplatesDeleted, "DeleteTemplates",
+		"Removed from spec.templatePool what no unit uses: %s", nameSome(unused))
 	return true, nil
 }
 
@@ -518,25 +539,34 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 		r.recorder.Eventf(grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
 	}
 	if len(p.applied) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind, len(p.applied), nameSome(p.applied))
+		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind,
+			len(p.applied), nameSome(p.applied))
 	}
 	if len(p.vanished) > 0 {
-		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", "No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished), r.Child.Kind, r.removalOf(spec).grace)
+		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait",
+			"No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished),
+			r.Child.Kind, r.removalOf(spec).grace)
 	}
 	if len(p.returned) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay", nameSome(p.returned), r.Child.Kind)
+		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay",
+			nameSome(p.returned), r.Child.Kind)
 	}
 	if len(p.removed) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.Child.Kind, nameSome(p.removed))
+		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.Child.Kind,
+			nameSome(p.removed))
 	}
 	if len(p.handedOver) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver", "The template says nothing of replicas any more; they stay as they are, for someone else to change: %s", nameSome(p.handedOver))
+		event(corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+			"The template says nothing of replicas any more; they stay as they are, for someone else to change: %s",
+			nameSome(p.handedOver))
 	}
 	switch {
 	case p.held != nil:
 		r.tellGrid(grid, m, p.held)
 	case len(p.states) == 0:
-		r.tellGrid(grid, m, gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss", key, r.Child.Kind))
+		r.tellGrid(grid, m,
+			gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss",
+				key, r.Child.Kind))
 	default:
 		m.toldGrid = gridchild.Error{}
 	}
@@ -548,7 +578,10 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 			continue
 		}
 		prefix := grid.GetName() + "-"
-		failure := gridchild.Error{Reason: state.Reason, Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
+		failure := gridchild.Error{
+			Reason:  state.Reason,
+			Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>"),
+		}
 		if m.told[unit] != failure {
 			m.told[unit] = failure
 			fresh[failure] = append(fresh[failure], unit)

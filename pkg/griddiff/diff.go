@@ -101,7 +101,9 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 
 // applyGrid asks what the API server would make of the grid, and says what the controller makes of that besides what it
 // does to the children.
-func (s Source) applyGrid(ctx context.Context, manifest *unstructured.Unstructured) (*unstructured.Unstructured, []string, error) {
+func (s Source) applyGrid(
+	ctx context.Context, manifest *unstructured.Unstructured,
+) (*unstructured.Unstructured, []string, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(manifest.GroupVersionKind())
 	strict := client.FieldValidation(metav1.FieldValidationStrict)
@@ -122,8 +124,12 @@ func (s Source) applyGrid(ctx context.Context, manifest *unstructured.Unstructur
 	if err := s.API.Update(ctx, updated, client.DryRunAll, strict); err != nil {
 		return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
 	}
-	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before && manifest.GetKind() != v1.ServiceGridKind.Kind {
-		notes = append(notes, fmt.Sprintf("gridUniqKey changes from %s to %s: the workloads of units that are gone by that are removed as spec.removal says", before, after))
+	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before &&
+		manifest.GetKind() != v1.ServiceGridKind.Kind {
+		notes = append(notes, fmt.Sprintf(
+			"gridUniqKey changes from %s to %s: the workloads of units that are gone by that are removed as "+
+				"spec.removal says",
+			before, after))
 	}
 	return updated, notes, nil
 }
@@ -179,7 +185,9 @@ type group struct {
 }
 
 // units asks about one unit of each group.
-func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, grid v1.Object, answer Answer) ([]Answer, error) {
+func (s Source) units(
+	ctx context.Context, o *gridchild.Owner, k v1.GridKind, grid v1.Object, answer Answer,
+) ([]Answer, error) {
 	children, err := s.children(ctx, k, o.Namespace)
 	if err != nil {
 		return nil, err
@@ -255,7 +263,9 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 
 // children are the objects of a namespace that have the kind of a grid's children, by name. Those that are nobody's
 // children are among them: they may have a name that a child should get.
-func (s Source) children(ctx context.Context, k v1.GridKind, namespace string) (map[string]*metav1.PartialObjectMetadata, error) {
+func (s Source) children(
+	ctx context.Context, k v1.GridKind, namespace string,
+) (map[string]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
 	if err := s.API.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -275,7 +285,8 @@ func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
 	for {
-		err := s.API.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingLabels{v1.LabelGridSelector: o.Name},
+		err := s.API.List(ctx, list, client.InNamespace(o.Namespace),
+			client.MatchingLabels{v1.LabelGridSelector: o.Name},
 			client.Limit(selectorsPage), client.Continue(list.GetContinue()))
 		if err != nil {
 			return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
@@ -304,7 +315,8 @@ func (s Source) unitsOf(key string) []string {
 func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
 	err := gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
 	if errors.Is(err, gridchild.ErrLeftOver) {
-		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w", k.Child.Kind, live.GetName(), err)
+		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w",
+			k.Child.Kind, live.GetName(), err)
 	}
 	return err
 }
@@ -317,7 +329,9 @@ func ownerUID(object metav1.Object) string {
 }
 
 // ask asks the API server what would become of a child.
-func (s Source) ask(ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer) error {
+func (s Source) ask(
+	ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer,
+) error {
 	merged := child.Object.DeepCopy()
 	answer.Child = merged.GetName()
 	live := &unstructured.Unstructured{}
@@ -348,7 +362,9 @@ func (s Source) ask(ctx context.Context, o *gridchild.Owner, k v1.GridKind, chil
 	if live != nil {
 		answer.Notes = append(answer.Notes, keepReplicas(live, merged, child)...)
 		if ownerUID(live) != o.UID {
-			answer.Notes = append(answer.Notes, "it is adopted: fields that kubectl has written, and the template has not, go too, though they are not shown here")
+			answer.Notes = append(answer.Notes,
+				"it is adopted: fields that kubectl has written, and the template has not, go too, though they are "+
+					"not shown here")
 		}
 		answer.Live = readable(live)
 	}
@@ -362,20 +378,26 @@ func (s Source) ask(ctx context.Context, o *gridchild.Owner, k v1.GridKind, chil
 
 // keepReplicas does what the controller does where a template names no replicas any more: they stay.
 func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Child) []string {
-	if _, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas"); named || !appliesReplicas(live) {
+	if _, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas"); named ||
+		!appliesReplicas(live) {
 		return nil
 	}
 	replicas, ok, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
 	if !ok || err != nil || unstructured.SetNestedField(merged.Object, replicas, "spec", "replicas") != nil {
 		return nil
 	}
-	return []string{"the template names no replicas any more, and each unit keeps those that it has: here " + strconv.FormatInt(replicas, 10)}
+	return []string{
+		"the template names no replicas any more, and each unit keeps those that it has: here " + strconv.FormatInt(
+			replicas, 10,
+		),
+	}
 }
 
 // appliesReplicas reports whether the controller has applied spec.replicas.
 func appliesReplicas(live *unstructured.Unstructured) bool {
 	for _, entry := range live.GetManagedFields() {
-		if entry.Manager != v1.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != "" || entry.FieldsV1 == nil {
+		if entry.Manager != v1.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply ||
+			entry.Subresource != "" || entry.FieldsV1 == nil {
 			continue
 		}
 		var fields struct {

@@ -64,8 +64,8 @@ func Ready(report func() Report) http.Handler {
 	})
 }
 
-// Alive serves /livez and /healthz: a process that answers at all is alive. That the API server is away, or a disk full,
-// is nothing that a restart would mend.
+// Alive serves /livez and /healthz: a process that answers at all is alive. That the API server is away, or a disk
+// full, is nothing that a restart would mend.
 func Alive(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, "ok") }
 
 func write(w http.ResponseWriter, code int, body string) {

@@ -66,8 +66,8 @@ func extends(long, short string) bool {
 	return ok && rest != "" && (rest[0] == '.' || rest[0] == '-')
 }
 
-// distance is how many characters have to be added, removed or replaced to make one text the other (Levenshtein). Of more
-// than most it is any number above that.
+// distance is how many characters have to be added, removed or replaced to make one text the other (Levenshtein). Of
+// more than most it is any number above that.
 func distance(a, b string, most int) int {
 	if d := len(a) - len(b); d > most || -d > most {
 		return most + 1

@@ -1,10 +1,10 @@
-// Package probe finds out which endpoints of a Service a node's rules lead to, by connecting to it again and again. It is
-// what `application-grid-wrapper probe` runs on a node for `kubectl grid prove`, and what both say to each other.
+// Package probe finds out which endpoints of a Service a node's rules lead to, by connecting to it again and again. It
+// is what `application-grid-wrapper probe` runs on a node for `kubectl grid prove`, and what both say to each other.
 //
-// A client cannot see which endpoint a Service's address was translated to, and an answer need not say who gave it. So the
-// kernel is asked, after each connection, where it sent it: that works for every Service of TCP, sends nothing to it, and
-// knows where a connection went also if nobody answered. Where the kernel cannot be asked, Answers asks by HTTP, for
-// Services whose answers tell who gave them.
+// A client cannot see which endpoint a Service's address was translated to, and an answer need not say who gave it. So
+// the kernel is asked, after each connection, where it sent it: that works for every Service of TCP, sends nothing to
+// it, and knows where a connection went also if nobody answered. Where the kernel cannot be asked, Answers asks by
+// HTTP, for Services whose answers tell who gave them.
 package probe
 
 import (
@@ -23,13 +23,13 @@ import (
 type Result struct {
 	// Asked is how many connections were tried.
 	Asked int `json:"asked"`
-	// Reached are the addresses that connections were sent to and that answered, Silent those that did not, both with how
-	// often. More than maxAddresses are counted in Others.
+	// Reached are the addresses that connections were sent to and that answered, Silent those that did not, both with
+	// how often. More than maxAddresses are counted in Others.
 	Reached map[string]int `json:"reached,omitempty"`
 	Silent  map[string]int `json:"silent,omitempty"`
 	Others  int            `json:"others,omitempty"`
-	// Nobody is how many connections were refused: by the node, as kube-proxy has it for a Service without endpoints, or by
-	// an endpoint at which nothing listens, which the kernel forgets at once.
+	// Nobody is how many connections were refused: by the node, as kube-proxy has it for a Service without endpoints,
+	// or by an endpoint at which nothing listens, which the kernel forgets at once.
 	Nobody int `json:"nobody,omitempty"`
 	// Untranslated is how many connections no rule gave another address.
 	Untranslated int `json:"untranslated,omitempty"`

@@ -70,7 +70,9 @@ func peerUser(remote, local netip.AddrPort) (uid uint32, err error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return 0, fmt.Errorf("asking whose socket it is: %w", err)
 	}
-	if err := unix.Sendto(fd, diagRequest(remote, local), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, diagRequest(remote, local), 0, &unix.SockaddrNetlink{
+		Family: unix.AF_NETLINK,
+	}); err != nil {
 		return 0, fmt.Errorf("asking whose socket it is: %w", err)
 	}
 	answer := make([]byte, 4096)
@@ -112,7 +114,8 @@ func parseDiag(answer []byte, source netip.AddrPort) (uid uint32, err error) {
 	kind, message := native.Uint16(answer[4:]), answer[unix.NLMSG_HDRLEN:]
 	switch {
 	case kind == unix.NLMSG_ERROR && len(message) >= 4:
-		return 0, fmt.Errorf("%w: %w", errNoSocket, unix.Errno(-int32(native.Uint32(message)))) //nolint:gosec // a negated errno
+		//nolint:gosec // a negated errno
+		return 0, fmt.Errorf("%w: %w", errNoSocket, unix.Errno(-int32(native.Uint32(message))))
 	case kind != sockDiagByFamily || len(message) < diagMessageSize:
 		return 0, errMalformed
 	// A socket that its process has closed is nobody's, and would pass for root's.

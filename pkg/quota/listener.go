@@ -30,7 +30,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if ok {
 			return &countedConn{Conn: conn, caller: caller, release: release}, nil
 		}
-		l.Logger.V(2).Info("Closing a connection: too many are open", "caller", caller, "remote", conn.RemoteAddr().String())
+		l.Logger.V(2).Info("Closing a connection: too many are open",
+			"caller", caller, "remote", conn.RemoteAddr().String())
 		_ = conn.Close() // nothing was read or written
 	}
 }

@@ -3,8 +3,8 @@ package quota
 import "sync"
 
 // Quota is a number of places. A caller gets further ones as long as it does not hold more than are free then: alone it
-// can take half of them, two can take a third each, and however many a caller holds, one who holds none gets what it asks
-// for until as many callers as there are places have come. (Switches share their buffers by this rule, "dynamic
+// can take half of them, two can take a third each, and however many a caller holds, one who holds none gets what it
+// asks for until as many callers as there are places have come. (Switches share their buffers by this rule, "dynamic
 // thresholds".) So nothing needs to be reserved, and no caller needs to be known beforehand.
 //
 // A place may stand for a connection, or for a byte. What a caller that holds none asks for is given even if it is more

@@ -29,7 +29,9 @@ type page struct {
 	meta    wire.ListMeta
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+func (s *Server) list(
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
+) error {
 	page, err := pageOf(h, as.resource, options)
 	if err != nil {
 		return err
@@ -77,7 +79,10 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 		if limit > 0 && len(p.objects) == limit {
 			last := p.objects[limit-1]
 			p.meta.Continue = continueToken{Revision: revision, Namespace: last.Namespace, Name: last.Name}.String()
-			if selector := options.Selector; (history.Selector{Labels: selector.Labels, Fields: selector.Fields}).Everything() {
+			if selector := options.Selector; (history.Selector{
+				Labels: selector.Labels,
+				Fields: selector.Fields,
+			}).Everything() {
 				p.meta.RemainingItemCount = new(int64(len(objects) - i))
 			}
 			break
@@ -129,8 +134,8 @@ func itemsSize(p page, as *representation) int {
 const (
 	// envelopeSize is more than what is around the items of a list.
 	envelopeSize = 256
-	// jsonGrowth is how much longer JSON is than protobuf, at most where it matters: of slices twice, of Services and of
-	// metadata up to that.
+	// jsonGrowth is how much longer JSON is than protobuf, at most where it matters: of slices twice, of Services and
+	// of metadata up to that.
 	jsonGrowth = 3
 	// yamlGrowth is how much longer YAML is than JSON.
 	yamlGrowth = 2
@@ -184,7 +189,8 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 		return nil, err
 	}
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind, t.APIVersion, meta)
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind,
+		t.APIVersion, meta)
 	if as.form == formTable {
 		definitions, err := columns.Definitions(as.resource.New())
 		if err != nil {

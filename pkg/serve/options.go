@@ -89,7 +89,10 @@ func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo
 	}
 	match := metav1.ResourceVersionMatch(query.Get("resourceVersionMatch"))
 	given := internalversion.ListOptions{
-		Watch: o.Watch, ResourceVersion: query.Get("resourceVersion"), ResourceVersionMatch: match, Continue: query.Get("continue"),
+		Watch:                o.Watch,
+		ResourceVersion:      query.Get("resourceVersion"),
+		ResourceVersionMatch: match,
+		Continue:             query.Get("continue"),
 	}
 	if query.Has("sendInitialEvents") {
 		given.SendInitialEvents = new(q.boolean("sendInitialEvents"))
@@ -99,7 +102,8 @@ func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo
 		return Options{}, q.err
 	}
 	if problems := validation.ValidateListOptions(&given, true); len(problems) > 0 {
-		return Options{}, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", problems)
+		return Options{}, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "",
+			problems)
 	}
 	o.Exact = match == metav1.ResourceVersionMatchExact
 	if given.Continue != "" && !o.Watch {

@@ -47,7 +47,8 @@ import (
 var (
 	oracleSeed   = flag.Uint64("oracle.seed", 0, "seed of the first run; 0 takes the clock")
 	oracleRuns   = flag.Int("oracle.runs", 6, "runs, each with a fresh cluster, fresh clients and its own seed")
-	oracleRounds = flag.Int("oracle.rounds", 40, "times per run that the cluster comes to rest and every client is compared")
+	oracleRounds = flag.Int("oracle.rounds", 40,
+		"times per run that the cluster comes to rest and every client is compared")
 	oracleEvents = flag.Int("oracle.events", 25, "upstream changes between two comparisons")
 )
 
@@ -80,7 +81,8 @@ func runOracle(t *testing.T, seed uint64) {
 		options.RetiredBytes = 500 + r.IntN(20000)
 	}
 	store := storagetest.New(options)
-	handler := filters.WithRequestInfo()(filters.WithServed(&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, "node-0")(http.NotFoundHandler()))
+	handler := filters.WithRequestInfo()(filters.WithServed(&serve.Server{HistoryOf: serve.Only(store.History),
+		BookmarkInterval: 20 * time.Millisecond}, "node-0")(http.NotFoundHandler()))
 	server := httptest.NewServer(handler)
 	defer server.Close()
 
@@ -109,7 +111,8 @@ func runOracle(t *testing.T, seed uint64) {
 		for i, c := range clients {
 			want := cluster.expected(c.resource, c.selector)
 			if diff := c.waitFor(want, 20*time.Second); diff != "" {
-				t.Errorf("round %d, revision %d: client %d (%s) differs from the view (-want +got):\n%s", round, revision, i, c, diff)
+				t.Errorf("round %d, revision %d: client %d (%s) differs from the view (-want +got):\n%s",
+					round, revision, i, c, diff)
 			}
 		}
 		if t.Failed() {
@@ -149,8 +152,15 @@ type feed struct {
 const healthService = 6
 
 func newFakeCluster(r *rand.Rand, store *storagetest.Node) *fakeCluster {
-	c := &fakeCluster{r: r, store: store, nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{}}
-	c.feeds = []*feed{{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()}, {input: store.Endpoints()}, {input: store.OwnNode(), all: c.thisNode}, {input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}, {whole: c.takeDead}}
+	c := &fakeCluster{
+		r: r, store: store, nodes: map[string]*corev1.Node{},
+		objects: map[*history.Resource]map[types.NamespacedName]history.Typed{},
+	}
+	c.feeds = []*feed{
+		{input: store.NodeLabels(), all: c.allNodes}, {input: store.Services()}, {input: store.EndpointSlices()},
+		{input: store.Endpoints()}, {input: store.OwnNode(), all: c.thisNode},
+		{input: store.KubernetesEndpoints(), all: c.kubernetesEndpoints}, {whole: c.takeDead},
+	}
 	for i, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Endpoints} {
 		c.objects[resource] = map[types.NamespacedName]history.Typed{}
 		c.feeds[i+1].all = func() []*wire.Object {
@@ -248,8 +258,8 @@ func (f *feed) relist() {
 	f.queue = []func(){func() { f.input.Replace(all) }}
 }
 
-// deliver lets the facts take one change of a random source. Now and then what comes is held back for a while, as after an
-// outage.
+// deliver lets the facts take one change of a random source. Now and then what comes is held back for a while, as after
+// an outage.
 func (c *fakeCluster) deliver() {
 	switch n := c.r.IntN(80); {
 	case n == 0 && !c.holds:
@@ -314,7 +324,11 @@ func (c *fakeCluster) changeNode() {
 		}
 		return
 	}
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: c.nextVersion(), Labels: map[string]string{}}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, UID: types.UID(name), ResourceVersion: c.nextVersion(), Labels: map[string]string{},
+		},
+	}
 	for _, key := range []string{"zone", "region", "rack", "topology.kubernetes.io/zone", "apps.openyurt.io/nodepool"} {
 		if c.r.IntN(5) > 0 {
 			n.Labels[key] = fmt.Sprintf("v%d", c.r.IntN(2))
@@ -382,7 +396,9 @@ func (c *fakeCluster) changeObject(resource *history.Resource, o history.Typed) 
 func (c *fakeCluster) pick(values ...string) string { return values[c.r.IntN(len(values))] }
 
 func (c *fakeCluster) randomService() *corev1.Service {
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(3))}}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(3))},
+	}
 	if c.r.IntN(8) == 0 {
 		svc.Namespace, svc.Name = kubernetesName.Namespace, kubernetesName.Name
 	}
@@ -393,14 +409,16 @@ func (c *fakeCluster) randomService() *corev1.Service {
 	}
 	if c.r.IntN(5) > 0 {
 		svc.Annotations = map[string]string{"topologyKeys": c.pick(
-			`["zone"]`, `["zone"]`, `["zone","region"]`, `["rack","zone"]`, `["rack","zone","*"]`, `["kubernetes.io/hostname","region"]`,
+			`["zone"]`, `["zone"]`, `["zone","region"]`, `["rack","zone"]`, `["rack","zone","*"]`,
+			`["kubernetes.io/hostname","region"]`,
 			`[]`, `["*"]`, `not json`, `["*","zone"]`, `["missing"]`, `null`)}
 	}
 	if c.r.IntN(4) == 0 { // alone on one Service in twenty, with the other on more
 		if svc.Annotations == nil || c.r.IntN(2) == 0 {
 			svc.Annotations = map[string]string{}
 		}
-		svc.Annotations["openyurt.io/topologyKeys"] = c.pick("kubernetes.io/hostname", "kubernetes.io/zone", "openyurt.io/nodepool", "", "zone")
+		svc.Annotations["openyurt.io/topologyKeys"] = c.pick("kubernetes.io/hostname", "kubernetes.io/zone",
+			"openyurt.io/nodepool", "", "zone")
 	}
 	return svc
 }
@@ -413,7 +431,9 @@ func (c *fakeCluster) nodeName() *string {
 }
 
 func (c *fakeCluster) randomSlice() *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("slice-%d", c.r.IntN(8))}}
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("slice-%d", c.r.IntN(8))},
+	}
 	s.Labels = map[string]string{}
 	if c.r.IntN(8) > 0 {
 		s.Labels[discoveryv1.LabelServiceName] = fmt.Sprintf("svc-%d", c.r.IntN(4))
@@ -423,7 +443,9 @@ func (c *fakeCluster) randomSlice() *discoveryv1.EndpointSlice {
 	}
 	s.AddressType = discoveryv1.AddressType(c.pick("IPv4", "IPv6"))
 	for i := range c.r.IntN(5) {
-		e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: c.nodeName(), Zone: ptr.To("z")}
+		e := discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: c.nodeName(), Zone: ptr.To("z"),
+		}
 		switch c.r.IntN(4) {
 		case 0:
 			e.Conditions.Ready = ptr.To(false)
@@ -445,14 +467,20 @@ func (c *fakeCluster) randomSlice() *discoveryv1.EndpointSlice {
 }
 
 func (c *fakeCluster) randomEndpoints() *corev1.Endpoints {
-	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(4))}}
+	e := &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.pick("a", "b"), Name: fmt.Sprintf("svc-%d", c.r.IntN(4))},
+	}
 	for range c.r.IntN(3) {
 		var subset corev1.EndpointSubset
 		for i := range c.r.IntN(3) {
-			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.1.0.%d", i), NodeName: c.nodeName()})
+			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
+				IP: fmt.Sprintf("10.1.0.%d", i), NodeName: c.nodeName(),
+			})
 		}
 		for i := range c.r.IntN(3) {
-			subset.NotReadyAddresses = append(subset.NotReadyAddresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.2.0.%d", i), NodeName: c.nodeName()})
+			subset.NotReadyAddresses = append(subset.NotReadyAddresses, corev1.EndpointAddress{
+				IP: fmt.Sprintf("10.2.0.%d", i), NodeName: c.nodeName(),
+			})
 		}
 		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {
 			continue
@@ -472,19 +500,32 @@ func (c *fakeCluster) kubernetesAnnotations() map[string]string {
 	case 2:
 		return map[string]string{"superedge.io/local-endpoint": "fd00::1", "superedge.io/local-port": "51003"}
 	default:
-		return map[string]string{"superedge.io/local-endpoint": "169.254.20.11", "superedge.io/local-port": strconv.Itoa(51000 + c.r.IntN(5))}
+		return map[string]string{
+			"superedge.io/local-endpoint": "169.254.20.11",
+			"superedge.io/local-port":     strconv.Itoa(51000 + c.r.IntN(5)),
+		}
 	}
 }
 
 func (c *fakeCluster) randomKubernetesEndpoints() *corev1.Endpoints {
 	return &corev1.Endpoints{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: c.kubernetesAnnotations()},
-		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1", NodeName: c.nodeName()}}, Ports: []corev1.EndpointPort{{Name: "https", Port: 6443}}}},
+		Subsets: []corev1.EndpointSubset{
+			{
+				Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1", NodeName: c.nodeName()}},
+				Ports:     []corev1.EndpointPort{{Name: "https", Port: 6443}},
+			},
+		},
 	}
 }
 
 func (c *fakeCluster) randomKubernetesSlice() *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "kubernetes",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+		},
+	}
 	if c.r.IntN(4) == 0 {
 		s.Annotations = c.kubernetesAnnotations()
 	}
@@ -495,7 +536,9 @@ func (c *fakeCluster) randomKubernetesSlice() *discoveryv1.EndpointSlice {
 }
 
 // expected is what a client with this selector must hold, with resourceVersions left out.
-func (c *fakeCluster) expected(resource *history.Resource, selector oracleSelector) map[types.NamespacedName]runtime.Object {
+func (c *fakeCluster) expected(
+	resource *history.Resource, selector oracleSelector,
+) map[types.NamespacedName]runtime.Object {
 	view := map[types.NamespacedName]runtime.Object{}
 	add := func(o runtime.Object, values fields.Set) {
 		o = o.DeepCopyObject()
@@ -504,7 +547,8 @@ func (c *fakeCluster) expected(resource *history.Resource, selector oracleSelect
 			panic(err)
 		}
 		values["metadata.name"], values["metadata.namespace"] = accessor.GetName(), accessor.GetNamespace()
-		if !selector.labels.Matches(labels.Set(accessor.GetLabels())) || !selector.fields.Matches(values) || (selector.namespace != "" && selector.namespace != accessor.GetNamespace()) {
+		if !selector.labels.Matches(labels.Set(accessor.GetLabels())) || !selector.fields.Matches(values) ||
+			(selector.namespace != "" && selector.namespace != accessor.GetNamespace()) {
 			return
 		}
 		accessor.SetManagedFields(nil)
@@ -549,7 +593,9 @@ func (c *fakeCluster) alive(service types.NamespacedName, e naiveEndpoint) bool 
 }
 
 // governs is the rule of DESIGN.md, written as it reads. governed is false where everything passes untouched.
-func (c *fakeCluster) governs(service types.NamespacedName, all []naiveEndpoint) (governed bool, keep func(naiveEndpoint) bool) {
+func (c *fakeCluster) governs(
+	service types.NamespacedName, all []naiveEndpoint,
+) (governed bool, keep func(naiveEndpoint) bool) {
 	nothing := func(naiveEndpoint) bool { return false }
 	o := c.objects[history.Services][service]
 	if o == nil {
@@ -640,8 +686,12 @@ func (c *fakeCluster) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.End
 			if strings.Contains(ip, ":") {
 				s.AddressType = discoveryv1.AddressTypeIPv6
 			}
-			s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}}
-			s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(number))}}
+			s.Endpoints = []discoveryv1.Endpoint{
+				{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}},
+			}
+			s.Ports = []discoveryv1.EndpointPort{
+				{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(number))},
+			}
 			return s
 		}
 	}
@@ -650,7 +700,8 @@ func (c *fakeCluster) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.End
 	}
 	var all []naiveEndpoint
 	for _, o := range c.objects[history.EndpointSlices] {
-		if other := o.(*discoveryv1.EndpointSlice); other.Namespace == service.Namespace && other.Labels[discoveryv1.LabelServiceName] == service.Name {
+		if other := o.(*discoveryv1.EndpointSlice); other.Namespace == service.Namespace &&
+			other.Labels[discoveryv1.LabelServiceName] == service.Name {
 			for _, e := range other.Endpoints {
 				all = append(all, sliceEndpoint(e))
 			}
@@ -679,7 +730,14 @@ func (c *fakeCluster) prunedEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 	if name == kubernetesName {
 		if ip, port, ok := c.local(e.Annotations); ok {
 			number, _ := strconv.Atoi(port)
-			e.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}, Ports: []corev1.EndpointPort{{Name: "https", Port: int32(number), Protocol: corev1.ProtocolTCP}}}}
+			e.Subsets = []corev1.EndpointSubset{
+				{
+					Addresses: []corev1.EndpointAddress{{IP: ip}},
+					Ports: []corev1.EndpointPort{
+						{Name: "https", Port: int32(number), Protocol: corev1.ProtocolTCP},
+					},
+				},
+			}
 			return e
 		}
 	}
@@ -754,7 +812,8 @@ func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
 	case 0:
 		c.resource, c.selector = history.Nodes, parse("", "metadata.name=node-0")
 	case 1:
-		c.resource, c.selector = history.Services, parse("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")
+		c.resource, c.selector = history.Services, parse("!service.kubernetes.io/service-proxy-name",
+			"spec.clusterIP!=None")
 	case 2:
 		c.resource, c.selector = history.Services, parse("", "")
 	case 3:
@@ -779,7 +838,8 @@ func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
 }
 
 func (c *oracleClient) String() string {
-	return fmt.Sprintf("%s labels=%q fields=%q namespace=%q protobuf=%v watchList=%v", c.resource.Resource, c.selector.labels, c.selector.fields, c.selector.namespace, c.protobuf, c.watchList)
+	return fmt.Sprintf("%s labels=%q fields=%q namespace=%q protobuf=%v watchList=%v",
+		c.resource.Resource, c.selector.labels, c.selector.fields, c.selector.namespace, c.protobuf, c.watchList)
 }
 
 // errRelist is what a client is told by 410 and 504.
@@ -986,7 +1046,8 @@ func (c *oracleClient) read(body io.Reader, initial bool) error {
 				return err
 			}
 			if ends := accessor.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true"; ends != initial {
-				return fmt.Errorf("a bookmark that ends the initial events: %v, while they are being sent: %v", ends, initial)
+				return fmt.Errorf("a bookmark that ends the initial events: %v, while they are being sent: %v",
+					ends, initial)
 			}
 		}
 		c.mu.Lock()
@@ -1005,7 +1066,10 @@ func (c *oracleClient) read(body io.Reader, initial bool) error {
 }
 
 // take checks one event against what came before, and applies it.
-func (c *oracleClient) take(eventType string, name types.NamespacedName, o runtime.Object, rv uint64, last *uint64, initial bool, fresh map[types.NamespacedName]runtime.Object) error {
+func (c *oracleClient) take(
+	eventType string, name types.NamespacedName, o runtime.Object, rv uint64, last *uint64, initial bool,
+	fresh map[types.NamespacedName]runtime.Object,
+) error {
 	if initial && eventType != "BOOKMARK" {
 		if eventType != "ADDED" || fresh[name] != nil {
 			return fmt.Errorf("%s of %s among the initial events", eventType, name)
@@ -1030,7 +1094,8 @@ func (c *oracleClient) take(eventType string, name types.NamespacedName, o runti
 			return fmt.Errorf("MODIFIED %s, which is not there (revision %d)", name, rv)
 		}
 		if c.everyEvent && apiequality.Semantic.DeepEqual(c.held[name], o) {
-			return fmt.Errorf("MODIFIED %s, and nothing that this viewer has a use for is different (revision %d)", name, rv)
+			return fmt.Errorf("MODIFIED %s, and nothing that this viewer has a use for is different (revision %d)",
+				name, rv)
 		}
 		c.held[name] = o
 	case "DELETED":

@@ -175,6 +175,7 @@ func parseTableOptions(includeObject string, now func() time.Time) (tableOptions
 		o.include = metav1.IncludeMetadata
 		return o, nil
 	default:
-		return o, apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter includeObject=%q: must be None, Metadata or Object", includeObject))
+		return o, apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter includeObject=%q: must be None, "+
+			"Metadata or Object", includeObject))
 	}
 }

@@ -68,11 +68,13 @@ func encodeStatus(status *metav1.Status, encoding encoding) ([]byte, error) {
 func historyError(err error, resource schema.GroupResource) error {
 	switch {
 	case errors.Is(err, history.ErrNotReady):
-		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete", resource))
+		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete",
+			resource))
 	case errors.Is(err, history.ErrAbsent):
 		return NotServed(resource)
 	case errors.Is(err, history.ErrExpired):
-		return apierrors.NewResourceExpired("too old resource version: it is not in this wrapper's log (any more); list again")
+		return apierrors.NewResourceExpired("too old resource version: it is not in this wrapper's log (any more); " +
+			"list again")
 	default:
 		return apierrors.NewInternalError(err)
 	}
@@ -83,7 +85,9 @@ func historyError(err error, resource schema.GroupResource) error {
 // a revision come, and client-go would repeat the request ten times before its reflector hears of the cause.
 func futureRevision(requested, current uint64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 0)
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{
+		{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"},
+	}
 	return err
 }
 
@@ -96,7 +100,11 @@ func NotReady(message string) error {
 
 // TooMuchMemory is 429 for a list, or for the body of a write, for which there is no room now.
 func TooMuchMemory() error {
-	return apierrors.NewTooManyRequests("the lists and bodies under way, of this caller or of all, take as much memory as they may; see --max-list-bytes", int(RetryAfter/time.Second))
+	return apierrors.NewTooManyRequests(
+		"the lists and bodies under way, of this caller or of all, take as much memory as they may; see "+
+			"--max-list-bytes",
+		int(RetryAfter/time.Second),
+	)
 }
 
 // NotServed is 404 as kube-apiserver answers for a resource that it does not know.

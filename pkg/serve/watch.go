@@ -42,7 +42,9 @@ type watcher struct {
 }
 
 // watch answers a WATCH. An error is returned only as long as nothing was written.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+func (s *Server) watch(
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
+) error {
 	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {
@@ -62,13 +64,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.Histor
 		s: s, w: w, flusher: http.NewResponseController(w), as: as, options: options, cursor: cursor,
 	}
 	if err := watcher.run(r, state, timeout); err != nil {
-		klog.FromContext(r.Context()).V(4).Info("Watch ended", "resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
+		klog.FromContext(r.Context()).V(4).Info("Watch ended",
+			"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
 	}
 	return nil
 }
 
 // openWatch finds where the watch starts: the objects that it sends first, if any, and a cursor behind them.
-func openWatch(h *history.History, resource *history.Resource, options Options) ([]*history.Object, *history.Cursor, error) {
+func openWatch(
+	h *history.History, resource *history.Resource, options Options,
+) ([]*history.Object, *history.Cursor, error) {
 	fromState := options.SendInitialEvents || (options.Revision == 0 && !options.SkipInitialEvents)
 	if fromState || options.Revision == 0 {
 		state, revision, err := h.List(resource, options.Selector.Namespace, options.Revision)

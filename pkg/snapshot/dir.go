@@ -62,7 +62,8 @@ func Open(path, nodeName string, logger logr.Logger) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return d, fmt.Errorf("creating the state directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // in the state directory
+	//nolint:gosec // in the state directory
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDONLY, 0o600)
 	if err != nil {
 		return d, fmt.Errorf("locking the state directory: %w", err)
 	}
@@ -126,8 +127,8 @@ func (d *Dir) load(name string) (content, error) {
 	}
 	d.size, d.written = 0, time.Time{}
 	if errors.Is(err, errVersion) {
-		// It is left alone until this version has one of its own: whoever rolled the other version back by mistake finds
-		// it as it was.
+		// It is left alone until this version has one of its own: whoever rolled the other version back by mistake
+		// finds it as it was.
 		d.foreign[name] = true
 		d.logger.Info("Not using a file of the state directory", "file", path, "reason", err)
 		return content{}, err
@@ -195,7 +196,8 @@ func (d *Dir) Save(state *facts.State, revision uint64, now time.Time) (int64, e
 // replace puts content in a file's place.
 func (d *Dir) replace(name string, c content) (size int64, err error) {
 	path := filepath.Join(d.path, name)
-	aside, err := os.OpenFile(path+asideSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // in the state directory
+	//nolint:gosec // in the state directory
+	aside, err := os.OpenFile(path+asideSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return 0, err
 	}

@@ -44,7 +44,8 @@ const (
 	recordObject   = 5 // an object of the section, as a protobuf message
 	recordAddress  = 6 // the IP address of a node, a space and its name
 	recordServed   = 7 // a number: the revision of the history that the state was shown in
-	recordShown    = 8 // for each object of the section the revision at which it was shown, as a varint: the difference to
+	// for each object of the section the revision at which it was shown, as a varint: the difference to
+	recordShown = 8
 	//                    the one before; and the digest of what was shown, 8 bytes
 	recordEnd = 15
 )
@@ -143,7 +144,8 @@ func (w *recordWriter) body(state *facts.State) {
 func appendShown(dst []byte, all []facts.Shown) []byte {
 	before := uint64(0)
 	for _, shown := range all {
-		dst = binary.AppendVarint(dst, int64(shown.Revision-before)) //nolint:gosec // wraps around, and back when it is read
+		//nolint:gosec // wraps around, and back when it is read
+		dst = binary.AppendVarint(dst, int64(shown.Revision-before))
 		dst = binary.BigEndian.AppendUint64(dst, shown.Digest)
 		before = shown.Revision
 	}

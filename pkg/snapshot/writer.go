@@ -32,8 +32,8 @@ type Source interface {
 	State(nodeName string, asOf time.Time) (*facts.State, error)
 }
 
-// Writer writes the State of a Source to a Dir, rarely: in every hour at most HourlyBytes and one snapshot, and one when
-// the process ends.
+// Writer writes the State of a Source to a Dir, rarely: in every hour at most HourlyBytes and one snapshot, and one
+// when the process ends.
 type Writer struct {
 	Dir    *Dir
 	Source Source
@@ -118,7 +118,8 @@ func (w *Writer) prepare(ctx context.Context) {
 	}
 	w.note(func(s *Stats) { s.Size = w.Dir.size })
 	if err := w.Dir.Reserve(w.Revision()); err != nil {
-		klog.FromContext(ctx).Error(err, "Nothing can be kept in the state directory, trying again", "directory", w.Dir.path)
+		klog.FromContext(ctx).Error(err, "Nothing can be kept in the state directory, trying again",
+			"directory", w.Dir.path)
 		w.note(func(s *Stats) { s.Errors, s.Err = s.Errors+1, err })
 	}
 }

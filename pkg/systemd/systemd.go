@@ -74,7 +74,8 @@ func Notify(ctx context.Context, p Program) {
 			return
 		case <-pings:
 			if err := p.alive(ctx, interval/pingsPerInterval); err != nil {
-				logger.Error(err, "Not serving the watchdog: the program does not do its work", "restartWithin", interval)
+				logger.Error(err, "Not serving the watchdog: the program does not do its work",
+					"restartWithin", interval)
 				continue
 			}
 			notify(daemon.SdNotifyWatchdog)

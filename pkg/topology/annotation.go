@@ -35,15 +35,16 @@ func KeysOf(annotations map[string]string) (keys Keys, annotation string, err er
 	return keys, annotation, err
 }
 
-// parseOpenYurt reads the value of OpenYurt's annotation: one of three words, compared as a whole. An empty value governs
-// nothing, as in OpenYurt. Any other value is an error; OpenYurt lets every endpoint pass then.
+// parseOpenYurt reads the value of OpenYurt's annotation: one of three words, compared as a whole. An empty value
+// governs nothing, as in OpenYurt. Any other value is an error; OpenYurt lets every endpoint pass then.
 func parseOpenYurt(value string) (Keys, error) {
 	if value == "" {
 		return Keys{}, nil
 	}
 	key, ok := openYurtKeys[value]
 	if !ok {
-		return nil, fmt.Errorf("not one of %s, %s and %s", v1.OpenYurtTopologyNode, v1.OpenYurtTopologyZone, v1.OpenYurtTopologyNodePool)
+		return nil, fmt.Errorf("not one of %s, %s and %s",
+			v1.OpenYurtTopologyNode, v1.OpenYurtTopologyZone, v1.OpenYurtTopologyNodePool)
 	}
 	return Keys{key}, nil
 }

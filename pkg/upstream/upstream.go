@@ -72,20 +72,43 @@ func New(options Options) (*Upstream, error) {
 func sources(options Options) []follow.Options {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	endpoints := history.Endpoints.GroupVersionResource
-	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Facts.Input(facts.InputNodes)}}
-	if options.NodeName != "" {
-		all = append(all, follow.Options{Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName, Sink: options.Facts.Input(facts.InputNode)})
+	all := []follow.Options{
+		{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Facts.Input(facts.InputNodes)},
 	}
-	all = append(all,
-		follow.Options{Name: facts.InputServices, Resource: history.Services.GroupVersionResource, Sink: options.Facts.Input(facts.InputServices)},
-		follow.Options{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource, Sink: options.Facts.Input(facts.InputEndpointSlices)})
-	if options.FollowKubernetesEndpoints {
+	if options.NodeName != "" {
 		all = append(all, follow.Options{
-			Name: facts.InputKubernetesEndpoints, Resource: endpoints, Namespace: "default", FieldSelector: "metadata.name=kubernetes",
-			Optional: true, Sink: options.Facts.Input(facts.InputKubernetesEndpoints),
+			Name:          facts.InputNode,
+			Resource:      nodes,
+			FieldSelector: "metadata.name=" + options.NodeName,
+			Sink:          options.Facts.Input(facts.InputNode),
 		})
 	}
-	return append(all, follow.Options{Name: facts.InputEndpoints, Resource: endpoints, Optional: true, Sink: options.Facts.Input(facts.InputEndpoints)})
+	all = append(all,
+		follow.Options{
+			Name:     facts.InputServices,
+			Resource: history.Services.GroupVersionResource,
+			Sink:     options.Facts.Input(facts.InputServices),
+		},
+		follow.Options{
+			Name:     facts.InputEndpointSlices,
+			Resource: history.EndpointSlices.GroupVersionResource,
+			Sink:     options.Facts.Input(facts.InputEndpointSlices),
+		})
+	if options.FollowKubernetesEndpoints {
+		all = append(all, follow.Options{
+			Name:          facts.InputKubernetesEndpoints,
+			Resource:      endpoints,
+			Namespace:     "default",
+			FieldSelector: "metadata.name=kubernetes",
+			Optional:      true, Sink: options.Facts.Input(facts.InputKubernetesEndpoints),
+		})
+	}
+	return append(all, follow.Options{
+		Name:     facts.InputEndpoints,
+		Resource: endpoints,
+		Optional: true,
+		Sink:     options.Facts.Input(facts.InputEndpoints),
+	})
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.

@@ -106,7 +106,9 @@ func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 
 // editSlice is a copy of a slice's body, for which write appends the endpoints that keep accepts. endpoint
 // stands at the field; hints tells whether it carries topology hints.
-func editSlice(body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint fields, hints bool) []byte) ([]byte, error) {
+func editSlice(
+	body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint fields, hints bool) []byte,
+) ([]byte, error) {
 	var out []byte
 	f := fieldsOf(body)
 	for f.next() {

@@ -108,7 +108,8 @@ func (meta *ListMeta) parse(message []byte) error {
 		case listMetaContinue:
 			meta.Continue = string(f.value)
 		case listMetaRemainingItemCount:
-			meta.RemainingItemCount = new(int64(f.varint)) //nolint:gosec // an int64 on the wire is its two's complement
+			//nolint:gosec // an int64 on the wire is its two's complement
+			meta.RemainingItemCount = new(int64(f.varint))
 		}
 	}
 	return f.err

@@ -11,20 +11,23 @@ var (
 	PathPrecondition = []protowire.Number{2, 2}
 )
 
-// ReplaceString is a copy of a protobuf body of the API in which every string at a path of the message that is before is
-// after instead, and all else is as it was. It is the body itself if there is none.
+// ReplaceString is a copy of a protobuf body of the API in which every string at a path of the message that is before
+// is after instead, and all else is as it was. It is the body itself if there is none.
 func ReplaceString(body []byte, path []protowire.Number, before, after string) ([]byte, error) {
 	if _, _, err := Unwrap(body); err != nil {
 		return nil, err
 	}
-	replaced, changed, err := replaceString(body[len(magic):], append([]protowire.Number{unknownRaw}, path...), before, after)
+	replaced, changed, err := replaceString(body[len(magic):], append([]protowire.Number{unknownRaw}, path...), before,
+		after)
 	if err != nil || !changed {
 		return body, err
 	}
 	return append(append(make([]byte, 0, len(magic)+len(replaced)), magic...), replaced...), nil
 }
 
-func replaceString(message []byte, path []protowire.Number, before, after string) (out []byte, changed bool, err error) {
+func replaceString(
+	message []byte, path []protowire.Number, before, after string,
+) (out []byte, changed bool, err error) {
 	f := fieldsOf(message)
 	for f.next() {
 		value, within := f.value, false

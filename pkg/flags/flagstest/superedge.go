@@ -38,14 +38,17 @@ func CompareWithSuperEdge(t *testing.T, program string, set *flags.Set) {
 		case strings.HasPrefix(r.here, "**kept**"):
 			computed := strings.HasPrefix(r.defaultThere, "(")
 			if there, _ := quoted(r.defaultThere); ignored || (!computed && f.DefValue != there) {
-				t.Errorf("docs/superedge.md says that --%s of %s is kept, with default %q; it is %q: %s", r.name, program, there, f.DefValue, f.Usage)
+				t.Errorf("docs/superedge.md says that --%s of %s is kept, with default %q; it is %q: %s",
+					r.name, program, there, f.DefValue, f.Usage)
 			}
 		case strings.HasPrefix(r.here, "**ignored**"):
 			if !ignored {
-				t.Errorf("docs/superedge.md says that --%s of %s is ignored, --help does not: %s", r.name, program, f.Usage)
+				t.Errorf("docs/superedge.md says that --%s of %s is ignored, --help does not: %s",
+					r.name, program, f.Usage)
 			}
 		case !strings.HasPrefix(r.here, "**changed**: ") || ignored:
-			t.Errorf("docs/superedge.md: --%s of %s is neither kept, nor ignored, nor changed: %s", r.name, program, r.here)
+			t.Errorf("docs/superedge.md: --%s of %s is neither kept, nor ignored, nor changed: %s",
+				r.name, program, r.here)
 		}
 	}
 	set.VisitAll(func(f *pflag.Flag) {

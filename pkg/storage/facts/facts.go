@@ -119,7 +119,8 @@ func (f *Facts) update(step func()) {
 // complete reports whether a view of the collection can be: it needs the nodes, the Services and what rewrites
 // default/kubernetes too. Without them it would leak or lie.
 func (f *Facts) complete(c *collection) bool {
-	return c.synced && f.nodes.synced && f.services.synced && (!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
+	return c.synced && f.nodes.synced && f.services.synced &&
+		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
 }
 
 // State is whether a resource can be shown. It is for Watchers.

@@ -39,8 +39,8 @@ type Section struct {
 	Shown []Shown
 }
 
-// Shown is how an object was shown: at which revision, and the history.Version's digest. What another process shows of a
-// State may differ, for it does not follow from the State alone; then the revision is of no use to it.
+// Shown is how an object was shown: at which revision, and the history.Version's digest. What another process shows of
+// a State may differ, for it does not follow from the State alone; then the revision is of no use to it.
 type Shown struct{ Revision, Digest uint64 }
 
 // section is the section of an input; nil if the State, which may be nil, has none.
@@ -126,7 +126,10 @@ func (h *hold) of(input string) *pending {
 	}
 	p := h.pending[input]
 	if p == nil {
-		p = &pending{objects: make(map[types.NamespacedName]*wire.Object), removed: make(map[types.NamespacedName]struct{})}
+		p = &pending{
+			objects: make(map[types.NamespacedName]*wire.Object),
+			removed: make(map[types.NamespacedName]struct{}),
+		}
 		h.pending[input] = p
 	}
 	return p

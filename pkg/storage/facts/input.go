@@ -26,7 +26,9 @@ const (
 )
 
 // inputOrder is the order in which inputs are applied in one step.
-var inputOrder = []string{InputNodes, InputNode, InputKubernetesEndpoints, InputServices, InputEndpointSlices, InputEndpoints}
+var inputOrder = []string{
+	InputNodes, InputNode, InputKubernetesEndpoints, InputServices, InputEndpointSlices, InputEndpoints,
+}
 
 // kept is what an input fills. Its methods are called within a step.
 type kept interface {
@@ -137,7 +139,8 @@ func (in *Input) Known() int {
 	return max(in.kept.count(), in.f.hold.state.count(in.name))
 }
 
-// ForgetEndpoints drops all Endpoints, which are not followed any more. They are not ready until they are complete again.
+// ForgetEndpoints drops all Endpoints, which are not followed any more. They are not ready until they are complete
+// again.
 func (f *Facts) ForgetEndpoints() {
 	f.update(func() {
 		f.legacy.forget()

@@ -6,8 +6,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server. A
-// client may ask for slices only, so that one object has an input of its own.
+// kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server.
+// A client may ask for slices only, so that one object has an input of its own.
 type kubernetesEndpoints struct {
 	f           *Facts
 	held        bool

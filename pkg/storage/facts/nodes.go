@@ -236,8 +236,8 @@ func (f *Facts) Dead(s *Service, nodeName []byte) bool {
 	return dead
 }
 
-// SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. They are kept for those who
-// know nodes by address; what is shown does not depend on them.
+// SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. They are kept for those
+// who know nodes by address; what is shown does not depend on them.
 func (f *Facts) SetNodeAddresses(names map[netip.Addr]string) {
 	unmapped := make(map[netip.Addr]string, len(names))
 	for address, name := range names {

@@ -77,7 +77,8 @@ func (c *collection) names() []types.NamespacedName {
 func (c *collection) apply(upstream *wire.Object) {
 	name := nameOf(upstream)
 	if err := c.codec.Scan(upstream.Body, func(wire.Endpoint) {}); err != nil {
-		c.f.options.Logger.Error(err, "Hiding an object that cannot be read", "resource", c.resource.Resource, "object", name)
+		c.f.options.Logger.Error(err, "Hiding an object that cannot be read",
+			"resource", c.resource.Resource, "object", name)
 		c.remove(name)
 		return
 	}

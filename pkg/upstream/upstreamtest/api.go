@@ -167,7 +167,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	behaviour := a.behaviour
-	a.requests = append(a.requests, Request{Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(), Header: r.Header.Clone(), Body: string(body)})
+	a.requests = append(a.requests, Request{
+		Method: r.Method,
+		Path:   r.URL.EscapedPath(),
+		Query:  r.URL.Query(),
+		Header: r.Header.Clone(),
+		Body:   string(body),
+	})
 	a.mu.Unlock()
 	if behaviour.Failing != 0 {
 		http.Error(w, "the upstream fails", behaviour.Failing)
@@ -185,7 +191,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case slices.Contains(behaviour.Absent, resource):
 		http.NotFound(w, r)
 	default:
-		q := query{resource: resource, namespace: namespace, encoding: negotiate(r.Header.Get("Accept"), behaviour), behaviour: behaviour}
+		q := query{
+			resource:  resource,
+			namespace: namespace,
+			encoding:  negotiate(r.Header.Get("Accept"), behaviour),
+			behaviour: behaviour,
+		}
 		selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -252,7 +263,10 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	flusher := http.NewResponseController(w)
 	if expired {
 		_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Error, Object: &metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+			Status:  metav1.StatusFailure,
+			Code:    http.StatusGone,
+			Reason:  metav1.StatusReasonExpired,
+			Message: "too old resource version",
 		}}))
 		return
 	}

@@ -21,8 +21,9 @@ const (
 	namedFields = 3
 )
 
-// ForeignFields says which fields of the spec of a child managers other than the controller own, and the controller does
-// not: "argo: spec.paused, spec.strategy"; empty if there are none. Subresources, where autoscalers write, do not count.
+// ForeignFields says which fields of the spec of a child managers other than the controller own, and the controller
+// does not: "argo: spec.paused, spec.strategy"; empty if there are none. Subresources, where autoscalers write, do not
+// count.
 func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 	ours := map[string]bool{}
 	theirs := map[string]map[string]bool{}
@@ -49,7 +50,9 @@ func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 	}
 	var all []string
 	for _, manager := range slices.Sorted(maps.Keys(theirs)) {
-		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(theirs[manager])), func(path string) bool { return ours[path] })
+		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(theirs[manager])), func(path string) bool {
+			return ours[path]
+		})
 		if len(fields) == 0 {
 			continue
 		}

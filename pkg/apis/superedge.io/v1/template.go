@@ -10,7 +10,9 @@ import (
 //
 // +kubebuilder:validation:Type=object
 // +kubebuilder:pruning:PreserveUnknownFields
-type Template struct { //nolint:recvcheck // encoding/json asks for a value receiver to marshal, and a pointer to unmarshal
+//
+//nolint:recvcheck // encoding/json asks for a value receiver to marshal, and a pointer to unmarshal
+type Template struct {
 	// Raw is a JSON object; empty if there is no template.
 	Raw []byte `json:"-"`
 }

@@ -55,7 +55,7 @@ func (o Options) wait() time.Duration { return min(o.Interval*3/4, maxWait) }
 type Nodes interface {
 	// SetDeadNodes takes the names of all nodes that are dead. They need not be known.
 	SetDeadNodes(names map[string]struct{})
-	// NodeExists tells whether a node of that name is known.
+	// NodeExists reports whether a node of that name is known.
 	NodeExists(name string) bool
 	// NodeAddresses are the names of nodes by their addresses, as far as they are known.
 	NodeAddresses() map[netip.Addr]string
@@ -67,7 +67,7 @@ type Config struct {
 	// NodeName is this node's name. It is never dead.
 	NodeName string
 	Nodes    Nodes
-	// ListAddresses makes Nodes know the nodes' addresses, if it is time for that; listed tells whether it did.
+	// ListAddresses makes Nodes know the nodes' addresses, if it is time for that; listed reports whether it did.
 	// It is called when the service names an address that is not known, one call at a time, and may take long.
 	ListAddresses func(context.Context) (listed bool, err error)
 	// Observer may be nil.
@@ -221,7 +221,7 @@ func (p *Poller) done(result string) {
 	}
 }
 
-// listAddresses tells whether more addresses may be known now.
+// listAddresses reports whether more addresses may be known now.
 func (p *Poller) listAddresses(ctx context.Context) bool {
 	if p.config.ListAddresses == nil {
 		return false
@@ -234,7 +234,7 @@ func (p *Poller) listAddresses(ctx context.Context) bool {
 	return listed
 }
 
-// show makes the last answer the state of the nodes, and tells whether an address in it is not known.
+// show makes the last answer the state of the nodes, and reports whether an address in it is not known.
 func (p *Poller) show(ctx context.Context) (unknown bool) {
 	dead, unknownAddresses := p.names(p.last)
 	if !maps.Equal(dead, p.given) {
@@ -313,7 +313,7 @@ func (a *alarm) set(c clock.Clock, after time.Duration) {
 	a.timer = c.NewTimer(after)
 }
 
-// stop tells whether the alarm was set, whether it has gone off meanwhile or not.
+// stop reports whether the alarm was set, whether it has gone off meanwhile or not.
 func (a *alarm) stop() (wasSet bool) {
 	if a.timer == nil {
 		return false

@@ -99,7 +99,7 @@ func isBegin(line string) bool {
 	return found && (rest == "" || rest[0] == ' ')
 }
 
-// hasEnd tells whether the block that begins before rest is ended before another one begins.
+// hasEnd reports whether the block that begins before rest is ended before another one begins.
 func hasEnd(rest []byte) bool {
 	for len(rest) > 0 {
 		line, width := cutLine(rest)
@@ -114,7 +114,7 @@ func hasEnd(rest []byte) bool {
 	return false
 }
 
-// isOurs tells whether a line has the form of Record.Line, below the cluster's domain if that is not "".
+// isOurs reports whether a line has the form of Record.Line, below the cluster's domain if that is not "".
 func isOurs(line, domain string) bool {
 	address, name, found := strings.Cut(line, " ")
 	if !found {

@@ -169,7 +169,7 @@ func insideBlock(data []byte, offset int) bool {
 	return true
 }
 
-// endsBlock tells whether the endMark at the offset ends a block.
+// endsBlock reports whether the endMark at the offset ends a block.
 func endsBlock(data []byte, offset int) bool {
 	before := string(data[:offset])
 	begin := -1

@@ -126,7 +126,7 @@ func (f *File) Load() (block []string, err error) {
 	return f.content.Block, nil
 }
 
-// sameVersion tells whether a file has not been written or replaced in between, as far as its inode says.
+// sameVersion reports whether a file has not been written or replaced in between, as far as its inode says.
 func sameVersion(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changeTime(a) == changeTime(b)
 }
@@ -141,7 +141,7 @@ func changeTime(info fs.FileInfo) syscall.Timespec {
 // errChanged is told when someone else writes the file at the same time.
 var errChanged = errors.New("the hosts file changed while it was about to be replaced")
 
-// Write makes these lines the file's block, and tells whether the file had to be replaced for it. Whatever
+// Write makes these lines the file's block, and reports whether the file had to be replaced for it. Whatever
 // fails, the file is the old one or the new one, and never a part of one.
 func (f *File) Write(lines []string) (replaced bool, err error) {
 	const tries = 5
@@ -278,7 +278,7 @@ func (f *File) unchanged(path string) error {
 	return nil
 }
 
-// Changed tells whether the file is another one than was last read or written. It costs one stat.
+// Changed reports whether the file is another one than was last read or written. It costs one stat.
 func (f *File) Changed() bool {
 	info, err := os.Stat(f.Path)
 	if err != nil {

@@ -112,7 +112,7 @@ type View struct {
 	Service func(namespace, name string) *Service
 	// Grid finds a StatefulSetGrid; nil if it is not there.
 	Grid func(namespace, name string) *Grid
-	// GridGone tells whether the grid with this UID was there and is not any more.
+	// GridGone reports whether the grid with this UID was there and is not any more.
 	GridGone func(uid types.UID) bool
 	// Pods are a set's pods; false while they are not known yet.
 	Pods func(set *Set) ([]*Pod, bool)
@@ -139,7 +139,7 @@ func (v *View) ownSets() []ownSet {
 	return own
 }
 
-// counts tells whether a set is the part of its grid for the unit that key and value of a node label make.
+// counts reports whether a set is the part of its grid for the unit that key and value of a node label make.
 func (v *View) counts(set *Set, key, unit string) bool {
 	switch {
 	case set.Owner == "", set.ServiceName == "", set.Terminating:

@@ -71,13 +71,13 @@ func (t Target) endWithProcess(r *http.Response) error {
 	return nil
 }
 
-// isStream tells whether a request asks for a watch, or to follow a log.
+// isStream reports whether a request asks for a watch, or to follow a log.
 func isStream(r *http.Request) bool {
 	query := r.URL.Query()
 	return isTrue(query, "watch") || isTrue(query, "follow") || strings.Contains(r.URL.Path, "/watch/")
 }
 
-// isTrue tells whether a parameter is given and does not say no, as kube-apiserver reads it.
+// isTrue reports whether a parameter is given and does not say no, as kube-apiserver reads it.
 func isTrue(query url.Values, name string) bool {
 	value := query.Get(name)
 	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")

@@ -52,7 +52,7 @@ var servedResources = func() map[schema.GroupResource]*history.Resource {
 	return served
 }()
 
-// isThisNode tells whether a request for nodes is for this one only: by name, or by a field selector that
+// isThisNode reports whether a request for nodes is for this one only: by name, or by a field selector that
 // picks it.
 func isThisNode(r *http.Request, info serve.RequestInfo, nodeName string) bool {
 	if nodeName == "" {

@@ -284,7 +284,7 @@ func addReconciler(
 	return nil
 }
 
-// isFinal tells whether asking again would get the same answer. A refusal of the caller is not: an API server
+// isFinal reports whether asking again would get the same answer. A refusal of the caller is not: an API server
 // that has just started knows nobody's permissions for a moment.
 func isFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)

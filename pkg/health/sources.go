@@ -14,8 +14,8 @@ type sources struct {
 	up, synced, contact, lists, fromCache, forbidden *prometheus.Desc
 }
 
-// Sources collects the metrics of what a program follows. namespace begins their names; states is asked with every
-// scrape. No two states may have one name.
+// Sources collects the metrics of what a program follows. Their names begin with namespace. It calls states at every
+// scrape; no two states may have the same name.
 func Sources(namespace string, states func() []follow.State) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "upstream", name), help, []string{"source"}, nil)

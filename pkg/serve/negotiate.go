@@ -148,7 +148,7 @@ const (
 	kindTable    = "Table"
 )
 
-// acceptsGzip tells whether the client takes a compressed body.
+// acceptsGzip reports whether the client takes a compressed body.
 func acceptsGzip(r *http.Request) bool {
 	for _, value := range r.Header.Values("Accept-Encoding") {
 		for coding := range strings.SplitSeq(value, ",") {

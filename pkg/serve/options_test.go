@@ -248,7 +248,7 @@ func TestParseRequest(t *testing.T) {
 	}
 }
 
-// isAPIError tells whether the error is one that a bad request may get.
+// isAPIError reports whether the error is one that a bad request may get.
 func isAPIError(err error) bool {
 	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err)
 }

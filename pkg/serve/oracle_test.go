@@ -583,7 +583,7 @@ type naiveEndpoint struct {
 	ready bool
 }
 
-// alive tells whether an endpoint of the Service is not hidden as one on a dead node.
+// alive reports whether an endpoint of the Service is not hidden as one on a dead node.
 func (c *fakeCluster) alive(service types.NamespacedName, e naiveEndpoint) bool {
 	if service == kubernetesName || e.node == nil || *e.node == "node-0" {
 		return true

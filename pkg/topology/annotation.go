@@ -8,7 +8,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// openYurtKeys leads from the values of OpenYurt's annotation to the label keys that they mean.
+// openYurtKeys maps the values of OpenYurt's annotation to label keys.
 var openYurtKeys = map[string]string{
 	v1.OpenYurtTopologyNode:     corev1.LabelHostname,
 	v1.OpenYurtTopologyZone:     corev1.LabelTopologyZone,
@@ -19,8 +19,8 @@ var openYurtKeys = map[string]string{
 // or OpenYurt's where topologyKeys is absent; "" if the Service has neither. The error says what about its value is
 // wrong; the keys are Unsatisfiable then.
 //
-// It is the one place that knows which annotations govern a Service. Whoever shows endpoints, or says which are shown,
-// asks it.
+// It is the one place that knows which annotations govern a Service. All code that shows endpoints, or reports which
+// are shown, calls it.
 func KeysOf(annotations map[string]string) (keys Keys, annotation string, err error) {
 	if value, ok := annotations[v1.AnnotationTopologyKeys]; ok {
 		annotation = v1.AnnotationTopologyKeys

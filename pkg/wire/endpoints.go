@@ -63,7 +63,7 @@ func scanSlice(body []byte, visit func(Endpoint)) error {
 	return f.err
 }
 
-// parseSliceEndpoint reads one Endpoint message. hints tells whether it carries topology hints.
+// parseSliceEndpoint reads one Endpoint message. hints reports whether it carries topology hints.
 func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err error) {
 	// discovery/v1: a nil ready condition is to be read as ready.
 	endpoint.Ready = true
@@ -105,7 +105,7 @@ func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 }
 
 // editSlice is a copy of a slice's body, for which write appends the endpoints that keep accepts. endpoint
-// stands at the field; hints tells whether it carries topology hints.
+// stands at the field; hints reports whether it carries topology hints.
 func editSlice(
 	body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint fields, hints bool) []byte,
 ) ([]byte, error) {

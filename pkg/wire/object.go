@@ -71,7 +71,7 @@ func ParseObject(message []byte) (*Object, error) {
 	return o, nil
 }
 
-// keepsMeta tells whether a field of ObjectMeta stays in Object.Meta.
+// keepsMeta reports whether a field of ObjectMeta stays in Object.Meta.
 func keepsMeta(number protowire.Number) bool {
 	return number != metaResourceVersion && number != metaManagedFields
 }

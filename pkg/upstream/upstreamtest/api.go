@@ -19,7 +19,7 @@ import (
 type Behaviour struct {
 	// NoListRevision leaves the resourceVersion out of lists.
 	NoListRevision bool
-	// JSONOnly answers in JSON whatever is asked for.
+	// JSONOnly answers in JSON, whatever the client accepts.
 	JSONOnly bool
 	// WholeObjects ignores requests for metadata only.
 	WholeObjects bool
@@ -84,7 +84,7 @@ func (a *API) Behave(b Behaviour) {
 	a.behaviour = b
 }
 
-// Requests are all so far.
+// Requests returns all requests so far.
 func (a *API) Requests() []Request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -250,8 +250,8 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 	_, _ = w.Write(q.encoding.list(q.resource, list, items))
 }
 
-// watch streams from the revision that was asked for. It takes sendInitialEvents, and like a caching edge proxy
-// never sends the bookmark that ends them.
+// watch streams events from the requested revision on. It accepts sendInitialEvents but never sends the bookmark that
+// ends them, like a caching edge proxy.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	from, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64)
 	a.mu.Lock()

@@ -44,7 +44,7 @@ func resourceOf(o runtime.Object) string {
 	panic(fmt.Sprintf("upstreamtest: a %T is not one of the resources", o))
 }
 
-// collectionOf is the resource that a path lists; "" for other paths.
+// collectionOf returns the resource that a path lists, and its namespace; "" for other paths.
 func collectionOf(path string) (namespace, resource string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	for i, prefix := range [][]string{{"api", "v1"}, {"apis", "discovery.k8s.io", "v1"}} {

@@ -49,7 +49,7 @@ const (
 	AnnotationGridUniqKey = "superedge.io/grid-uniq-key"
 
 	// AnnotationAppliedDigest stands on a grid's child: a digest of the configuration that the controller has applied
-	// last. With the child's managedFields it tells whether anything is left to apply.
+	// last. With the child's managedFields it reports whether anything is left to apply.
 	AnnotationAppliedDigest = "superedge.io/applied-digest"
 
 	// AnnotationApproveRemoval stands on a grid, with the value that condition Degraded tells: the removal of so many

@@ -45,10 +45,10 @@ func (k *kubernetesEndpoints) names() []types.NamespacedName {
 
 func (k *kubernetesEndpoints) setSynced() { k.synced = true }
 
-// setAbsent: without the object nothing is rewritten.
+// setAbsent counts as synced: without the object nothing is rewritten.
 func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
 
 func (k *kubernetesEndpoints) count() int { return len(k.names()) }
 
-// KubernetesAnnotations are those of the Endpoints object default/kubernetes. It is for Watchers.
+// KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes. It is for Watchers.
 func (f *Facts) KubernetesAnnotations() map[string]string { return f.kubernetes.annotations }

@@ -25,7 +25,7 @@ type List interface {
 	runtime.Object
 }
 
-// GridKind is a kind of grid: the names that users call it, and the kind of its children.
+// GridKind describes a kind of grid: its names in the API, and the kind of its children.
 //
 // +kubebuilder:object:generate=false
 type GridKind struct {
@@ -38,9 +38,9 @@ type GridKind struct {
 	names nameRules
 }
 
-// The kinds of grids. A Deployment's ReplicaSet and a DaemonSet's ControllerRevision have names that are longer by a
-// hash of up to 10 characters and a hyphen. A StatefulSet's name begins the host names of its pods, and with such a
-// hash it is the value of a label.
+// The kinds of grids. A child's name must leave room: the names of a Deployment's ReplicaSets and of a DaemonSet's
+// ControllerRevisions add a hyphen and a hash of up to 10 characters. A StatefulSet's name begins the host names of its
+// pods, and with such a hash it is the value of a label.
 var (
 	DeploymentGridKind = GridKind{
 		Kind: "DeploymentGrid", Plural: "deploymentgrids", Singular: "deploymentgrid", Short: "dg",
@@ -67,11 +67,11 @@ var (
 		New:   func() Object { return &ServiceGrid{} }, NewList: func() List { return &ServiceGridList{} },
 	}
 
-	// Kinds are all of them, those of workloads first.
+	// Kinds has all kinds, those of workloads first.
 	Kinds = []GridKind{DeploymentGridKind, StatefulSetGridKind, DaemonSetGridKind, ServiceGridKind}
 )
 
-// Workload returns spec and status of a grid of workloads; nil of a ServiceGrid.
+// Workload returns the spec and status of a grid of workloads; nil for a ServiceGrid.
 func Workload(grid Object) (*WorkloadGridSpec, *WorkloadGridStatus) {
 	switch g := grid.(type) {
 	case *DeploymentGrid:

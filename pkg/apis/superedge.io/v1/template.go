@@ -17,7 +17,8 @@ type Template struct {
 	Raw []byte `json:"-"`
 }
 
-// MarshalJSON is the JSON that was read. It has a value receiver: encoding/json finds no other in a map.
+// MarshalJSON returns the JSON that was read. It has a value receiver because encoding/json does not call a pointer
+// method on the values of a map.
 func (t Template) MarshalJSON() ([]byte, error) {
 	if t.IsZero() {
 		return []byte("{}"), nil

@@ -25,13 +25,13 @@ func (d *Daemon) handler() http.Handler {
 	return mux
 }
 
-// report is how the daemon is now: it is ready while the file is what it should be, as far as is known here.
+// report returns the daemon's current health: it is ready while the file has the right content, as far as is known.
 func (d *Daemon) report() health.Report {
 	reasons, details := d.state()
 	return health.Report{Reasons: reasons, Details: details}
 }
 
-// state says why the file is not what it should be, and what else there is to know.
+// state returns why the file does not have the right content, and what else is worth knowing.
 func (d *Daemon) state() (reasons, details []string) {
 	d.mu.Lock()
 	now := d.status
@@ -41,7 +41,7 @@ func (d *Daemon) state() (reasons, details []string) {
 	}
 	switch {
 	case now.blocked != "":
-		// The reason may have become another one since the last sync.
+		// The reason may have changed since the last sync.
 		if unlisted := d.unlisted(); unlisted != "" {
 			now.blocked = unlisted
 		}
@@ -54,7 +54,7 @@ func (d *Daemon) state() (reasons, details []string) {
 	}
 	if err := d.config.Connection.Problem(); err != nil {
 		details = append(details, fmt.Sprintf(
-			"kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
 	}
 	for _, s := range d.states() {
 		switch {
@@ -64,11 +64,11 @@ func (d *Daemon) state() (reasons, details []string) {
 				d.config.Connection.Credentials(), s.Err))
 		case s.Err != nil && s.Synced && s.LastContact.IsZero():
 			details = append(details, fmt.Sprintf(
-				"%s: what was last known holds, which came from a cache: %v", s.Name, s.Err))
+				"%s: using what was last known, which came from a cache: %v", s.Name, s.Err))
 		case s.Err != nil && s.Synced:
 			details = append(details, fmt.Sprintf(
-				"%s: what was last known holds, %s ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second),
-				s.Err))
+				"%s: using what was last known, %s "+
+					"ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second), s.Err))
 		case s.Err != nil:
 			details = append(details, fmt.Sprintf("%s: %v", s.Name, s.Err))
 		}
@@ -80,7 +80,7 @@ func (d *Daemon) state() (reasons, details []string) {
 	return reasons, details
 }
 
-// states are those of all sources.
+// states returns the states of the daemon's sources. All sources of pods count as one.
 func (d *Daemon) states() []follow.State {
 	var states []follow.State
 	for _, s := range d.sources {
@@ -88,7 +88,7 @@ func (d *Daemon) states() []follow.State {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// There may be many of them. One is told of, the worst, with the lists of all.
+	// There may be many sources of pods. The state of the worst is returned, with the number of lists of all.
 	lists := d.podLists
 	pods, worst := follow.State{Name: sourcePods, Started: true, Synced: true}, 0
 	for _, p := range d.pods {
@@ -109,7 +109,7 @@ func (d *Daemon) states() []follow.State {
 	return append(states, pods)
 }
 
-// metrics are the daemon's.
+// metrics has the daemon's metrics.
 type metrics struct {
 	registry         *prometheus.Registry
 	writes, failures prometheus.Counter
@@ -145,7 +145,7 @@ func newMetrics(d *Daemon) *metrics {
 	m.registry.MustRegister(m.writes, m.failures, m.delay,
 		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),
 		gauge("sets", "StatefulSets of this node's units.", func(s status) float64 { return float64(s.sets) }),
-		gauge("in_sync", "1 while the hosts file is what it should be.", func(s status) float64 {
+		gauge("in_sync", "1 while the hosts file has the right content.", func(s status) float64 {
 			if s.synced && s.err == nil && s.blocked == "" && s.pending == 0 {
 				return 1
 			}

@@ -44,20 +44,20 @@ const (
 )
 
 const (
-	// AnnotationGridUniqKey stands on a grid's child: the grid's gridUniqKey in full, which LabelGridUniqKey
-	// cannot always hold.
+	// AnnotationGridUniqKey is an annotation of grids' children: the grid's gridUniqKey, if it is not a valid value for
+	// LabelGridUniqKey.
 	AnnotationGridUniqKey = "superedge.io/grid-uniq-key"
 
-	// AnnotationAppliedDigest stands on a grid's child: a digest of the configuration that the controller has applied
-	// last. With the child's managedFields it reports whether anything is left to apply.
+	// AnnotationAppliedDigest is an annotation of grids' children: a digest of the configuration that the controller
+	// applied last. The digest and the child's managedFields show whether the controller has to apply it again.
 	AnnotationAppliedDigest = "superedge.io/applied-digest"
 
-	// AnnotationApproveRemoval stands on a grid, with the value that condition Degraded tells: the removal of so many
-	// units at once is meant.
+	// AnnotationApproveRemoval is an annotation of grids. With the value that the condition Degraded names it approves
+	// the removal of many units at once.
 	AnnotationApproveRemoval = "superedge.io/approve-removal"
 
-	// AnnotationCRDVersion stands on the grids' CRDs: a number that grows with every change of them. The controller
-	// replaces only what has a smaller one, or none.
+	// AnnotationCRDVersion is an annotation of the grids' CRDs: a number that grows with every change of them. The
+	// controller replaces only CRDs that have a smaller number, or none.
 	AnnotationCRDVersion = "superedge.io/crd-version"
 
 	// ServiceSuffix ends the name of a ServiceGrid's Service.

@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// figures are what the metrics tell of one grid.
+// figures are the metrics of one grid.
 type figures struct{ units, ready, failed, stalled, unreachable, held, conflicts int }
 
-// gauges sum up the grids. It is a prometheus.Collector.
+// gauges is a prometheus.Collector of the sums over all grids of a kind.
 type gauges struct {
 	mu sync.Mutex // guards grids
-	// grids are the figures of every grid, by its kind and name.
+	// grids has the figures of every grid, by its kind and name.
 	grids map[string]map[types.NamespacedName]figures
 
 	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc

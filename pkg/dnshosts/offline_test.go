@@ -230,7 +230,7 @@ func TestRelistFailsHalfWay(t *testing.T) {
 			if !isQuiet(name) {
 				eventually(t, "it says that it goes by what was last known", func() error {
 					if _, details := d.state(); !strings.Contains(strings.Join(details, " "),
-						"what was last known holds") {
+						"using what was last known") {
 						return fmt.Errorf("it says %q", details)
 					}
 					return nil
@@ -257,7 +257,7 @@ func TestRelistFailsHalfWay(t *testing.T) {
 				}
 			})
 			eventually(t, "all is well", func() error {
-				if _, details := d.state(); strings.Contains(strings.Join(details, " "), "what was last known holds") {
+				if _, details := d.state(); strings.Contains(strings.Join(details, " "), "using what was last known") {
 					return fmt.Errorf("it says %q", details)
 				}
 				return nil

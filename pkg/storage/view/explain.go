@@ -65,7 +65,10 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*
 		return nil, err
 	}
 	q := question{e: &Explanation{
-		Namespace: service.Namespace, Service: service.Name, Node: cmp.Or(asNode, nodeName), Endpoints: []ExplainedEndpoint{},
+		Namespace: service.Namespace,
+		Service:   service.Name,
+		Node:      cmp.Or(asNode, nodeName),
+		Endpoints: []ExplainedEndpoint{},
 	}}
 	var err error
 	v.facts.Read(func() { err = v.gather(service, nodeName, &q) })
@@ -108,11 +111,13 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	case q.e.Node != nodeName:
 		return ErrNoNode
 	default:
-		q.e.Notes = append(q.e.Notes, fmt.Sprintf("there is no node %q in the cluster, so it belongs to no unit", nodeName))
+		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
+			"there is no node %q in the cluster, so it belongs to no unit", nodeName))
 	}
 	if restored := v.facts.RestoredState(); restored != nil {
 		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
-			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to other units",
+			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
+				"other units",
 			restored.AsOf.UTC().Format("2006-01-02T15:04:05Z")))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
@@ -169,8 +174,9 @@ func (q *question) answer() error {
 	slices.SortFunc(q.members, func(a, b member) int { return cmp.Compare(a.upstream.Name, b.upstream.Name) })
 	for _, m := range q.members {
 		if m.local != nil {
-			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
-				m.upstream.Name, m.local.IP, m.local.Port))
+			q.e.Notes = append(q.e.Notes,
+				fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
+					m.upstream.Name, m.local.IP, m.local.Port))
 		}
 		slice, err := decodeSlice(m.upstream)
 		if err != nil {
@@ -217,7 +223,8 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	case !q.keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":
-		return false, fmt.Sprintf("no ready endpoint shares a value of %s with node %s", strings.Join(q.keys, ", "), self)
+		return false, fmt.Sprintf("no ready endpoint shares a value of %s with node %s",
+			strings.Join(q.keys, ", "), self)
 	case key == topology.Any:
 		return true, fmt.Sprintf("%q: no ready endpoint matches a key before it", topology.Any)
 	}

@@ -118,7 +118,9 @@ func localEndpoints(local LocalEndpoint) ([]byte, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: facts.KubernetesService.Name},
 		Subsets: []corev1.EndpointSubset{{
 			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
-			Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
+			Ports: []corev1.EndpointPort{
+				{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP},
+			},
 		}},
 	})
 }

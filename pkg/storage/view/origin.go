@@ -60,8 +60,8 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 	return origin, err
 }
 
-// altered is why an object that lists endpoints is not shown as it is. o is nil for one that is not known: of the legacy
-// Endpoints, which are followed on demand only, the Service is enough.
+// altered is why an object that lists endpoints is not shown as it is. o is nil for one that is not known: of the
+// legacy Endpoints, which are followed on demand only, the Service is enough.
 func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
 	switch {
@@ -76,7 +76,8 @@ func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.
 	case service != nil && service.Upstream == nil:
 		return fmt.Sprintf("its Service %s is not known, so none of its endpoints are shown", service.Name)
 	case service != nil && service.Keys.Governed():
-		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out", service.Name)
+		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out",
+			service.Name)
 	case o != nil && v.counts[o].Hidden > 0:
 		return "endpoints on nodes that are believed dead are left out"
 	default:

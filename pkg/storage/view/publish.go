@@ -54,7 +54,8 @@ func (p *publication) objects() []*facts.Object {
 		objects = append(objects, o)
 	}
 	slices.SortFunc(objects, func(a, b *facts.Object) int {
-		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace), cmp.Compare(a.Upstream.Name, b.Upstream.Name))
+		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace),
+			cmp.Compare(a.Upstream.Name, b.Upstream.Name))
 	})
 	return objects
 }
@@ -221,7 +222,9 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 }
 
 // edit is an object's body after a function of its Codec. The facts have read the body without error.
-func (v *View) edit(o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool) (body []byte, count EndpointCount) {
+func (v *View) edit(
+	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
+) (body []byte, count EndpointCount) {
 	body, err := apply(o.Upstream.Body, func(e wire.Endpoint) bool {
 		if keep(e) {
 			count.Kept++

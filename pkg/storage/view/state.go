@@ -20,8 +20,8 @@ import (
 // errNotLive is the error of State before the facts are the upstream's.
 var errNotLive = errors.New("the upstream's state is not complete yet")
 
-// State is what this View, of the node of that name, is served from. It has the legacy Endpoints if they are followed. It
-// fails while the facts are not the upstream's.
+// State is what this View, of the node of that name, is served from. It has the legacy Endpoints if they are followed.
+// It fails while the facts are not the upstream's.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	select {
 	case <-v.facts.Live():
@@ -88,14 +88,18 @@ func (b *stateBuilder) listed(input string, r *history.Resource) {
 	b.shown(input, r, objects)
 }
 
-// shown adds a section with how its objects are shown. It has the metadata that is shown: what only the upstream's has is
-// no event, and would give one revision to two versions.
+// shown adds a section with how its objects are shown. It has the metadata that is shown: what only the upstream's has
+// is no event, and would give one revision to two versions.
 func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.Object) {
 	slices.SortFunc(objects, func(x, y *wire.Object) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 	shown := b.v.history.Objects(r)
-	section := facts.Section{Input: input, Objects: make([]*wire.Object, len(objects)), Shown: make([]facts.Shown, len(objects))}
+	section := facts.Section{
+		Input:   input,
+		Objects: make([]*wire.Object, len(objects)),
+		Shown:   make([]facts.Shown, len(objects)),
+	}
 	for i, o := range objects {
 		copied := *o
 		if version := shown[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}]; version != nil {

@@ -40,9 +40,10 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 	if err != nil {
 		return nil, count, err
 	}
-	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)), func(a, b *facts.Object) int {
-		return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
-	})
+	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)),
+		func(a, b *facts.Object) int {
+			return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
+		})
 	for _, member := range members {
 		slice, err := decodeSlice(member.Upstream)
 		if err != nil {
@@ -103,7 +104,10 @@ func portsOf(slice *discoveryv1.EndpointSlice) []corev1.EndpointPort {
 	ports := make([]corev1.EndpointPort, 0, len(slice.Ports))
 	for _, p := range slice.Ports {
 		ports = append(ports, corev1.EndpointPort{
-			Name: ptr.Deref(p.Name, ""), Port: ptr.Deref(p.Port, 0), Protocol: ptr.Deref(p.Protocol, corev1.ProtocolTCP), AppProtocol: p.AppProtocol,
+			Name:        ptr.Deref(p.Name, ""),
+			Port:        ptr.Deref(p.Port, 0),
+			Protocol:    ptr.Deref(p.Protocol, corev1.ProtocolTCP),
+			AppProtocol: p.AppProtocol,
 		})
 	}
 	return ports
@@ -114,7 +118,12 @@ func addTo(subset *corev1.EndpointSubset, e *discoveryv1.Endpoint) {
 		return
 	}
 	// Of the addresses of one endpoint only the first is in use (discovery/v1).
-	address := corev1.EndpointAddress{IP: e.Addresses[0], Hostname: ptr.Deref(e.Hostname, ""), NodeName: e.NodeName, TargetRef: e.TargetRef}
+	address := corev1.EndpointAddress{
+		IP:        e.Addresses[0],
+		Hostname:  ptr.Deref(e.Hostname, ""),
+		NodeName:  e.NodeName,
+		TargetRef: e.TargetRef,
+	}
 	if ptr.Deref(e.Conditions.Ready, true) {
 		subset.Addresses = append(subset.Addresses, address)
 	} else {

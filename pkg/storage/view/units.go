@@ -51,7 +51,12 @@ type unitView struct {
 
 // NewUnits makes Units. The Viewer of the options is not used.
 func NewUnits(options Options) *Units {
-	u := &Units{options: options, views: make(map[string]*unitView), nobodys: make(map[string]struct{}), former: make(map[string]struct{})}
+	u := &Units{
+		options: options,
+		views:   make(map[string]*unitView),
+		nobodys: make(map[string]struct{}),
+		former:  make(map[string]struct{}),
+	}
 	options.Facts.Attach(u, func() {})
 	return u
 }
@@ -132,8 +137,8 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 	return name, v, made, ended, nil
 }
 
-// takeLeastUsed removes the View that nobody has used for the longest time; nil if all are in use. It is called with the
-// lock held.
+// takeLeastUsed removes the View that nobody has used for the longest time; nil if all are in use. It is called with
+// the lock held.
 func (u *Units) takeLeastUsed() *unitView {
 	least := ""
 	var found *unitView

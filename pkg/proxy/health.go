@@ -47,7 +47,7 @@ func (h readiness) reasons() (reasons, details []string) {
 	}
 	if err := h.p.connection.Problem(); err != nil {
 		details = append(details, fmt.Sprintf(
-			"kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
 	}
 	labelsSynced := restored
 	for _, s := range h.p.upstream.States() {

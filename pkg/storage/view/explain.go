@@ -23,34 +23,34 @@ var (
 	ErrNoNode    = errors.New("there is no such node")
 )
 
-// Explanation is why a node sees of a Service what it sees.
+// Explanation says which endpoints of a Service a node sees, and why.
 type Explanation struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
-	// Node is whose view this is.
+	// Node is the name of the node.
 	Node string `json:"node"`
-	// Annotation is the name of the Service's annotation that says the keys; "" if it has none.
+	// Annotation is the name of the Service's annotation that has the keys; "" if it has none.
 	Annotation string `json:"annotation,omitempty"`
 	// TopologyKeys are in order of preference; empty for a Service that is not governed.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
 	// Invalid is why the annotation does not parse.
 	Invalid string `json:"invalid,omitempty"`
-	// Unit are the node's values of the keys; a key that it lacks is missing.
+	// Unit has the node's values of the keys, without keys that the node lacks.
 	Unit map[string]string `json:"unit,omitempty"`
 	// DecidingKey is the key by which endpoints are kept; "" if none are, or if the Service is not governed.
 	DecidingKey string `json:"decidingKey,omitempty"`
-	// Notes are what else should be known.
+	// Notes say what else is worth knowing.
 	Notes     []string            `json:"notes,omitempty"`
 	Kept      int                 `json:"kept"`
 	Hidden    int                 `json:"hidden"`
 	Endpoints []ExplainedEndpoint `json:"endpoints"`
 }
 
-// ExplainedEndpoint is one endpoint of an EndpointSlice, and what becomes of it.
+// ExplainedEndpoint is one endpoint of an EndpointSlice, and whether it is kept.
 type ExplainedEndpoint struct {
 	Slice     string   `json:"slice"`
 	Addresses []string `json:"addresses"`
-	// Target is the kind and name of what the endpoint leads to, such as Pod/echo-0.
+	// Target is the kind and name of the endpoint's target, such as Pod/echo-0.
 	Target string `json:"target,omitempty"`
 	Node   string `json:"node,omitempty"`
 	Ready  bool   `json:"ready"`
@@ -58,8 +58,8 @@ type ExplainedEndpoint struct {
 	Reason string `json:"reason"`
 }
 
-// Explain says why the node of a View sees of a Service what it sees, or, with a name in asNode, why another node does.
-// Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
+// Explain says which endpoints of a Service the node of the View sees, and why. With a name in asNode it does so for
+// another node. Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
 func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
 	if _, err := v.history.Readable(history.EndpointSlices); err != nil {
 		return nil, err
@@ -75,11 +75,11 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*
 	if err != nil {
 		return nil, err
 	}
-	// Objects are decoded and reasons written while the facts may change again.
+	// Decoding objects and writing reasons takes long, so the facts may change meanwhile.
 	return q.e, q.answer()
 }
 
-// question has what an Explanation follows from, copied from the facts of one moment.
+// question has the facts on which an Explanation depends, all of one moment.
 type question struct {
 	e       *Explanation
 	keys    topology.Keys
@@ -94,11 +94,11 @@ type question struct {
 type member struct {
 	upstream *wire.Object
 	local    *LocalEndpoint
-	// dead are the nodes whose endpoints are hidden because they are dead.
+	// dead has the nodes whose endpoints are hidden because the nodes are dead.
 	dead map[string]bool
 }
 
-// gather copies what the answer needs.
+// gather copies what the answer needs from the facts.
 func (v *View) gather(service types.NamespacedName, nodeName string, q *question) error {
 	s := v.facts.Service(service)
 	if s == nil || s.Upstream == nil {
@@ -140,7 +140,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	return nil
 }
 
-// decide scans all slices of the Service: what decides follows from all of them.
+// decide picks the deciding key, for which it scans all slices of the Service.
 func (q *question) decide() error {
 	best := topology.NoRank
 	for _, m := range q.members {
@@ -210,7 +210,7 @@ func target(ref *corev1.ObjectReference) string {
 	return ref.Kind + "/" + ref.Name
 }
 
-// judge says what becomes of an endpoint on a node, and why.
+// judge reports whether an endpoint on a node is kept, and why.
 func (q *question) judge(m member, node string) (kept bool, reason string) {
 	key, self := q.decision.Key(), q.e.Node
 	switch {

@@ -13,7 +13,9 @@
 //   - the metadata of its own node;
 //   - the metadata of StatefulSetGrids, and of Services with the label superedge.io/grid-uniq-key;
 //   - the StatefulSets with the label superedge.io/grid-selector, of which it keeps a few strings each;
-//   - the pods of its own unit's StatefulSets, selected by the label statefulset.kubernetes.io/pod-name, which Kubernetes itself puts on them. Their names are known: {set}-0, {set}-1, and so on. So the API server does the filtering, and it depends neither on the pods' template nor on the Service's selector.
+//   - the pods of its own unit's StatefulSets, selected by the label statefulset.kubernetes.io/pod-name, which
+//     Kubernetes itself puts on them. Their names are known: {set}-0, {set}-1, and so on. So the API server does the
+//     filtering, and it depends neither on the pods' template nor on the Service's selector.
 //
 // EndpointSlices would not be less data: one slice has the pods of many units, and is sent whole when one of them
 // changes. Also they do not say to which StatefulSet a pod belongs if the set was deleted and created again, and lack
@@ -24,11 +26,13 @@
 // At the edge the API server may be away for hours, and proxies before it may send wrong answers meanwhile. The node
 // then depends on the file, also after a reboot. So
 //
-//   - the file is not changed before the node, the Services and the StatefulSets were listed completely, and the lines of a set whose pods are not listed yet stay;
-//   - a list or watch that fails changes nothing: only a complete list replaces what was known, and /readyz says how old that is;
-//   - an empty list, where there were objects before, is used only if the same API server, asked at that
-//     moment, knows this node: a cache that lost its data does not. This cannot keep the truth out for ever: it comes in
-//     with the node's registration, and a watch's events are always believed.
+//   - the file is not changed before the node, the Services and the StatefulSets were listed completely, and the lines
+//     of a set whose pods are not listed yet stay;
+//   - a list or watch that fails changes nothing: only a complete list replaces what was known, and /readyz says how
+//     old that is;
+//   - an empty list, where there were objects before, is used only if the same API server, asked at that moment, knows
+//     this node: a cache that lost its data does not. This cannot keep the truth out for ever: it comes in with the
+//     node's registration, and a watch's events are always believed.
 //
 // More is not possible. A cache that knows the node and has lost everything else looks like a cluster whose last grid
 // was deleted. Revisions do not help, because some proxies leave them out, and a restored etcd sets them back. The

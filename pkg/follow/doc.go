@@ -31,7 +31,8 @@
 //
 //   - an empty list without a resourceVersion is an error if objects were known;
 //   - a list that is older than the requested resourceVersion is an error;
-//   - three watches in a row that end at once without an event come from a cache: State.FromCache is set, and neither these watches nor lists without a newer resourceVersion count as contact;
+//   - three watches in a row that end at once without an event come from a cache: State.FromCache is set, and neither
+//     these watches nor lists without a newer resourceVersion count as contact;
 //   - a 404 does not remove what was known, unless the source is optional.
 //
 // # Time

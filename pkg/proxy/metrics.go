@@ -122,7 +122,7 @@ var (
 		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
 		"resource")
 	descUnits = desc("unit_views",
-		"Views of units that are kept because somebody asks for them under /superedge-ingress/.")
+		"Views of units that are kept because clients request them under /superedge-ingress/.")
 	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes    = desc("nodes", "Nodes known.")
 	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")

@@ -69,8 +69,8 @@ type Config struct {
 const (
 	DefaultMaxConnections = 1000
 	DefaultMaxWatches     = 500
-	// DefaultMaxListBytes lets one caller have all slices of 100,000 endpoints that nobody prunes (12 MB in protobuf)
-	// in flight while another has them too.
+	// DefaultMaxListBytes is enough for two callers that list, at the same time, all slices of 100,000 endpoints
+	// unpruned (12 MB each in protobuf).
 	DefaultMaxListBytes = 32 << 20
 )
 

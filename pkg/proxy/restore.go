@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// justBooted is how long after the machine booted nobody can have seen a newer state than the snapshot's: its
-	// clients have started with it.
+	// justBooted is how long after the machine booted the snapshot may be served without evidence. Clients on the
+	// machine have just started too, so none of them has seen a newer state.
 	justBooted = 5 * time.Minute
 	// bootPatience is how long the upstream may take then before the snapshot is served.
 	bootPatience = 500 * time.Millisecond
-	// silencePatience is how long it may take otherwise before its silence is evidence that it is away: the silence of
-	// all sources, of which this node's own Node is a small one.
+	// silencePatience is how long the upstream may take otherwise. If no source got an answer by then, not even the
+	// small one of this node's own Node, the upstream counts as away.
 	silencePatience = 3 * time.Second
-	// evidenceInterval is how often the evidence is looked at.
+	// evidenceInterval is how often the evidence is checked.
 	evidenceInterval = 50 * time.Millisecond
 )
 

@@ -8,8 +8,12 @@
 //
 // A watcher has a Cursor: a revision, and no buffer. It never blocks the writer. A table keeps its past in two forms.
 //
-//   - The log has every event of the recent past, within a bound on its memory. A cursor within the log gets the events one by one.
-//   - The order has the current version of every object, sorted by revision, and retired versions: those of deleted objects, and of objects whose labels or fields changed, which selectors need. A cursor that has fallen behind the log gets from the order the newest version of each object that changed since. It skips the versions in between, and its client needs no new list.
+//   - The log has every event of the recent past, within a bound on its memory. A cursor within the log gets the events
+//     one by one.
+//   - The order has the current version of every object, sorted by revision, and retired versions: those of deleted
+//     objects, and of objects whose labels or fields changed, which selectors need. A cursor that has fallen behind the
+//     log gets from the order the newest version of each object that changed since. It skips the versions in between,
+//     and its client needs no new list.
 //
 // So a burst that changes every object of a table does not expire any cursor, and a client that is too slow for every
 // event gets the newest state at its own pace. Only a cursor that is older than the retired versions gets ErrExpired.

@@ -60,8 +60,9 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 	return origin, err
 }
 
-// altered is why an object that lists endpoints is not shown as it is. o is nil for one that is not known: of the
-// legacy Endpoints, which are followed on demand only, the Service is enough.
+// altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
+// known. That does not matter for legacy Endpoints, which are followed on demand only: their name is that of their
+// Service.
 func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
 	switch {

@@ -20,8 +20,8 @@ import (
 // errNotLive is the error of State while the upstream's state is not complete.
 var errNotLive = errors.New("the upstream's state is not complete yet")
 
-// State is what this View, of the node of that name, is served from. It has the legacy Endpoints if they are followed.
-// It fails while the facts are not the upstream's.
+// State returns the State from which this View, of the node with that name, is served. It includes the legacy Endpoints
+// if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	select {
 	case <-v.facts.Live():
@@ -88,8 +88,8 @@ func (b *stateBuilder) listed(input string, r *history.Resource) {
 	b.shown(input, r, objects)
 }
 
-// shown adds a section with how its objects are shown. It has the metadata that is shown: what only the upstream's has
-// is no event, and would give one revision to two versions.
+// shown adds a section of objects, with how they are shown. They get the metadata that is shown. The upstream's may
+// differ in fields whose changes are no event, and one revision would then belong to two versions.
 func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.Object) {
 	slices.SortFunc(objects, func(x, y *wire.Object) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))

@@ -138,8 +138,8 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 	return name, v, made, ended, nil
 }
 
-// takeLeastUsed removes the View that nobody has used for the longest time; nil if all are in use. It is called with
-// the lock held.
+// takeLeastUsed removes the View that was not used for the longest time, and returns it; nil if all are in use. It is
+// called with the lock held.
 func (u *Units) takeLeastUsed() *unitView {
 	least := ""
 	var found *unitView

@@ -135,11 +135,15 @@ func namespaces(times int) replacement {
 }
 
 func image(program string) replacement {
-	return replacement{place: fmt.Sprintf("          image: %s:latest # yours\n", program), by: fmt.Sprintf(`          image: {{ include "application-grid.image" (list . %q) | quote }}
+	const template = `          image: {{ include "application-grid.image" (list . %q) | quote }}
           {{- with .Values.image.pullPolicy }}
           imagePullPolicy: {{ . }}
           {{- end }}
-`, program)}
+`
+	return replacement{
+		place: fmt.Sprintf("          image: %s:latest # yours\n", program),
+		by:    fmt.Sprintf(template, program),
+	}
 }
 
 func pullSecrets(serviceAccount string) replacement {

@@ -226,7 +226,8 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 		t.Fatalf("in the image are %q", names)
 	}
 	user := users[name]
-	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
+	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x,` +
+		` cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
 	for _, err := range []error{
 		os.Chmod(root, 0o755),
 		os.WriteFile(filepath.Join(root, "kubeconfig"), []byte(kubeconfig), 0o644), // what a cluster mounts

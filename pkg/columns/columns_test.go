@@ -76,12 +76,13 @@ func TestCells(t *testing.T) {
 			"LoadBalancer pending", service(corev1.ServiceSpec{Type: "LoadBalancer", Ports: http}),
 			[]any{"s", "LoadBalancer", "<none>", "<pending>", "80/TCP", "5m", "<none>"},
 		},
-		{"LoadBalancer",
+		{
+			"LoadBalancer",
 			service(corev1.ServiceSpec{Type: "LoadBalancer", Ports: http, ExternalIPs: []string{"9.9.9.9"}},
-				corev1.LoadBalancerIngress{
-					Hostname: "z.example",
-				}, corev1.LoadBalancerIngress{IP: "3.3.3.3"}, corev1.LoadBalancerIngress{IP: "3.3.3.3"}, corev1.LoadBalancerIngress{}),
-			[]any{"s", "LoadBalancer", "<none>", "3.3.3.3,z.example,9.9.9.9", "80/TCP", "5m", "<none>"}},
+				corev1.LoadBalancerIngress{Hostname: "z.example"}, corev1.LoadBalancerIngress{IP: "3.3.3.3"},
+				corev1.LoadBalancerIngress{IP: "3.3.3.3"}, corev1.LoadBalancerIngress{}),
+			[]any{"s", "LoadBalancer", "<none>", "3.3.3.3,z.example,9.9.9.9", "80/TCP", "5m", "<none>"},
+		},
 		{
 			"ExternalName", service(corev1.ServiceSpec{Type: "ExternalName", ExternalName: "x.example"}),
 			[]any{"s", "ExternalName", "<none>", "x.example", "<none>", "5m", "<none>"},
@@ -145,7 +146,10 @@ func TestCells(t *testing.T) {
 					ContainerRuntimeVersion: "containerd://2", Architecture: "arm64",
 				},
 			},
-		}, []any{"n", "Ready,SchedulingDisabled", "edge,worker", "5m", "v1.37.1", "1.1.1.1", "2.2.2.2", "Debian", "6.1 (arm64)", "containerd://2"}},
+		}, []any{
+			"n", "Ready,SchedulingDisabled", "edge,worker", "5m", "v1.37.1", "1.1.1.1", "2.2.2.2", "Debian",
+			"6.1 (arm64)", "containerd://2",
+		}},
 		{
 			"node that says nothing", &corev1.Node{ObjectMeta: named("n")},
 			[]any{"n", "Unknown", "<none>", "5m", "", "<none>", "<none>", "<unknown>", "<unknown>", "<unknown>"},

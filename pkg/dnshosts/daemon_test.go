@@ -106,7 +106,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if query.Get("watch") != "" {
 		if query.Get("resourceVersion") != strconv.Itoa(version) {
 			fmt.Fprint(w,
-				`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`)
+				`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired",`+
+					`"code":410}}`)
 			return
 		}
 		w.(http.Flusher).Flush()

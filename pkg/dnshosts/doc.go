@@ -31,7 +31,7 @@
 //   - a list or watch that fails changes nothing: only a complete list replaces what was known, and /readyz says how
 //     old that is;
 //   - an empty list, where there were objects before, is used only if the same API server, asked at that moment, knows
-//     this node: a cache that lost its data does not. This cannot keep the truth out for ever: it comes in with the
+//     this node: a cache that lost its data does not. This cannot keep the truth out forever: it comes in with the
 //     node's registration, and a watch's events are always believed.
 //
 // More is not possible. A cache that knows the node and has lost everything else looks like a cluster whose last grid

@@ -151,14 +151,19 @@ func TestLocalEndpoints(t *testing.T) {
 			Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"),
 			Debug: debug,
 		})(mark("upstream"))
-		for path, want := range map[string]string{"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream", "/debug/explain/ns/svc": "explain", "/debug/explain/ns": "upstream", "/api//v1": "upstream", "/a/../healthz": "upstream",
+		for path, want := range map[string]string{
+			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream",
+			"/debug/explain/ns/svc": "explain", "/debug/explain/ns": "upstream", "/api//v1": "upstream",
+			"/a/../healthz": "upstream",
 			// An escaped slash is no slash, and what is written otherwise than these paths is the upstream's to
 			// understand.
 			"/debug/explain/ns/a%2Fb": "explain", "/debug/explain/n%73/svc": "explain",
 			"/debug/explain/ns%2Fsvc": "upstream", "/debug%2Fexplain/ns/svc": "upstream",
 			"/debug/explain/ns/svc/": "upstream", "/debug/explain//svc": "upstream", "/%68ealthz": "upstream",
 			"/healthz/": "upstream", "//healthz": "upstream", "/healthz%00": "upstream",
-			"/x/%2e%2e/metrics": "upstream", "/metrics%3Fx": "upstream", "/metrics?x=1": "metrics", "/debug/pprof%2Fheap": "upstream"} {
+			"/x/%2e%2e/metrics": "upstream", "/metrics%3Fx": "upstream", "/metrics?x=1": "metrics",
+			"/debug/pprof%2Fheap": "upstream",
+		} {
 			if got := answer(handler, request(t, "GET", path)).Body.String(); got != want {
 				t.Errorf("%s: answered by %s, want %s", path, got, want)
 			}

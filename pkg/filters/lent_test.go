@@ -153,12 +153,13 @@ func TestLentIdentityCannotImpersonate(t *testing.T) {
 		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", strings.Repeat("x", 1000)},
 	} {
 		l := newLending()
-		if got := l.send(t, call.method, call.path, call.body,
-			"Impersonate-User", "admin", "impersonate-group", "system:masters", "Impersonate-Extra-Scopes", "x",
-			"Impersonate-Uid", "1",
-			"X-Remote-User", "admin", "X-Remote-Group", "system:masters", "X-Http-Method-Override", "DELETE", "Cookie",
-			"session=1", "Upgrade", "websocket",
-			"Accept", "application/json", "User-Agent", "kube-proxy", "Content-Type", "application/json"); got != "wrapper" {
+		got := l.send(t, call.method, call.path, call.body,
+			"Impersonate-User", "admin", "impersonate-group", "system:masters",
+			"Impersonate-Extra-Scopes", "x", "Impersonate-Uid", "1",
+			"X-Remote-User", "admin", "X-Remote-Group", "system:masters",
+			"X-Http-Method-Override", "DELETE", "Cookie", "session=1", "Upgrade", "websocket",
+			"Accept", "application/json", "User-Agent", "kube-proxy", "Content-Type", "application/json")
+		if got != "wrapper" {
 			t.Fatal(got)
 		}
 		want := http.Header{
@@ -188,7 +189,8 @@ func TestLentEvents(t *testing.T) {
 		"own node": {newEvents, event(`{"kind":"Node","name":"node0"}`, "anyone"), "wrapper"},
 		"own node, all said": {
 			newEvents,
-			`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`,
+			`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},` +
+				`"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`,
 			"wrapper",
 		},
 		"kube-proxy about a Service": {
@@ -230,7 +232,8 @@ func TestLentEvents(t *testing.T) {
 		"a Service of no namespace": {newEvents, event(`{"kind":"Service","name":"s"}`, "kube-proxy"), "403"},
 		"core: someone about a Service": {
 			"/api/v1/namespaces/shop/events",
-			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},"reportingComponent":"kube-proxy"}`,
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},` +
+				`"reportingComponent":"kube-proxy"}`,
 			"403",
 		},
 		"metadata of another namespace": {
@@ -282,7 +285,8 @@ func TestLentEventsAreSaidAnew(t *testing.T) {
 	t.Parallel()
 	l := newLending()
 	if got := l.send(t, "POST", newEvents,
-		`{"regarding":{"kind":"Pod","name":"x"},"Regarding":{"kind":"Pod"},"unknown":1,"note":"n","regarding":{"kind":"Node","name":"node0"}}`); got != "wrapper" {
+		`{"regarding":{"kind":"Pod","name":"x"},"Regarding":{"kind":"Pod"},"unknown":1,"note":"n",`+
+			`"regarding":{"kind":"Node","name":"node0"}}`); got != "wrapper" {
 		t.Fatal(got)
 	}
 	var fields map[string]any

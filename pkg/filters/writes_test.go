@@ -153,7 +153,9 @@ func TestWritesGetTheUpstreamsResourceVersion(t *testing.T) {
 	tests := []struct{ name, method, path, contentType, body string }{
 		{
 			"update", "PUT", servicesInNS + "/open", jsonType,
-			`{"kind":"Service", "metadata": {"name":"open", "resourceVersion" : "%s", "labels":{"resourceVersion":"%[2]s"}},"spec":{"x":[{"metadata":{"resourceVersion":"%[2]s"}}]}}` + "\n",
+			`{"kind":"Service", "metadata": {"name":"open", "resourceVersion" : "%s",` +
+				` "labels":{"resourceVersion":"%[2]s"}},` +
+				`"spec":{"x":[{"metadata":{"resourceVersion":"%[2]s"}}]}}` + "\n",
 		},
 		{"update without a content type", "PUT", servicesInNS + "/open", "", `{"metadata":{"resourceVersion":"%s"}}`},
 		{
@@ -179,7 +181,8 @@ func TestWritesGetTheUpstreamsResourceVersion(t *testing.T) {
 		},
 		{
 			"JSON patch", "PATCH", servicesInNS + "/open", "application/json-patch+json",
-			`[{"op":"test","path":"/metadata/resourceVersion","value":"%s"},{"op":"add","path":"/spec/x","value":"%[2]s"}]`,
+			`[{"op":"test","path":"/metadata/resourceVersion","value":"%s"},{"op":"add","path":"/spec/x",` +
+				`"value":"%[2]s"}]`,
 		},
 		{
 			"apply", "PATCH", servicesInNS + "/open?fieldManager=me", "application/apply-patch+yaml",

@@ -15,21 +15,25 @@ func TestListsInJSON(t *testing.T) {
 	d := c.DecoderToVersion(info.Serializer, nil)
 	for name, test := range map[string]struct{ body, names, version, next string }{
 		"Services": {
-			`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{}},{"metadata":{"name":"b"}}]}`,
+			`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"c"},` +
+				`"items":[{"metadata":{"name":"a"},"spec":{}},{"metadata":{"name":"b"}}]}`,
 			"a,b", "7", "c",
 		},
 		"metadata at the end": {
-			`{"items":[{"metadata":{"name":"a"}}],"apiVersion":"v1","kind":"ServiceList","extra":[1,{}],"metadata":{"resourceVersion":"8"}}`,
+			`{"items":[{"metadata":{"name":"a"}}],"apiVersion":"v1","kind":"ServiceList","extra":[1,{}],` +
+				`"metadata":{"resourceVersion":"8"}}`,
 			"a", "8", "",
 		},
 		"items null": {`{"kind":"ServiceList","apiVersion":"v1","metadata":{},"items":null}`, "", "", ""},
 		"no items":   {`{"kind":"ServiceList","apiVersion":"v1"}`, "", "", ""},
 		"metadata only": {
-			`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}]}`,
+			`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},` +
+				`"items":[{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a"}}]}`,
 			"a", "", "",
 		},
 		"whole custom ones": {
-			`{"kind":"StatefulSetGridList","apiVersion":"superedge.io/v1","metadata":{},"items":[{"metadata":{"name":"a","uid":"u"},"spec":{"replicas":{"odd":true}}}]}`,
+			`{"kind":"StatefulSetGridList","apiVersion":"superedge.io/v1","metadata":{},` +
+				`"items":[{"metadata":{"name":"a","uid":"u"},"spec":{"replicas":{"odd":true}}}]}`,
 			"a", "", "",
 		},
 	} {

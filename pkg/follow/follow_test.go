@@ -433,7 +433,8 @@ func TestAnsweredFromACache(t *testing.T) {
 			rw.Header().Set("Content-Type", "application/json")
 			if !isWatch(r) {
 				fmt.Fprint(rw,
-					`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"old","namespace":"default"}}]}`)
+					`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},`+
+						`"items":[{"metadata":{"name":"old","namespace":"default"}}]}`)
 			}
 		}, "services")
 		w.sleep(time.Minute)

@@ -16,7 +16,8 @@ import (
 // raw is a template.
 func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
-const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
+	`"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
 func demoOwner() *Owner {
 	return &Owner{
@@ -42,9 +43,11 @@ func TestWorkloadChild(t *testing.T) {
 	d := desire(t, demoOwner(), plain, "east")
 	want := `{"apiVersion":"apps/v1","kind":"Deployment",
 		"metadata":{"name":"demo-east","namespace":"shop",
-			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1","superedge.io/grid-unit":"east"},
+			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1",
+				"superedge.io/grid-unit":"east"},
 			"annotations":{"superedge.io/applied-digest":"` + d.Digest + `"},
-			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1","controller":true,"blockOwnerDeletion":true}]},
+			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1",
+				"controller":true,"blockOwnerDeletion":true}]},
 		"spec":{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},
 			"spec":{"nodeSelector":{"zone1":"east"},"containers":[{"name":"c","image":"i"}]}}}}`
 	var expected map[string]any

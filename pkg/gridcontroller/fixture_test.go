@@ -33,7 +33,8 @@ import (
 // raw is a template.
 func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
-const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
+	`"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
 const namespace = "shop"
 

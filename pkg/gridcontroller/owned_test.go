@@ -54,7 +54,8 @@ func TestOwns(t *testing.T) {
 		},
 		{
 			"two protocols", `{"ports":[{"port":53},{"port":53,"protocol":"UDP"}]}`,
-			`{"f:ports":{"k:{\"port\":53,\"protocol\":\"TCP\"}":{".":{},"f:port":{}},"k:{\"port\":53,\"protocol\":\"UDP\"}":{".":{},"f:port":{},"f:protocol":{}}}}`,
+			`{"f:ports":{"k:{\"port\":53,\"protocol\":\"TCP\"}":{".":{},"f:port":{}},"k:{\"port\":53,` +
+				`\"protocol\":\"UDP\"}":{".":{},"f:port":{},"f:protocol":{}}}}`,
 			true,
 		},
 		{
@@ -78,9 +79,11 @@ func TestOwns(t *testing.T) {
 // TestProject: values that others own are left out, of what is owned as a whole nothing.
 func TestProject(t *testing.T) {
 	live := parse(t,
-		`{"a":1,"b":2,"c":[{"name":"a","image":"x","policy":"Always"},{"name":"sidecar"}],"t":[{"x":1,"z":"default"}],"s":["a","b"]}`)
+		`{"a":1,"b":2,"c":[{"name":"a","image":"x","policy":"Always"},{"name":"sidecar"}],"t":[{"x":1,`+
+			`"z":"default"}],"s":["a","b"]}`)
 	fields := parse(t,
-		`{"f:a":{},"f:gone":{},"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}},"f:t":{},"f:s":{"v:\"b\"":{}}}`)
+		`{"f:a":{},"f:gone":{},"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}},"f:t":{},`+
+			`"f:s":{"v:\"b\"":{}}}`)
 	want := parse(t, `{"a":1,"c":[{"name":"a","image":"x"}],"t":[{"x":1,"z":"default"}],"s":["b"]}`)
 	if got := project(live, fields); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v", got)

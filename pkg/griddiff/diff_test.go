@@ -29,7 +29,8 @@ func TestRead(t *testing.T) {
 		},
 		{
 			"a list",
-			`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"superedge.io/v1","kind":"DaemonSetGrid","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Secret"}]}`,
+			`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"superedge.io/v1","kind":"DaemonSetGrid",` +
+				`"metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Secret"}]}`,
 			"a", "", 1,
 		},
 		{"nothing", "", "", "", 0},
@@ -63,11 +64,15 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 // stays.
 func TestMerge(t *testing.T) {
 	live := object(t, `{metadata: {name: a, uid: u, labels: {old: x, others: s}, annotations: {others: z,
-		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},"annotations":{"gone":"x"}}}'}}, spec: {a: 1, b: 2}, status: {c: 3}}`)
+		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},
+			"annotations":{"gone":"x"}}}'}},
+		spec: {a: 1, b: 2}, status: {c: 3}}`)
 	before := live.DeepCopy()
 	got := merge(live, object(t, `{metadata: {name: a, labels: {new: x}}, spec: {a: 4}}`))
 	want := object(t, `{metadata: {name: a, uid: u, labels: {new: x, others: s}, annotations: {others: z,
-		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},"annotations":{"gone":"x"}}}'}}, spec: {a: 4}, status: {c: 3}}`)
+		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},
+			"annotations":{"gone":"x"}}}'}},
+		spec: {a: 4}, status: {c: 3}}`)
 	encoded := func(u *unstructured.Unstructured) string {
 		text, err := json.Marshal(u.Object)
 		if err != nil {
@@ -85,7 +90,8 @@ func TestMerge(t *testing.T) {
 
 func TestReadable(t *testing.T) {
 	live := object(t,
-		`{metadata: {name: a, generation: 3, resourceVersion: "7", managedFields: [], annotations: {superedge.io/applied-digest: x}}, spec: {a: 1}}`)
+		`{metadata: {name: a, generation: 3, resourceVersion: "7", managedFields: [],`+
+			` annotations: {superedge.io/applied-digest: x}}, spec: {a: 1}}`)
 	before := live.DeepCopy()
 	if diff := cmp.Diff(object(t, `{metadata: {name: a}, spec: {a: 1}}`).Object, readable(live).Object); diff != "" {
 		t.Error(diff)

@@ -65,13 +65,15 @@ func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // lentPath is every path that may be asked for in the wrapper's name.
 var lentPath = map[string]*regexp.Regexp{
-	http.MethodGet:   regexp.MustCompile(`^/apis/networking\.k8s\.io/[a-zA-Z0-9._:-]+/(watch/)?servicecidrs(/[a-zA-Z0-9._:-]+)?$`),
+	http.MethodGet: regexp.MustCompile(
+		`^/apis/networking\.k8s\.io/[a-zA-Z0-9._:-]+/(watch/)?servicecidrs(/[a-zA-Z0-9._:-]+)?$`),
 	http.MethodPost:  regexp.MustCompile(`^(/api/v1|/apis/events\.k8s\.io/v1)/namespaces/[a-zA-Z0-9._:-]+/events$`),
 	http.MethodPatch: regexp.MustCompile(`^(/api/v1|/apis/events\.k8s\.io/v1)/namespaces/default/events/created$`),
 }
 
 // loopbackHost is every host that may be named, written down apart from the code that decides it.
-var loopbackHost = regexp.MustCompile(`^(?i:localhost\.?|127\.[0-9.]+|\[[0:]*:0*1\]|\[[0:]*:ffff:(127\.[0-9.]+|7f[0-9a-f]{2}:[0-9a-f]{1,4})\])(:[0-9]*)?$`)
+var loopbackHost = regexp.MustCompile(`^(?i:localhost\.?|127\.[0-9.]+|\[[0:]*:0*1\]|\[[0:]*:ffff:(127\.[0-9.]+|` +
+	`7f[0-9a-f]{2}:[0-9a-f]{1,4})\])(:[0-9]*)?$`)
 
 // checkLent says what is wrong with a request that went upstream in the wrapper's name.
 func checkLent(r *http.Request, got reached) string {

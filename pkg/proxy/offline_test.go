@@ -531,7 +531,8 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		services + "?resourceVersion=%s", services + "?resourceVersion=%s&resourceVersionMatch=NotOlderThan",
 		services + "?resourceVersion=%s&resourceVersionMatch=Exact",
 		services + "?watch=true&resourceVersion=%s", one + "?resourceVersion=%s",
-		services + "?watch=true&resourceVersion=%s&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+		services + "?watch=true&resourceVersion=%s&sendInitialEvents=true&resourceVersionMatch=NotOlderThan" +
+			"&allowWatchBookmarks=true",
 	} {
 		path := fmt.Sprintf(query, newer)
 		r := w.open(t.Context(), http.MethodGet, path, "")

@@ -141,7 +141,8 @@ func BenchmarkFanOut(b *testing.B) {
 			sent.Add(watchers)
 			for range watchers {
 				r := httptest.NewRequestWithContext(ctx, http.MethodGet,
-					slicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=kubernetes.io/service-name%3Dsvc-0007",
+					slicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"+
+						"&labelSelector=kubernetes.io/service-name%3Dsvc-0007",
 					nil)
 				r.Header.Set("Accept", accept)
 				running.Go(func() { handler.ServeHTTP(&sink{header: http.Header{}, flushed: sent.Done}, r) })

@@ -254,7 +254,8 @@ func TestRevisionFromTheFuture(t *testing.T) {
 	for _, path := range []string{
 		servicesPath + "?resourceVersion=" + future,
 		servicesPath + "?resourceVersionMatch=Exact&resourceVersion=" + future,
-		servicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&resourceVersion=" + future,
+		servicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true" +
+			"&resourceVersionMatch=NotOlderThan&resourceVersion=" + future,
 		"/api/v1/namespaces/default/services/s?resourceVersion=" + future,
 	} {
 		for _, accept := range []string{asJSON, asProtobuf} {
@@ -475,7 +476,8 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 				if r.status(t); r.code != http.StatusNotFound {
 					t.Errorf("got %d %s", r.code, r.body)
 				}
-			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 || len(list.Items[0].Subsets[0].Addresses) != 1 {
+			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 ||
+				len(list.Items[0].Subsets[0].Addresses) != 1 {
 				t.Errorf("got %v", list.Items)
 			}
 			// Both are answers; only their absence is worth the whole wait.

@@ -68,8 +68,10 @@ func readingOf(watch bool) reading {
 
 func TestNegotiateForms(t *testing.T) {
 	const (
-		kubectl  = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
-		metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json"
+		kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io," +
+			"application/json"
+		metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1," +
+			"application/json;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json"
 	)
 	object := fmt.Sprintf(metadata, "")
 	list := fmt.Sprintf(metadata, "List")

@@ -278,7 +278,8 @@ func FuzzParseOptions(f *testing.F) {
 	for _, seed := range []string{
 		"watch=maybe", "limit=1&continue=e30", "resourceVersion=1&resourceVersionMatch=Exact",
 		"labelSelector=a+in+(b,c),!d&fieldSelector=metadata.name!=x",
-		"allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=406&watch=true",
+		"allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=406" +
+			"&watch=true",
 		"timeoutSeconds=18446744073709551616",
 	} {
 		f.Add(seed, "", false)

@@ -291,7 +291,8 @@ func TestTableWatch(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		r := c.request(ctx,
-			servicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&includeObject=None",
+			servicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"+
+				"&allowWatchBookmarks=true&includeObject=None",
 			"Accept", accept)
 		defer r.Body.Close()
 		events := json.NewDecoder(r.Body)
@@ -318,7 +319,8 @@ func TestTableWatch(t *testing.T) {
 		if second != "BOOKMARK" || len(mark.ColumnDefinitions) != 0 || mark.ResourceVersion == "" {
 			t.Fatalf("got %s %+v, want a bookmark without columns", second, mark)
 		}
-		if annotations := object["metadata"].(map[string]any)["annotations"].(map[string]any); annotations[metav1.InitialEventsAnnotationKey] != "true" {
+		annotations := object["metadata"].(map[string]any)["annotations"].(map[string]any)
+		if annotations[metav1.InitialEventsAnnotationKey] != "true" {
 			t.Errorf("the bookmark does not end the initial events: %v", object)
 		}
 		c.apply(labelled(service("one"), map[string]string{"a": "b"}))

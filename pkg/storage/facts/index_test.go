@@ -56,8 +56,9 @@ func testEndpoints(name string, nodes ...string) *wire.Object {
 
 // left is what of the indexes is not empty.
 func (f *Facts) left() string {
-	if len(f.nodes.byName)+f.nodes.known+len(f.nodes.values)+len(f.services.byName)+f.services.known+len(f.services.byKey)+len(f.services.stale)+
-		len(f.services.invalid)+len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
+	if len(f.nodes.byName)+f.nodes.known+len(f.nodes.values)+
+		len(f.services.byName)+f.services.known+len(f.services.byKey)+len(f.services.stale)+len(f.services.invalid)+
+		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("nodes %v (%d known), their values %v, services %v (%d known), by key %v, to recount %v, "+

@@ -833,9 +833,10 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	want := storagetest.New(storagetest.Options{NodeName: "node-a1"})
 	all[facts.InputKubernetesEndpoints] = []*wire.Object{annotated("51004")}
 	all.fill(want, inputs)
-	if got, want := shownTable(t, after.History,
-		history.EndpointSlices), shownTable(t, want.History, history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
-		t.Errorf("got %q, want %q", got, want)
+	gotSlices := shownTable(t, after.History, history.EndpointSlices)
+	wantSlices := shownTable(t, want.History, history.EndpointSlices)
+	if !slices.Equal(gotSlices, wantSlices) || after.Restored() != nil {
+		t.Errorf("got %q, want %q", gotSlices, wantSlices)
 	}
 	if o := listOf(t, after.History, history.EndpointSlices)[0]; o.Revision <= served {
 		t.Errorf("it is another one at the revision %d, served before was %d", o.Revision, served)

@@ -241,7 +241,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -275,7 +275,7 @@ type DeploymentGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -309,7 +309,7 @@ type StatefulSetGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -387,7 +387,7 @@ type ServiceGridStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=2"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"

@@ -58,7 +58,8 @@ func TestWorkflows(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(text), &w); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if len(w.On) == 0 || len(w.Jobs) == 0 || !slices.Equal([]string{w.Permissions["contents"]}, []string{"read"}) || len(w.Permissions) != 1 {
+		if len(w.On) == 0 || len(w.Jobs) == 0 || !slices.Equal([]string{w.Permissions["contents"]}, []string{"read"}) ||
+			len(w.Permissions) != 1 {
 			t.Errorf("%s: on %v, %d jobs, by default permissions %v", name, w.On, len(w.Jobs), w.Permissions)
 		}
 		if w.On["pull_request_target"] != nil {

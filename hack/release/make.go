@@ -49,7 +49,8 @@ func makeRelease(_ context.Context, args []string) error {
 	r.flags(f)
 	f.StringVar(&r.root, "root", ".", "directory of the repository")
 	f.StringVar(&r.binaries, "binaries", "dist/bin", "directory with a directory of programs per platform")
-	f.StringVar(&r.plugins, "plugins", "dist/plugins", "the same of kubectl-grid, for platforms that have no other program")
+	f.StringVar(&r.plugins, "plugins", "dist/plugins",
+		"the same of kubectl-grid, for platforms that have no other program")
 	f.StringVar(&r.images, "images", "dist/images", "directory with OCI archives")
 	f.StringVar(&r.licences, "licences", "dist/licences.json", "file with the licences of modules")
 	f.StringVar(&r.output, "output", "dist/release", "directory of the release; what is in it is removed")
@@ -59,7 +60,8 @@ func makeRelease(_ context.Context, args []string) error {
 	if err := r.complete(); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(r.output), os.MkdirAll(r.output, 0o755)); err != nil { //nolint:gosec // as any directory of a build
+	//nolint:gosec // as any directory of a build
+	if err := errors.Join(os.RemoveAll(r.output), os.MkdirAll(r.output, 0o755)); err != nil {
 		return err
 	}
 	var err error
@@ -67,7 +69,8 @@ func makeRelease(_ context.Context, args []string) error {
 		return err
 	}
 	for _, step := range []func() error{
-		r.programArchives, r.pluginArchives, r.imageArchives, r.manifestArchive, r.chartArchive, r.airgapBundle, r.krewManifest,
+		r.programArchives, r.pluginArchives, r.imageArchives, r.manifestArchive, r.chartArchive, r.airgapBundle,
+		r.krewManifest,
 		r.provenance, r.checksums,
 	} {
 		if err := step(); err != nil {
@@ -119,7 +122,11 @@ func (r *release) programArchives() error {
 		below := fmt.Sprintf("%s_%s_%s/", product, r.version, platform)
 		entries := append(r.legal(below),
 			entry{name: below + "hack/install.sh", from: r.path("hack/install.sh"), executable: true},
-			entry{name: below + "hack/kubectl_complete-grid", from: r.path("hack/kubectl_complete-grid"), executable: true},
+			entry{
+				name:       below + "hack/kubectl_complete-grid",
+				from:       r.path("hack/kubectl_complete-grid"),
+				executable: true,
+			},
 			entry{name: below + "docs/systemd.md", from: r.path("docs/systemd.md")})
 		units, err := tree(r.path("manifests/systemd"), below+"manifests/systemd")
 		if err != nil {

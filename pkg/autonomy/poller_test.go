@@ -136,10 +136,14 @@ func (f *fixture) done() (total int, results map[string]int) {
 // start runs a Poller whose service first says body. configure may be nil.
 func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, service: &service{handler: body200(body)}, nodes: &nodes{}, clock: clocktesting.NewFakeClock(time.Unix(1800000000, 0)), results: map[string]int{}}
+	f := &fixture{
+		t: t, service: &service{handler: body200(body)}, nodes: &nodes{},
+		clock: clocktesting.NewFakeClock(time.Unix(1800000000, 0)), results: map[string]int{},
+	}
 	f.server = httptest.NewServer(f.service)
 	config := Config{
-		Options: Options{Address: f.server.URL + "/localinfo", Interval: interval}, NodeName: "here", Nodes: f.nodes, Clock: f.clock, Observer: f,
+		Options: Options{Address: f.server.URL + "/localinfo", Interval: interval}, NodeName: "here", Nodes: f.nodes,
+		Clock: f.clock, Observer: f,
 	}
 	if configure != nil {
 		configure(f, &config)
@@ -194,7 +198,8 @@ func (f *fixture) expectStatus(dead []string, err string) {
 	f.t.Helper()
 	f.eventually(func() string {
 		got := f.poller.Status()
-		if !slices.Equal(got.Dead, dead) || (got.Err == nil) != (err == "") || (err != "" && !strings.Contains(got.Err.Error(), err)) {
+		if !slices.Equal(got.Dead, dead) || (got.Err == nil) != (err == "") ||
+			(err != "" && !strings.Contains(got.Err.Error(), err)) {
 			return fmt.Sprintf("the status is %+v, want %v dead, error %q", got, dead, err)
 		}
 		return ""
@@ -234,8 +239,16 @@ func TestAnswers(t *testing.T) {
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(w, twoDead)
 		}, "", "status", "202"},
-		{"a failure", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, twoDead, http.StatusInternalServerError) }, "", "status", "500"},
-		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "", "status", "302"},
+		{
+			"a failure",
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, twoDead, http.StatusInternalServerError) }, "",
+			"status", "500",
+		},
+		{
+			"a redirect",
+			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "",
+			"status", "302",
+		},
 		{"nothing", body200(""), "", "invalid", "JSON"},
 		{"no JSON", body200("<html>"), "", "invalid", "JSON"},
 		{"half an answer", body200(twoDead[:len(twoDead)-2]), "", "invalid", "JSON"},
@@ -256,7 +269,10 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, twoDead)
 		}, "", "unreachable", "reading"},
-		{"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "", "unreachable", "EOF"},
+		{
+			"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "",
+			"unreachable", "EOF",
+		},
 	}
 	f := start(t, twoDead, nil)
 	polls := 1
@@ -467,7 +483,8 @@ func (l *lister) called() int {
 // TestKeysThatAreAddresses: by value, of both families, once they are known.
 func TestKeysThatAreAddresses(t *testing.T) {
 	known := map[netip.Addr]string{
-		netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("fd00::1"): "b", netip.MustParseAddr("10.0.0.9"): "here", netip.MustParseAddr("fd00::9"): "here",
+		netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("fd00::1"): "b",
+		netip.MustParseAddr("10.0.0.9"): "here", netip.MustParseAddr("fd00::9"): "here",
 	}
 	for _, test := range []struct{ key, dead, unknown string }{
 		{"10.0.0.1", "a", ""},
@@ -491,7 +508,8 @@ func TestKeysThatAreAddresses(t *testing.T) {
 			})
 			f.expect(1, test.dead)
 			f.eventually(func() string {
-				return unless(strings.Join(f.poller.Status().UnknownAddresses, " ") == test.unknown, "unknown addresses: "+fmt.Sprint(f.poller.Status()))
+				return unless(strings.Join(f.poller.Status().UnknownAddresses, " ") == test.unknown,
+					"unknown addresses: "+fmt.Sprint(f.poller.Status()))
 			})
 			f.eventually(func() string {
 				return unless((l.called() == 1) == (test.unknown != ""), "asked for addresses: "+fmt.Sprint(l.called()))
@@ -503,7 +521,10 @@ func TestKeysThatAreAddresses(t *testing.T) {
 // TestAddressesAreAskedForOffThePoll: polls go on meanwhile, one list at a time, and what it finds counts at once.
 func TestAddressesAreAskedForOffThePoll(t *testing.T) {
 	hold := make(chan struct{})
-	l := &lister{hold: hold, finds: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("10.0.0.2"): "b"}}
+	l := &lister{
+		hold:  hold,
+		finds: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("10.0.0.2"): "b"},
+	}
 	const body = `{"10.0.0.1":{"normal":false},"10.0.0.2":{"normal":true},"c":{"normal":false}}`
 	f := start(t, body, func(f *fixture, c *Config) {
 		l.nodes = f.nodes

@@ -21,7 +21,7 @@ type Set struct {
 	logFormat string
 }
 
-// New makes the flags of a program, none yet.
+// New makes the Set of a program, without flags.
 func New(program string) *Set {
 	s := &Set{all: pflag.NewFlagSet(program, pflag.ContinueOnError)}
 	s.all.SortFlags = false
@@ -29,15 +29,15 @@ func New(program string) *Set {
 	return s
 }
 
-// Section begins a section and returns its flags, to be added to. --help calls it "TITLE flags".
+// Section begins a section and returns its flag set, to which the caller adds flags. --help calls it "TITLE flags".
 func (s *Set) Section(title string) *pflag.FlagSet {
 	f := s.sections.FlagSet(title)
 	f.SortFlags = false
 	return f
 }
 
-// Logging adds the section of the log: its format, and klog's flags. All of klog's work with the format text; --help
-// names those that are of use.
+// Logging adds the section of the log: its format, and klog's flags. All of klog's flags work with the format text;
+// --help shows only -v and --vmodule.
 func (s *Set) Logging() {
 	f := s.Section("Logging")
 	f.StringVar(&s.logFormat, logFormatFlag, logFormatText,
@@ -84,8 +84,8 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 	}
 }
 
-// Ignored says which of the named flags were given although they have no meaning any more. Their usage
-// begins with "Ignored: ".
+// Ignored returns a notice for each of the named flags that was given. The named flags have no meaning any more, and
+// their usage begins with "Ignored: ".
 func (s *Set) Ignored(names ...string) []string {
 	var notices []string
 	for _, name := range names {

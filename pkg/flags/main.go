@@ -13,13 +13,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/version"
 )
 
-// Exit codes of every program here, besides 0.
+// Exit codes of every program here, other than 0.
 const (
 	ExitFailure = 1
 	ExitUsage   = 2
 )
 
-// Program is a command line, and what runs when it is right.
+// Program is a command line, and what runs when the command line is right.
 type Program struct {
 	Flags *Set
 	// Short says in one line what the program is.
@@ -28,9 +28,9 @@ type Program struct {
 	Introduction string
 	// Version is --version, after Parse.
 	Version *bool
-	// Ignored says which flags were given that have no effect.
+	// Ignored returns a notice for each flag that was given and has no effect.
 	Ignored func() []string
-	// Run does the work until ctx is done, which SIGTERM and SIGINT bring about. ctx carries the logger.
+	// Run does the work until ctx is done, which happens on SIGTERM and SIGINT. ctx carries the logger.
 	Run func(ctx context.Context) error
 	// Commands are those that answer and end.
 	Commands []*cobra.Command

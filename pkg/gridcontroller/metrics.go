@@ -7,13 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// figures are what the metrics tell of one grid.
+// figures are the metrics of one grid.
 type figures struct{ units, ready, failed, stalled, unreachable, held, conflicts int }
 
-// gauges sum up the grids. It is a prometheus.Collector.
+// gauges is a prometheus.Collector of the sums over all grids of a kind.
 type gauges struct {
 	mu sync.Mutex // guards grids
-	// grids are the figures of every grid, by its kind and name.
+	// grids has the figures of every grid, by its kind and name.
 	grids map[string]map[types.NamespacedName]figures
 
 	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
@@ -31,8 +31,9 @@ func newGauges() *gauges {
 		unitFailed:      describe("units_failed", "Units whose workload cannot be made as the grid says."),
 		unitStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
 		unitUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
-		held:            describe("removals_held", "Grids of which so many units have vanished that their removal waits for an approval."),
-		conflict:        describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
+		held: describe("removals_held",
+			"Grids of which so many units have vanished that their removal waits for an approval."),
+		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
 }
 
@@ -53,7 +54,9 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 
 // Describe is part of prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict} {
+	for _, desc := range []*prometheus.Desc{
+		g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict,
+	} {
 		out <- desc
 	}
 }

@@ -19,7 +19,10 @@ import (
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
 // view.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
-	service, node := types.NamespacedName{Namespace: pathVariable(r, "namespace"), Name: pathVariable(r, "service")}, r.URL.Query().Get("node")
+	service, node := types.NamespacedName{
+		Namespace: pathVariable(r, "namespace"),
+		Name:      pathVariable(r, "service"),
+	}, r.URL.Query().Get("node")
 	explanation, err := p.view.Explain(service, p.config.NodeName, node)
 	switch {
 	case errors.Is(err, history.ErrNotReady), errors.Is(err, history.ErrAbsent):
@@ -42,10 +45,10 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no error
+	_, _ = w.Write(append(body, '\n')) // an error would mean that the client is gone
 }
 
-// pathVariable is a variable of the route, which the router leaves as it is written in the path.
+// pathVariable returns a variable of the route, unescaped.
 func pathVariable(r *http.Request, name string) string {
 	written := mux.Vars(r)[name]
 	if read, err := url.PathUnescape(written); err == nil {

@@ -131,11 +131,15 @@ func TestAsAnotherUser(t *testing.T) {
 func TestCallersOfOtherHosts(t *testing.T) {
 	t.Parallel()
 	for remote, want := range map[string]string{
-		"192.0.2.7:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64", "[::ffff:192.0.2.7]:1": "192.0.2.7",
+		"192.0.2.7:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64",
+		"[::ffff:192.0.2.7]:1": "192.0.2.7",
 		// A socket that there is not is nobody's; in particular it is not root's.
 		"127.0.0.1:1": "unknown", "[::1]:1": "unknown", "192.0.2.1:1": "unknown",
 	} {
-		conn := addressed{remote: net.TCPAddrFromAddrPort(mustParse(t, remote)), local: net.TCPAddrFromAddrPort(mustParse(t, "192.0.2.1:51006"))}
+		conn := addressed{
+			remote: net.TCPAddrFromAddrPort(mustParse(t, remote)),
+			local:  net.TCPAddrFromAddrPort(mustParse(t, "192.0.2.1:51006")),
+		}
 		if got := callerOf(conn); got != want {
 			t.Errorf("%s is %q, want %q", remote, got, want)
 		}
@@ -252,8 +256,8 @@ func TestAFloodOfOneUserLeavesRoomForRoot(t *testing.T) {
 	}
 }
 
-// flood opens 200 connections, waits until each is either cut or was left open, says so, and holds what it has until its
-// input ends.
+// flood opens 200 connections, waits until each is either cut or was left open, says so, and holds what it has until
+// its input ends.
 func flood(t *testing.T, address string) {
 	t.Helper()
 	for range 200 {

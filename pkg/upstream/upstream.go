@@ -14,17 +14,17 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
-// Options say what the wrapper needs of its upstream.
+// Options configure an Upstream.
 type Options struct {
 	// Config leads to the upstream, with the wrapper's own credentials.
 	Config *rest.Config
-	// Facts are filled. What is heard at the end of an outage is held back in them; see follow.Barrier.
+	// Facts take what the sources deliver. They also hold back changes at the end of an outage; see follow.Barrier.
 	Facts *facts.Facts
-	// NodeName is this node's; "" if it is not known, then no Node is asked for.
+	// NodeName is the name of this node. If it is empty, this node's Node is not followed.
 	NodeName string
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
-	// Clock is time.Now if nil. It is for the lists of addresses.
+	// Clock is time.Now if nil. It spaces the lists of addresses.
 	Clock func() time.Time
 }
 
@@ -36,8 +36,7 @@ type Upstream struct {
 	addresses *addresses
 }
 
-// New prepares to follow the upstream. Nothing is asked of it before Run. The error says what about the
-// configuration is wrong.
+// New makes an Upstream. It sends no request before Run. The error says what about the configuration is wrong.
 func New(options Options) (*Upstream, error) {
 	if options.Clock == nil {
 		options.Clock = time.Now
@@ -68,49 +67,73 @@ func New(options Options) (*Upstream, error) {
 	return u, nil
 }
 
-// sources are those of the wrapper, in the order in which they are started.
+// sources returns the wrapper's sources, in the order in which they are started.
 func sources(options Options) []follow.Options {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	endpoints := history.Endpoints.GroupVersionResource
-	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Facts.Input(facts.InputNodes)}}
-	if options.NodeName != "" {
-		all = append(all, follow.Options{Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName, Sink: options.Facts.Input(facts.InputNode)})
+	all := []follow.Options{
+		{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Facts.Input(facts.InputNodes)},
 	}
-	all = append(all,
-		follow.Options{Name: facts.InputServices, Resource: history.Services.GroupVersionResource, Sink: options.Facts.Input(facts.InputServices)},
-		follow.Options{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource, Sink: options.Facts.Input(facts.InputEndpointSlices)})
-	if options.FollowKubernetesEndpoints {
+	if options.NodeName != "" {
 		all = append(all, follow.Options{
-			Name: facts.InputKubernetesEndpoints, Resource: endpoints, Namespace: "default", FieldSelector: "metadata.name=kubernetes",
-			Optional: true, Sink: options.Facts.Input(facts.InputKubernetesEndpoints),
+			Name:          facts.InputNode,
+			Resource:      nodes,
+			FieldSelector: "metadata.name=" + options.NodeName,
+			Sink:          options.Facts.Input(facts.InputNode),
 		})
 	}
-	return append(all, follow.Options{Name: facts.InputEndpoints, Resource: endpoints, Optional: true, Sink: options.Facts.Input(facts.InputEndpoints)})
+	all = append(all,
+		follow.Options{
+			Name:     facts.InputServices,
+			Resource: history.Services.GroupVersionResource,
+			Sink:     options.Facts.Input(facts.InputServices),
+		},
+		follow.Options{
+			Name:     facts.InputEndpointSlices,
+			Resource: history.EndpointSlices.GroupVersionResource,
+			Sink:     options.Facts.Input(facts.InputEndpointSlices),
+		})
+	if options.FollowKubernetesEndpoints {
+		all = append(all, follow.Options{
+			Name:          facts.InputKubernetesEndpoints,
+			Resource:      endpoints,
+			Namespace:     "default",
+			FieldSelector: "metadata.name=kubernetes",
+			Optional:      true,
+			Sink:          options.Facts.Input(facts.InputKubernetesEndpoints),
+		})
+	}
+	return append(all, follow.Options{
+		Name:     facts.InputEndpoints,
+		Resource: endpoints,
+		Optional: true,
+		Sink:     options.Facts.Input(facts.InputEndpoints),
+	})
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.
 func (u *Upstream) Run(ctx context.Context) { u.group.Run(ctx) }
 
-// Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also
-// before Run.
+// Demand starts to follow a resource that is followed on demand only. It may be called any number of times, also before
+// Run.
 func (u *Upstream) Demand(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Start()
 	}
 }
 
-// Dismiss ends the following of a resource that was asked for with Demand. It returns when nothing more comes.
+// Dismiss stops following a resource that Demand started. After it returns nothing more of it is delivered.
 func (u *Upstream) Dismiss(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Stop()
 	}
 }
 
-// Retry lets all sources that failed try again at once, as after new credentials.
+// Retry makes all sources that failed try again at once, for example after new credentials came.
 func (u *Upstream) Retry() { u.group.Retry() }
 
-// AsOf is when the upstream last confirmed the state as a whole: the earliest LastContact of the sources that
-// it consists of. The zero time if one of them was never heard of.
+// AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
+// without optional ones. It returns the zero time if one of them had no contact yet.
 func (u *Upstream) AsOf() time.Time {
 	var asOf time.Time
 	for _, state := range u.States() {
@@ -127,8 +150,8 @@ func (u *Upstream) AsOf() time.Time {
 	return asOf
 }
 
-// Reachable reports whether anything was heard of the upstream when it was last asked: an error is an answer
-// too. It is true before the first question.
+// Reachable reports whether any source got an answer to its last request; an error from the API is an answer too. It is
+// true before the first request has ended.
 func (u *Upstream) Reachable() bool {
 	asked := false
 	for _, state := range u.States() {
@@ -144,7 +167,7 @@ func (u *Upstream) Reachable() bool {
 	return !asked
 }
 
-// Silent reports whether nothing at all was heard of the upstream yet, no error either.
+// Silent reports whether no request to the upstream has ended yet, neither with an answer nor with an error.
 func (u *Upstream) Silent() bool {
 	for _, state := range u.States() {
 		if state.Started && (state.Err != nil || state.Answered) {
@@ -154,5 +177,5 @@ func (u *Upstream) Silent() bool {
 	return true
 }
 
-// States are those of all sources.
+// States returns the states of all sources.
 func (u *Upstream) States() []follow.State { return u.group.States() }

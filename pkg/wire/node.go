@@ -9,7 +9,8 @@ const (
 	nodeAddressAddress = 2
 )
 
-// NodeAddresses calls visit for every address, IP or name, in the status of a Node with this Body.
+// NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses
+// or names.
 func NodeAddresses(body []byte, visit func(address string)) error {
 	f := fieldsOf(body)
 	for f.next() {

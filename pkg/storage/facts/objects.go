@@ -13,7 +13,7 @@ import (
 // Object is one upstream object that lists endpoints.
 type Object struct {
 	Upstream *wire.Object
-	// Service is nil for an object that belongs to no Service; it is not governed.
+	// Service is nil for an object that belongs to no Service. Such an object is not governed.
 	Service *Service
 	// Gone is set once the object was removed.
 	Gone bool
@@ -21,19 +21,19 @@ type Object struct {
 	collection *collection
 }
 
-// Resource is EndpointSlices or Endpoints.
+// Resource returns the object's resource: history.EndpointSlices or history.Endpoints.
 func (o *Object) Resource() *history.Resource { return o.collection.resource }
 
-// Codec reads and prunes the object's body.
+// Codec returns the codec for the object's body.
 func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 
-// Name is the object's namespace and name.
+// Name returns the object's namespace and name.
 func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
 
-// scan reads the endpoints. The body was read without error when it was applied.
+// scan calls visit for every endpoint. It cannot fail, because apply has read the body before.
 func (o *Object) scan(visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
-		panic("facts: an object that was readable is no longer: " + err.Error())
+		panic("facts: an object that was applied cannot be read: " + err.Error())
 	}
 }
 
@@ -46,12 +46,12 @@ func (o *Object) eachNode(visit func(name []byte)) {
 	})
 }
 
-// collection is all objects of one resource that lists endpoints.
+// collection has all objects of one resource that lists endpoints.
 type collection struct {
 	f        *Facts
 	resource *history.Resource
 	codec    *wire.Codec
-	// serviceOf names the Service whose endpoints the object lists, "" for none.
+	// serviceOf returns the name of the Service whose endpoints an object lists, "" for none.
 	serviceOf      func(*wire.Object) string
 	objects        map[types.NamespacedName]*Object
 	synced, absent bool
@@ -59,7 +59,7 @@ type collection struct {
 
 func serviceOfSlice(o *wire.Object) string { return o.Labels[discoveryv1.LabelServiceName] }
 
-// serviceOfEndpoints: Endpoints belong to their Service by name.
+// serviceOfEndpoints returns the object's own name: Endpoints have the name of their Service.
 func serviceOfEndpoints(o *wire.Object) string { return o.Name }
 
 func (c *collection) setSynced() { c.synced, c.absent = true, false }
@@ -77,7 +77,8 @@ func (c *collection) names() []types.NamespacedName {
 func (c *collection) apply(upstream *wire.Object) {
 	name := nameOf(upstream)
 	if err := c.codec.Scan(upstream.Body, func(wire.Endpoint) {}); err != nil {
-		c.f.options.Logger.Error(err, "Hiding an object that cannot be read", "resource", c.resource.Resource, "object", name)
+		c.f.options.Logger.Error(err, "Hiding an object that cannot be read",
+			"resource", c.resource.Resource, "namespace", name.Namespace, "name", name.Name)
 		c.remove(name)
 		return
 	}
@@ -87,7 +88,7 @@ func (c *collection) apply(upstream *wire.Object) {
 		o = &Object{Upstream: upstream, collection: c}
 		c.objects[name] = o
 	case o.Upstream.Equal(upstream):
-		// A relist brings everything again; nothing is to be done, and nothing is to be kept twice.
+		// A new list repeats what is known. The old object is kept, so that its memory is not held twice.
 		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
 		return
 	default:
@@ -109,7 +110,7 @@ func (c *collection) remove(name types.NamespacedName) {
 	add(&c.f.step.Objects, o)
 }
 
-// forget drops everything.
+// forget drops all objects.
 func (c *collection) forget() {
 	for _, name := range c.names() {
 		c.remove(name)
@@ -117,14 +118,14 @@ func (c *collection) forget() {
 	c.synced, c.absent = false, false
 }
 
-// join enters an object at its Service and at every node that it lists endpoints on.
+// join adds an object to its Service, and to every node on which it lists endpoints.
 func (c *collection) join(o *Object) {
 	o.eachNode(func(name []byte) {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
 			n = c.f.nodes.get(string(name))
 		}
-		// One object is entered at a time, so if it is there already, it is the last.
+		// Objects are added one at a time, so if this one was added already, it is the last.
 		if last := len(n.objects) - 1; last < 0 || n.objects[last] != o {
 			n.objects = append(n.objects, o)
 		}
@@ -158,7 +159,7 @@ func (c *collection) leave(o *Object) {
 	}
 	s.count(o, -1)
 	if c.resource == history.EndpointSlices {
-		// Truncated Endpoints are completed from the slices.
+		// Truncated Endpoints are completed from the slices, so they change too.
 		for _, legacy := range s.Objects(history.Endpoints) {
 			add(&c.f.step.Objects, legacy)
 		}
@@ -169,7 +170,7 @@ func (c *collection) leave(o *Object) {
 	c.f.services.forget(s)
 }
 
-// Object is the object of that name; nil if it is not known. It is for Watchers.
+// Object returns the object with that name; nil if it is not known. It is for Watchers.
 func (f *Facts) Object(r *history.Resource, name types.NamespacedName) *Object {
 	if r == history.Endpoints {
 		return f.legacy.objects[name]

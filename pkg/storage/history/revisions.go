@@ -2,34 +2,34 @@ package history
 
 import "sync/atomic"
 
-// Revisions gives out resourceVersions. All histories of a process draw from one, so that no two of them give out the
-// same, and a history that is made anew begins above everything that was given out before.
+// Revisions gives out resourceVersions. All histories of a process share one. So no two histories give out the same
+// revision, and a new history begins above everything that was given out before.
 //
-// An event has an even revision. The state after it, which lists and bookmarks report, has the odd one that follows. So a
-// client that presents a revision says how it came by it: an odd one is from a list or a bookmark, and the client's
-// state was that of the table; an even one is from an event, see order.torn.
+// An event has an even revision. The state after it, which lists and bookmarks report, has the odd revision that
+// follows. So a client's revision shows where it comes from: an odd one comes from a list or a bookmark, and the client
+// then had the same state as the table; an even one comes from an event (see order.torn).
 type Revisions struct{ events atomic.Uint64 }
 
-// NewRevisions gives out revisions above the given one.
+// NewRevisions makes Revisions that begin above the given one.
 func NewRevisions(last uint64) *Revisions {
 	r := &Revisions{}
 	r.SkipTo(last)
 	return r
 }
 
-// next is a new revision, for an event.
+// next returns a new revision for an event.
 func (r *Revisions) next() uint64 { return 2 * r.events.Add(1) }
 
-// stateAfter is the revision of the state after an event.
+// stateAfter returns the revision of the state after an event.
 func stateAfter(event uint64) uint64 { return event + 1 }
 
-// eventBefore is the revision of the event that led to a state.
+// eventBefore returns the revision of the event before a state.
 func eventBefore(state uint64) uint64 { return state - 1 }
 
-// isState reports whether a revision is that of a state, not of an event.
+// isState reports whether a revision belongs to a state, and not to an event.
 func isState(revision uint64) bool { return revision%2 == 1 }
 
-// Last is the newest revision that was given out.
+// Last returns the newest revision that was given out.
 func (r *Revisions) Last() uint64 { return stateAfter(2 * r.events.Load()) }
 
 // SkipTo makes sure that the next revision is above the given one.

@@ -34,7 +34,7 @@ type Node struct {
 	Units   *view.Units
 }
 
-// New makes a Node whose facts know nothing.
+// New makes a Node without any facts.
 func New(options Options) *Node {
 	f := facts.New(facts.Options{
 		NodeName: options.NodeName, Clock: options.Clock,

@@ -93,7 +93,9 @@ func TestPreview(t *testing.T) {
 			endpoints: []string{"e1>z1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: 50,
 		},
 		"its own node only": {
-			service:   func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal) },
+			service: func(s *corev1.Service) {
+				s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+			},
 			endpoints: []string{"e1", "e2"}, ready: 2, readyIn: "east=2", dark: "west", message: "internalTrafficPolicy",
 		},
 		"closed already": {
@@ -152,7 +154,9 @@ func TestPreviewLeavesOut(t *testing.T) {
 	p := NewPreviewer("site", previewNodes)
 	p.AddService(previewService(func(s *corev1.Service) { s.Namespace, s.Name = "default", "kubernetes" }))
 	p.AddService(previewService(func(s *corev1.Service) { s.Name, s.Spec.Type = "external", corev1.ServiceTypeExternalName }))
-	p.AddService(previewService(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol} }))
+	p.AddService(previewService(func(s *corev1.Service) {
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
+	}))
 	p.AddSlice(endpointsOn("e1", "w1"))
 	six := endpointsOn("e1", "w1")
 	six.AddressType = discoveryv1.AddressTypeIPv6

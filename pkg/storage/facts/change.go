@@ -20,8 +20,8 @@ type Change struct {
 	Received time.Time
 	// Services are those that came, changed or went.
 	Services map[types.NamespacedName]struct{}
-	// Node is set when the own Node object came, changed or went.
-	Node bool
+	// Nodes are the Node objects of InputNode that came, changed or went.
+	Nodes map[types.NamespacedName]struct{}
 	// Objects are the objects that came, changed or went.
 	Objects map[*Object]struct{}
 	// Governed are the Services whose keys changed, or whose ready endpoints are on nodes with other values of a key.

@@ -13,7 +13,7 @@ import (
 const (
 	// InputNodes is all nodes' metadata.
 	InputNodes = "nodes"
-	// InputNode is this node's Node object.
+	// InputNode is the Node objects that are served whole: this node's in a wrapper, all in a hub.
 	InputNode = "node"
 	// InputServices is all Services.
 	InputServices = "services"
@@ -159,12 +159,12 @@ type plainObjects struct {
 
 func (p *plainObjects) apply(o *wire.Object) {
 	p.objects[nameOf(o)] = o
-	p.f.step.Node = true
+	add(&p.f.step.Nodes, nameOf(o))
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {
 	delete(p.objects, name)
-	p.f.step.Node = true
+	add(&p.f.step.Nodes, name)
 }
 
 func (p *plainObjects) names() []types.NamespacedName {
@@ -181,7 +181,7 @@ func (p *plainObjects) setAbsent() { p.absent = !p.synced }
 
 func (p *plainObjects) count() int { return len(p.objects) }
 
-// NodeObjects are the own Node object, if it is there. It is for Watchers.
+// NodeObjects are those of InputNode. It is for Watchers.
 func (f *Facts) NodeObjects() map[types.NamespacedName]*wire.Object { return f.node.objects }
 
 func compareObjects(a, b *wire.Object) int {

@@ -37,6 +37,9 @@ func (h *History) admit(t *table, presented uint64) error {
 	if err := t.readable(); err != nil {
 		return err
 	}
+	if presented != 0 && !h.revisions.gaveOut(presented) {
+		return ErrExpired
+	}
 	if h.asOf < presented && presented < h.began && h.asOf != 0 {
 		return ErrNotReady
 	}
@@ -63,7 +66,7 @@ func (h *History) Revision() uint64 {
 }
 
 // Get is one object, or nil if there is none of that name. The client has seen the revision notBefore; 0 for none.
-// Errors: ErrNotReady, ErrAbsent, ErrFuture.
+// Errors: ErrNotReady, ErrAbsent, ErrFuture, and with Marks ErrExpired.
 func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -80,7 +83,7 @@ func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (
 
 // List is the state of a resource, in one namespace or (with "") in all, in the order of kube-apiserver's lists, and the
 // revision at which it is that. The client has seen the revision notBefore; 0 for none. Errors: ErrNotReady, ErrAbsent,
-// ErrFuture.
+// ErrFuture, and with Marks ErrExpired.
 func (h *History) List(r *Resource, namespace string, notBefore uint64) ([]*Object, uint64, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

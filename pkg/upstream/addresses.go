@@ -32,8 +32,8 @@ const (
 // addresses lists the nodes' addresses. They stand in the nodes' status, which is written all the time by every
 // node of the cluster and not followed; so they are listed when somebody needs them.
 type addresses struct {
-	// nodes is the source of the nodes' metadata.
-	nodes *follow.Source
+	// nodes is the source of the nodes' metadata that is followed.
+	nodes func() *follow.Source
 	facts *facts.Facts
 	clock func() time.Time
 
@@ -56,7 +56,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes.Request(addressAgent) })
+	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes().Request(addressAgent) })
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
@@ -67,7 +67,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 // due tells whether a list may begin, and notes that it does.
 func (a *addresses) due() bool {
 	// A list that cannot succeed is not to delay the one that can.
-	if state := a.nodes.State(); !state.Synced || state.Err != nil {
+	if state := a.nodes().State(); !state.Synced || state.Err != nil {
 		return false
 	}
 	a.mu.Lock()

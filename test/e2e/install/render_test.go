@@ -177,7 +177,7 @@ func TestPodsAreConfined(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+	for _, name := range []string{"application-grid-controller", "application-grid-hub", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		if !seen[name] {
 			t.Errorf("there is no %s", name)
 		}

@@ -198,9 +198,9 @@ func (f *Facts) NameOf(node []byte) string {
 	return ""
 }
 
-// EachNode calls visit with the labels of the node of every endpoint that names one. It is for Watchers.
-func (f *Facts) EachNode(o *Object, visit func(topology.Labels)) {
-	o.eachNode(func(name []byte) { visit(f.LabelsOf(name)) })
+// EachEndpoint calls visit with the labels of the node of every endpoint, in their order. It is for Watchers.
+func (f *Facts) EachEndpoint(o *Object, visit func(topology.Labels)) {
+	o.scan(func(e wire.Endpoint) { visit(f.LabelsOf(e.NodeName)) })
 }
 
 // NodeCount is the number of known nodes.

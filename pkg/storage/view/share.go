@@ -62,82 +62,120 @@ func inEveryShare(o *facts.Object) bool {
 }
 
 // shareBody is the body of an object with the endpoints that one of the Service's keys matches for a node with labels
-// here: those that the node may ever have to do with. visit is called for each.
-func shareBody(f *facts.Facts, o *facts.Object, here topology.Labels, visit func(wire.Endpoint)) []byte {
-	body, err := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {
-		if o.Service.Keys.Rank(here, f.LabelsOf(e.NodeName)) == topology.NoRank {
-			return false
-		}
-		visit(e)
-		return true
+// here: those that the node may ever have to do with.
+func shareBody(f *facts.Facts, o *facts.Object, here topology.Labels) []byte {
+	return pruned(o, func(e wire.Endpoint) bool {
+		return o.Service.Keys.Rank(here, f.LabelsOf(e.NodeName)) != topology.NoRank
 	})
+}
+
+// pruned is the body of an object with some of its endpoints. The facts have read it without error.
+func pruned(o *facts.Object, keep func(wire.Endpoint) bool) []byte {
+	body, err := o.Codec().Prune(o.Upstream.Body, keep)
 	if err != nil {
 		panic("view: an object that was readable is no longer: " + err.Error())
 	}
 	return slices.Clip(body)
 }
 
-// slice is how the share has a slice; without a version it has it no more. It notes whose mention ended or began.
-func (s *share) slice(f *facts.Facts, o *facts.Object, mentioned map[string]struct{}) shown {
-	s.forget(o, mentioned)
-	gone := shown{resource: history.EndpointSlices, key: o.Name()}
-	if o.Gone {
-		return gone
+// placed are the endpoints of a slice that a share has, by their places in the slice, ascending. nil means that this was not
+// looked up.
+type placed []int
+
+// slice is how the share has a slice, at is what was looked up of that; without a version it has it no more. It notes whose
+// mention ended or began.
+func (s *share) slice(in *Shares, o *facts.Object, at placed, mentioned map[string]struct{}) shown {
+	one := shown{resource: history.EndpointSlices, key: o.Name()}
+	governed := !o.Gone && o.Service != nil && o.Service.Keys.Governed() && o.Service.Name != facts.KubernetesService
+	var body []byte
+	var nodes []string
+	endpoints := 0
+	switch {
+	case governed:
+		body, nodes, endpoints = s.part(in.facts, o, at)
+	case !o.Gone:
+		body = o.Upstream.Body
 	}
-	body := o.Upstream.Body
-	if o.Service != nil && o.Service.Keys.Governed() && o.Service.Name != facts.KubernetesService {
-		endpoints := 0
-		var nodes []string
-		body = shareBody(f, o, s.here, func(e wire.Endpoint) {
-			endpoints++
-			// The facts have an entry for every node that endpoints name, so the name is not copied.
-			if name := f.NameOf(e.NodeName); name != "" && !slices.Contains(nodes, name) {
-				nodes = append(nodes, name)
-			}
-		})
-		if endpoints == 0 {
-			return gone
+	if before := s.governed[o]; !slices.Equal(before, nodes) {
+		for _, name := range before {
+			s.mention(in, name, -1, mentioned)
 		}
-		s.governed[o] = nodes
 		for _, name := range nodes {
-			s.mention(name, 1, mentioned)
+			s.mention(in, name, 1, mentioned)
 		}
+	}
+	if endpoints > 0 {
+		s.governed[o] = nodes
+	} else {
+		delete(s.governed, o)
+	}
+	if body == nil || (governed && endpoints == 0) {
+		return one
 	}
 	version, _ := history.NewVersion(history.EndpointSlices, o.Upstream, body) // slices have no fields
-	return shown{history.EndpointSlices, o.Name(), &version}
+	one.version = &version
+	return one
 }
 
-// forget ends the mention of nodes by a slice.
-func (s *share) forget(o *facts.Object, mentioned map[string]struct{}) {
-	for _, name := range s.governed[o] {
-		s.mention(name, -1, mentioned)
+// part is the body of a governed slice with the endpoints that the share has, how many these are, and their nodes.
+func (s *share) part(f *facts.Facts, o *facts.Object, at placed) (body []byte, nodes []string, endpoints int) {
+	matches := func(e wire.Endpoint) bool {
+		return o.Service.Keys.Rank(s.here, f.LabelsOf(e.NodeName)) != topology.NoRank
 	}
-	delete(s.governed, o)
+	if at != nil {
+		place := -1
+		matches = func(wire.Endpoint) bool {
+			place++
+			if len(at) == 0 || at[0] != place {
+				return false
+			}
+			at = at[1:]
+			return true
+		}
+	}
+	body = pruned(o, func(e wire.Endpoint) bool {
+		if !matches(e) {
+			return false
+		}
+		endpoints++
+		// The facts have an entry for every node that endpoints name, so the name is not copied.
+		if name := f.NameOf(e.NodeName); name != "" && !slices.Contains(nodes, name) {
+			nodes = append(nodes, name)
+		}
+		return true
+	})
+	return body, nodes, endpoints
 }
 
 // mention counts who names a node.
-func (s *share) mention(node string, delta int, mentioned map[string]struct{}) {
+func (s *share) mention(in *Shares, node string, delta int, mentioned map[string]struct{}) {
+	before := s.named[node]
 	if s.named[node] += delta; s.named[node] == 0 {
 		delete(s.named, node)
 	}
-	mentioned[node] = struct{}{}
+	if (before == 0) != (before+delta == 0) {
+		index(in.naming, node, s, before == 0)
+	}
+	if mentioned != nil {
+		mentioned[node] = struct{}{}
+	}
 }
 
 // publish brings slices and nodes of the share up to date, in one step of its History.
-func (s *share) publish(in *Shares, received time.Time, changed []*facts.Object, nodes map[string]struct{}) {
+func (s *share) publish(in *Shares, received time.Time, changed map[*facts.Object]placed, nodes map[string]struct{}) {
 	mentioned := maps.Clone(nodes)
 	if mentioned == nil {
 		mentioned = make(map[string]struct{})
 	}
-	slices.SortFunc(changed, func(a, b *facts.Object) int {
+	inOrder := slices.SortedFunc(maps.Keys(changed), func(a, b *facts.Object) int {
 		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace), cmp.Compare(a.Upstream.Name, b.Upstream.Name))
 	})
 	all := make([]shown, 0, len(changed)+len(mentioned))
-	for _, o := range changed {
+	for _, o := range inOrder {
 		_, had := s.governed[o]
-		all = append(all, s.slice(in.facts, o, mentioned))
+		all = append(all, s.slice(in, o, changed[o], mentioned))
 		if _, has := s.governed[o]; has != had {
-			in.indexSlice(s, o, has)
+			index(in.holders, o, s, has)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(mentioned)) {

@@ -60,8 +60,10 @@ type Shares struct {
 	classes  map[string]*share
 	// byValue leads from a value of a key to the classes that have it.
 	byValue map[keyValue]map[*share]struct{}
-	// holders leads from a slice of a governed Service to the classes whose share has it.
+	// holders leads from a slice of a governed Service to the classes whose share has it, naming from a node to the classes
+	// whose share names it.
 	holders map[*facts.Object]map[*share]struct{}
+	naming  map[string]map[*share]struct{}
 	// everywhere are the slices that are in every share.
 	everywhere map[*facts.Object]struct{}
 	// keys are those of every Service that is known, as of the last step.
@@ -100,7 +102,7 @@ func NewShares(options SharesOptions) *Shares {
 	s := &Shares{
 		options: options, facts: options.Facts, marks: history.NewMarks(), json: history.NewJSONCache(0),
 		members: make(map[string]*classMember), classes: make(map[string]*share),
-		byValue: make(map[keyValue]map[*share]struct{}), holders: make(map[*facts.Object]map[*share]struct{}),
+		byValue: make(map[keyValue]map[*share]struct{}), holders: make(map[*facts.Object]map[*share]struct{}), naming: make(map[string]map[*share]struct{}),
 		everywhere: make(map[*facts.Object]struct{}), keys: make(map[types.NamespacedName]topology.Keys),
 		nodes: make(map[string]*history.Version),
 	}
@@ -239,7 +241,7 @@ func (s *Shares) forgetIdle() {
 func (s *Shares) join(m *classMember) {
 	here := valuesOf(s.facts, m.node)
 	c := s.classes[className(here)]
-	var changed []*facts.Object
+	var changed map[*facts.Object]placed
 	made := c == nil
 	if made {
 		c = &share{
@@ -247,11 +249,11 @@ func (s *Shares) join(m *classMember) {
 			members: make(map[string]*classMember), governed: make(map[*facts.Object][]string), named: make(map[string]int),
 		}
 		s.classes[c.name] = c
-		s.indexValues(c, here)
+		s.indexValues(c, here, true)
 		changed = s.contents(here)
 	}
 	m.class, c.members[m.node] = c, m
-	c.named[m.node]++
+	c.mention(s, m.node, 1, nil)
 	c.publish(s, time.Time{}, changed, map[string]struct{}{m.node: {}})
 	if made {
 		c.history.Update(time.Time{}, func(u *history.Update) {
@@ -263,8 +265,11 @@ func (s *Shares) join(m *classMember) {
 
 // contents are the slices that may be in the share of a class: those that are everywhere, and those with endpoints on
 // nodes with one of the values.
-func (s *Shares) contents(here topology.Labels) []*facts.Object {
-	found := maps.Clone(s.everywhere)
+func (s *Shares) contents(here topology.Labels) map[*facts.Object]placed {
+	found := make(map[*facts.Object]placed, len(s.everywhere))
+	for o := range s.everywhere {
+		found[o] = nil
+	}
 	s.facts.Nodes(func(n *facts.Node) {
 		for key, value := range here {
 			if !matches(n.Labels, key, value) {
@@ -272,13 +277,13 @@ func (s *Shares) contents(here topology.Labels) []*facts.Object {
 			}
 			for _, o := range n.Objects() {
 				if o.Resource() == history.EndpointSlices {
-					found[o] = struct{}{}
+					found[o] = nil
 				}
 			}
 			return
 		}
 	})
-	return slices.Collect(maps.Keys(found))
+	return found
 }
 
 // part takes a node out of its class, ends the requests that are answered from it, and closes the class if the node was
@@ -291,50 +296,39 @@ func (s *Shares) part(m *classMember) {
 	}
 	clear(m.leave)
 	delete(c.members, m.node)
-	if c.named[m.node]--; c.named[m.node] == 0 {
-		delete(c.named, m.node)
-	}
+	c.mention(s, m.node, -1, nil)
 	if len(c.members) > 0 {
 		return
 	}
 	c.history.Close()
 	delete(s.classes, c.name)
-	s.unindexValues(c, c.here)
+	s.indexValues(c, c.here, false)
 	for o := range c.governed {
-		s.indexSlice(c, o, false)
+		index(s.holders, o, c, false)
+	}
+	for name := range c.named {
+		index(s.naming, name, c, false)
 	}
 }
 
-func (s *Shares) indexValues(c *share, values topology.Labels) {
+// indexValues notes whether a class has these values.
+func (s *Shares) indexValues(c *share, values topology.Labels, has bool) {
 	for key, value := range values {
-		at := keyValue{key, value}
-		if s.byValue[at] == nil {
-			s.byValue[at] = make(map[*share]struct{})
-		}
-		s.byValue[at][c] = struct{}{}
+		index(s.byValue, keyValue{key, value}, c, has)
 	}
 }
 
-func (s *Shares) unindexValues(c *share, values topology.Labels) {
-	for key, value := range values {
-		at := keyValue{key, value}
-		if delete(s.byValue[at], c); len(s.byValue[at]) == 0 {
-			delete(s.byValue, at)
-		}
-	}
-}
-
-// indexSlice notes whether a class has a slice of a governed Service.
-func (s *Shares) indexSlice(c *share, o *facts.Object, has bool) {
+// index notes whether a class is among those that a key leads to.
+func index[K comparable](of map[K]map[*share]struct{}, key K, c *share, has bool) {
 	if has {
-		if s.holders[o] == nil {
-			s.holders[o] = make(map[*share]struct{}, 1)
+		if of[key] == nil {
+			of[key] = make(map[*share]struct{}, 1)
 		}
-		s.holders[o][c] = struct{}{}
+		of[key][c] = struct{}{}
 		return
 	}
-	if delete(s.holders[o], c); len(s.holders[o]) == 0 {
-		delete(s.holders, o)
+	if delete(of[key], c); len(of[key]) == 0 {
+		delete(of, key)
 	}
 }
 
@@ -420,21 +414,17 @@ func (s *Shares) FactsChanged(c *facts.Change) {
 	// What is in which share follows from the classes as they are after the step.
 	s.reclassify(c, work)
 	for o := range s.changedSlices(c) {
-		for class := range s.classesOf(o) {
-			add(&work.of(class).slices, o)
+		for class, at := range s.classesOf(o) {
+			work.addSlice(class, o, at)
 		}
 	}
-	if len(nodes) > 0 {
-		for _, class := range s.classes {
-			for name := range nodes {
-				if class.named[name] > 0 {
-					add(&work.of(class).nodes, name)
-				}
-			}
+	for name := range nodes {
+		for class := range s.naming[name] {
+			add(&work.of(class).nodes, name)
 		}
 	}
 	for class, changed := range work {
-		class.publish(s, c.Received, slices.Collect(maps.Keys(changed.slices)), changed.nodes)
+		class.publish(s, c.Received, changed.slices, changed.nodes)
 	}
 	for name := range c.Nodes {
 		if m := s.members[name.Name]; m != nil && m.own != nil {
@@ -447,8 +437,16 @@ func (s *Shares) FactsChanged(c *facts.Change) {
 type shareWork map[*share]*shareChange
 
 type shareChange struct {
-	slices map[*facts.Object]struct{}
+	slices map[*facts.Object]placed
 	nodes  map[string]struct{}
+}
+
+func (w shareWork) addSlice(class *share, o *facts.Object, at placed) {
+	change := w.of(class)
+	if change.slices == nil {
+		change.slices = make(map[*facts.Object]placed)
+	}
+	change.slices[o] = at
 }
 
 func (w shareWork) of(class *share) *shareChange {
@@ -531,8 +529,8 @@ func (s *Shares) changedSlices(c *facts.Change) map[*facts.Object]struct{} {
 	return changed
 }
 
-// classesOf are the classes whose share has a slice, or is to have it.
-func (s *Shares) classesOf(o *facts.Object) map[*share]struct{} {
+// classesOf are the classes whose share has a slice, or is to have it, with the endpoints that it is to have.
+func (s *Shares) classesOf(o *facts.Object) map[*share]placed {
 	_, was := s.everywhere[o]
 	is := inEveryShare(o)
 	if is {
@@ -541,19 +539,31 @@ func (s *Shares) classesOf(o *facts.Object) map[*share]struct{} {
 		delete(s.everywhere, o)
 	}
 	if was || is {
-		return setOf(slices.Collect(maps.Values(s.classes)))
-	}
-	classes := maps.Clone(s.holders[o])
-	if o.Gone || o.Service == nil {
+		classes := make(map[*share]placed, len(s.classes))
+		for _, class := range s.classes {
+			classes[class] = nil
+		}
 		return classes
 	}
-	if classes == nil {
-		classes = make(map[*share]struct{})
+	classes := make(map[*share]placed, len(s.holders[o]))
+	for class := range s.holders[o] {
+		classes[class] = placed{}
 	}
-	s.facts.EachNode(o, func(labels topology.Labels) {
+	if o.Gone {
+		return classes
+	}
+	place := -1
+	s.facts.EachEndpoint(o, func(labels topology.Labels) {
+		place++
 		for _, key := range o.Service.Keys {
-			if value, ok := labels[key]; ok {
-				maps.Copy(classes, s.byValue[keyValue{key, value}])
+			value, ok := labels[key]
+			if !ok {
+				continue
+			}
+			for class := range s.byValue[keyValue{key, value}] {
+				if at := classes[class]; len(at) == 0 || at[len(at)-1] != place {
+					classes[class] = append(at, place)
+				}
 			}
 		}
 	})
@@ -616,14 +626,14 @@ func (s *Shares) rename(class *share, here topology.Labels, work shareWork) {
 		return
 	}
 	delete(s.classes, class.name)
-	s.unindexValues(class, class.here)
+	s.indexValues(class, class.here, false)
 	class.name, class.here = className(here), here
 	s.classes[class.name] = class
-	s.indexValues(class, here)
+	s.indexValues(class, here, true)
 	for _, key := range changed {
 		for service := range s.facts.GovernedBy(key) {
 			for _, o := range service.Objects(history.EndpointSlices) {
-				add(&work.of(class).slices, o)
+				work.addSlice(class, o, nil)
 			}
 		}
 	}

@@ -129,5 +129,5 @@ func (v *View) share(o *facts.Object) []byte {
 	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
-	return shareBody(v.facts, o, v.here, func(wire.Endpoint) {})
+	return shareBody(v.facts, o, v.here)
 }

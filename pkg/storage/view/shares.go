@@ -228,11 +228,8 @@ func (s *Shares) forgetIdle() {
 			continue
 		}
 		s.part(m)
-		if len(c.members) > 0 {
-			// Without its own mention it may still be named, and nobody knows it better than before.
-			if c.named[name] == 0 {
-				c.history.Update(time.Time{}, func(u *history.Update) { u.Remove(history.Nodes, types.NamespacedName{Name: name}) })
-			}
+		if len(c.members) > 0 && c.named[name] == 0 {
+			c.history.Update(time.Time{}, func(u *history.Update) { u.Remove(history.Nodes, types.NamespacedName{Name: name}) })
 		}
 	}
 }

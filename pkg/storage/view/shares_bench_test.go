@@ -62,7 +62,6 @@ func newLargeHub(tb testing.TB) *benchHub {
 	}
 	hub.Input(facts.InputServices).Replace(services)
 	hub.Input(facts.InputEndpointSlices).Replace(slices)
-	nodes, services, slices = nil, nil, nil //nolint:ineffassign,wastedassign // for the heap
 	followed := heapMB()
 	for i := range benchUnits {
 		if _, _, err := hub.Shares.Class(fmt.Sprintf("node-%d", i), func() {}); err != nil {

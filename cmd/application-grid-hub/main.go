@@ -1,5 +1,5 @@
-// Command application-grid-hub is an aggregated API server that gives every node its share of the cluster's Services and
-// endpoints.
+// Command application-grid-hub is an aggregated API server that gives every node its share of the cluster's Services
+// and endpoints.
 package main
 
 import (

@@ -31,7 +31,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
-// testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and strict.
+// testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and
+// strict.
 type testHub struct {
 	t       *testing.T
 	cluster *upstreamtest.API
@@ -39,8 +40,8 @@ type testHub struct {
 	server  *httptest.Server
 }
 
-// startHub makes a hub. It follows the cluster only if follows is set. Callers are who they say; alice and what is bound
-// to nodes may ask for every share, as far as RBAC would have it.
+// startHub makes a hub. It follows the cluster only if follows is set. Callers are who they say; alice and what is
+// bound to nodes may ask for every share, as far as RBAC would have it.
 func startHub(t *testing.T, follows bool) *testHub {
 	t.Helper()
 	h := &testHub{t: t, cluster: upstreamtest.New()}

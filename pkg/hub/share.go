@@ -87,8 +87,8 @@ func (s *shareServer) history(resource *history.Resource, info serve.RequestInfo
 	}
 }
 
-// selectsOnly reports whether a query's field selector picks this node only. Whatever else is wrong with the query is said
-// by who answers it.
+// selectsOnly reports whether a query's field selector picks this node only. Whatever else is wrong with the query is
+// said by who answers it.
 func selectsOnly(query url.Values, node string) bool {
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {

@@ -31,8 +31,8 @@ const (
 	HubRequire HubMode = "require"
 )
 
-// DefaultHubFallback is how long a hub may be away before a wrapper goes on without it. A fleet that follows the API server
-// costs it more than some minutes of older endpoints cost a site.
+// DefaultHubFallback is how long a hub may be away before a wrapper goes on without it. A fleet that follows the API
+// server costs it more than some minutes of older endpoints cost a site.
 const DefaultHubFallback = 10 * time.Minute
 
 const (
@@ -50,8 +50,8 @@ type HubOptions struct {
 	Mode HubMode
 	// Config leads to the API server that the hub is behind, with the wrapper's own credentials.
 	Config *rest.Config
-	// FallbackAfter is how long the hub may be away before the API server is followed, in HubAuto: from that to twice that,
-	// so that a fleet does not do it at one moment.
+	// FallbackAfter is how long the hub may be away before the API server is followed, in HubAuto: from that to twice
+	// that, so that a fleet does not do it at one moment.
 	FallbackAfter time.Duration
 	// Changing, if set, is called when another way is to be followed, before anything comes from there.
 	Changing func(Way)
@@ -75,7 +75,8 @@ type hubWay struct {
 	facts   *facts.Facts
 	node    string
 	group   *follow.Group
-	// hub and direct are the sources of each way. elsewhere is set if the hub is not behind the API server of the other.
+	// hub and direct are the sources of each way. elsewhere is set if the hub is not behind the API server of the
+	// other.
 	hub, direct []*follow.Source
 	elsewhere   bool
 
@@ -215,7 +216,8 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	}
 	switch {
 	case !h.synced() && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
-		// There is none, or it is not for this node. A 404 of one that was followed is that of a gateway that has lost it.
+		// There is none, or it is not for this node. A 404 of one that was followed is that of a gateway that has lost
+		// it.
 		return err
 	case h.received() && now.Sub(h.failing) < h.patience:
 		return nil

@@ -193,8 +193,8 @@ func TestAHubThatIsAway(t *testing.T) {
 	}
 }
 
-// TestBothWaysAway: an API server that is away with the hub behind it is no reason to take the whole cluster from it when it
-// returns.
+// TestBothWaysAway: an API server that is away with the hub behind it is no reason to take the whole cluster from it
+// when it returns.
 func TestBothWaysAway(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubAuto, time.Nanosecond, 0)

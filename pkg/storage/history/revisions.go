@@ -9,9 +9,9 @@ import (
 // Revisions gives out resourceVersions. All histories of a process may draw from one, so that no two of them give out
 // the same, and a history that is made anew begins above everything that was given out before.
 //
-// An event has an even revision. The state after it, which lists and bookmarks report, has the odd one that follows. So a
-// client that presents a revision says how it came by it: an odd one is from a list or a bookmark, and the client's
-// state was that of the table; an even one is from an event, see order.torn.
+// An event has an even revision. The state after it, which lists and bookmarks report, has the odd one that follows.
+// So a client that presents a revision says how it came by it: an odd one is from a list or a bookmark, and the
+// client's state was that of the table; an even one is from an event, see order.torn.
 type Revisions struct {
 	events atomic.Uint64
 	// mark is in every revision, in the markBits bits above the last one; see Marks. markBits is 0 without marks.
@@ -63,14 +63,14 @@ const (
 	// historyMarkBits is how many bits of a revision tell histories apart. With what else is in it, it stays below 2^63
 	// until the year 2106.
 	historyMarkBits = 20
-	// eventsPerSecond is how many events a history may have on the average without giving out revisions that a later one
-	// gives out as well, but for the mark.
+	// eventsPerSecond is how many events a history may have on the average without giving out revisions that a later
+	// one gives out as well, but for the mark.
 	eventsPerSecond = 1 << 10
 )
 
-// Marks tells the histories apart that one client may come to, of several processes even: each gets Revisions with a mark
-// of its own. A client that presents a revision with another mark was served from another history. It gets ErrExpired,
-// and lists again; its revision could otherwise be taken for one of a state that it never had.
+// Marks tells the histories apart that one client may come to, of several processes even: each gets Revisions with a
+// mark of its own. A client that presents a revision with another mark was served from another history. It gets
+// ErrExpired, and lists again; its revision could otherwise be taken for one of a state that it never had.
 //
 // Within a process no two of a million histories in a row have the same mark. Those of other processes begin elsewhere:
 // two histories have the same one with a probability of one in a million.

@@ -10,4 +10,7 @@
 //
 // A View does work for what a step touched and its viewer can see: it looks at the Change, finds the objects whose
 // endpoints may be shown differently, prunes those, and leaves it to the History to pass over what came out the same.
+//
+// In a hub, Shares take the place of a View: what each node needs of the facts so that its own View shows what it would
+// show of all of them.
 package view

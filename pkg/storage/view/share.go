@@ -17,8 +17,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// share is what the nodes of one class are given of slices and of other nodes. Shares.mu guards it, and what it reads of
-// the facts is guarded by their lock.
+// share is what the nodes of one class are given of slices and of other nodes. Shares.mu guards it, and what it reads
+// of the facts is guarded by their lock.
 type share struct {
 	name string
 	// here are the values that the nodes of the class have of the keys in use.
@@ -78,12 +78,12 @@ func pruned(o *facts.Object, keep func(wire.Endpoint) bool) []byte {
 	return slices.Clip(body)
 }
 
-// placed are the endpoints of a slice that a share has, by their places in the slice, ascending. nil means that this was not
-// looked up.
+// placed are the endpoints of a slice that a share has, by their places in the slice, ascending. nil means that this
+// was not looked up.
 type placed []int
 
-// slice is how the share has a slice, at is what was looked up of that; without a version it has it no more. It notes whose
-// mention ended or began.
+// slice is how the share has a slice, at is what was looked up of that; without a version it has it no more. It notes
+// whose mention ended or began.
 func (s *share) slice(in *Shares, o *facts.Object, at placed, mentioned map[string]struct{}) shown {
 	one := shown{resource: history.EndpointSlices, key: o.Name()}
 	governed := !o.Gone && o.Service != nil && o.Service.Keys.Governed() && o.Service.Name != facts.KubernetesService

@@ -35,10 +35,10 @@ const DefaultShareIdle = 15 * time.Minute
 // shows of everything, but for slices without endpoints:
 //
 //   - all Services, which are the same for all nodes and have one History;
-//   - the slices of governed Services with the endpoints that any of the Service's keys matches, without those that have
-//     none; other slices whole; and the nodes, by their labels and addresses, on which the former have endpoints. All
-//     nodes with the same values of all keys in use are one class and have one History of these. It also has those nodes
-//     of the class that somebody asked for;
+//   - the slices of governed Services with the endpoints that any of the Service's keys matches, without those that
+//     have none; other slices whole; and the nodes, by their labels and addresses, on which the former have endpoints.
+//     All nodes with the same values of all keys in use are one class and have one History of these. It also has those
+//     nodes of the class that somebody asked for;
 //   - the node's own Node object, whole, which has a History for each node.
 //
 // A step of the facts is published to the classes that it touches: those whose share has a slice, or is to have it.
@@ -60,8 +60,8 @@ type Shares struct {
 	classes  map[string]*share
 	// byValue leads from a value of a key to the classes that have it.
 	byValue map[keyValue]map[*share]struct{}
-	// holders leads from a slice of a governed Service to the classes whose share has it, naming from a node to the classes
-	// whose share names it.
+	// holders leads from a slice of a governed Service to the classes whose share has it, naming from a node to the
+	// classes whose share names it.
 	holders map[*facts.Object]map[*share]struct{}
 	naming  map[string]map[*share]struct{}
 	// everywhere are the slices that are in every share.
@@ -118,9 +118,10 @@ func (s *Shares) newHistory() *history.History {
 // Services is what the Services are served from, to all nodes. Nothing of it can be read before the facts are complete.
 func (s *Shares) Services() *history.History { return s.services }
 
-// Class is what a node's slices, and the nodes that they name, are served from, for one request. release is to be called
-// when the request ends. left is called, at most once, when the node comes into another class, and the request is to end
-// then: what it is answered from is not the node's share any more. left must not block. Error: history.ErrNotReady.
+// Class is what a node's slices, and the nodes that they name, are served from, for one request. release is to be
+// called when the request ends. left is called, at most once, when the node comes into another class, and the request
+// is to end then: what it is answered from is not the node's share any more. left must not block. Error:
+// history.ErrNotReady.
 func (s *Shares) Class(node string, left func()) (h *history.History, release func(), err error) {
 	s.facts.Read(func() {
 		s.mu.Lock()
@@ -140,8 +141,8 @@ func (s *Shares) Class(node string, left func()) (h *history.History, release fu
 	return h, release, err
 }
 
-// Own is what a node's own object is served from, for one request. release is to be called when the request ends. Error:
-// history.ErrNotReady.
+// Own is what a node's own object is served from, for one request. release is to be called when the request ends.
+// Error: history.ErrNotReady.
 func (s *Shares) Own(node string) (h *history.History, release func(), err error) {
 	s.facts.Read(func() {
 		s.mu.Lock()
@@ -191,7 +192,8 @@ func (s *Shares) Stats() SharesStats {
 	return SharesStats{Open: s.open, Nodes: len(s.members), Classes: len(s.classes)}
 }
 
-// enter counts a request in. It is called with the lock held, as are all below but release, forgetIdle and FactsChanged.
+// enter counts a request in. It is called with the lock held, as are all below but release, forgetIdle and
+// FactsChanged.
 func (s *Shares) enter(node string) *classMember {
 	m := s.members[node]
 	if m == nil {
@@ -603,8 +605,8 @@ func (s *Shares) reclassify(c *facts.Change, work shareWork) {
 	}
 }
 
-// next is the name that a class is to have when its members belong to the classes of these names: its own if any of them
-// stays, else that of most of them.
+// next is the name that a class is to have when its members belong to the classes of these names: its own if any of
+// them stays, else that of most of them.
 func (s *share) next(names map[string]string) string {
 	votes := make(map[string]int)
 	for _, name := range names {

@@ -16,8 +16,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
 
-// The cluster of the benchmarks of shares: 10,000 nodes in 1,000 units, and 20,000 Services with 50 endpoints in as many
-// units, so a share has 1,000 of 20,000 slices.
+// The cluster of the benchmarks of shares: 10,000 nodes in 1,000 units, and 20,000 Services with 50 endpoints in as
+// many units, so a share has 1,000 of 20,000 slices.
 const (
 	benchUnits    = 1000
 	benchPerUnit  = 10

@@ -201,8 +201,8 @@ func (m *shareModel) fill(in func(string) *facts.Input, random *rand.Rand) {
 	}
 }
 
-// share is what a node is to get of slices, with the nodes of their endpoints; the nodes that it is to get; and those that
-// it may get besides, because they are of its class and somebody asked for them.
+// share is what a node is to get of slices, with the nodes of their endpoints; the nodes that it is to get; and those
+// that it may get besides, because they are of its class and somebody asked for them.
 func (m *shareModel) share(t *testing.T, node string, asked map[string]bool) (listed []string, must, may map[string]bool) {
 	t.Helper()
 	labelsOf := func(name string) topology.Labels {
@@ -277,9 +277,9 @@ func (m *shareModel) share(t *testing.T, node string, asked map[string]bool) (li
 	return listed, must, may
 }
 
-// TestSharedViewIsTheDirectView: whatever happens in the cluster, and whichever of two hubs a wrapper follows, it shows
-// what a wrapper shows that follows the cluster itself, but for slices without endpoints. What it is given is its share
-// and no more.
+// TestSharedViewIsTheDirectView: whatever happens in the cluster, and whichever of two hubs a wrapper follows, it
+// shows what a wrapper shows that follows the cluster itself, but for slices without endpoints; also when neighbours
+// are dead. What it is given is its share and no more.
 func TestSharedViewIsTheDirectView(t *testing.T) {
 	seed := rand.Uint64()
 	for run := range 40 {
@@ -412,6 +412,16 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 		for range random.IntN(6) {
 			change()
 		}
+		if random.IntN(3) == 0 {
+			dead := map[string]struct{}{}
+			for range random.IntN(3) {
+				dead[pick(names)] = struct{}{}
+			}
+			for i := range shared {
+				direct[i].SetDeadNodes(dead)
+				shared[i].SetDeadNodes(dead)
+			}
+		}
 		for i, s := range shared {
 			switch random.IntN(4) {
 			case 0:
@@ -532,7 +542,8 @@ func TestNodesOfOneClassShareAHistory(t *testing.T) {
 	}
 }
 
-// TestANewKeyDividesOnlyWhatItTellsApart: when a key comes into use, a class whose nodes have the same value of it goes on.
+// TestANewKeyDividesOnlyWhatItTellsApart: when a key comes into use, a class whose nodes have the same value of it
+// goes on.
 func TestANewKeyDividesOnlyWhatItTellsApart(t *testing.T) {
 	hub := smallHub(t)
 	label := func(name, zone, rack string) {

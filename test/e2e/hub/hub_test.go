@@ -131,8 +131,8 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	}
 }
 
-// rules are what kube-proxy has made of all that its wrapper shows now, in order: a Service that comes and goes is the sign
-// that nothing is on its way.
+// rules are what kube-proxy has made of all that its wrapper shows now, in order: a Service that comes and goes is the
+// sign that nothing is on its way.
 func (f *fixture) rules(node *cluster.Node) string {
 	f.Helper()
 	marker, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
@@ -204,8 +204,8 @@ func (f *fixture) askShare(token, node, path string) ([]byte, error) {
 		AbsPath("/apis/hub.superedge.io/v1alpha1/nodes/" + node + "/proxy" + path).DoRaw(f.ctx)
 }
 
-// TestNothingLeaks: a ServiceAccount token that is bound to a node gets that node's share and no other, and both API servers
-// have that in their audit logs.
+// TestNothingLeaks: a ServiceAccount token that is bound to a node gets that node's share and no other, and both API
+// servers have that in their audit logs.
 func TestNothingLeaks(t *testing.T) {
 	f := newFixture(t)
 	governed := f.service("governed", unitLabel)

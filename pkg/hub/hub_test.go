@@ -189,14 +189,14 @@ func TestAShare(t *testing.T) {
 		if test.path == "/api/v1/nodes/a2" {
 			h.putNode("a2", "a", "6")
 			expectSoon(t, "the node's own object", func() bool {
-				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)), `"kernelVersion":"6"`)
+				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)), `"kernelVersion":"6"`) //nolint:bodyclose // ask closes it
 			})
 		}
 		accept := "Accept=application/json"
 		if test.protobuf {
 			accept = "Accept=application/vnd.kubernetes.protobuf"
 		}
-		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path, accept)
+		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path, accept) //nolint:bodyclose // ask closes it
 		got := body(t, response)
 		if response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %s", test.path, response.StatusCode, got)
@@ -233,7 +233,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"a2", []string{"Test-User=system:node:a1"}, true}, // anybody may have that name
 	} {
 		for _, path := range []string{"/api/v1/services", "/api/v1/nodes?watch=1&timeoutSeconds=1", "/nonsense"} {
-			response := h.ask(http.MethodGet, hubv1alpha1.SharePath(test.node)+path, test.as...)
+			response := h.ask(http.MethodGet, hubv1alpha1.SharePath(test.node)+path, test.as...) //nolint:bodyclose // ask closes it
 			if forbidden := response.StatusCode == http.StatusForbidden; forbidden == test.allowed {
 				t.Errorf("%v asks for %s%s: %d %s", test.as, test.node, path, response.StatusCode, body(t, response))
 			}

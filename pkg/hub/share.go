@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -104,9 +105,5 @@ func caller(r *http.Request) string {
 	if !ok {
 		return ""
 	}
-	name := user.GetName()
-	for _, node := range nodesOf(user) {
-		name += " " + node
-	}
-	return name
+	return strings.Join(append([]string{user.GetName()}, nodesOf(user)...), " ")
 }

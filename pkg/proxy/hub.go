@@ -39,7 +39,7 @@ func (p *Proxy) wayLine() string {
 	case way.Hub && p.config.Hub.Mode == upstream.HubRequire:
 		return "hub: this node's share is followed (--hub=require)"
 	case way.Hub:
-		return fmt.Sprintf("hub: this node's share is followed since %s", way.Since.UTC().Format(time.RFC3339))
+		return "hub: this node's share is followed since " + way.Since.UTC().Format(time.RFC3339)
 	default:
 		return fmt.Sprintf("hub: not in use since %s, the API server is followed: %v", way.Since.UTC().Format(time.RFC3339), way.Reason)
 	}

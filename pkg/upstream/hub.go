@@ -222,7 +222,7 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	case h.received() && now.Sub(h.failing) < h.patience:
 		return nil
 	case h.ask(ctx, h.direct[0]) != nil:
-		return nil // nor is there anything else to follow
+		return nil //nolint:nilerr // nor is there anything else to follow
 	default:
 		return fmt.Errorf("it is away since %s: %w", h.failing.UTC().Format(time.RFC3339), err)
 	}

@@ -86,6 +86,6 @@ func NewMarks() *Marks {
 // Revisions are those of one history, which begins now.
 func (m *Marks) Revisions(now time.Time) *Revisions {
 	r := &Revisions{mark: m.given.Add(1) & (1<<historyMarkBits - 1), markBits: historyMarkBits}
-	r.events.Store(uint64(max(now.Unix(), 0)) * eventsPerSecond) //nolint:gosec // not negative
+	r.events.Store(uint64(max(now.Unix(), 0)) * eventsPerSecond)
 	return r
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +27,8 @@ const (
 	deadline = 90 * time.Second
 	// tries is how many requests make out whom a Service reaches.
 	tries = 30
+	// namespacePrefix is that of the tests' namespaces.
+	namespacePrefix = "hub-"
 )
 
 // fixture is a namespace of the shared cluster with an echo pod on every node.
@@ -38,7 +41,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return &fixture{T: t, ctx: t.Context(), client: shared.Client(), namespace: suite.Namespace(t, shared, "hub-")}
+	return &fixture{T: t, ctx: t.Context(), client: shared.Client(), namespace: suite.Namespace(t, shared, namespacePrefix)}
 }
 
 func (f *fixture) must(err error) {
@@ -107,10 +110,22 @@ func TestClosedLoop(t *testing.T) {
 // without it.
 func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	f := newFixture(t)
-	governed := f.service("governed", unitLabel)
-	f.service("free")
-	f.service("any", "kubernetes.io/hostname", unitLabel, "*")
+	governed, free, own := f.service("governed", unitLabel), f.service("free"), f.service("own", "kubernetes.io/hostname", unitLabel, "*")
 	f.expectReach("the closed loop", governed, closedLoop)
+	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
+	f.expectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
+	f.eventually("the Services of other tests are gone", func() error {
+		services, err := f.client.CoreV1().Services(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, s := range services.Items {
+			if strings.HasPrefix(s.Namespace, namespacePrefix) && s.Namespace != f.namespace {
+				return fmt.Errorf("%s/%s is there", s.Namespace, s.Name)
+			}
+		}
+		return nil
+	})
 	for _, name := range []string{"a1", "a2"} {
 		node := f.node(name)
 		through := f.rules(node)
@@ -125,7 +140,7 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 		node.Wrapper.SetArgs(before)
 		f.must(node.Wrapper.Restart(f.ctx))
 		if through != directly {
-			t.Errorf("%s (%s): the rules differ.\nthrough the hub:\n%s\ndirectly:\n%s", name, node.Spec.ProxyMode, through, directly)
+			t.Fatalf("%s (%s): the rules differ.\nthrough the hub:\n%s\ndirectly:\n%s", name, node.Spec.ProxyMode, through, directly)
 		}
 		t.Logf("%s (%s): %d lines of rules are the same", name, node.Spec.ProxyMode, strings.Count(through, "\n"))
 	}
@@ -139,9 +154,9 @@ func (f *fixture) rules(node *cluster.Node) string {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "marker-"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9}}},
 	}, metav1.CreateOptions{})
 	f.must(err)
-	command := []string{"nft", "list", "ruleset"}
+	command, canonical := []string{"nft", "-j", "list", "ruleset"}, canonicalNFTables
 	if node.Spec.ProxyMode == cluster.IPTables {
-		command = []string{"iptables-save", "-t", "nat"}
+		command, canonical = []string{"iptables-save"}, canonicalIPTables
 	}
 	var listed string
 	look := func(there bool) {
@@ -151,7 +166,8 @@ func (f *fixture) rules(node *cluster.Node) string {
 			if listed, err = node.Run(f.ctx, command[0], command[1:]...); err != nil {
 				return err
 			}
-			if strings.Contains(listed, marker.Spec.ClusterIP+" ") != there && strings.Contains(listed, marker.Spec.ClusterIP+"/32 ") != there {
+			// nft quotes it, iptables-save writes its prefix.
+			if (strings.Contains(listed, `"`+marker.Spec.ClusterIP+`"`) || strings.Contains(listed, marker.Spec.ClusterIP+"/32 ")) != there {
 				return errors.New("not yet")
 			}
 			return nil
@@ -159,24 +175,75 @@ func (f *fixture) rules(node *cluster.Node) string {
 	}
 	look(true)
 	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, marker.Name, metav1.DeleteOptions{}))
-	f.eventually("the marker is gone", func() error {
-		var err error
-		if listed, err = node.Run(f.ctx, command[0], command[1:]...); err == nil && strings.Contains(listed, marker.Spec.ClusterIP) {
-			err = errors.New("it is there")
-		}
-		return err
-	})
+	look(false)
+	rules, err := canonical(listed)
+	f.must(err)
+	return rules
+}
+
+// canonicalIPTables is what iptables-save lists, without times and counters.
+func canonicalIPTables(listed string) (string, error) {
 	var lines []string
 	for line := range strings.Lines(listed) {
-		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ":") { // times and counters
-			// Elements of a set or map are listed in any order.
-			parts := strings.Split(strings.TrimSpace(line), ", ")
-			slices.Sort(parts)
-			lines = append(lines, strings.Trim(strings.Join(parts, ", "), ", "))
+		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ":") {
+			lines = append(lines, line)
 		}
 	}
 	slices.Sort(lines)
-	return strings.Join(lines, "\n")
+	return strings.Join(lines, ""), nil
+}
+
+// canonicalNFTables is what nft lists as JSON, an object a line, without handles and counters. Chains and the elements of
+// sets and maps are listed in any order, rules of a chain in theirs.
+func canonicalNFTables(listed string) (string, error) {
+	var ruleset struct {
+		NFTables []map[string]map[string]any `json:"nftables"`
+	}
+	if err := json.Unmarshal([]byte(listed), &ruleset); err != nil {
+		return "", err
+	}
+	chains := map[string][]string{}
+	for _, entry := range ruleset.NFTables {
+		for kind, object := range entry {
+			if kind == "metainfo" {
+				continue
+			}
+			delete(object, "handle")
+			if elements, ok := object["elem"].([]any); ok {
+				slices.SortFunc(elements, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			}
+			line, err := json.Marshal(withoutCounters(object))
+			if err != nil {
+				return "", err
+			}
+			place := fmt.Sprint(object["table"], object["chain"], kind)
+			if kind != "rule" {
+				place += fmt.Sprint(object["name"])
+			}
+			chains[place] = append(chains[place], kind+" "+string(line))
+		}
+	}
+	var lines []string
+	for _, place := range slices.Sorted(maps.Keys(chains)) {
+		lines = append(lines, chains[place]...)
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// withoutCounters is a value of JSON without objects named counter.
+func withoutCounters(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		delete(v, "counter")
+		for key, member := range v {
+			v[key] = withoutCounters(member)
+		}
+	case []any:
+		for i, member := range v {
+			v[i] = withoutCounters(member)
+		}
+	}
+	return value
 }
 
 // boundToken is a token of the wrapper's ServiceAccount that is bound to a node.
@@ -227,11 +294,19 @@ func TestNothingLeaks(t *testing.T) {
 	if got, err := f.askShare(shared.Token(cluster.RoleNobody), "a2", slices); !apierrors.IsForbidden(err) {
 		t.Errorf("somebody without the permission: %v %s", err, got)
 	}
-	for _, path := range []string{"/api/v1/secrets", "/api/v1/pods", "/api/v1/nodes/b1"} {
+	for _, path := range []string{"/api/v1/secrets", "/api/v1/pods"} {
 		if got, err := f.askShare(token, "a2", path); !apierrors.IsNotFound(err) {
 			t.Errorf("%s: %v %s", path, err, got)
 		}
 	}
+	// A Service of another test, which may be on its way out, may have endpoints on b1 for everybody.
+	f.eventually("the share of a2 does not name b1", func() error {
+		got, err := f.askShare(token, "a2", "/api/v1/nodes/b1")
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("got %s, %v", got, err)
+		}
+		return nil
+	})
 	refused := func(r cluster.Request) bool {
 		return r.UserAgent == "share-test" && r.ObjectRef.Name == "b1" && r.ObjectRef.Subresource == "proxy" && r.ResponseStatus.Code == http.StatusForbidden
 	}

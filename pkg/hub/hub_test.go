@@ -136,8 +136,15 @@ func (h *testHub) putSlice(service string, nodes ...string) {
 	h.cluster.Put(slice)
 }
 
+// reply is an answer, perhaps one that goes on. Its body is closed when the test ends.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+	Body       io.Reader
+}
+
 // ask makes a request as somebody: headers are name=value.
-func (h *testHub) ask(method, path string, headers ...string) *http.Response {
+func (h *testHub) ask(method, path string, headers ...string) *reply {
 	h.t.Helper()
 	r, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, nil)
 	if err != nil {
@@ -153,10 +160,10 @@ func (h *testHub) ask(method, path string, headers ...string) *http.Response {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { response.Body.Close() })
-	return response
+	return &reply{response.StatusCode, response.Header, response.Body}
 }
 
-func body(t *testing.T, response *http.Response) string {
+func body(t *testing.T, response *reply) string {
 	t.Helper()
 	content, err := io.ReadAll(response.Body)
 	if err != nil {
@@ -189,14 +196,14 @@ func TestAShare(t *testing.T) {
 		if test.path == "/api/v1/nodes/a2" {
 			h.putNode("a2", "a", "6")
 			expectSoon(t, "the node's own object", func() bool {
-				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)), `"kernelVersion":"6"`) //nolint:bodyclose // ask closes it
+				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)), `"kernelVersion":"6"`)
 			})
 		}
 		accept := "Accept=application/json"
 		if test.protobuf {
 			accept = "Accept=application/vnd.kubernetes.protobuf"
 		}
-		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path, accept) //nolint:bodyclose // ask closes it
+		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path, accept)
 		got := body(t, response)
 		if response.StatusCode != http.StatusOK {
 			t.Errorf("%s: %d %s", test.path, response.StatusCode, got)
@@ -233,7 +240,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"a2", []string{"Test-User=system:node:a1"}, true}, // anybody may have that name
 	} {
 		for _, path := range []string{"/api/v1/services", "/api/v1/nodes?watch=1&timeoutSeconds=1", "/nonsense"} {
-			response := h.ask(http.MethodGet, hubv1alpha1.SharePath(test.node)+path, test.as...) //nolint:bodyclose // ask closes it
+			response := h.ask(http.MethodGet, hubv1alpha1.SharePath(test.node)+path, test.as...)
 			if forbidden := response.StatusCode == http.StatusForbidden; forbidden == test.allowed {
 				t.Errorf("%v asks for %s%s: %d %s", test.as, test.node, path, response.StatusCode, body(t, response))
 			}
@@ -242,7 +249,7 @@ func TestWhoMayAsk(t *testing.T) {
 }
 
 // expectStatus checks that an answer is a Status of one of these codes.
-func expectStatus(t *testing.T, what string, response *http.Response, codes ...int) {
+func expectStatus(t *testing.T, what string, response *reply, codes ...int) {
 	t.Helper()
 	content := body(t, response)
 	var status metav1.Status

@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.
@@ -26,6 +27,10 @@ type options struct {
 	localEndpoint string
 	localPort     string
 	autonomy      string
+
+	hub              string
+	hubKubeconfig    string
+	hubFallbackAfter time.Duration
 
 	stateDir        string
 	stateWriteDelay time.Duration
@@ -74,6 +79,11 @@ func newOptions() *options {
 		"wrapper's own credentials. Empty: the service account of the pod.")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
+
+	f = o.flags.Section("Hub")
+	f.StringVar(&o.hub, "hub", string(upstream.HubOff), "off: follow the Services, slices and nodes of the whole cluster. auto: follow this node's share of them, from application-grid-hub, where there is one. require: follow nothing but the share.")
+	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "", "File that leads to the API server which the hub is behind. Empty: that of --kubeconfig. A lite-apiserver does not know the hub.")
+	f.DurationVar(&o.hubFallbackAfter, "hub-fallback-after", upstream.DefaultHubFallback, "How long the hub may be away, with --hub=auto, before the whole cluster is followed; from that to twice that, at random. A wrapper that has nothing to serve does not wait.")
 
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
@@ -138,6 +148,9 @@ func newOptions() *options {
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {
 	notices := o.flags.Ignored("notify-channel-size", "support-endpointslice")
+	if o.hub == string(upstream.HubOff) && o.hubKubeconfig != "" {
+		notices = append(notices, "Ignoring --hub-kubeconfig: no hub is used; --hub=auto uses it")
+	}
 	if o.insecure {
 		for _, name := range []string{"cert-file", "key-file", "ca-file"} {
 			if o.flags.Lookup(name).Changed {
@@ -189,6 +202,9 @@ func (o *options) config() (proxy.Config, error) {
 		}
 		config.LocalEndpoint = &local
 	}
+	if config.Hub, err = o.hubConfig(); err != nil {
+		return proxy.Config{}, err
+	}
 	if !o.insecure {
 		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
 	}
@@ -198,6 +214,30 @@ func (o *options) config() (proxy.Config, error) {
 	}.Connect()
 	if err != nil {
 		return proxy.Config{}, err
+	}
+	return config, nil
+}
+
+// hubConfig is what the flags say of the hub.
+func (o *options) hubConfig() (proxy.HubConfig, error) {
+	config := proxy.HubConfig{Mode: upstream.HubMode(o.hub), FallbackAfter: o.hubFallbackAfter}
+	switch config.Mode {
+	case upstream.HubOff, upstream.HubAuto, upstream.HubRequire:
+	default:
+		return config, fmt.Errorf("--hub %q is none of off, auto and require", o.hub)
+	}
+	if o.hubFallbackAfter <= 0 {
+		return config, errors.New("--hub-fallback-after must be greater than 0")
+	}
+	if o.hubKubeconfig == "" || config.Mode == upstream.HubOff {
+		return config, nil
+	}
+	var err error
+	config.Connection, err = apiclient.Options{
+		Program: program, Kubeconfig: o.hubKubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst, PassesOn: true,
+	}.Connect()
+	if err != nil {
+		return config, fmt.Errorf("--hub-kubeconfig: %w", err)
 	}
 	return config, nil
 }

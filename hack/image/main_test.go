@@ -49,6 +49,10 @@ var programs = map[string][]string{
 		"Waiting for a CRD", "--kubeconfig=/kubeconfig", "--health-bind-address=127.0.0.1:0",
 		"--metrics-bind-address=0",
 	},
+	"application-grid-hub": {
+		"Serving securely", "--kubeconfig=/kubeconfig", "--authentication-kubeconfig=/kubeconfig",
+		"--authorization-kubeconfig=/kubeconfig", "--authentication-skip-lookup", "--bind-address=127.0.0.1",
+	},
 }
 
 func imageOf(t *testing.T, name string) options {

@@ -64,6 +64,8 @@ func WithUnit() Filter {
 type Viewing struct {
 	Own   *view.View
 	Units *view.Units
+	// OwnOnly, if set, is why there is nothing to show of any unit now; nil if there is.
+	OwnOnly func() error
 }
 
 // View returns the View for a request. The caller must call release when the request ends.
@@ -75,6 +77,13 @@ func (v Viewing) View(r *http.Request) (shown *view.View, release func(), err er
 	shown, release, err = v.Units.View(unit)
 	if errors.Is(err, view.ErrTooManyUnits) {
 		err = serve.NotReady(fmt.Sprintf("%v; ask again when one of them is done", err))
+	}
+	if err == nil && v.OwnOnly != nil {
+		// Asked after the View was made: those that were there when this began to be refused have been ended.
+		if refused := v.OwnOnly(); refused != nil {
+			release()
+			return nil, nil, serve.NotReady(refused.Error())
+		}
 	}
 	return shown, release, err
 }

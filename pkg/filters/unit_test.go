@@ -66,7 +66,7 @@ func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 		Namespace: "ns", Name: "s", Annotations: map[string]string{"topologyKeys": `["zone"]`},
 	}})})
 	store.EndpointSlices().Replace(nil)
-	server := &serve.Server{HistoryOf: Viewing{store.View, store.Units}.History}
+	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Units: store.Units}.History}
 	return store, WithUnit()(WithRequestInfo()(WithServed(server, "node0")(mark("upstream"))))
 }
 

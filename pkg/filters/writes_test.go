@@ -125,9 +125,8 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 	r.Header.Set("Content-Type", contentType)
 	r.ContentLength = int64(len(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	recorder := answer(
-		WithUnit()(WithRequestInfo()(WithWrites(Viewing{w.store.View, w.store.Units}, w.memory)(upstream))), r,
-	)
+	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
+	recorder := answer(WithUnit()(WithRequestInfo()(WithWrites(viewing, w.memory)(upstream))), r)
 	if taken := w.memory.Stats().Taken; taken != 0 {
 		w.t.Errorf("%s %s: %d bytes are still taken", method, path, taken)
 	}
@@ -430,12 +429,12 @@ func TestBodiesOfWritesTakeMemory(t *testing.T) {
 	}
 	defer release()
 	w.memory.AcquireN("other", 1<<19)
-	recorder := answer(WithRequestInfo()(WithWrites(Viewing{w.store.View, w.store.Units}, w.memory)(mark("upstream"))),
-		func() *http.Request {
-			r := request(t, "PUT", servicesInNS+"/open")
-			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-			return r
-		}())
+	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
+	recorder := answer(WithRequestInfo()(WithWrites(viewing, w.memory)(mark("upstream"))), func() *http.Request {
+		r := request(t, "PUT", servicesInNS+"/open")
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		return r
+	}())
 	if s := statusOf(t, recorder); s.Code != http.StatusTooManyRequests || recorder.Header().Get("Retry-After") == "" {
 		t.Errorf("got %+v", s)
 	}

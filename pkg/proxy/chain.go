@@ -11,7 +11,7 @@ import (
 // chain puts the filters in order. A request passes them from the top down. If none of them answers it, it goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
-	viewing := filters.Viewing{Own: p.view, Units: p.units}
+	viewing := filters.Viewing{Own: p.view, Units: p.units, OwnOnly: p.ownOnly}
 	chain := []filters.Filter{
 		filters.WithUnit(),
 		filters.WithRequestInfo(),

@@ -24,7 +24,10 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		Name:      pathVariable(r, "service"),
 	}, r.URL.Query().Get("node")
 	explanation, err := p.view.Explain(service, p.config.NodeName, node)
+	hub := p.upstream.Way().Hub
 	switch {
+	case hub && node != "" && node != p.config.NodeName:
+		err = serve.NotReady(errOwnShare.Error())
 	case errors.Is(err, history.ErrNotReady), errors.Is(err, history.ErrAbsent):
 		err = serve.NotReady(err.Error())
 	case errors.Is(err, view.ErrNoService):
@@ -37,6 +40,10 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		serve.WriteError(w, r, err)
 		return
+	}
+	if hub {
+		explanation.Notes = append(explanation.Notes,
+			"the hub gives this node only the endpoints that one of the Service's keys matches; those of other units are not known here")
 	}
 	body, err := json.Marshal(explanation)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // readiness reports whether the wrapper can do its work.
@@ -50,7 +51,16 @@ func (h readiness) reasons() (reasons, details []string) {
 		details = append(details, fmt.Sprintf(
 			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
 	}
+	if h.p.usesHub() {
+		details = append(details, h.p.wayLine())
+		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
+			details = append(details, fmt.Sprintf(
+				"hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", hub.Problem()))
+		}
+	}
 	labelsSynced := restored
+	// Whoever goes another way begins anew there, and serves what it knows meanwhile.
+	known := restored || h.p.isLive()
 	for _, s := range h.p.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
@@ -68,9 +78,9 @@ func (h readiness) reasons() (reasons, details []string) {
 			details = append(details, s.Name+": the upstream says that it does not serve it")
 		case s.Absent:
 			reasons = append(reasons, s.Name+": the upstream does not serve it")
-		case !s.Synced && s.Err != nil && restored:
+		case !s.Synced && s.Err != nil && known:
 			details = append(details, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
-		case !s.Synced && restored:
+		case !s.Synced && known:
 			details = append(details, s.Name+": not synced with the upstream yet")
 		case !s.Synced && s.Err != nil:
 			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
@@ -86,8 +96,8 @@ func (h readiness) reasons() (reasons, details []string) {
 		default:
 			details = append(details, s.Name+": ok")
 		}
-		if s.Name == "nodes" {
-			labelsSynced = restored || s.Synced
+		if s.Name == facts.InputNodes {
+			labelsSynced = known || s.Synced
 		}
 	}
 	switch {
@@ -105,6 +115,16 @@ func (h readiness) reasons() (reasons, details []string) {
 		details = append(details, autonomyDetails(h.p.autonomy.Status())...)
 	}
 	return reasons, details
+}
+
+// isLive reports whether the upstream's state was complete once.
+func (p *Proxy) isLive() bool {
+	select {
+	case <-p.facts.Live():
+		return true
+	default:
+		return false
+	}
 }
 
 // refused reports whether the upstream answers that it does not know the wrapper, or does not let it read. Then it is

@@ -131,6 +131,10 @@ var (
 			"not parse; all its endpoints are hidden.",
 		"namespace", "service")
 
+	descHub = desc("hub_in_use",
+		"1 while this node's share is taken from a hub, 0 while the API server is followed in its place; absent with "+
+			"--hub=off.")
+
 	descRestoredAge = desc("snapshot_served_age_seconds",
 		"Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once "+
 			"the upstream's state is served.")
@@ -159,7 +163,7 @@ type storageCollector struct{ p *Proxy }
 func (c storageCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead,
-		descInvalid, descRestoredAge,
+		descInvalid, descHub, descRestoredAge,
 	} {
 		ch <- d
 	}
@@ -187,6 +191,13 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descUnits, float64(c.p.units.Len()))
 	if state := c.p.view.ServesRestored(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
+	}
+	if c.p.usesHub() {
+		inUse := 0.0
+		if c.p.upstream.Way().Hub {
+			inUse = 1
+		}
+		gauge(descHub, inUse)
 	}
 	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
 	for service := range c.p.facts.Invalid() {

@@ -35,6 +35,8 @@ type Config struct {
 	Upstream *rest.Config
 	// Connection, if set, is used instead of Upstream, and follows changes of a kubeconfig.
 	Connection *apiclient.Connection
+	// Hub says whether Services, slices and nodes are taken from a hub.
+	Hub HubConfig
 	// NodeName is this node's name. It may be empty; then the node belongs to no unit.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
@@ -61,6 +63,15 @@ type Config struct {
 	StateWriteDelay time.Duration
 	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
 	Autonomy *autonomy.Options
+}
+
+// HubConfig says how the hub is used. The zero value does not use it.
+type HubConfig struct {
+	Mode upstream.HubMode
+	// Connection leads to the API server that the hub is behind; nil for that of the Proxy.
+	Connection *apiclient.Connection
+	// FallbackAfter is that of upstream.HubOptions.
+	FallbackAfter time.Duration
 }
 
 // Defaults for what clients may have open at once. One client can take half of that at most (see package quota).
@@ -184,11 +195,20 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p.facts = facts.New(facts.Options{
 		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, Logger: logger.WithName("facts"),
 	})
+	hub := upstream.HubOptions{Mode: config.Hub.Mode, Config: own, FallbackAfter: config.Hub.FallbackAfter, Changing: p.changeWay}
+	if config.Hub.Connection != nil {
+		if hub.Config, err = config.Hub.Connection.Config(); err != nil {
+			return nil, err
+		}
+	}
 	p.upstream, err = upstream.New(upstream.Options{
-		Config: own, Facts: p.facts, NodeName: config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
+		Config: own, Facts: p.facts, NodeName: config.NodeName, Hub: hub, FollowKubernetesEndpoints: needsAnnotations,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if config.Hub.Connection != nil {
+		config.Hub.Connection.OnChange(p.upstream.Retry)
 	}
 	p.demand = &demand{facts: p.facts, upstream: p.upstream}
 	p.connection.OnChange(p.upstream.Retry)
@@ -332,6 +352,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	p.openViews(logger)
 	wg.Go(func() { p.upstream.Run(background) })
 	wg.Go(func() { p.connection.Run(background) })
+	if hub := p.config.Hub.Connection; hub != nil {
+		wg.Go(func() { hub.Run(background) })
+	}
 	wg.Go(func() { p.returnMemory(background) })
 	wg.Go(func() { p.restore(background) })
 	if snapshots := p.snapshots.Load(); snapshots != nil {

@@ -73,7 +73,7 @@ func historyError(err error, resource schema.GroupResource) error {
 	case errors.Is(err, history.ErrAbsent):
 		return NotServed(resource)
 	case errors.Is(err, history.ErrExpired):
-		return apierrors.NewResourceExpired("too old resource version: it is not in this wrapper's log (any more); " +
+		return apierrors.NewResourceExpired("too old resource version: it is not in this server's log (any more); " +
 			"list again")
 	default:
 		return apierrors.NewInternalError(err)

@@ -33,8 +33,8 @@ const (
 // because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
 // addresses.
 type addresses struct {
-	// nodes is the source of the nodes' metadata.
-	nodes *follow.Source
+	// nodes is the source of the nodes' metadata that is followed.
+	nodes func() *follow.Source
 	facts *facts.Facts
 	clock func() time.Time
 
@@ -58,7 +58,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes.Request(addressAgent) })
+	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes().Request(addressAgent) })
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
@@ -69,7 +69,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 // due reports whether a list may begin, and notes that it does.
 func (a *addresses) due() bool {
 	// A list that cannot succeed must not delay the next one.
-	if state := a.nodes.State(); !state.Synced || state.Err != nil {
+	if state := a.nodes().State(); !state.Synced || state.Err != nil {
 		return false
 	}
 	a.mu.Lock()

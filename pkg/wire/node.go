@@ -38,3 +38,27 @@ func NodeAddresses(body []byte, visit func(address string)) error {
 	}
 	return f.err
 }
+
+// OnlyNodeAddresses is the Body of a Node with nothing but the addresses in the status of the given one.
+func OnlyNodeAddresses(body []byte) ([]byte, error) {
+	var addresses []byte
+	f := fieldsOf(body)
+	for f.next() {
+		if f.number != nodeStatus {
+			continue
+		}
+		status := fieldsOf(f.value)
+		for status.next() {
+			if status.number == statusAddresses {
+				addresses = appendBytesField(addresses, statusAddresses, status.value)
+			}
+		}
+		if status.err != nil {
+			return nil, status.err
+		}
+	}
+	if f.err != nil || addresses == nil {
+		return nil, f.err
+	}
+	return appendBytesField(nil, nodeStatus, addresses), nil
+}

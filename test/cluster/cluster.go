@@ -28,8 +28,8 @@ const (
 // Cluster is a running cluster. Its methods may be called from any goroutine, except that Stop must be the
 // last one.
 type Cluster struct {
-	// Etcd to Kwok are the control plane's components; Scheduler and Kwok are nil if Options leave them out.
-	Etcd, APIServer, ControllerManager, Scheduler, Kwok *Component
+	// Etcd to Hub are the control plane's components; Scheduler, Kwok and Hub are nil if Options leave them out.
+	Etcd, APIServer, ControllerManager, Scheduler, Kwok, Hub *Component
 
 	options     Options
 	id          string
@@ -184,7 +184,7 @@ func (c *Cluster) Stop() error {
 		c.echo.close()
 	}
 	// Killed, etcd last: nobody will read their data again, and graceful ends take seconds.
-	for _, component := range []*Component{c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
+	for _, component := range []*Component{c.Hub, c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		if component != nil {
 			component.Kill()
 		}

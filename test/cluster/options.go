@@ -46,6 +46,9 @@ type Options struct {
 	// than a kubeconfig send credentials over TLS only.
 	WrapperTLS bool
 
+	// Hub is the path of application-grid-hub. If it is set, it runs behind kube-apiserver's aggregation.
+	Hub string
+
 	// DNSDaemon is the path of statefulset-grid-daemon. If it is set, every node that has a wrapper runs it and
 	// CoreDNS. Not with APIViewOnly, where CoreDNS would have no port.
 	DNSDaemon string
@@ -130,6 +133,11 @@ func (o *Options) complete() error {
 	if o.Wrapper != "" {
 		if err := executable(o.Wrapper); err != nil {
 			return fmt.Errorf("application-grid-wrapper binary: %w", err)
+		}
+	}
+	if o.Hub != "" {
+		if err := executable(o.Hub); err != nil {
+			return fmt.Errorf("application-grid-hub binary: %w", err)
 		}
 	}
 	if o.DNSDaemon != "" {

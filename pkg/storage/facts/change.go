@@ -19,8 +19,8 @@ type Change struct {
 	Received time.Time
 	// Services has the Services that were added, changed or removed.
 	Services map[types.NamespacedName]struct{}
-	// Node is set if this node's Node object was added, changed or removed.
-	Node bool
+	// Nodes has the Node objects of InputNode that were added, changed or removed.
+	Nodes map[types.NamespacedName]struct{}
 	// Objects has the objects that list endpoints and were added, changed or removed.
 	Objects map[*Object]struct{}
 	// Governed has the Services whose keys changed, or whose number of ready endpoints per value of a key changed.

@@ -13,7 +13,7 @@ import (
 const (
 	// InputNodes takes the metadata of all nodes.
 	InputNodes = "nodes"
-	// InputNode takes this node's Node object.
+	// InputNode takes the Node objects that are served whole: this node's in a wrapper, all in a hub.
 	InputNode = "node"
 	// InputServices takes all Services.
 	InputServices = "services"
@@ -162,12 +162,12 @@ type plainObjects struct {
 
 func (p *plainObjects) apply(o *wire.Object) {
 	p.objects[nameOf(o)] = o
-	p.f.step.Node = true
+	add(&p.f.step.Nodes, nameOf(o))
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {
 	delete(p.objects, name)
-	p.f.step.Node = true
+	add(&p.f.step.Nodes, name)
 }
 
 func (p *plainObjects) names() []types.NamespacedName {
@@ -184,7 +184,7 @@ func (p *plainObjects) setAbsent() { p.absent = !p.synced }
 
 func (p *plainObjects) count() int { return len(p.objects) }
 
-// NodeObjects returns this node's Node object, if it exists, by its name. It is for Watchers.
+// NodeObjects returns the Node objects of InputNode, by name. It is for Watchers.
 func (f *Facts) NodeObjects() map[types.NamespacedName]*wire.Object { return f.node.objects }
 
 func compareObjects(a, b *wire.Object) int {

@@ -70,8 +70,8 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 		}
 		n = x.get(name)
 	}
-	before := n.Labels
-	if n.Known != known {
+	before, cameOrWent := n.Labels, n.Known != known
+	if cameOrWent {
 		x.known += map[bool]int{true: 1, false: -1}[known]
 	}
 	n.Known, n.Labels = known, labels
@@ -79,7 +79,7 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 		n.Labels = nil
 		x.f.forgetAddresses(name)
 	}
-	if !maps.Equal(before, n.Labels) || (before == nil) != (n.Labels == nil) {
+	if cameOrWent || !maps.Equal(before, n.Labels) {
 		x.f.step.relabelled(n, before)
 		for key, values := range x.values {
 			countValue(values, before, key, -1)
@@ -164,6 +164,15 @@ func (f *Facts) NodeNames() []string {
 	return names
 }
 
+// Nodes calls visit for every known node. It is for Watchers.
+func (f *Facts) Nodes(visit func(*Node)) {
+	for _, n := range f.nodes.byName {
+		if n.Known {
+			visit(n)
+		}
+	}
+}
+
 // Node returns the node with that name; nil if it is not known. It is for Watchers.
 func (f *Facts) Node(name string) *Node {
 	if n := f.nodes.byName[name]; n != nil && n.Known {
@@ -178,6 +187,20 @@ func (f *Facts) NodeObjectsOf(name string) []*Object {
 		return n.objects
 	}
 	return nil
+}
+
+// NameOf returns a node's name as the facts keep it, so that it need not be copied; "" if nothing names such a node. It is
+// for Watchers.
+func (f *Facts) NameOf(node []byte) string {
+	if n := f.nodes.byName[string(node)]; n != nil {
+		return n.Name
+	}
+	return ""
+}
+
+// EachEndpoint calls visit with the labels of the node of every endpoint, in their order. It is for Watchers.
+func (f *Facts) EachEndpoint(o *Object, visit func(topology.Labels)) {
+	o.scan(func(e wire.Endpoint) { visit(f.LabelsOf(e.NodeName)) })
 }
 
 // NodeCount returns the number of known nodes.

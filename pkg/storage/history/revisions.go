@@ -1,14 +1,23 @@
 package history
 
-import "sync/atomic"
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
 
-// Revisions gives out resourceVersions. All histories of a process share one. So no two histories give out the same
+// Revisions gives out resourceVersions. All histories of a process may share one. So no two histories give out the same
 // revision, and a new history begins above everything that was given out before.
 //
 // An event has an even revision. The state after it, which lists and bookmarks report, has the odd revision that
 // follows. So a client's revision shows where it comes from: an odd one comes from a list or a bookmark, and the client
 // then had the same state as the table; an even one comes from an event (see order.torn).
-type Revisions struct{ events atomic.Uint64 }
+type Revisions struct {
+	events atomic.Uint64
+	// mark is in every revision, in the markBits bits above the last one; see Marks. markBits is 0 without marks.
+	mark     uint64
+	markBits uint
+}
 
 // NewRevisions makes Revisions that begin above the given one.
 func NewRevisions(last uint64) *Revisions {
@@ -18,7 +27,15 @@ func NewRevisions(last uint64) *Revisions {
 }
 
 // next returns a new revision for an event.
-func (r *Revisions) next() uint64 { return 2 * r.events.Add(1) }
+func (r *Revisions) next() uint64 { return r.event(r.events.Add(1)) }
+
+// event returns the revision of an event.
+func (r *Revisions) event(number uint64) uint64 { return 2 * (number<<r.markBits | r.mark) }
+
+// gaveOut reports whether a revision may be one of these: a client that presents another one has it from elsewhere.
+func (r *Revisions) gaveOut(revision uint64) bool {
+	return revision>>1&(1<<r.markBits-1) == r.mark
+}
 
 // stateAfter returns the revision of the state after an event.
 func stateAfter(event uint64) uint64 { return event + 1 }
@@ -30,14 +47,45 @@ func eventBefore(state uint64) uint64 { return state - 1 }
 func isState(revision uint64) bool { return revision%2 == 1 }
 
 // Last returns the newest revision that was given out.
-func (r *Revisions) Last() uint64 { return stateAfter(2 * r.events.Load()) }
+func (r *Revisions) Last() uint64 { return stateAfter(r.event(r.events.Load())) }
 
 // SkipTo makes sure that the next revision is above the given one.
 func (r *Revisions) SkipTo(revision uint64) {
 	for {
 		events := r.events.Load()
-		if 2*events >= revision || r.events.CompareAndSwap(events, revision/2+1) {
+		if r.event(events) >= revision || r.events.CompareAndSwap(events, revision>>(1+r.markBits)+1) {
 			return
 		}
 	}
+}
+
+const (
+	// historyMarkBits is how many bits of a revision tell histories apart. With what else is in it, it stays below 2^63
+	// until the year 2106.
+	historyMarkBits = 20
+	// eventsPerSecond is how many events a history may have on the average without giving out revisions that a later
+	// one gives out as well, but for the mark.
+	eventsPerSecond = 1 << 10
+)
+
+// Marks tells the histories apart that one client may come to, of several processes even: each gets Revisions with a
+// mark of its own. A client that presents a revision with another mark was served from another history. It gets
+// ErrExpired, and lists again; its revision could otherwise be taken for one of a state that it never had.
+//
+// Within a process no two of a million histories in a row have the same mark. Those of other processes begin elsewhere:
+// two histories have the same one with a probability of one in a million.
+type Marks struct{ given atomic.Uint64 }
+
+// NewMarks begins with a random mark.
+func NewMarks() *Marks {
+	m := &Marks{}
+	m.given.Store(rand.Uint64()) //nolint:gosec // it tells histories apart, and guards nothing
+	return m
+}
+
+// Revisions are those of one history, which begins now.
+func (m *Marks) Revisions(now time.Time) *Revisions {
+	r := &Revisions{mark: m.given.Add(1) & (1<<historyMarkBits - 1), markBits: historyMarkBits}
+	r.events.Store(uint64(max(now.Unix(), 0)) * eventsPerSecond)
+	return r
 }

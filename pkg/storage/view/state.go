@@ -13,7 +13,6 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -135,8 +134,5 @@ func (v *View) share(o *facts.Object) []byte {
 	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
-	body, _ := v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
-	})
-	return body
+	return shareBody(v.facts, o, v.here)
 }

@@ -134,7 +134,7 @@ func (v *View) Endpoints(r *history.Resource) EndpointCount {
 
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(c *facts.Change) {
-	p := &publication{services: c.Services, node: c.Node, listed: c.Objects}
+	p := &publication{services: c.Services, node: len(c.Nodes) > 0, listed: c.Objects}
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
 	for s := range c.Governed {

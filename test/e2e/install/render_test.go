@@ -177,7 +177,7 @@ func TestPodsAreConfined(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+	for _, name := range []string{"application-grid-controller", "application-grid-hub", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		if !seen[name] {
 			t.Errorf("there is no %s", name)
 		}
@@ -243,6 +243,7 @@ var introduced = map[string]int{
 	"flowcontrol.apiserver.k8s.io/v1 FlowSchema":       29, "flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration": 29,
 	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy": 30, "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": 30,
 	"admissionregistration.k8s.io/v1 MutatingAdmissionPolicy": 36, "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding": 36,
+	"v1 Service": 1, "v1 Secret": 1, "apiregistration.k8s.io/v1 APIService": 10,
 	"matchLabelKeys": 27, "x-kubernetes-validations": 25,
 	"discovery.k8s.io": 21, // which roles name no version of
 }

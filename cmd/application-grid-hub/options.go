@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+
+	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/hub"
+)
+
+const program = "application-grid-hub"
+
+// What --help and the man page begin with.
+const (
+	short        = "Gives the wrapper of every node its share of the cluster's Services and endpoints"
+	introduction = "application-grid-hub runs in the cloud, behind the API server's aggregation, and gives the wrapper of\n" +
+		"every node its share: of Services with the annotation topologyKeys the endpoints that the node may see, and\n" +
+		"no others. Flags of serving, authentication, authorization and audit are those of every aggregated API server."
+)
+
+// options are the flags.
+type options struct {
+	kubeconfig string
+	kubeQPS    float32
+	kubeBurst  int
+
+	maxListBytes int
+
+	serving        *genericoptions.SecureServingOptions
+	authentication *genericoptions.DelegatingAuthenticationOptions
+	authorization  *genericoptions.DelegatingAuthorizationOptions
+	audit          *genericoptions.AuditOptions
+
+	version bool
+
+	flags *flags.Set
+}
+
+func newOptions() *options {
+	o := &options{
+		flags:          flags.New(program),
+		serving:        genericoptions.NewSecureServingOptions(),
+		authentication: genericoptions.NewDelegatingAuthenticationOptions(),
+		authorization:  genericoptions.NewDelegatingAuthorizationOptions(),
+		audit:          genericoptions.NewAuditOptions(),
+	}
+	o.serving.BindPort = 8443
+	// A certificate that it makes for itself is kept in memory, unless --cert-dir names a directory.
+	o.serving.ServerCert.CertDirectory = ""
+	o.serving.ServerCert.PairName = program
+
+	f := o.flags.Section("API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server that is followed. Empty: the "+
+		"service account of the pod.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 50, "Most requests per second to it.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 100, "Most of them at once.")
+
+	f = o.flags.Section("Shares")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Most bytes that lists under way take at "+
+		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
+
+	o.serving.AddFlags(o.flags.Section("Secure serving"))
+	o.authentication.AddFlags(o.flags.Section("Authentication"))
+	o.authorization.AddFlags(o.flags.Section("Authorization"))
+	o.audit.AddFlags(o.flags.Section("Audit"))
+
+	o.flags.Logging()
+
+	f = o.flags.Section("Other")
+	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	return o
+}
+
+// config turns the flags into the configuration of a hub. The error says what to change.
+func (o *options) config() (hub.Config, error) {
+	var problems []error
+	if o.maxListBytes <= 0 {
+		problems = append(problems, errors.New("--max-list-bytes must be greater than 0"))
+	}
+	problems = append(problems, o.serving.Validate()...)
+	problems = append(problems, o.authentication.Validate()...)
+	problems = append(problems, o.authorization.Validate()...)
+	problems = append(problems, o.audit.Validate()...)
+	if err := errors.Join(problems...); err != nil {
+		return hub.Config{}, err
+	}
+	connection, err := apiclient.Options{
+		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst, PassesOn: true,
+	}.Connect()
+	if err != nil {
+		return hub.Config{}, err
+	}
+	return hub.Config{Connection: connection, MaxListBytes: o.maxListBytes, Apply: o.apply}, nil
+}
+
+// apply sets what the standard flags say.
+func (o *options) apply(config *genericapiserver.Config) error {
+	if err := o.serving.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{net.IPv4(127, 0, 0, 1)}); err != nil {
+		return fmt.Errorf("making a serving certificate: %w", err)
+	}
+	if err := o.serving.WithLoopback().ApplyToConfig(config); err != nil {
+		return err
+	}
+	if err := o.authentication.ApplyTo(&config.Authentication, config.SecureServing, config.OpenAPIConfig); err != nil {
+		return err
+	}
+	if err := o.authorization.ApplyTo(&config.Authorization); err != nil {
+		return err
+	}
+	return o.audit.ApplyTo(config)
+}

@@ -38,7 +38,8 @@ const (
 // changed, until ctx is done. That is no error.
 func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
 	warn := once(c.Warn)
-	now := &Reader{Objects: c.API, Pods: c.API, Now: time.Now, Warn: warn}
+	// No clock: a row that counts down would be another with every change of anything.
+	now := &Reader{Objects: c.API, Pods: c.API, Warn: warn}
 	grids, err := now.Read(ctx, q)
 	switch {
 	case interrupted(ctx):
@@ -58,7 +59,7 @@ func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridvie
 	if err != nil {
 		return err
 	}
-	later := &Reader{Objects: cached, Pods: c.API, Now: time.Now, Warn: warn, unread: now.unread}
+	later := &Reader{Objects: cached, Pods: c.API, Warn: warn, unread: now.unread}
 	for {
 		if err := f.wait(ctx, grids); err != nil {
 			return err

@@ -111,7 +111,7 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 			return err
 		})
 	}
-	reader := &status.Reader{Objects: connected.API, Pods: connected.API, Now: time.Now, Warn: connected.Warn}
+	reader := &status.Reader{Objects: connected.API, Pods: connected.API, Now: time.Now(), Warn: connected.Warn}
 	grids, err := reader.Read(ctx, query)
 	if err != nil {
 		return err

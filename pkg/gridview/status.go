@@ -74,7 +74,8 @@ type Surroundings struct {
 	Children map[string]*metav1.PartialObjectMetadata
 	// Pods are those of the grid's units, or more.
 	Pods []corev1.Pod
-	// Now is the time that times are told relative to.
+	// Now is the time that others are relative to. If it is zero, they are absolute, and a state changes only with what
+	// it is about.
 	Now time.Time
 }
 
@@ -219,6 +220,8 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 		switch {
 		case state.RemovalTime == nil:
 			text += "soon"
+		case s.Now.IsZero():
+			text += fmt.Sprintf("at %s unless one comes back", state.RemovalTime.UTC().Format(time.RFC3339))
 		case s.Now.Before(state.RemovalTime.Time):
 			text += fmt.Sprintf("in %s unless one comes back", state.RemovalTime.Sub(s.Now).Round(time.Second))
 		default:

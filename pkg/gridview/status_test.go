@@ -205,3 +205,15 @@ func TestServiceGrids(t *testing.T) {
 		}
 	}
 }
+
+// TestAbsoluteTimes: without a clock a state does not change as time goes by.
+func TestAbsoluteTimes(t *testing.T) {
+	g := grid(1)
+	g.Status.States = map[string]v1.UnitState{
+		"west": {Phase: v1.UnitRemoving, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))},
+	}
+	want := "no node is in this unit any more; Deployment echo-west is removed at 2026-01-02T03:05:35Z unless one comes back"
+	if units := Workloads(v1.DeploymentGridKind, g, Surroundings{}).Units; len(units) != 1 || units[0].Problem != want {
+		t.Errorf("got %+v", units)
+	}
+}

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// None is in a cell for what is not there, All for every unit.
+	// None is in a cell for what is not there.
 	None = "<none>"
-	All  = "<all>"
+	// All is in a cell for every unit.
+	All = "<all>"
 	// gap is how many spaces are between two columns.
 	gap = 3
 )

@@ -158,12 +158,12 @@ func TestEncodeChanges(t *testing.T) {
 			}
 			got = append(got, tell(d))
 		}
-		want := "a b, b, b, -b, -a"
+		want := "a b | b | b | -b | -a"
 		if problems {
-			want = ", b, b"
+			want = " | b | b"
 		}
-		if strings.Join(got, ", ") != want {
-			t.Errorf("problems %t: got %q, want %q", problems, strings.Join(got, ", "), want)
+		if strings.Join(got, " | ") != want {
+			t.Errorf("problems %t: got %q, want %q", problems, strings.Join(got, " | "), want)
 		}
 	}
 }

@@ -42,8 +42,8 @@ type Reader struct {
 	Objects client.Reader
 	// Pods is the API server. Pods are asked for only where a unit is not ready.
 	Pods client.Reader
-	// Now is the clock.
-	Now func() time.Time
+	// Now is the time that times are relative to; zero for absolute times.
+	Now time.Time
 	// Warn says what an answer leaves out.
 	Warn func(format string, args ...any)
 
@@ -144,7 +144,7 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 		if _, asked := children[f.kind.Kind]; !asked {
 			children[f.kind.Kind] = r.children(ctx, f.kind, namespace)
 		}
-		s := gridview.Surroundings{Nodes: nodes, Now: r.Now()}
+		s := gridview.Surroundings{Nodes: nodes, Now: r.Now}
 		if known := children[f.kind.Kind]; known != nil {
 			s.Children = known[f.grid.GetNamespace()]
 			if s.Children == nil {

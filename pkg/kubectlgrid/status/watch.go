@@ -38,12 +38,13 @@ const (
 // changed, until ctx is done. That is no error.
 func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
 	warn := once(c.Warn)
-	now := &Reader{Objects: c.API, Pods: c.API, Now: time.Now, Warn: warn}
+	// No clock: a row that counts down would be another with every change of anything.
+	now := &Reader{Objects: c.API, Pods: c.API, Warn: warn}
 	grids, err := now.Read(ctx, q)
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the user has seen enough
-	}
-	if err != nil {
+	switch {
+	case interrupted(ctx):
+		return nil
+	case err != nil:
 		return err
 	}
 	if err := show(grids); err != nil {
@@ -51,31 +52,44 @@ func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridvie
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	f := follower{query: q, unread: now.unread, changed: make(chan struct{}, 1), failure: make(chan error, 1), stop: stop,
-		warn: warn}
+	f := follower{
+		query: q, unread: now.unread, changed: make(chan struct{}, 1), failure: make(chan error, 1), stop: stop, warn: warn,
+	}
 	cached, err := f.start(ctx, c)
 	if err != nil {
 		return err
 	}
-	later := &Reader{Objects: cached, Pods: c.API, Now: time.Now, Warn: warn, unread: now.unread}
+	later := &Reader{Objects: cached, Pods: c.API, Warn: warn, unread: now.unread}
 	for {
 		if err := f.wait(ctx, grids); err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
+		if interrupted(ctx) {
 			return nil
 		}
 		found, err := later.find(ctx, q)
-		if err != nil {
-			return err
+		if err == nil {
+			grids = later.states(ctx, q.Namespace, found)
 		}
-		grids = later.states(ctx, q.Namespace, found)
-		if ctx.Err() != nil {
-			continue
+		switch {
+		case interrupted(ctx):
+			continue // what could not be read is no answer
+		case err != nil:
+			return err
 		}
 		if err := show(grids); err != nil {
 			return err
 		}
+	}
+}
+
+// interrupted reports whether ctx is done: the user has seen enough, or following cannot go on.
+func interrupted(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -126,7 +140,7 @@ func (f *follower) start(ctx context.Context, c cluster.Cluster) (client.Reader,
 		return nil, fmt.Errorf("making a cache: %w", err)
 	}
 	go func() {
-		if err := cached.Start(ctx); err != nil && ctx.Err() == nil {
+		if err := cached.Start(ctx); err != nil && !interrupted(ctx) {
 			f.fail(fmt.Errorf("following: %w", err))
 		}
 	}()
@@ -143,11 +157,11 @@ func (f *follower) start(ctx context.Context, c cluster.Cluster) (client.Reader,
 				},
 			})
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && !interrupted(ctx) {
 			return nil, fmt.Errorf("following %s: %w", r.plural, err)
 		}
 	}
-	if !cached.WaitForCacheSync(ctx) && ctx.Err() == nil {
+	if !cached.WaitForCacheSync(ctx) && !interrupted(ctx) {
 		return nil, fmt.Errorf("following the grids: %w", context.DeadlineExceeded)
 	}
 	f.signal() // something may have changed since the first answer

@@ -47,19 +47,19 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for {
 			select {
 			case event := <-events:
-				_ = json.NewEncoder(w).Encode(event)
+				write(w, event)
 				w.(http.Flusher).Flush()
 			case <-r.Context().Done():
 				return
 			}
 		}
 	case grids:
-		_ = json.NewEncoder(w).Encode(&v1.DeploymentGridList{
+		write(w, &v1.DeploymentGridList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "superedge.io/v1", Kind: "DeploymentGridList"},
 			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1.DeploymentGrid{*a.grid},
 		})
 	default:
-		_ = json.NewEncoder(w).Encode(&metav1.PartialObjectMetadataList{
+		write(w, &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
 			ListMeta: metav1.ListMeta{ResourceVersion: "1"},
 		})
@@ -68,13 +68,23 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *api) fail(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 	w.WriteHeader(int(code))
-	_ = json.NewEncoder(w).Encode(&metav1.Status{
+	write(w, &metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: code, Reason: reason,
 		Message: string(reason),
 	})
 }
 
-// follow calls Follow on the API server until stop. What it shows comes on one channel, and what it returns on the other.
+// write writes an object as a line of JSON.
+func write(w io.Writer, object any) {
+	data, err := json.Marshal(object)
+	if err != nil {
+		panic(err) // an object of the test's
+	}
+	_, _ = w.Write(append(data, '\n'))
+}
+
+// follow calls Follow on the API server until stop. What it shows comes on one channel, and what it returns on the
+// other.
 func follow(t *testing.T, a *api) (shown <-chan []gridview.Grid, ended <-chan error, stop func()) {
 	t.Helper()
 	server := httptest.NewServer(a)

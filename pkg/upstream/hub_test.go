@@ -103,7 +103,7 @@ func startBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer i
 // expectFollowed waits until everything is followed.
 func (b *behindHub) expectFollowed() {
 	b.t.Helper()
-	eventually(b.t, func() string {
+	soon.UntilQuiet(b.t, func() string {
 		for _, s := range b.upstream.States() {
 			if s.Started && (!s.Synced || s.Err != nil || s.LastContact.IsZero()) {
 				return fmt.Sprintf("%+v", s)
@@ -132,7 +132,7 @@ func TestTheHubIsFollowed(t *testing.T) {
 		b := startBehindHub(t, mode, time.Hour, 0)
 		b.expect(history.Services, "a,b")
 		b.expectFollowed()
-		eventually(t, func() string {
+		soon.UntilQuiet(t, func() string {
 			if got := followed(b.share); got != "endpointslices,nodes,services" {
 				return "of the hub: " + got
 			}
@@ -202,7 +202,7 @@ func TestBothWaysAway(t *testing.T) {
 	b.expectFollowed()
 	b.cluster.Behave(upstreamtest.Behaviour{Failing: http.StatusBadGateway})
 	b.hubAnswers(http.StatusBadGateway)
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		asked := 0
 		for _, r := range b.cluster.Requests() {
 			if strings.Contains(r.Header.Get("User-Agent"), "+hub-probe") {
@@ -225,7 +225,7 @@ func TestBothWaysAway(t *testing.T) {
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubRequire, time.Nanosecond, http.StatusNotFound)
-	eventually(t, func() string {
+	soon.UntilQuiet(t, func() string {
 		if state := b.state(facts.InputServices); state.Err == nil || !state.Absent {
 			return fmt.Sprintf("%+v", state)
 		}

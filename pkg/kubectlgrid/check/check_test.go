@@ -616,13 +616,13 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{v1.AnnotationCRDVersion: "1"})
 			},
-			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this program's 2"},
+			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this program's 3"},
 		},
 		"a newer CRD": {
 			func(c *testCluster) {
 				get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{v1.AnnotationCRDVersion: "99"})
 			},
-			[]string{"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer than this program's 2"},
+			[]string{"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer than this program's 3"},
 		},
 		"SuperEdge's CRD": {
 			func(c *testCluster) {

@@ -367,7 +367,7 @@ func (c *fakeCluster) changeObject(resource *history.Resource, o history.Typed) 
 		}
 		accessor.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "m", Operation: "Update"}})
 		if before != nil && c.r.IntN(5) == 0 {
-			// A change of what nobody has a use for.
+			// A change of something that no client needs.
 			o = before.DeepCopyObject().(history.Typed)
 			accessor, _ = meta.Accessor(o)
 			accessor.SetResourceVersion(c.nextVersion())
@@ -779,7 +779,7 @@ type oracleSelector struct {
 	fields    fields.Selector
 }
 
-// oracleClient lists and watches one resource for ever, in the way that its random numbers say, and holds what
+// oracleClient lists and watches one resource until the end, in the way that its random numbers say, and holds what
 // it was told.
 type oracleClient struct {
 	t        *testing.T
@@ -842,7 +842,7 @@ func (c *oracleClient) String() string {
 		c.resource.Resource, c.selector.labels, c.selector.fields, c.selector.namespace, c.protobuf, c.watchList)
 }
 
-// errRelist is what a client is told by 410 and 504.
+// errRelist: the client was answered 410 or 504, and has to list again.
 var errRelist = errors.New("list again")
 
 func (c *oracleClient) run(ctx context.Context) {

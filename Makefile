@@ -7,8 +7,8 @@ MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
-# Modules of this repository beside the product: the embedded cluster with its tests, the linters, the generator, and
-# what makes images and releases, helm.
+# The product's module, and the others of this repository: the embedded cluster with its tests, the linters, the
+# generator, what makes images and releases, helm.
 MODULES := . test hack/tools hack/generate hack/image hack/release hack/helm
 # What the programs of the embedded cluster say of themselves. kubeadm and the kubelet insist on it.
 KUBERNETES = $(eval KUBERNETES := $(shell go -C test list -m -f '{{.Version}}' k8s.io/kubernetes))$(KUBERNETES)
@@ -219,7 +219,7 @@ demo: build demo-cluster ## Shows the closed loop on an embedded cluster. ARGS=-
 		--controller $(BIN)/application-grid-controller --dns-daemon $(BIN)/statefulset-grid-daemon $(ARGS)
 
 .PHONY: bench
-bench: build cluster ## Measures the wrapper beside direct access, the controller, and the Go micro-benchmarks.
+bench: build cluster ## Compares the wrapper with direct access, measures the controller, and the Go micro-benchmarks.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)

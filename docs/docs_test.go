@@ -143,7 +143,7 @@ func TestAlerts(t *testing.T) {
 	for _, group := range r.Spec.Groups {
 		for _, rule := range group.Rules {
 			if rule.Alert == "" || seen[rule.Alert] {
-				t.Errorf("an alert called %q stands twice, or is nameless", rule.Alert)
+				t.Errorf("an alert called %q is there twice, or has no name", rule.Alert)
 			}
 			seen[rule.Alert] = true
 			if _, err := time.ParseDuration(rule.For); rule.For != "" && err != nil {
@@ -180,7 +180,7 @@ func TestDashboard(t *testing.T) {
 	taken := map[[2]int]string{}
 	for _, panel := range dashboard.Panels {
 		if ids[panel.ID] || panel.Title == "" || (panel.Type != "row" && len(panel.Targets) == 0) {
-			t.Errorf("panel %d %q stands twice, or has no title or query", panel.ID, panel.Title)
+			t.Errorf("panel %d %q is there twice, or has no title or query", panel.ID, panel.Title)
 		}
 		ids[panel.ID] = true
 		for x := range panel.GridPos.W {
@@ -215,7 +215,7 @@ var (
 )
 
 // expectMetrics fails the test if an expression has a name of a metric that docs/operate.md does not tell of; that
-// the page tells of those that there are is tested beside the programs.
+// the page tells of those that there are is tested with the programs.
 func expectMetrics(t *testing.T, where, expr string) {
 	t.Helper()
 	operate := docstest.Page(t, docstest.OperatePage)

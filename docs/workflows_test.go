@@ -34,8 +34,8 @@ var (
 	target = regexp.MustCompile(`(?m)^([a-z][a-z-]*):(?:[^=]|$)`)
 )
 
-// TestWorkflows: they are YAML, run targets and scripts that there are, run no action that somebody may move, and no
-// text that somebody else may write.
+// TestWorkflows: they are YAML, use only targets and scripts that exist, only actions that are pinned to a commit, and
+// run no text that a stranger can write.
 func TestWorkflows(t *testing.T) {
 	t.Parallel()
 	root := docstest.Root(t)

@@ -18,7 +18,7 @@ unit() {
 	sed -e "s#/usr/local/bin/#$PREFIX/bin/#" -e "s#/etc/application-grid/#${SYSCONFDIR:-/etc}/application-grid/#" "manifests/systemd/$1.service"
 }
 
-# systemd is told only where it runs, and of what is not a package's.
+# Makes systemd read the unit files again, if it runs here. Not for a package (DESTDIR): that has scripts of its own.
 reload() {
 	if [ -z "$DESTDIR" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 }

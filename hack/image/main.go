@@ -146,7 +146,7 @@ func assemble(o options) (v1.ImageIndex, error) {
 func assembleFor(platform v1.Platform, described *description, binary []byte, created time.Time) (v1.Image, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for _, file := range append([]content{{described.program, 0o755, binary}}, described.beside...) {
+	for _, file := range append([]content{{described.program, 0o755, binary}}, described.files...) {
 		header := &tar.Header{
 			Typeflag: tar.TypeReg,
 			Name:     strings.TrimPrefix(file.name, "/"),
@@ -201,8 +201,8 @@ type description struct {
 	config v1.Config
 	// program is the path of the program, which comes from another stage.
 	program string
-	// beside are files of the repository.
-	beside []content
+	// files are added from the repository.
+	files []content
 }
 
 // copyFrom reads files of the repository for COPY FILE... DIRECTORY/.
@@ -216,7 +216,7 @@ func (d *description) copyFrom(repository string, fields []string) error {
 		if err != nil {
 			return err
 		}
-		d.beside = append(d.beside, content{fields[last] + path.Base(name), 0o644, data})
+		d.files = append(d.files, content{fields[last] + path.Base(name), 0o644, data})
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func check(t *testing.T, image v1.Image, o options) {
 	}
 }
 
-// start runs the program of an image: --version, and in earnest until it is told to end.
+// start runs the program of an image: --version, and then without it, until it gets a signal.
 func start(t *testing.T, image v1.Image, platform v1.Platform, name string, started []string) {
 	t.Helper()
 	root, err := os.MkdirTemp("", "image-root-") //nolint:usetesting // t.TempDir is closed to the user 65532

@@ -37,8 +37,8 @@ func readLicenses(file string) (licenses, error) {
 // standardLibrary is the name that purl and vulnerability databases have for it.
 const standardLibrary = "std"
 
-// billOfMaterials writes, beside a file of the release, the bill of materials of the programs that are in it, by what
-// the Go linker has written into each: CycloneDX 1.6, JSON.
+// billOfMaterials writes the bill of materials of the programs in one file of the release, next to that file, as
+// CycloneDX 1.6 in JSON. It reads what the Go linker has written into each program.
 func (r *release) billOfMaterials(artifact string, binaries []string) error {
 	bill, err := r.bill(artifact, binaries)
 	if err != nil {

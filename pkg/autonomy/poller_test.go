@@ -163,7 +163,7 @@ func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixtur
 		select {
 		case <-ended:
 		case <-time.After(patience):
-			t.Error("Run does not return when it is told to")
+			t.Error("Run does not return when its context ends")
 		}
 	}
 	t.Cleanup(func() {
@@ -299,7 +299,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestTheFirstPollIsAtOnce, and then there is one per interval, and the Store is told of changes only.
+// TestTheFirstPollIsAtOnce, and then there is one per interval, and the Store gets only changes.
 func TestTheFirstPollIsAtOnce(t *testing.T) {
 	f := start(t, twoDead, nil)
 	f.expect(1, "a b")
@@ -419,7 +419,7 @@ func TestAPollThatHangsKeepsNothingHidden(t *testing.T) {
 	})
 }
 
-// noTicks is a clock whose tickers are late for ever.
+// noTicks is a clock whose tickers never tick.
 type noTicks struct{ *clocktesting.FakeClock }
 
 func (noTicks) NewTicker(time.Duration) clock.Ticker { return never{} }

@@ -63,7 +63,7 @@ func TestParse(t *testing.T) {
 		"like SuperEdge's, no ordinal": {
 			file: "10.0.0.1 a.b.c.svc.cluster.local\n", after: "10.0.0.1 a.b.c.svc.cluster.local\n", unmarked: true,
 		},
-		"like SuperEdge's, beside the block": {file: ours + begin + end, before: ours},
+		"like SuperEdge's, outside the block": {file: ours + begin + end, before: ours},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Parse([]byte(test.file), testDomain)

@@ -48,7 +48,7 @@ func TestPatience(t *testing.T) {
 		code int
 		most time.Duration
 	}{
-		"dead, and nobody knows": {
+		"dead, and not known to be": {
 			request: hang, probe: hang, code: http.StatusServiceUnavailable, most: 5 * time.Second,
 		},
 		"nothing new can be connected": {

@@ -145,7 +145,7 @@ func TestLentCallsAreOnlyThoseListed(t *testing.T) {
 	}
 }
 
-// TestLentIdentityCannotImpersonate: in the wrapper's name nobody becomes somebody else.
+// TestLentIdentityCannotImpersonate: no client can impersonate a user with the wrapper's credentials.
 func TestLentIdentityCannotImpersonate(t *testing.T) {
 	t.Parallel()
 	for _, call := range []struct{ method, path, body string }{
@@ -355,7 +355,7 @@ func TestLentPatches(t *testing.T) {
 	}
 	const series = `{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`
 	if got := patch("node0.1", series, strategic); !strings.HasPrefix(got, "404 ") {
-		t.Errorf("one that nobody created here: %s", got)
+		t.Errorf("one that was not created here: %s", got)
 	}
 	l.code = http.StatusForbidden
 	l.send(t, "POST", newEvents, ownNewEvent)

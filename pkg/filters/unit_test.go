@@ -99,7 +99,8 @@ func TestTooManyUnits(t *testing.T) {
 			cancel()
 			watches.Wait()
 			if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusOK || store.Units.Len() != i {
-				t.Errorf("when nobody asks for the others any more: %d %s, %d Views", w.Code, w.Body, store.Units.Len())
+				t.Errorf("when the others are not asked for any more: %d %s, %d Views",
+					w.Code, w.Body, store.Units.Len())
 			}
 			return
 		}
@@ -129,7 +130,7 @@ func (w *startedWriter) WriteHeader(code int) {
 	close(w.started)
 }
 
-// TestUnitsWithoutNodesAreNotTooMany: names that nobody is of are answered, however many there are.
+// TestUnitsWithoutNodesAreNotTooMany: units without nodes are answered, however many there are.
 func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
 	store, handler := unitServer(t, 1)
 	for i := range 100 {

@@ -103,7 +103,7 @@ func TestAttemptsAreMadeTogether(t *testing.T) {
 			}
 		}
 
-		// Nodes are answered 2 s before the others would be; nobody waits for the next round.
+		// Nodes are answered 2 s before the others would be; they do not wait for the next round.
 		var back time.Duration
 		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
 			if back == 0 {

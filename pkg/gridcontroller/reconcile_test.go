@@ -215,7 +215,7 @@ func TestConflict(t *testing.T) {
 	}
 	f.expectCondition(second.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 
-	// It stays also when the name is free, the controller is another one, and somebody has taken its labels away.
+	// It stays also when the name is free, the controller is another one, and its labels were removed.
 	if err := f.client.Delete(t.Context(), f.deployment("a-b-c")); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestSlowWebhook(t *testing.T) {
 	}
 }
 
-// TestLimits: what the controller's flags do not allow is told, and nothing is done.
+// TestLimits: what the controller's flags do not allow is reported, and nothing is done.
 func TestLimits(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	f := newFixture(t, grid)
@@ -599,7 +599,7 @@ func TestRandomErrors(t *testing.T) {
 	}
 }
 
-// TestRejection is told in the API server's words; a change of the template is tried at once.
+// TestRejection is reported with the API server's message; a change of the template is tried at once.
 func TestRejection(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	f := newFixture(t, grid)

@@ -586,7 +586,7 @@ func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
 	}
 }
 
-// TestRefusedOnAMachineThatHasJustBooted: the node has its Services, and the operator is told what is wrong.
+// TestRefusedOnAMachineThatHasJustBooted: the node has its Services, and the log says what is wrong.
 func TestRefusedOnAMachineThatHasJustBooted(t *testing.T) {
 	t.Parallel()
 	if !onMachineUpFor(t, justUp) {
@@ -731,7 +731,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	soon.UntilQuiet(t, fourth.servesSnapshot)
 }
 
-// TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or nobody's.
+// TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or not served.
 func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 	t.Parallel()
 	const endpoints = "/api/v1/endpoints"
@@ -812,7 +812,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
 		t.Fatalf("got %d %s", code, body)
 	}
-	// While somebody watches the time does not pass.
+	// While a client watches, the time does not pass.
 	w.proxy.demand.expire()
 	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
 		t.Errorf("with a watch under way: %d %s", code, body)
@@ -835,7 +835,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	}
 }
 
-// TestStateDirThatCannotBeUsed is said, and keeps nobody from being served.
+// TestStateDirThatCannotBeUsed is reported, and clients are served all the same.
 func TestStateDirThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")

@@ -133,7 +133,7 @@ func TestCallersOfOtherHosts(t *testing.T) {
 	for remote, want := range map[string]string{
 		"192.0.2.7:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64",
 		"[::ffff:192.0.2.7]:1": "192.0.2.7",
-		// A socket that there is not is nobody's; in particular it is not root's.
+		// A socket that does not exist has no owner; in particular not root.
 		"127.0.0.1:1": "unknown", "[::1]:1": "unknown", "192.0.2.1:1": "unknown",
 	} {
 		conn := addressed{

@@ -158,7 +158,7 @@ func TestListsAreBounded(t *testing.T) {
 	readers.Wait()
 	soon.UntilQuiet(t, func() string {
 		if taken := memory.Stats().Taken; taken != 0 {
-			return fmt.Sprintf("%d bytes are taken when nobody reads any more", taken)
+			return fmt.Sprintf("%d bytes are taken when no client reads any more", taken)
 		}
 		return ""
 	})

@@ -28,7 +28,7 @@ const watchList = "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&se
 
 var bothEncodings = []string{asJSON, asProtobuf}
 
-// TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind: without it a streaming list hangs for ever, and
+// TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind: without it a streaming list never ends, and
 // reflectors reject one of another kind.
 func TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind(t *testing.T) {
 	tests := []struct {
@@ -324,7 +324,7 @@ func TestBookmarksMoveWithOtherResources(t *testing.T) {
 }
 
 // TestNothingIsDroppedForASlowWatcher: SuperEdge's wrapper had channels of 100 that dropped what did not fit.
-// Here a watcher that does not read for thousands of events gets every one of them, and holds nobody up.
+// Here a watcher that does not read for thousands of events gets every one of them, and holds no other client up.
 func TestNothingIsDroppedForASlowWatcher(t *testing.T) {
 	const events = 5000
 	for _, accept := range bothEncodings {
@@ -377,7 +377,7 @@ func TestWatcherThatFallsOffTheLogIsToldSo(t *testing.T) {
 	}
 }
 
-// TestClientThatNeverReadsIsCutOff: it must not hold a goroutine and its buffers for ever.
+// TestClientThatNeverReadsIsCutOff: it must not keep a goroutine and its buffers.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	ended := make(chan struct{})
 	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
@@ -439,7 +439,7 @@ func TestObserverIsToldOfEvents(t *testing.T) {
 				t.Errorf("got a delay of %s", delay)
 			}
 		case <-time.After(patience):
-			t.Fatal("no more is told")
+			t.Fatal("there are no more events")
 		}
 	}
 	select {

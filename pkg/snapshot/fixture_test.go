@@ -171,7 +171,7 @@ func loaded(tb testing.TB, path string) *facts.State {
 	return state
 }
 
-// saved is a directory with a snapshot of a Node, which nobody has open.
+// saved is a directory with a snapshot of a Node, which no process has open.
 func saved(tb testing.TB, s *storagetest.Node) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "state")

@@ -250,7 +250,7 @@ func TestWritingFails(t *testing.T) {
 	}
 }
 
-// TestLastWrite: a process that is told to stop leaves what it knows, whenever it wrote last, and not more.
+// TestLastWrite: a process that stops writes what it knows, whenever it wrote last, and not more.
 func TestLastWrite(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		path := t.TempDir()
@@ -271,7 +271,7 @@ func TestLastWrite(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and nobody confirms it.
+// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and was not confirmed.
 func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	path := saved(t, liveStore(t, 3))
 	before, err := os.ReadFile(filepath.Join(path, snapshotFile))

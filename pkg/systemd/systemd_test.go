@@ -152,6 +152,6 @@ func TestAnswers(t *testing.T) {
 	address := plain.Listener.Addr()
 	plain.Close()
 	if err := Answers(t.Context(), address, false, "/livez"); err == nil {
-		t.Error("nobody listens, and it is answered")
+		t.Error("nothing listens, but there is an answer")
 	}
 }

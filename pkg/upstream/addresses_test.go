@@ -67,7 +67,7 @@ func TestNodeAddressesAreListed(t *testing.T) {
 			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed {
 				t.Fatalf("listed %v, %v", listed, err)
 			}
-			// Of 10.9.9.9 nobody knows whose it is.
+			// It is not known whose 10.9.9.9 is.
 			if got, want := addressesOf(f.store), "10.0.0.1=node0 10.0.0.2=node1 10.0.0.3=node2 "+
 				"fd00::1=node0"; got != want {
 				t.Errorf("got %s, want %s", got, want)

@@ -79,7 +79,7 @@ func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 		select {
 		case <-done:
 		case <-time.After(patience):
-			t.Error("Run does not return when it is told to")
+			t.Error("Run does not return when its context ends")
 		}
 	})
 	return f
@@ -561,7 +561,7 @@ func TestThousandsOfEventsArrive(t *testing.T) {
 	})
 }
 
-// TestBadConfiguration is told at the start.
+// TestBadConfiguration is reported at the start.
 func TestBadConfiguration(t *testing.T) {
 	for name, config := range map[string]*rest.Config{
 		"CA that is none": {
@@ -798,6 +798,6 @@ func TestDismiss(t *testing.T) {
 	f.expect(history.Endpoints, history.ErrNotReady.Error())
 	f.upstream.Demand(history.Endpoints)
 	f.expect(history.Endpoints, "kubernetes,meanwhile")
-	f.upstream.Dismiss(history.Services) // which nobody demanded
+	f.upstream.Dismiss(history.Services) // which was not demanded
 	f.expectSynced()
 }

@@ -41,8 +41,8 @@ var platforms = []string{"linux/amd64", "linux/arm64", "linux/arm", "darwin/arm6
 // forms that the classifier does not know. More is a licence that someone has to read.
 const unrecognised = 15
 
-// The standard library and the runtime are linked into everything, and under the very text of the authors' modules
-// beside them. That is read, as GOROOT is without its LICENSE where a distribution has packed it.
+// The standard library and the runtime are linked into everything. Their licence has the same text as that of the Go
+// authors' modules, which is read instead: Linux distributions may leave the LICENSE out of GOROOT.
 const (
 	standardLibrary = "Go's standard library and runtime"
 	goAuthors       = "golang.org/x/sys"
@@ -156,7 +156,7 @@ type text struct {
 }
 
 // collect reads the licence files of all packages' directories and those above, up to the module's: code that a module
-// has taken over from elsewhere often lies beside its own licence.
+// has taken over from elsewhere often has its own licence next to it.
 func collect(linked map[string]linkedPackage) ([]*text, error) {
 	byContent := map[string]*text{}
 	seen := map[string]bool{}

@@ -128,7 +128,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 		if len(f.dead) != 2 {
 			t.Errorf("%s: dead are %v", what, f.dead)
 		}
-		// Of a node that nobody knows nothing is held but what lists endpoints on it, each once.
+		// An unknown node has nothing in the index but the objects with endpoints on it, each once.
 		if n := f.nodes.byName["node-b1"]; n == nil || n.Known || len(n.objects) != 40 {
 			t.Errorf("%s: node-b1 is %+v", what, n)
 		}

@@ -312,7 +312,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestJSONIsForgotten: encodings stay within their bound, and go when nobody asks.
+// TestJSONIsForgotten: encodings stay within their bound, and are dropped when they are not used.
 func TestJSONIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 1 << 20
@@ -349,7 +349,7 @@ func TestJSONIsForgotten(t *testing.T) {
 		time.Sleep(3 * jsonIdle)
 		synctest.Wait()
 		if held() != 0 || cache.aging != nil {
-			t.Errorf("%d bytes are held when nobody asks", held())
+			t.Errorf("%d bytes are held when they are not used", held())
 		}
 	})
 }

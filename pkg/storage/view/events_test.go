@@ -247,7 +247,7 @@ func TestA404TakesNothingAway(t *testing.T) {
 			select {
 			case <-changed:
 			default:
-				t.Errorf("%s: nobody is woken when it comes", r.Resource)
+				t.Errorf("%s: no cursor is woken when it comes", r.Resource)
 			}
 			want := shownTable(t, s.History, r)
 			if len(want) != len(objects) {

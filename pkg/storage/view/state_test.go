@@ -297,7 +297,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		//nolint:errorlint // those very values
 		if got := read(after.History.Revision() + 1); got["list"] != history.ErrFuture ||
 			got["watch"] != history.ErrFuture {
-			t.Errorf("a revision of nobody: %v", got)
+			t.Errorf("a revision that was never given out: %v", got)
 		}
 
 		changed, _ := after.History.Readable(history.Services)
@@ -307,7 +307,7 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		select {
 		case <-changed:
 		default:
-			t.Error("nobody is woken when the upstream's state is there")
+			t.Error("no cursor is woken when the upstream's state is there")
 		}
 		//nolint:errorlint // those very values
 		if got := read(newer); got["list"] != nil || got["get"] != nil || got["exact"] != history.ErrExpired ||
@@ -347,7 +347,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 		}
 		for i, name := range order {
 			if s.History.Revision() != served {
-				t.Fatalf("%v: something is told after %d inputs", order, i)
+				t.Fatalf("%v: the history has changed after %d inputs", order, i)
 			}
 			expectSame(t, fmt.Sprintf("%v after %d inputs", order, i), s, before)
 			s.Input(name).Replace(now[name])
@@ -609,7 +609,7 @@ func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is woken")
+		t.Error("no cursor is woken")
 	}
 	events, _, err := cursor.Next(10)
 	if err != nil {
@@ -674,7 +674,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
 	if sectionOf(stateOf(t, before), facts.InputEndpoints) != nil {
-		t.Error("nobody follows them, and they are in the State")
+		t.Error("they are not followed, but are in the State")
 	}
 	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
 	if section := sectionOf(stateOf(t, before), facts.InputEndpoints); section == nil || len(section.Objects) != 1 ||
@@ -706,7 +706,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 		if _, _, err := cursor.Next(10); err != history.ErrExpired { //nolint:errorlint // that very value
 			t.Errorf("a watch of them: %v", err)
 		}
-		// They come once somebody follows them.
+		// They come once they are followed.
 		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 		if got := legacyAddresses(t, s); got != "10.0.0.2" {
 			t.Errorf("got %s", got)

@@ -32,7 +32,7 @@ func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.Histor
 	return h
 }
 
-// TestUnitView: what a named unit sees, and that one which is empty or which nobody is of sees nothing.
+// TestUnitView: what a named unit sees, and that an empty one, or one without nodes, sees nothing.
 func TestUnitView(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	for name, keys := range map[string]string{
@@ -58,7 +58,7 @@ func TestUnitView(t *testing.T) {
 	if got := nodesShown(t, s.History, "strict-1"); got != "node-a2" {
 		t.Errorf("this node sees %q", got)
 	}
-	// A node that moves into a unit that nobody was of, which is then like any other.
+	// A node that moves into a unit that had no nodes, which is then like any other.
 	s.NodeLabels().Apply(testNode(t, "node-b2", "c"))
 	expect("c", "strict", "node-b2")
 	expect("b", "strict", "node-b1")
@@ -77,7 +77,7 @@ func TestUnitView(t *testing.T) {
 // TestUnitViewIsWatched: every change of the upstream's reaches it, with revisions of its own.
 func TestUnitViewIsWatched(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "first", `["zone"]`)) // without a key in use nobody is of a unit
+	s.Services().Apply(testService(t, "first", `["zone"]`)) // without a key in use no unit has nodes
 	h := unitHistory(t, s, "b")
 	if h.Revision() <= s.History.Revision() {
 		t.Error("a client of this node's view could resume in the other one")
@@ -95,7 +95,7 @@ func TestUnitViewIsWatched(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is woken")
+		t.Error("no cursor is woken")
 	}
 	s.EndpointSlices().Remove("ns", "svc-1")
 	events, _, err := cursor.Next(10)
@@ -104,7 +104,7 @@ func TestUnitViewIsWatched(t *testing.T) {
 	}
 }
 
-// TestUnitsWithoutANodeShareAView: however many names somebody asks for, they cost one View.
+// TestUnitsWithoutANodeShareAView: however many names clients ask for, they cost one View.
 func TestUnitsWithoutANodeShareAView(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "strict", `["zone"]`))
@@ -127,7 +127,7 @@ func TestUnitsWithoutANodeShareAView(t *testing.T) {
 	}
 }
 
-// expectEnds waits until a cursor is told to list again.
+// expectEnds waits until a cursor ends, so that its client lists again.
 func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
 	t.Helper()
 	late := time.After(10 * time.Second)
@@ -326,7 +326,7 @@ func TestUnitsThatLostTheirNodes(t *testing.T) {
 	})
 }
 
-// TestUnitViewsAreBounded in number, and those that nobody asks go.
+// TestUnitViewsAreBounded in number, and those that are not used are dropped.
 func TestUnitViewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := syncedStore(t, storagetest.Options{})

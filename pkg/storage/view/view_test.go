@@ -124,7 +124,7 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 				select {
 				case <-changed:
 				default:
-					t.Errorf("nobody is woken when %s complete the view", names[step])
+					t.Errorf("no cursor is woken when %s complete the view", names[step])
 				}
 			}
 		}

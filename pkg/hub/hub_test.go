@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,6 +29,7 @@ import (
 	"github.com/application-grid/application-grid/docs/docstest"
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
@@ -92,11 +94,7 @@ func startHub(t *testing.T, follows bool) *testHub {
 		h.server.CloseClientConnections()
 	})
 	if follows {
-		for late := time.Now().Add(10 * time.Second); !h.hub.shares.Stats().Open; time.Sleep(time.Millisecond) {
-			if time.Now().After(late) {
-				t.Fatal("the hub does not become ready")
-			}
-		}
+		expectSoon(t, "the hub is ready", func() bool { return h.hub.shares.Stats().Open })
 	}
 	return h
 }
@@ -360,11 +358,12 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 
 func expectSoon(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for late := time.Now().Add(10 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatalf("not within 10 s: %s", what)
+	await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}.Until(t, what, func() error {
+		if !holds() {
+			return errors.New("it is not so")
 		}
-	}
+		return nil
+	})
 }
 
 // FuzzPaths: whatever is asked with credentials of a node, nothing comes of another one's share, and nothing fails.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/await"
@@ -325,45 +326,90 @@ func TestAServiceThatIsAway(t *testing.T) {
 	f.expectStatus(nil, "refused")
 }
 
-// TestASlowAnswerIsNone: the limit is below the interval, also for one that begins and does not end.
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// endless is a body that begins, and goes on until its request is cancelled.
+type endless struct {
+	begin io.Reader
+	ctx   context.Context
+}
+
+func (b endless) Read(p []byte) (int, error) {
+	if n, _ := b.begin.Read(p); n > 0 {
+		return n, nil
+	}
+	<-b.ctx.Done()
+	return 0, b.ctx.Err()
+}
+
+func (endless) Close() error { return nil }
+
+// TestASlowAnswerIsNone: the limit is below the interval, also for an answer that begins and does not end.
 func TestASlowAnswerIsNone(t *testing.T) {
-	release := make(chan struct{})
-	defer close(release)
-	for _, handler := range []http.HandlerFunc{
-		func(_ http.ResponseWriter, r *http.Request) {
-			select {
-			case <-release:
-			case <-r.Context().Done():
-			}
+	answer := func(body io.Reader) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(body)}, nil
+	}
+	for name, slow := range map[string]roundTrip{
+		"no answer": func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
 		},
-		func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, `{"a":`)
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-release:
-			case <-r.Context().Done():
-			}
+		"an answer that does not end": func(r *http.Request) (*http.Response, error) {
+			return answer(endless{strings.NewReader(`{"a":`), r.Context()})
 		},
 	} {
-		f := start(t, twoDead, nil)
-		f.expect(1, "a b")
-		f.service.answer(handler)
-		f.next()
-		f.eventually(func() string { return unless(f.service.asked() == 2, "not asked") })
-		f.clock.Step(maxWait - time.Millisecond)
-		if dead, _ := f.nodes.state(); dead != "a b" {
-			t.Errorf("before the limit %q are dead", dead)
-		}
-		f.clock.Step(time.Millisecond)
-		f.expect(2, "")
-		f.expectStatus(nil, "in time")
-		// The next is asked again, and its answer counts.
-		f.service.says(twoDead)
-		f.clock.Step(interval - maxWait)
-		f.expect(3, "a b")
-		if _, results := f.done(); results[resultTimeout] != 1 || results[resultOK] != 2 {
-			t.Errorf("counted: %v", results)
-		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				isSlow := false
+				f := &fixture{t: t, nodes: &nodes{}, results: map[string]int{}}
+				poller, err := New(Config{
+					Options:  Options{Address: "http://127.0.0.1:1/localinfo", Interval: interval},
+					NodeName: "here", Nodes: f.nodes, Observer: f,
+					Client: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+						if isSlow {
+							return slow(r)
+						}
+						return answer(strings.NewReader(twoDead))
+					})},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					poller.Run(ctx)
+				}()
+				after := func(d time.Duration, polls int, want string) {
+					t.Helper()
+					time.Sleep(d)
+					synctest.Wait()
+					if dead, _ := f.nodes.state(); dead != want || f.total != polls {
+						t.Errorf("dead are %q after %d polls, want %q after %d", dead, f.total, want, polls)
+					}
+				}
+				after(0, 1, "a b")
+				isSlow = true
+				after(interval+maxWait-time.Millisecond, 1, "a b")
+				after(time.Millisecond, 2, "")
+				if err := poller.Status().Err; err == nil || !strings.Contains(err.Error(), "in time") {
+					t.Errorf("the status says %v", err)
+				}
+				// The service is asked again, and its answer counts.
+				isSlow = false
+				after(interval-maxWait, 3, "a b")
+				if f.results[resultTimeout] != 1 || f.results[resultOK] != 2 {
+					t.Errorf("counted: %v", f.results)
+				}
+				cancel()
+				<-ended
+			})
+		})
 	}
 }
 

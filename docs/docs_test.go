@@ -134,7 +134,7 @@ func TestAlerts(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(docstest.Page(t, "manifests/monitoring/alerts.yaml")), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.APIVersion != "monitoring.coreos.com/v1" || r.Kind != "PrometheusRule" || r.Metadata["name"] == "" || len(r.Spec.Groups) != 3 {
+	if r.APIVersion != "monitoring.coreos.com/v1" || r.Kind != "PrometheusRule" || r.Metadata["name"] == "" || len(r.Spec.Groups) != 4 {
 		t.Errorf("not a PrometheusRule with a group per program: %+v", r)
 	}
 	seen := map[string]bool{}

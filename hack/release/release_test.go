@@ -266,8 +266,8 @@ func TestBillsOfMaterials(t *testing.T) {
 			t.Errorf("%s has\n%q\nand linked are\n%q", file, listed, want)
 		}
 	}
-	// Three images, the programs' archive and the plugin's, of one platform at least.
-	if checked < 5 {
+	// Four images, the programs' archive and the plugin's, of one platform at least.
+	if checked < 6 {
 		t.Errorf("only %d bills", checked)
 	}
 }
@@ -388,7 +388,7 @@ func TestChart(t *testing.T) {
 	if err != nil || !strings.Contains(out, "version: "+strings.TrimPrefix(version, "v")+"\n") || !strings.Contains(out, "appVersion: "+version+"\n") {
 		t.Errorf("%v: %s", err, out)
 	}
-	out, err = output(t, "", env, binary(t, "helm"), "template", "application-grid", chart, "--namespace=kube-system", "--set=distribution=k3s")
+	out, err = output(t, "", env, binary(t, "helm"), "template", "application-grid", chart, "--namespace=kube-system", "--set=distribution=k3s", "--set=hub.enabled=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +404,7 @@ func TestManifests(t *testing.T) {
 	version := versionMade(t)
 	below := filepath.Join(extract(t, "application-grid_"+version+"_manifests.tar.gz"), "application-grid_"+version, "manifests")
 	for program, file := range map[string]string{
-		"application-grid-controller": "deployment.yaml", "application-grid-wrapper": "daemonset.yaml", "statefulset-grid-daemon": "daemonset.yaml",
+		"application-grid-controller": "deployment.yaml", "application-grid-hub": "deployment.yaml", "application-grid-wrapper": "daemonset.yaml", "statefulset-grid-daemon": "daemonset.yaml",
 	} {
 		data, err := os.ReadFile(filepath.Join(below, program, file))
 		if err != nil || !strings.Contains(string(data), "image: "+program+":"+version+"\n") {

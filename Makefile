@@ -224,6 +224,10 @@ bench: build cluster ## Compares the wrapper with direct access, measures the co
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
 
+.PHONY: bench-fleet
+bench-fleet: build cluster ## Measures the hub with simulated wrappers of a fleet. ARGS='--nodes=10000 --units=1000 --services=20000' for a large one.
+	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --hub $(BIN)/application-grid-hub --nodes=1000 --units=100 --services=1000 $(ARGS)
+
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.
 	$(BIN)/golangci-lint run ./...

@@ -136,7 +136,7 @@ func TestAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.APIVersion != "monitoring.coreos.com/v1" || r.Kind != "PrometheusRule" || r.Metadata["name"] == "" ||
-		len(r.Spec.Groups) != 3 {
+		len(r.Spec.Groups) != 4 {
 		t.Errorf("not a PrometheusRule with a group per program: %+v", r)
 	}
 	seen := map[string]bool{}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 
@@ -30,6 +32,10 @@ type options struct {
 	kubeBurst  int
 
 	maxListBytes int
+	service      string
+	tlsSecret    string
+
+	metricsBindAddress string
 
 	serving        *genericoptions.SecureServingOptions
 	authentication *genericoptions.DelegatingAuthenticationOptions
@@ -64,6 +70,13 @@ func newOptions() *options {
 	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Most bytes that lists under way take at "+
 		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
 
+	f = o.flags.Section("Replicas")
+	f.StringVar(&o.service, "service", "kube-system/"+program, "NAMESPACE/NAME of the Service that the API server reaches the hub by. From its endpoints a replica knows how many there are.")
+	f.StringVar(&o.tlsSecret, "tls-secret", "", "NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate that they make and renew, and that they write into the APIService's caBundle. Empty: the certificate is that of --tls-cert-file.")
+
+	f = o.flags.Section("Metrics")
+	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", "", "host:port of /metrics over plain HTTP, for anyone who gets there. Empty: only over TLS, for those whom RBAC permits it.")
+
 	o.serving.AddFlags(o.flags.Section("Secure serving"))
 	o.authentication.AddFlags(o.flags.Section("Authentication"))
 	o.authorization.AddFlags(o.flags.Section("Authorization"))
@@ -82,6 +95,21 @@ func (o *options) config() (hub.Config, error) {
 	if o.maxListBytes <= 0 {
 		problems = append(problems, errors.New("--max-list-bytes must be greater than 0"))
 	}
+	service, err := namespacedName("service", o.service)
+	problems = append(problems, err)
+	var secret types.NamespacedName
+	if o.tlsSecret != "" {
+		secret, err = namespacedName("tls-secret", o.tlsSecret)
+		problems = append(problems, err)
+		if o.serving.ServerCert.CertKey.CertFile != "" {
+			problems = append(problems, errors.New("--tls-secret and --tls-cert-file are two certificates; give one"))
+		}
+	}
+	if o.metricsBindAddress != "" {
+		if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
+			problems = append(problems, fmt.Errorf("--metrics-bind-address %q is not host:port: %w", o.metricsBindAddress, err))
+		}
+	}
 	problems = append(problems, o.serving.Validate()...)
 	problems = append(problems, o.authentication.Validate()...)
 	problems = append(problems, o.authorization.Validate()...)
@@ -95,7 +123,19 @@ func (o *options) config() (hub.Config, error) {
 	if err != nil {
 		return hub.Config{}, err
 	}
-	return hub.Config{Connection: connection, MaxListBytes: o.maxListBytes, Apply: o.apply}, nil
+	return hub.Config{
+		Connection: connection, MaxListBytes: o.maxListBytes, Service: service, Secret: secret,
+		MetricsBindAddress: o.metricsBindAddress, Apply: o.apply,
+	}, nil
+}
+
+// namespacedName reads the value of a flag.
+func namespacedName(flag, value string) (types.NamespacedName, error) {
+	namespace, name, found := strings.Cut(value, "/")
+	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return types.NamespacedName{}, fmt.Errorf("--%s %q is not of the form NAMESPACE/NAME", flag, value)
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
 // apply sets what the standard flags say.

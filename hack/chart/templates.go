@@ -51,10 +51,17 @@ var templates = []template{
 		}},
 	}},
 	{name: "wrapper.yaml", parts: []part{
-		{manifest: "application-grid-wrapper/rbac.yaml", replaced: []replacement{namespaces(2)}},
+		{manifest: "application-grid-wrapper/rbac.yaml", replaced: []replacement{namespaces(2), {
+			place: followsAll, by: "  {{- if .Values.hub.require }}\n" + followsShare + "  {{- else }}\n" + followsAll + "  {{- end }}\n",
+		}}},
 		{manifest: "application-grid-wrapper/daemonset.yaml", when: asPods, replaced: []replacement{
 			namespaces(1), maxUnavailable("wrapper"), pullSecrets("application-grid-wrapper"),
 			image("application-grid-wrapper"),
+			{
+				place: "          args:\n",
+				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
+					"            {{- end }}\n",
+			},
 			extraArgs("--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf", "wrapper",
 				"--metrics-bind-address=[$(HOST_IP)]:51008"),
 			memoryLimit("90MiB", "wrapper", metricsPort(51008)),
@@ -83,6 +90,22 @@ var templates = []template{
 			{place: loopback, by: noLoopback, times: 2},
 			resources("daemon", "requests: {cpu: 10m, memory: 40Mi}", "limits: {memory: 64Mi}"),
 		}},
+	}},
+	{name: "hub.yaml", when: ".Values.hub.enabled", parts: []part{
+		{manifest: "application-grid-hub/rbac.yaml", replaced: []replacement{namespaces(8)}},
+		{manifest: "application-grid-hub/deployment.yaml", replaced: []replacement{
+			namespaces(4),
+			{place: "=kube-system/application-grid-hub", by: "={{ .Release.Namespace }}/application-grid-hub", times: 2},
+			{place: "  replicas: 2\n", by: "  {{- if not .Values.hub.autoscaling }}\n  replicas: {{ .Values.hub.replicas }}\n  {{- end }}\n"},
+			pullSecrets("application-grid-hub"), image("application-grid-hub"),
+			extraArgs("--metrics-bind-address=:8081", "hub"), memoryLimit("1280MiB", "hub"),
+			resources("hub", "requests: {cpu: 100m, memory: 256Mi}", "limits: {memory: 1536Mi}"),
+			{place: "  minAvailable: 1\n", by: "  minAvailable: {{ if gt (int .Values.hub.replicas) 1 }}1{{ else }}0{{ end }}\n"},
+		}},
+		{manifest: "application-grid-hub/apiservice.yaml", replaced: []replacement{
+			{place: "namespace: kube-system,", by: "namespace: {{ .Release.Namespace }},"},
+		}},
+		{manifest: "hub-autoscaling/autoscaler.yaml", when: ".Values.hub.autoscaling", replaced: []replacement{namespaces(1)}},
 	}},
 	{name: "flow-control.yaml", when: ".Values.flowControl.enabled", parts: []part{
 		{manifest: "flow-control/flowcontrol.yaml", replaced: []replacement{
@@ -113,6 +136,25 @@ var templates = []template{
 		}},
 	}},
 }
+
+// followsAll are the rules of a wrapper's role for following the cluster; followsShare, as manifests/hub-require has it, is
+// what stays of them where it follows its share only.
+const (
+	followsAll = `  # What it follows: of nodes metadata only, Endpoints only once a client asks for them.
+  - apiGroups: [""]
+    resources: [nodes, services, endpoints]
+    verbs: [list, watch]
+  - apiGroups: [discovery.k8s.io]
+    resources: [endpointslices]
+    verbs: [list, watch]
+`
+	followsShare = `  # Its annotations may name the node's own API server. A hub has no Endpoints.
+  - apiGroups: [""]
+    resources: [endpoints]
+    resourceNames: [kubernetes]
+    verbs: [list, watch]
+`
+)
 
 // kubeconfigMap is what makes an object of a kubeconfig, as the kustomizations do.
 const kubeconfigMap = `---

@@ -105,7 +105,7 @@ func TestAirgapImport(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if strings.Count(out, "imported: ") != 3 {
+		if strings.Count(out, "imported: ") != 4 {
 			t.Errorf("it says %s", out)
 		}
 	}

@@ -283,8 +283,8 @@ func TestBillsOfMaterials(t *testing.T) {
 			t.Errorf("%s has\n%q\nand linked are\n%q", file, listed, want)
 		}
 	}
-	// Three images, the programs' archive and the plugin's, of one platform at least.
-	if checked < 5 {
+	// Four images, the programs' archive and the plugin's, of one platform at least.
+	if checked < 6 {
 		t.Errorf("only %d bills", checked)
 	}
 }
@@ -409,7 +409,7 @@ func TestChart(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	out, err = output(t, "", env, binary(t, "helm"), "template", "application-grid", chart, "--namespace=kube-system",
-		"--set=distribution=k3s")
+		"--set=distribution=k3s", "--set=hub.enabled=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,8 +426,8 @@ func TestManifests(t *testing.T) {
 	below := filepath.Join(extract(t, "application-grid_"+version+"_manifests.tar.gz"), "application-grid_"+version,
 		"manifests")
 	for program, file := range map[string]string{
-		"application-grid-controller": "deployment.yaml", "application-grid-wrapper": "daemonset.yaml",
-		"statefulset-grid-daemon": "daemonset.yaml",
+		"application-grid-controller": "deployment.yaml", "application-grid-hub": "deployment.yaml",
+		"application-grid-wrapper": "daemonset.yaml", "statefulset-grid-daemon": "daemonset.yaml",
 	} {
 		data, err := os.ReadFile(filepath.Join(below, program, file))
 		if err != nil || !strings.Contains(string(data), "image: "+program+":"+version+"\n") {

@@ -8,13 +8,18 @@ import (
 	"time"
 
 	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authorization/union"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
@@ -23,6 +28,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/servingcert"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
@@ -38,6 +44,12 @@ type Config struct {
 	Connection *apiclient.Connection
 	// MaxListBytes bounds the memory that lists take at once; 0 means DefaultMaxListBytes.
 	MaxListBytes int
+	// Service is the one that the API server reaches the hub by; it tells how many replicas there are.
+	Service types.NamespacedName
+	// Secret, if it has a name, is where the replicas keep a serving certificate of their own.
+	Secret types.NamespacedName
+	// MetricsBindAddress, if set, is where metrics are served over plain HTTP.
+	MetricsBindAddress string
 	// Apply sets serving, authentication, authorization and audit.
 	Apply func(*genericapiserver.Config) error
 }
@@ -48,6 +60,7 @@ type Server struct {
 	facts   *facts.Facts
 	shares  *view.Shares
 	group   *follow.Group
+	shedder *shedder
 	metrics *metrics
 	api     *genericapiserver.GenericAPIServer
 	// stopping is closed when watches should end.
@@ -72,8 +85,9 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 	}
 	config.Connection.OnChange(s.group.Retry)
 	memory := quota.New(config.MaxListBytes)
-	s.metrics = newMetrics(s.shares, memory, s.group.States)
-	shares := &shareServer{shares: s.shares, server: &serve.Server{
+	s.shedder = &shedder{nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) }}
+	s.metrics = newMetrics(s.shares, memory, s.shedder, s.group.States)
+	shares := &shareServer{shares: s.shares, current: s.current, shedder: s.shedder, server: &serve.Server{
 		HistoryOf: historyOf,
 		Observer:  s.metrics,
 		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
@@ -81,14 +95,36 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 		},
 		Stopping: s.stopping,
 	}}
-	if s.api, err = s.newAPI(shares.ServeShare); err != nil {
+	var certificate dynamiccertificates.CertKeyContentProvider
+	if config.Secret.Name != "" {
+		if certificate, err = newCertificate(upstream, config); err != nil {
+			return nil, err
+		}
+	}
+	if s.api, err = s.newAPI(shares.ServeShare, certificate); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// newAPI makes the API server.
-func (s *Server) newAPI(share shareFunc) (*genericapiserver.GenericAPIServer, error) {
+// newCertificate keeps a serving certificate in config.Secret. The API server gets it when it begins to serve.
+func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, error) {
+	client, err := kubernetes.NewForConfig(upstream)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the Secret %s: %w", config.Secret, err)
+	}
+	objects, err := dynamic.NewForConfig(upstream)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the APIService: %w", err)
+	}
+	return servingcert.New(servingcert.Options{
+		Client: client, Dynamic: objects, Secret: config.Secret, APIService: hubv1alpha1.APIServiceName,
+		Names: []string{config.Service.Name + "." + config.Service.Namespace + ".svc"},
+	}), nil
+}
+
+// newAPI makes the API server. certificate, if not nil, is what it serves with.
+func (s *Server) newAPI(share shareFunc, certificate dynamiccertificates.CertKeyContentProvider) (*genericapiserver.GenericAPIServer, error) {
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	// A share is watched by the subresource, and kube-apiserver takes one of this name for long-running as well.
@@ -100,6 +136,9 @@ func (s *Server) newAPI(share shareFunc) (*genericapiserver.GenericAPIServer, er
 	if err := s.config.Apply(config); err != nil {
 		return nil, err
 	}
+	if certificate != nil {
+		config.SecureServing.Cert = certificate
+	}
 	var err error
 	config.Authorization.Authorizer, err = union.New(
 		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: boundNodes{}},
@@ -109,7 +148,7 @@ func (s *Server) newAPI(share shareFunc) (*genericapiserver.GenericAPIServer, er
 		return nil, fmt.Errorf("putting the authorizers together: %w", err)
 	}
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
-		return notCurrent(s.group.States(), time.Now())
+		return s.current()
 	}))
 	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve.WriteError(w, r, notFound(r)) })
 	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegateWithCustomHandler(notFoundHandler))
@@ -130,9 +169,38 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
+	if s.config.MetricsBindAddress != "" {
+		if err := serveMetrics(background, &wg, s.config.MetricsBindAddress); err != nil {
+			return err
+		}
+	}
 	wg.Go(func() { s.group.Run(background) })
 	wg.Go(func() { s.config.Connection.Run(background) })
 	wg.Go(func() { s.shares.Run(background) })
+	wg.Go(func() { s.shedder.run(background) })
+	wg.Go(func() { s.endStale(background) })
 	context.AfterFunc(background, func() { close(s.stopping) })
 	return s.api.PrepareRun().RunWithContext(ctx)
+}
+
+// current says why what is shared may not be what the cluster has; nil if it is.
+func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
+
+// endStale ends the streams when what is shared may be stale, until ctx is done. Wrappers then ask another replica, or
+// know that there is none; a stream that is silent because nothing comes in looks like one on which nothing changes.
+func (s *Server) endStale(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := s.current(); err != nil {
+			if n := s.shedder.endAll(); n > 0 {
+				klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale", "streams", n, "reason", err)
+			}
+		}
+	}
 }

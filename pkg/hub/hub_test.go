@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -267,7 +269,7 @@ func TestWhatThereIsNot(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
 	for _, path := range []string{
-		"", "/", "/api", "/api/v1", "/api/v1/pods", "/api/v1/secrets", "/api/v1/namespaces/ns/secrets/x", "/api/v1/endpoints", "/api/v1/nodes/a1/status",
+		"", "/", "/api/v1/pods", "/apis/apps", "/apis/apps/v1", "/apis/discovery.k8s.io/v1beta1", "/openapi/v3", "/api/v1/secrets", "/api/v1/namespaces/ns/secrets/x", "/api/v1/endpoints", "/api/v1/nodes/a1/status",
 		"/api/v1/nodes/b1", "/api/v1/namespaces/ns/services/absent", "/apis/discovery.k8s.io/v1beta1/endpointslices", "/api/v1/services/strict",
 		"/api/v1/namespaces/ns/nodes/a1", "/version", "/metrics", "/healthz", "/api/v1/nodes/a1/proxy/metrics", "/../b1/proxy/api/v1/services",
 		"/%2e%2e/b1/proxy/api/v1/services", "/..%2fb1/proxy/api/v1/services", "//api/v1/secrets", "/api/v1/../v1/secrets",
@@ -301,6 +303,47 @@ func TestDiscovery(t *testing.T) {
 	t.Errorf("got %+v", resources)
 }
 
+// TestDiscoveryOfAShare is what client-go makes of it, as kubectl does.
+func TestDiscoveryOfAShare(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, true)
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(&rest.Config{Host: h.server.URL + hubv1alpha1.SharePath("a1")}, &http.Client{
+		Transport: asAlice{h.server.Client().Transport},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lists, err := client.ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, list := range lists {
+		for _, r := range list.APIResources {
+			found = append(found, fmt.Sprintf("%s %s %t %v", list.GroupVersion, r.Name, r.Namespaced, r.Verbs))
+		}
+	}
+	slices.Sort(found)
+	want := []string{
+		"discovery.k8s.io/v1 endpointslices true [get list watch]", "v1 nodes false [get list watch]", "v1 services true [get list watch]",
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("got %q, want %q", found, want)
+	}
+	if group := body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind":"APIGroup"`) {
+		t.Errorf("got %s", group)
+	}
+}
+
+// asAlice makes requests as alice.
+type asAlice struct{ http.RoundTripper }
+
+func (a asAlice) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Test-User", "alice")
+	return a.RoundTripper.RoundTrip(r)
+}
+
 // TestNothingIsSharedBeforeItIsComplete: nobody is told that there is nothing.
 func TestNothingIsSharedBeforeItIsComplete(t *testing.T) {
 	t.Parallel()
@@ -322,13 +365,13 @@ func TestNothingIsSharedBeforeItIsComplete(t *testing.T) {
 func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
-	slices := hubv1alpha1.SharePath("a2") + "/apis/discovery.k8s.io/v1/endpointslices"
+	all := hubv1alpha1.SharePath("a2") + "/apis/discovery.k8s.io/v1/endpointslices"
 	neighbour := h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io/v1/endpointslices?watch=1&resourceVersion=0")
 	var list discoveryv1.EndpointSliceList
-	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, slices))), &list); err != nil {
+	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, all))), &list); err != nil {
 		t.Fatal(err)
 	}
-	resume := slices + "?watch=1&resourceVersion=" + list.ResourceVersion
+	resume := all + "?watch=1&resourceVersion=" + list.ResourceVersion
 	stream := h.ask(http.MethodGet, resume)
 	h.putSlice("strict", "a1", "a2")
 	events := bufio.NewScanner(stream.Body)
@@ -343,7 +386,7 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 		t.Errorf("the stream breaks: %v", err)
 	}
 	expectStatus(t, "the stream goes on", h.ask(http.MethodGet, resume), http.StatusGone)
-	if got := body(t, h.ask(http.MethodGet, slices)); !strings.Contains(got, `"nodeName":"a2"`) || strings.Contains(got, `"strict-1"`) && !strings.Contains(got, "10.0.0.2") {
+	if got := body(t, h.ask(http.MethodGet, all)); !strings.Contains(got, `"nodeName":"a2"`) || strings.Contains(got, `"strict-1"`) && !strings.Contains(got, "10.0.0.2") {
 		t.Errorf("in zone b it is given %s", got)
 	}
 	// Its former neighbour's stream goes on, and hears of it.

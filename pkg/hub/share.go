@@ -16,17 +16,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
-// shared are the resources that a share has.
-var shared = map[schema.GroupResource]*history.Resource{
-	history.Services.GroupResource():       history.Services,
-	history.EndpointSlices.GroupResource(): history.EndpointSlices,
-	history.Nodes.GroupResource():          history.Nodes,
-}
-
 // shareServer answers requests for shares.
 type shareServer struct {
 	shares *view.Shares
-	server *serve.Server
+	// current says why what is shared may not be what the cluster has; nil if it is.
+	current func() error
+	shedder *shedder
+	server  *serve.Server
 }
 
 // historyKey is where the History that answers a request is kept.
@@ -48,14 +44,24 @@ func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, p
 	r = r.Clone(ctx)
 	r.URL.Path, r.URL.RawPath = path, ""
 	info := serve.ParseRequest(r)
-	resource := shared[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
+	resource := sharedAs(schema.GroupResource{Group: info.Group, Resource: info.Resource})
 	switch {
 	case !info.IsResource:
+		if answer := discover(path); answer != nil {
+			writeDiscovery(w, answer)
+			return
+		}
 		serve.WriteError(w, r, notFound(r))
 		return
 	case resource == nil, info.Subresource != "", info.Version != resource.Version,
 		info.Namespace != "" && !resource.Namespaced, info.Name != "" && resource.Namespaced && info.Namespace == "":
 		serve.WriteError(w, r, serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
+		return
+	}
+	if err := s.current(); err != nil {
+		// The next attempt comes by another connection, perhaps to another replica.
+		w.Header().Set("Connection", "close")
+		serve.WriteError(w, r, serve.NotReady("the hub does not know what the API server has: "+err.Error()))
 		return
 	}
 	h, release, err := s.history(resource, info, r.URL.Query(), node, cancel)
@@ -67,6 +73,12 @@ func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, p
 		return
 	}
 	defer release()
+	done, full := s.shedder.begin(cancel)
+	defer done()
+	if full {
+		// Over HTTP/2 what is under way on the connection goes on.
+		w.Header().Set("Connection", "close")
+	}
 	r = r.WithContext(context.WithValue(ctx, historyKey{}, h))
 	if info.Verb == "get" {
 		s.server.Object(w, r, resource, info)

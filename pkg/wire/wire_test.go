@@ -284,6 +284,9 @@ func FuzzObject(f *testing.F) {
 			return
 		}
 		_ = NodeAddresses(o.Body, func(string) {})
+		if EndpointSlice.Scan(o.Body, func(Endpoint) {}) == nil {
+			checkParts(t, o.Body, func(place int) bool { return place%3 != len(message)%3 })
+		}
 		for _, codec := range []Codec{EndpointSlice, Endpoints} {
 			all := 0
 			if codec.Scan(o.Body, func(Endpoint) { all++ }) != nil {

@@ -28,8 +28,11 @@ const (
 // Cluster is a running cluster. Its methods may be called from any goroutine, except that Stop must be the
 // last one.
 type Cluster struct {
-	// Etcd to Hub are the control plane's components; Scheduler, Kwok and Hub are nil if Options leave them out.
-	Etcd, APIServer, ControllerManager, Scheduler, Kwok, Hub *Component
+	// Etcd to Kwok are the control plane's components; Scheduler and Kwok are nil if Options leave them out.
+	Etcd, APIServer, ControllerManager, Scheduler, Kwok *Component
+	// Hubs are the replicas of the hub, and HubFront is what is before them, if Options have it.
+	Hubs     []*HubReplica
+	HubFront *HubFront
 
 	options     Options
 	id          string
@@ -184,7 +187,16 @@ func (c *Cluster) Stop() error {
 		c.echo.close()
 	}
 	// Killed, etcd last: nobody will read their data again, and graceful ends take seconds.
-	for _, component := range []*Component{c.Hub, c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
+	for _, replica := range c.Hubs {
+		replica.Kill()
+		if replica.Interposer != nil {
+			failures = append(failures, replica.Interposer.Close())
+		}
+	}
+	if c.HubFront != nil {
+		c.HubFront.relay.Close()
+	}
+	for _, component := range []*Component{c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		if component != nil {
 			component.Kill()
 		}

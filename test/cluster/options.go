@@ -48,6 +48,10 @@ type Options struct {
 
 	// Hub is the path of application-grid-hub. If it is set, it runs behind kube-apiserver's aggregation.
 	Hub string
+	// HubReplicas is how many of it run. Default 1.
+	HubReplicas int
+	// HubInterposed puts an Interposer between every replica and kube-apiserver.
+	HubInterposed bool
 
 	// DNSDaemon is the path of statefulset-grid-daemon. If it is set, every node that has a wrapper runs it and
 	// CoreDNS. Not with APIViewOnly, where CoreDNS would have no port.
@@ -120,6 +124,9 @@ func (o *Options) complete() error {
 	}
 	if o.ReadyTimeout == 0 {
 		o.ReadyTimeout = 90 * time.Second
+	}
+	if o.HubReplicas == 0 {
+		o.HubReplicas = 1
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard

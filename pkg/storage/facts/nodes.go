@@ -189,19 +189,8 @@ func (f *Facts) NodeObjectsOf(name string) []*Object {
 	return nil
 }
 
-// NameOf returns a node's name as the facts keep it, so that it need not be copied; "" if nothing names such a node. It is
-// for Watchers.
-func (f *Facts) NameOf(node []byte) string {
-	if n := f.nodes.byName[string(node)]; n != nil {
-		return n.Name
-	}
-	return ""
-}
-
-// EachEndpoint calls visit with the labels of the node of every endpoint, in their order. It is for Watchers.
-func (f *Facts) EachEndpoint(o *Object, visit func(topology.Labels)) {
-	o.scan(func(e wire.Endpoint) { visit(f.LabelsOf(e.NodeName)) })
-}
+// NodeNamed returns the node with that name, known or not; nil if nothing names such a node. It is for Watchers.
+func (f *Facts) NodeNamed(name []byte) *Node { return f.nodes.byName[string(name)] }
 
 // NodeCount returns the number of known nodes.
 func (f *Facts) NodeCount() int {

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"bytes"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -37,15 +38,6 @@ func (o *Object) scan(visit func(wire.Endpoint)) {
 	}
 }
 
-// eachNode calls visit for the node of every endpoint that names one.
-func (o *Object) eachNode(visit func(name []byte)) {
-	o.scan(func(e wire.Endpoint) {
-		if len(e.NodeName) > 0 {
-			visit(e.NodeName)
-		}
-	})
-}
-
 // collection has all objects of one resource that lists endpoints.
 type collection struct {
 	f        *Facts
@@ -76,7 +68,8 @@ func (c *collection) names() []types.NamespacedName {
 
 func (c *collection) apply(upstream *wire.Object) {
 	name := nameOf(upstream)
-	if err := c.codec.Scan(upstream.Body, func(wire.Endpoint) {}); err != nil {
+	nodes, err := c.nodesIn(upstream.Body)
+	if err != nil {
 		c.f.options.Logger.Error(err, "Hiding an object that cannot be read",
 			"resource", c.resource.Resource, "namespace", name.Namespace, "name", name.Name)
 		c.remove(name)
@@ -87,15 +80,21 @@ func (c *collection) apply(upstream *wire.Object) {
 	case o == nil:
 		o = &Object{Upstream: upstream, collection: c}
 		c.objects[name] = o
+		c.enterNodes(o, nodes)
+		c.joinService(o)
 	case o.Upstream.Equal(upstream):
 		// A new list repeats what is known. The old object is kept, so that its memory is not held twice.
 		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
 		return
 	default:
-		c.leave(o)
+		c.leaveService(o)
+		before := c.nodesOf(o)
+		o.Upstream = upstream
+		// Most changes leave most endpoints where they are.
+		c.enterNodes(o, missing(nodes, before))
+		c.leaveNodes(o, missing(before, nodes))
+		c.joinService(o)
 	}
-	o.Upstream = upstream
-	c.join(o)
 	add(&c.f.step.Objects, o)
 }
 
@@ -104,7 +103,8 @@ func (c *collection) remove(name types.NamespacedName) {
 	if o == nil {
 		return
 	}
-	c.leave(o)
+	c.leaveService(o)
+	c.leaveNodes(o, c.nodesOf(o))
 	o.Gone = true
 	delete(c.objects, name)
 	add(&c.f.step.Objects, o)
@@ -118,9 +118,54 @@ func (c *collection) forget() {
 	c.synced, c.absent = false, false
 }
 
-// join adds an object to its Service, and to every node on which it lists endpoints.
-func (c *collection) join(o *Object) {
-	o.eachNode(func(name []byte) {
+// nodesIn returns the names of the nodes of all endpoints in a body, in their order. They share memory with it.
+func (c *collection) nodesIn(body []byte) ([][]byte, error) {
+	var names [][]byte
+	err := c.codec.Scan(body, func(e wire.Endpoint) {
+		if len(e.NodeName) > 0 {
+			names = append(names, e.NodeName)
+		}
+	})
+	return names, err
+}
+
+// nodesOf is nodesIn for an object that was read without error.
+func (c *collection) nodesOf(o *Object) [][]byte {
+	names, err := c.nodesIn(o.Upstream.Body)
+	if err != nil {
+		panic("facts: an object that was readable is no longer: " + err.Error())
+	}
+	return names
+}
+
+// missing returns the names that are not among others.
+func missing(names, others [][]byte) [][]byte {
+	from, to := 0, len(names)
+	for from < min(to, len(others)) && bytes.Equal(names[from], others[from]) {
+		from++
+	}
+	for to > from && len(others)-len(names)+to > from && bytes.Equal(names[to-1], others[len(others)-len(names)+to-1]) {
+		to--
+	}
+	if from == to {
+		return nil
+	}
+	among := make(map[string]struct{}, len(others))
+	for _, name := range others {
+		among[string(name)] = struct{}{}
+	}
+	var missing [][]byte
+	for _, name := range names[from:to] {
+		if _, found := among[string(name)]; !found {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// enterNodes enters an object at nodes that it was not entered at. A name may be there more than once.
+func (c *collection) enterNodes(o *Object, names [][]byte) {
+	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
 			n = c.f.nodes.get(string(name))
@@ -129,21 +174,15 @@ func (c *collection) join(o *Object) {
 		if last := len(n.objects) - 1; last < 0 || n.objects[last] != o {
 			n.objects = append(n.objects, o)
 		}
-	})
-	if name := c.serviceOf(o.Upstream); name != "" {
-		o.Service = c.f.services.get(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
-		listed := &o.Service.listed[listIndex(c.resource)]
-		listed.objects = append(listed.objects, o)
-		o.Service.count(o, 1)
 	}
 }
 
-// leave undoes join.
-func (c *collection) leave(o *Object) {
-	o.eachNode(func(name []byte) {
+// leaveNodes undoes enterNodes.
+func (c *collection) leaveNodes(o *Object, names [][]byte) {
+	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
-			return
+			continue
 		}
 		if i := slices.Index(n.objects, o); i >= 0 {
 			last := len(n.objects) - 1
@@ -152,7 +191,23 @@ func (c *collection) leave(o *Object) {
 			n.objects = n.objects[:last]
 			c.f.nodes.forget(n)
 		}
-	})
+	}
+}
+
+// joinService enters an object at its Service.
+func (c *collection) joinService(o *Object) {
+	name := c.serviceOf(o.Upstream)
+	if name == "" {
+		return
+	}
+	o.Service = c.f.services.get(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
+	listed := &o.Service.listed[listIndex(c.resource)]
+	listed.objects = append(listed.objects, o)
+	o.Service.count(o, 1)
+}
+
+// leaveService undoes joinService.
+func (c *collection) leaveService(o *Object) {
 	s := o.Service
 	if s == nil {
 		return

@@ -64,27 +64,45 @@ func inEveryShare(o *facts.Object) bool {
 // shareBody is the body of an object with the endpoints that one of the Service's keys matches for a node with labels
 // here: those that the node may ever have to do with.
 func shareBody(f *facts.Facts, o *facts.Object, here topology.Labels) []byte {
-	return pruned(o, func(e wire.Endpoint) bool {
+	body, err := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {
 		return o.Service.Keys.Rank(here, f.LabelsOf(e.NodeName)) != topology.NoRank
 	})
-}
-
-// pruned is the body of an object with some of its endpoints. The facts have read it without error.
-func pruned(o *facts.Object, keep func(wire.Endpoint) bool) []byte {
-	body, err := o.Codec().Prune(o.Upstream.Body, keep)
 	if err != nil {
 		panic("view: an object that was readable is no longer: " + err.Error())
 	}
 	return slices.Clip(body)
 }
 
-// placed are the endpoints of a slice that a share has, by their places in the slice, ascending. nil means that this
-// was not looked up.
-type placed []int
+// cut is a slice of a governed Service in pieces, with the nodes of its endpoints; nil for an endpoint that names none.
+type cut struct {
+	*wire.Parts
 
-// slice is how the share has a slice, at is what was looked up of that; without a version it has it no more. It notes
-// whose mention ended or began.
-func (s *share) slice(in *Shares, o *facts.Object, at placed, mentioned map[string]struct{}) shown {
+	nodes []*facts.Node
+}
+
+// split takes a body of a slice apart that the facts have read without error.
+func split(f *facts.Facts, body []byte) *cut {
+	parts, err := wire.SplitSlice(body)
+	if err != nil {
+		panic("view: a slice that was readable is no longer: " + err.Error())
+	}
+	c := &cut{parts, make([]*facts.Node, len(parts.Endpoints))}
+	for i, e := range parts.Endpoints {
+		c.nodes[i] = f.NodeNamed(e.NodeName)
+	}
+	return c
+}
+
+// labels are those of the node of an endpoint; nil if it is not known.
+func (c *cut) labels(place int) topology.Labels {
+	if n := c.nodes[place]; n != nil {
+		return n.Labels
+	}
+	return nil
+}
+
+// slice is how the share has a slice; without a version it has it no more. It notes whose mention ended or began.
+func (s *share) slice(in *Shares, o *facts.Object, mentioned map[string]struct{}) shown {
 	one := shown{resource: history.EndpointSlices, key: o.Name()}
 	governed := !o.Gone && o.Service != nil && o.Service.Keys.Governed() && o.Service.Name != facts.KubernetesService
 	var body []byte
@@ -92,7 +110,7 @@ func (s *share) slice(in *Shares, o *facts.Object, at placed, mentioned map[stri
 	endpoints := 0
 	switch {
 	case governed:
-		body, nodes, endpoints = s.part(in.facts, o, at)
+		body, nodes, endpoints = s.part(in, o)
 	case !o.Gone:
 		body = o.Upstream.Body
 	}
@@ -118,33 +136,19 @@ func (s *share) slice(in *Shares, o *facts.Object, at placed, mentioned map[stri
 }
 
 // part is the body of a governed slice with the endpoints that the share has, how many these are, and their nodes.
-func (s *share) part(f *facts.Facts, o *facts.Object, at placed) (body []byte, nodes []string, endpoints int) {
-	matches := func(e wire.Endpoint) bool {
-		return o.Service.Keys.Rank(s.here, f.LabelsOf(e.NodeName)) != topology.NoRank
-	}
-	if at != nil {
-		place := -1
-		matches = func(wire.Endpoint) bool {
-			place++
-			if len(at) == 0 || at[0] != place {
-				return false
-			}
-			at = at[1:]
-			return true
+func (s *share) part(in *Shares, o *facts.Object) (body []byte, nodes []string, endpoints int) {
+	c := in.cutOf(o)
+	places := make([]int, 0, 8)
+	for place, n := range c.nodes {
+		if o.Service.Keys.Rank(s.here, c.labels(place)) == topology.NoRank {
+			continue
+		}
+		places = append(places, place)
+		if n != nil && !slices.Contains(nodes, n.Name) {
+			nodes = append(nodes, n.Name)
 		}
 	}
-	body = pruned(o, func(e wire.Endpoint) bool {
-		if !matches(e) {
-			return false
-		}
-		endpoints++
-		// The facts have an entry for every node that endpoints name, so the name is not copied.
-		if name := f.NameOf(e.NodeName); name != "" && !slices.Contains(nodes, name) {
-			nodes = append(nodes, name)
-		}
-		return true
-	})
-	return body, nodes, endpoints
+	return c.Body(places), nodes, len(places)
 }
 
 // mention counts who names a node.
@@ -162,7 +166,7 @@ func (s *share) mention(in *Shares, node string, delta int, mentioned map[string
 }
 
 // publish brings slices and nodes of the share up to date, in one step of its History.
-func (s *share) publish(in *Shares, received time.Time, changed map[*facts.Object]placed, nodes map[string]struct{}) {
+func (s *share) publish(in *Shares, received time.Time, changed map[*facts.Object]struct{}, nodes map[string]struct{}) {
 	mentioned := maps.Clone(nodes)
 	if mentioned == nil {
 		mentioned = make(map[string]struct{})
@@ -173,7 +177,7 @@ func (s *share) publish(in *Shares, received time.Time, changed map[*facts.Objec
 	all := make([]shown, 0, len(changed)+len(mentioned))
 	for _, o := range inOrder {
 		_, had := s.governed[o]
-		all = append(all, s.slice(in, o, changed[o], mentioned))
+		all = append(all, s.slice(in, o, mentioned))
 		if _, has := s.governed[o]; has != had {
 			index(in.holders, o, s, has)
 		}

@@ -70,7 +70,14 @@ type Shares struct {
 	keys map[types.NamespacedName]topology.Keys
 	// nodes are versions of nodes as shares have them, as far as one needed them since they changed.
 	nodes map[string]*history.Version
+	// slices are those of governed Services as of the last step, from which all shares were made.
+	slices map[*facts.Object]encodedSlice
+	// cuts are the slices that were taken apart in the step under way: each is, once for all classes.
+	cuts map[*facts.Object]*cut
 }
+
+// encodedSlice has the Meta and the Body of a slice.
+type encodedSlice struct{ meta, body []byte }
 
 type keyValue struct{ key, value string }
 
@@ -104,7 +111,7 @@ func NewShares(options SharesOptions) *Shares {
 		members: make(map[string]*classMember), classes: make(map[string]*share),
 		byValue: make(map[keyValue]map[*share]struct{}), holders: make(map[*facts.Object]map[*share]struct{}), naming: make(map[string]map[*share]struct{}),
 		everywhere: make(map[*facts.Object]struct{}), keys: make(map[types.NamespacedName]topology.Keys),
-		nodes: make(map[string]*history.Version),
+		nodes: make(map[string]*history.Version), slices: make(map[*facts.Object]encodedSlice), cuts: make(map[*facts.Object]*cut),
 	}
 	s.services = s.newHistory()
 	s.facts.Attach(s, s.openIfComplete)
@@ -240,7 +247,7 @@ func (s *Shares) forgetIdle() {
 func (s *Shares) join(m *classMember) {
 	here := valuesOf(s.facts, m.node)
 	c := s.classes[className(here)]
-	var changed map[*facts.Object]placed
+	var changed map[*facts.Object]struct{}
 	made := c == nil
 	if made {
 		c = &share{
@@ -254,6 +261,7 @@ func (s *Shares) join(m *classMember) {
 	m.class, c.members[m.node] = c, m
 	c.mention(s, m.node, 1, nil)
 	c.publish(s, time.Time{}, changed, map[string]struct{}{m.node: {}})
+	clear(s.cuts)
 	if made {
 		c.history.Update(time.Time{}, func(u *history.Update) {
 			u.SetState(history.EndpointSlices, history.Ready)
@@ -264,11 +272,8 @@ func (s *Shares) join(m *classMember) {
 
 // contents are the slices that may be in the share of a class: those that are everywhere, and those with endpoints on
 // nodes with one of the values.
-func (s *Shares) contents(here topology.Labels) map[*facts.Object]placed {
-	found := make(map[*facts.Object]placed, len(s.everywhere))
-	for o := range s.everywhere {
-		found[o] = nil
-	}
+func (s *Shares) contents(here topology.Labels) map[*facts.Object]struct{} {
+	found := maps.Clone(s.everywhere)
 	s.facts.Nodes(func(n *facts.Node) {
 		for key, value := range here {
 			if !matches(n.Labels, key, value) {
@@ -276,7 +281,7 @@ func (s *Shares) contents(here topology.Labels) map[*facts.Object]placed {
 			}
 			for _, o := range n.Objects() {
 				if o.Resource() == history.EndpointSlices {
-					found[o] = nil
+					found[o] = struct{}{}
 				}
 			}
 			return
@@ -380,6 +385,8 @@ func (s *Shares) openIfComplete() {
 	s.facts.Objects(history.EndpointSlices, func(o *facts.Object) {
 		if inEveryShare(o) {
 			s.everywhere[o] = struct{}{}
+		} else {
+			s.slices[o] = encodedSlice{o.Upstream.Meta, o.Upstream.Body}
 		}
 	})
 	var all []shown
@@ -412,9 +419,9 @@ func (s *Shares) FactsChanged(c *facts.Change) {
 	work := make(shareWork)
 	// What is in which share follows from the classes as they are after the step.
 	s.reclassify(c, work)
-	for o := range s.changedSlices(c) {
-		for class, at := range s.classesOf(o) {
-			work.addSlice(class, o, at)
+	for o, before := range s.changedSlices(c) {
+		for class := range s.classesOf(o, before) {
+			add(&work.of(class).slices, o)
 		}
 	}
 	for name := range nodes {
@@ -430,22 +437,15 @@ func (s *Shares) FactsChanged(c *facts.Change) {
 			s.publishOwn(m, c.Received)
 		}
 	}
+	clear(s.cuts)
 }
 
 // shareWork is what a step has to publish, by class.
 type shareWork map[*share]*shareChange
 
 type shareChange struct {
-	slices map[*facts.Object]placed
+	slices map[*facts.Object]struct{}
 	nodes  map[string]struct{}
-}
-
-func (w shareWork) addSlice(class *share, o *facts.Object, at placed) {
-	change := w.of(class)
-	if change.slices == nil {
-		change.slices = make(map[*facts.Object]placed)
-	}
-	change.slices[o] = at
 }
 
 func (w shareWork) of(class *share) *shareChange {
@@ -494,12 +494,17 @@ func (s *Shares) changedNodes(c *facts.Change) map[string]struct{} {
 }
 
 // changedSlices are the slices that some share may have otherwise after a step, because of the slices themselves, the
-// keys of their Services, or the labels of the nodes that they name.
-func (s *Shares) changedSlices(c *facts.Change) map[*facts.Object]struct{} {
-	changed := make(map[*facts.Object]struct{}, len(c.Objects))
+// keys of their Services, or the labels of the nodes that they name. Each leads to what it was before, if nothing but
+// the slice itself changed; else to the zero value.
+func (s *Shares) changedSlices(c *facts.Change) map[*facts.Object]encodedSlice {
+	changed := make(map[*facts.Object]encodedSlice, len(c.Objects))
 	for o := range c.Objects {
-		if o.Resource() == history.EndpointSlices {
-			changed[o] = struct{}{}
+		if o.Resource() != history.EndpointSlices {
+			continue
+		}
+		changed[o] = encodedSlice{}
+		if len(c.Relabelled) == 0 && !c.Keys {
+			changed[o] = s.slices[o]
 		}
 	}
 	for service := range c.Governed {
@@ -513,14 +518,14 @@ func (s *Shares) changedSlices(c *facts.Change) map[*facts.Object]struct{} {
 			continue // other endpoints are ready, which is the nodes' business
 		}
 		for _, o := range service.Objects(history.EndpointSlices) {
-			changed[o] = struct{}{}
+			changed[o] = encodedSlice{}
 		}
 	}
 	for n, before := range c.Relabelled {
 		for _, key := range changedKeys(before, n.Labels) {
 			for _, o := range n.Objects() {
 				if o.Resource() == history.EndpointSlices && o.Service != nil && slices.Contains(o.Service.Keys, key) {
-					changed[o] = struct{}{}
+					changed[o] = encodedSlice{}
 				}
 			}
 		}
@@ -528,8 +533,8 @@ func (s *Shares) changedSlices(c *facts.Change) map[*facts.Object]struct{} {
 	return changed
 }
 
-// classesOf are the classes whose share has a slice, or is to have it, with the endpoints that it is to have.
-func (s *Shares) classesOf(o *facts.Object) map[*share]placed {
+// classesOf are the classes whose share changes with a slice. before is what the slice was, as changedSlices says.
+func (s *Shares) classesOf(o *facts.Object, before encodedSlice) map[*share]struct{} {
 	_, was := s.everywhere[o]
 	is := inEveryShare(o)
 	if is {
@@ -537,36 +542,56 @@ func (s *Shares) classesOf(o *facts.Object) map[*share]placed {
 	} else {
 		delete(s.everywhere, o)
 	}
-	if was || is {
-		classes := make(map[*share]placed, len(s.classes))
+	if is || o.Gone {
+		delete(s.slices, o)
+	} else {
+		s.slices[o] = encodedSlice{o.Upstream.Meta, o.Upstream.Body}
+	}
+	classes := make(map[*share]struct{})
+	switch {
+	case was || is:
 		for _, class := range s.classes {
-			classes[class] = nil
+			classes[class] = struct{}{}
 		}
 		return classes
-	}
-	classes := make(map[*share]placed, len(s.holders[o]))
-	for class := range s.holders[o] {
-		classes[class] = placed{}
-	}
-	if o.Gone {
+	case o.Gone:
+		maps.Copy(classes, s.holders[o])
 		return classes
 	}
-	place := -1
-	s.facts.EachEndpoint(o, func(labels topology.Labels) {
-		place++
-		for _, key := range o.Service.Keys {
-			value, ok := labels[key]
-			if !ok {
-				continue
-			}
-			for class := range s.byValue[keyValue{key, value}] {
-				if at := classes[class]; len(at) == 0 || at[len(at)-1] != place {
-					classes[class] = append(at, place)
-				}
-			}
+	after := s.cutOf(o)
+	if before.body != nil && wire.SameMeta(before.meta, o.Upstream.Meta) {
+		// Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
+		if earlier := split(s.facts, before.body); earlier.SameOthers(after.Parts) {
+			beginning, end := earlier.Differing(after.Parts)
+			s.addClasses(classes, o.Service.Keys, earlier, beginning, end)
+			s.addClasses(classes, o.Service.Keys, after, beginning, end)
+			return classes
 		}
-	})
+	}
+	maps.Copy(classes, s.holders[o])
+	s.addClasses(classes, o.Service.Keys, after, 0, 0)
 	return classes
+}
+
+// addClasses adds the classes that have endpoints of a slice with these keys, without so many endpoints at the beginning
+// and the end.
+func (s *Shares) addClasses(classes map[*share]struct{}, keys topology.Keys, of *cut, beginning, end int) {
+	for place := beginning; place < len(of.nodes)-end; place++ {
+		labels := of.labels(place)
+		for _, key := range keys {
+			if value, ok := labels[key]; ok {
+				maps.Copy(classes, s.byValue[keyValue{key, value}])
+			}
+		}
+	}
+}
+
+// cutOf is a slice taken apart.
+func (s *Shares) cutOf(o *facts.Object) *cut {
+	if s.cuts[o] == nil {
+		s.cuts[o] = split(s.facts, o.Upstream.Body)
+	}
+	return s.cuts[o]
 }
 
 // reclassify moves nodes whose values of the keys in use are others after a step. As long as the nodes of a class stay
@@ -632,7 +657,7 @@ func (s *Shares) rename(class *share, here topology.Labels, work shareWork) {
 	for _, key := range changed {
 		for service := range s.facts.GovernedBy(key) {
 			for _, o := range service.Objects(history.EndpointSlices) {
-				work.addSlice(class, o, nil)
+				add(&work.of(class).slices, o)
 			}
 		}
 	}

@@ -287,6 +287,30 @@ func TestSharedViewIsTheDirectView(t *testing.T) {
 	}
 }
 
+// withAnEdit is a slice with a change of the kind that most changes are of: one endpoint is another one, or gone.
+func withAnEdit(o *wire.Object, random *rand.Rand, node string) *wire.Object {
+	var s discoveryv1.EndpointSlice
+	if err := s.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
+		panic(err)
+	}
+	if len(s.Endpoints) == 0 || random.IntN(8) == 0 {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Port: new(int32(random.IntN(9)))})
+		return wiretest.Object(&s)
+	}
+	i := random.IntN(len(s.Endpoints))
+	switch random.IntN(4) {
+	case 0:
+		s.Endpoints = slices.Delete(s.Endpoints, i, i+1)
+	case 1:
+		s.Endpoints[i].NodeName = &node
+	case 2:
+		s.Endpoints[i].Conditions.Ready = new(!*s.Endpoints[i].Conditions.Ready)
+	default:
+		s.Endpoints = slices.Insert(s.Endpoints, i, *s.Endpoints[i].DeepCopy())
+	}
+	return wiretest.Object(&s)
+}
+
 func testSharedView(t *testing.T, what string, random *rand.Rand) {
 	t.Helper()
 	zones, racks := []string{"a", "b", "c", ""}, []string{"r1", "r2", ""}
@@ -403,7 +427,11 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 			}
 		default:
 			name := fmt.Sprint("x", random.IntN(8))
-			model.slices[name] = slice(name)
+			if before := model.slices[name]; before != nil && random.IntN(3) > 0 {
+				model.slices[name] = withAnEdit(before, random, pick(names))
+			} else {
+				model.slices[name] = slice(name)
+			}
 			apply(facts.InputEndpointSlices, model.slices[name])
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,9 +16,11 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
@@ -314,15 +318,24 @@ func TestNothingLeaks(t *testing.T) {
 	refused := func(r cluster.Request) bool {
 		return r.UserAgent == "share-test" && r.ObjectRef.Name == "b1" && r.ObjectRef.Subresource == "proxy" && r.ResponseStatus.Code == http.StatusForbidden
 	}
-	for _, log := range []string{shared.AuditLogFile(), shared.HubAuditLogFile()} {
-		f.eventually("the refusals are in "+log, func() error {
-			requests, err := cluster.AuditedIn(log, 0, refused)
-			if err == nil && len(requests) < 5 {
-				err = fmt.Errorf("there are %d", len(requests))
+	expectAudited := func(what string, logs ...string) {
+		f.eventually("the refusals are in the log of "+what, func() error {
+			found := 0
+			for _, log := range logs {
+				requests, err := cluster.AuditedIn(log, 0, refused)
+				if err != nil {
+					return err
+				}
+				found += len(requests)
 			}
-			return err
+			if found < 5 {
+				return fmt.Errorf("there are %d", found)
+			}
+			return nil
 		})
 	}
+	expectAudited("kube-apiserver", shared.AuditLogFile())
+	expectAudited("the hub", shared.HubAuditLogFile(0), shared.HubAuditLogFile(1))
 }
 
 // TestAWrapperWithABoundToken works with that of its node, and is told when it has another one's.
@@ -354,11 +367,35 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 	f.expectReach("with a token that is bound to another node", governed, closedLoop)
 }
 
-// TestAWrapperAsksForNothingElse: of what a hub has it takes nothing from kube-apiserver.
+// takeRights leaves wrappers the rights that manifests/hub-require leaves them, until the test ends.
+func (f *fixture) takeRights() {
+	f.Helper()
+	roles := f.client.RbacV1().ClusterRoles()
+	before, err := roles.Get(f.ctx, "application-grid:wrapper", metav1.GetOptions{})
+	f.must(err)
+	after := before.DeepCopy()
+	// The patch of the component tests that these two rules are what it takes away.
+	after.Rules = slices.Concat([]rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"endpoints"}, ResourceNames: []string{"kubernetes"}, Verbs: []string{"list", "watch"},
+	}}, before.Rules[2:])
+	_, err = roles.Update(f.ctx, after, metav1.UpdateOptions{})
+	f.must(err)
+	f.Cleanup(func() {
+		before.ResourceVersion = ""
+		if _, err := roles.Update(context.Background(), before, metav1.UpdateOptions{}); err != nil {
+			f.Error(err)
+		}
+	})
+}
+
+// TestAWrapperAsksForNothingElse: of what a hub has it takes nothing from kube-apiserver, and needs no right to.
 func TestAWrapperAsksForNothingElse(t *testing.T) {
 	f := newFixture(t)
+	f.takeRights()
 	node := f.node("b1") // whose wrapper never has another --hub than require
 	f.must(node.Wrapper.Restart(f.ctx))
+	governed := f.service("governed", unitLabel)
+	f.expectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})
 	asked := map[string]int{}
 	f.eventually("b1's wrapper watches its share", func() error {
 		clear(asked)
@@ -373,6 +410,9 @@ func TestAWrapperAsksForNothingElse(t *testing.T) {
 				resource = "share: " + path
 			}
 			asked[resource]++
+			if r.ResponseStatus.Code == http.StatusForbidden {
+				t.Errorf("refused: %s", r)
+			}
 		}
 		if err == nil && asked["share: /apis/discovery.k8s.io/v1/endpointslices"] == 0 {
 			err = fmt.Errorf("%v", asked)
@@ -404,6 +444,85 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("it does not follow %s: %v", resource, used)
 		}
 	}
+	for _, use := range []string{"get secrets", "update secrets", "get apiservices", "patch apiservices"} {
+		if !used[use] {
+			t.Errorf("it does not %s for its certificate: %v", use, used)
+		}
+	}
+}
+
+// TestKubectlShowsAShare: to kubectl, a share is an API server.
+func TestKubectlShowsAShare(t *testing.T) {
+	f := newFixture(t)
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+	kubectl := func(node string, args ...string) string {
+		f.Helper()
+		config, err := clientcmd.LoadFromFile(shared.Kubeconfig())
+		f.must(err)
+		for _, c := range config.Clusters {
+			c.Server += "/apis/hub.superedge.io/v1alpha1/nodes/" + node + "/proxy"
+		}
+		file := filepath.Join(t.TempDir(), "kubeconfig")
+		f.must(clientcmd.WriteToFile(*config, file))
+		out, err := exec.CommandContext(f.ctx, components, append([]string{"kubectl", "--kubeconfig=" + file}, args...)...).CombinedOutput()
+		if err != nil {
+			f.Fatalf("kubectl %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	for node, sees := range map[string]string{"a1": "a1 a2", "b1": "b1"} {
+		table := kubectl(node, "get", "endpointslices", "-A")
+		if !strings.Contains(table, "NAMESPACE") || !strings.Contains(table, "governed-") {
+			t.Errorf("kubectl get endpointslices -A of %s:\n%s", node, table)
+		}
+		nodes := strings.Fields(kubectl(node, "-n", f.namespace, "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].nodeName}"))
+		slices.Sort(nodes)
+		if got := strings.Join(nodes, " "); got != sees {
+			t.Errorf("the share of %s has endpoints on %s, not on %s", node, got, sees)
+		}
+	}
+	if resources := kubectl("a1", "api-resources", "-o", "name"); strings.Contains(resources, "secrets") || !strings.Contains(resources, "endpointslices.discovery.k8s.io") {
+		t.Errorf("kubectl api-resources:\n%s", resources)
+	}
+	if service := kubectl("a1", "-n", f.namespace, "get", "svc", "governed", "-o", "name"); service != "service/governed\n" {
+		t.Errorf("got %q", service)
+	}
+}
+
+// TestAReplicaThatComesLater gets its part of the streams.
+func TestAReplicaThatComesLater(t *testing.T) {
+	f := newFixture(t)
+	streams := func(replica int) float64 {
+		f.Helper()
+		n, err := shared.Hubs[replica].Metric(f.ctx, "application_grid_hub_streams")
+		f.must(err)
+		return n
+	}
+	f.must(shared.Hubs[1].Stop())
+	f.eventually("one replica has all streams", func() error {
+		if n := streams(0); n < 12 {
+			return fmt.Errorf("it has %v", n)
+		}
+		return nil
+	})
+	f.must(shared.Hubs[1].Start(f.ctx))
+	took := f.eventually("the other one has its part", func() error {
+		allowed, err := shared.Hubs[0].Metric(f.ctx, "application_grid_hub_streams_allowed")
+		f.must(err)
+		if here, there := streams(0), streams(1); allowed == 0 || here > allowed || there == 0 || here+there < 12 {
+			return fmt.Errorf("they have %v and %v, and may have %v", here, there, allowed)
+		}
+		return nil
+	})
+	shed, err := shared.Hubs[0].Metric(f.ctx, "application_grid_hub_streams_shed_total")
+	f.must(err)
+	t.Logf("streams: %v and %v after %s; %v were shed", streams(0), streams(1), took.Round(time.Millisecond), shed)
+	if shed == 0 {
+		t.Error("no stream was shed")
+	}
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
 }
 
 // TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.
@@ -411,9 +530,9 @@ func TestAHubThatRestarts(t *testing.T) {
 	f := newFixture(t)
 	governed := f.service("governed", unitLabel)
 	f.expectReach("the closed loop", governed, closedLoop)
-	f.must(shared.Hub.Stop())
+	f.must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
 	f.expectReach("without a hub", governed, closedLoop)
 	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
-	f.must(shared.Hub.Start(f.ctx))
+	f.must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
 	f.expectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 }

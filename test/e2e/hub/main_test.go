@@ -14,8 +14,12 @@ const (
 	unitB     = "unit-b"
 )
 
-// shared is the cluster of all tests.
-var shared *cluster.Cluster
+var (
+	// shared is the cluster of all tests.
+	shared *cluster.Cluster
+	// components is the path of what kubectl is among.
+	components string
+)
 
 func TestMain(m *testing.M) {
 	suite.Suite{Name: "e2e/hub", Options: clusterOptions, Cluster: &shared}.Main(m)
@@ -23,7 +27,7 @@ func TestMain(m *testing.M) {
 
 func clusterOptions() (cluster.Options, error) {
 	options := cluster.Options{
-		Progress: os.Stdout, Dir: os.Getenv("E2E_DIR"), AuditLog: true, WrapperArgs: []string{"--hub=require"},
+		Progress: os.Stdout, Dir: os.Getenv("E2E_DIR"), AuditLog: true, WrapperArgs: []string{"--hub=require"}, HubReplicas: 2,
 		Nodes: []cluster.NodeSpec{
 			{Name: "a1", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
 			{Name: "a2", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
@@ -46,5 +50,6 @@ func clusterOptions() (cluster.Options, error) {
 			return options, err
 		}
 	}
+	components = options.Components
 	return options, nil
 }

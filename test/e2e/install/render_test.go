@@ -69,7 +69,7 @@ func kustomizations(t *testing.T) []string {
 // were in the first release, as they cannot be changed.
 func TestLabels(t *testing.T) {
 	selectors := map[string]bool{}
-	for name, object := range kustomize(t, kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm]\ncomponents: [../manifests/monitoring]\n", nil) {
+	for name, object := range kustomize(t, kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\ncomponents: [../manifests/monitoring]\n", nil) {
 		labels := object.GetLabels()
 		if labels["app.kubernetes.io/part-of"] != "application-grid" || labels["app.kubernetes.io/name"] == "" || labels["app.kubernetes.io/component"] == "" {
 			t.Errorf("%s has the labels %v", name, labels)
@@ -94,7 +94,7 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%s selects %v", name, selector)
 		}
 	}
-	if len(selectors) != 4 {
+	if len(selectors) != 5 {
 		t.Errorf("only %v were seen", selectors)
 	}
 }

@@ -137,7 +137,8 @@ func TestInstalledUnits(t *testing.T) {
 	run("install", destination)
 	const where = "/package/usr/local/"
 	want := "/package/etc/application-grid/application-grid-wrapper.env /package/etc/application-grid/statefulset-grid-daemon.env " +
-		where + "bin/application-grid-controller " + where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
+		where + "bin/application-grid-controller " + where + "bin/application-grid-hub " +
+		where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
 		where + "bin/statefulset-grid-daemon " +
 		where + "lib/systemd/system/application-grid-wrapper.service " + where + "lib/systemd/system/statefulset-grid-daemon.service " +
 		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES" + manual(t, " "+where+"share/man/man1/")

@@ -18,7 +18,8 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "", "sync-period": "30",
+		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "",
+		"sync-period":  "30",
 		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s",
 		"leader-elect-retry-period":  "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
@@ -55,8 +56,10 @@ func TestHelpAndVersion(t *testing.T) {
 		if code != 0 || stderr != "" {
 			t.Errorf("%s: got code %d, %s", help, code, stderr)
 		}
-		for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule",
-			"Usage:\n  application-grid-controller [flags]"} {
+		for _, want := range []string{
+			"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule",
+			"Usage:\n  application-grid-controller [flags]",
+		} {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("%s does not say %q", help, want)
 			}
@@ -82,8 +85,12 @@ func call(args ...string) (code int, stdout, stderr string) {
 // TestBadCommandLine: a sentence that names the flag, a code that is not 0, and nothing is started.
 func TestBadCommandLine(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "kubeconfig")
-	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+	content := "apiVersion: v1\n" +
+		"kind: Config\n" +
+		"clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {token: t}}]\n"
 	if err := os.WriteFile(good, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

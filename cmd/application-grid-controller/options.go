@@ -20,10 +20,12 @@ const program = "application-grid-controller"
 // What --help and the man page begin with.
 const (
 	short        = "Makes one workload per unit of every grid, and one closed-loop Service"
-	introduction = "application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, one " +
-		"workload\n" +
-		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that reaches,\n" +
-		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any more."
+	introduction = "application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, " +
+		"one workload\n" +
+		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that " +
+		"reaches,\n" +
+		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any " +
+		"more."
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's controller, except that the leader
@@ -71,11 +73,11 @@ func newOptions() *options {
 	f = o.flags.Section("Grids")
 	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Grids of a kind that are worked on at once.")
 	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute,
-		"How long a unit's workload outlives the last node of the unit: a node may come back, or register again without "+
-			"its labels.")
+		"How long a unit's workload outlives the last node of the unit: a node may come back, or register again "+
+			"without its labels.")
 	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and let "+
-		"the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait until "+
-		"someone else has installed them.")
+		"the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait "+
+		"until someone else has installed them.")
 	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, "+
 		"with commas between them. Empty: any.")
 	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Most units that one grid may have; of one that has more "+
@@ -161,11 +163,11 @@ func (o *options) config() (gridcontroller.Config, error) {
 	if o.leaderElect {
 		switch e := o.election; {
 		case e.Name == "" || e.Namespace == "":
-			return none, errors.New("--leader-elect-resource-name and --leader-elect-resource-namespace must not be empty; " +
-				"--leader-elect=false works without a Lease")
+			return none, errors.New("--leader-elect-resource-name and --leader-elect-resource-namespace must not be " +
+				"empty; --leader-elect=false works without a Lease")
 		case e.RetryPeriod <= 0 || e.RenewDeadline <= e.RetryPeriod || e.LeaseDuration <= e.RenewDeadline:
-			return none, errors.New("--leader-elect-lease-duration must be greater than --leader-elect-renew-deadline, and " +
-				"that greater than --leader-elect-retry-period")
+			return none, errors.New("--leader-elect-lease-duration must be greater than " +
+				"--leader-elect-renew-deadline, and that greater than --leader-elect-retry-period")
 		}
 		config.LeaderElection = &o.election
 	}

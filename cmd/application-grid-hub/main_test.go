@@ -30,8 +30,12 @@ func TestUsage(t *testing.T) {
 // TestBadCommandLine: a sentence that names the flag, and nothing is started.
 func TestBadCommandLine(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "kubeconfig")
-	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+	content := "apiVersion: v1\n" +
+		"kind: Config\n" +
+		"clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {token: t}}]\n"
 	if err := os.WriteFile(good, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +59,8 @@ func TestBadCommandLine(t *testing.T) {
 			t.Errorf("%s: got %v", args, err)
 		}
 	}
-	if code := newOptions().program().Main([]string{"--no-such-flag"}, io.Discard, io.Discard); code != flags.ExitUsage {
+	if code := newOptions().program().Main([]string{"--no-such-flag"}, io.Discard,
+		io.Discard); code != flags.ExitUsage {
 		t.Errorf("got code %d", code)
 	}
 }

@@ -20,9 +20,12 @@ const program = "application-grid-hub"
 // What --help and the man page begin with.
 const (
 	short        = "Gives the wrapper of every node its share of the cluster's Services and endpoints"
-	introduction = "application-grid-hub runs in the cloud, behind the API server's aggregation, and gives the wrapper of\n" +
-		"every node its share: of Services with the annotation topologyKeys the endpoints that the node may see, and\n" +
-		"no others. Flags of serving, authentication, authorization and audit are those of every aggregated API server."
+	introduction = "application-grid-hub runs in the cloud, behind the API server's aggregation, and gives the " +
+		"wrapper of\n" +
+		"every node its share: of Services with the annotation topologyKeys the endpoints that the node may see, " +
+		"and\n" +
+		"no others. Flags of serving, authentication, authorization and audit are those of every aggregated API " +
+		"server."
 )
 
 // options are the flags.
@@ -68,14 +71,21 @@ func newOptions() *options {
 
 	f = o.flags.Section("Shares")
 	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Most bytes that lists under way take at "+
-		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
+		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large "+
+		"it is.")
 
 	f = o.flags.Section("Replicas")
-	f.StringVar(&o.service, "service", "kube-system/"+program, "NAMESPACE/NAME of the Service that the API server reaches the hub by. From its endpoints a replica knows how many there are.")
-	f.StringVar(&o.tlsSecret, "tls-secret", "", "NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate that they make and renew, and that they write into the APIService's caBundle. Empty: the certificate is that of --tls-cert-file.")
+	f.StringVar(&o.service, "service", "kube-system/"+program,
+		"NAMESPACE/NAME of the Service that the API server reaches the hub by. From its endpoints a replica knows "+
+			"how many there are.")
+	f.StringVar(&o.tlsSecret, "tls-secret", "",
+		"NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate that they make and renew, and "+
+			"that they write into the APIService's caBundle. Empty: the certificate is that of --tls-cert-file.")
 
 	f = o.flags.Section("Metrics")
-	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", "", "host:port of /metrics over plain HTTP, for anyone who gets there. Empty: only over TLS, for those whom RBAC permits it.")
+	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", "",
+		"host:port of /metrics over plain HTTP, for anyone who gets there. Empty: only over TLS, for those whom RBAC "+
+			"permits it.")
 
 	o.serving.AddFlags(o.flags.Section("Secure serving"))
 	o.authentication.AddFlags(o.flags.Section("Authentication"))
@@ -107,7 +117,8 @@ func (o *options) config() (hub.Config, error) {
 	}
 	if o.metricsBindAddress != "" {
 		if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
-			problems = append(problems, fmt.Errorf("--metrics-bind-address %q is not host:port: %w", o.metricsBindAddress, err))
+			problems = append(problems, fmt.Errorf(
+				"--metrics-bind-address %q is not host:port: %w", o.metricsBindAddress, err))
 		}
 	}
 	problems = append(problems, o.serving.Validate()...)
@@ -140,7 +151,9 @@ func namespacedName(flag, value string) (types.NamespacedName, error) {
 
 // apply sets what the standard flags say.
 func (o *options) apply(config *genericapiserver.Config) error {
-	if err := o.serving.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{net.IPv4(127, 0, 0, 1)}); err != nil {
+	if err := o.serving.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{
+		net.IPv4(127, 0, 0, 1),
+	}); err != nil {
 		return fmt.Errorf("making a serving certificate: %w", err)
 	}
 	if err := o.serving.WithLoopback().ApplyToConfig(config); err != nil {

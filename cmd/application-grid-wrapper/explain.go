@@ -49,7 +49,8 @@ func newExplainCommand() *cobra.Command {
 	f.StringVar(&o.client.Server, "server", "http://localhost:51006", "URL of the wrapper.")
 	f.StringVar(&o.client.AsNode, "as-node", "", "Name of the node whose view is explained. Empty: the wrapper's own.")
 	f.StringVarP(&o.output, "output", "o", "table", "table or json.")
-	f.StringVar(&o.client.CAFile, "ca-file", "", "PEM file of the certificates that sign the wrapper's, if it serves TLS.")
+	f.StringVar(&o.client.CAFile, "ca-file", "",
+		"PEM file of the certificates that sign the wrapper's, if it serves TLS.")
 	f.StringVar(&o.client.CertFile, "cert-file", "", "PEM file of a client certificate, if the wrapper wants one.")
 	f.StringVar(&o.client.KeyFile, "key-file", "", "PEM file of its key.")
 	f.DurationVar(&o.client.Timeout, "timeout", 10*time.Second, "How long an answer may take.")

@@ -19,7 +19,10 @@ func TestExplainPrints(t *testing.T) {
 		Kept: 1, Hidden: 1, Notes: []string{"mind the gap"},
 		Endpoints: []view.ExplainedEndpoint{
 			{Addresses: []string{"10.0.0.2"}, Reason: "too far"},
-			{Addresses: []string{"10.0.0.1"}, Target: "Pod/db-0", Node: "node1", Ready: true, Kept: true, Reason: "near"},
+			{
+				Addresses: []string{"10.0.0.1"}, Target: "Pod/db-0", Node: "node1", Ready: true, Kept: true,
+				Reason: "near",
+			},
 		},
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

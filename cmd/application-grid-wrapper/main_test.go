@@ -33,7 +33,9 @@ func kubeconfig(t *testing.T, server string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "kubeconfig")
 	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server + "}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {token: t}}]\n"
 	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +56,8 @@ func TestHelpAndVersion(t *testing.T) {
 		}
 	}
 	// What follows --help does not count.
-	if o := call(t, "--help", "--no-such-flag", "start"); o.code != 0 || !strings.Contains(o.stdout, "Upstream flags:") {
+	if o := call(t, "--help", "--no-such-flag", "start"); o.code != 0 ||
+		!strings.Contains(o.stdout, "Upstream flags:") {
 		t.Errorf("got %+v", o)
 	}
 	if o := call(t, "--version"); o.code != 0 || !strings.HasPrefix(o.stdout, "application-grid-wrapper ") {
@@ -100,7 +103,10 @@ func TestBadCommandLine(t *testing.T) {
 			[]string{"--bind-address", "loopback"}},
 		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure,
 			[]string{"--bind-address", "nonsense"}},
-		{[]string{"--kubeconfig=" + good, "--insecure=false"}, flags.ExitFailure, []string{"--cert-file", "--key-file"}},
+		{
+			[]string{"--kubeconfig=" + good, "--insecure=false"}, flags.ExitFailure,
+			[]string{"--cert-file", "--key-file"},
+		},
 		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent},
 			flags.ExitFailure, []string{"--cert-file", absent}},
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, flags.ExitFailure,
@@ -108,7 +114,8 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, flags.ExitFailure, []string{"--local-port"}},
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, flags.ExitFailure,
 			[]string{"70000"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1", "--wrapper-in-cluster=false"},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1",
+			"--wrapper-in-cluster=false"},
 			flags.ExitFailure, []string{"--wrapper-in-cluster"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=localhost:51005"},
 			flags.ExitFailure, []string{"--service-autonomy-enhancement", "localhost:51005", "http"}},
@@ -120,13 +127,19 @@ func TestBadCommandLine(t *testing.T) {
 			[]string{"--service-autonomy-enhancement", "address"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http://%zz"},
 			flags.ExitFailure, []string{"--service-autonomy-enhancement", "%zz"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=30s"}, flags.ExitFailure,
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=30s"},
+			flags.ExitFailure,
 			[]string{"interval", "30s", "seconds"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=90000"}, flags.ExitFailure,
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=90000"},
+			flags.ExitFailure,
 			[]string{"interval", "86400"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=99999999999999999999"}, flags.ExitFailure,
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=99999999999999999999"},
+			flags.ExitFailure,
 			[]string{"interval"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement="}, flags.ExitFailure, []string{"name=value"}},
+		{
+			[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement="}, flags.ExitFailure,
+			[]string{"name=value"},
+		},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, flags.ExitFailure,
 			[]string{"name=value"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, flags.ExitFailure,
@@ -161,8 +174,10 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"kubeconfig": "", "hostname": "", "ca-file": "", "cert-file": "", "key-file": "", "bind-address": "localhost:51006",
-		"insecure": "true", "wrapper-in-cluster": "true", "notify-channel-size": "100", "debug": "false", "kube-qps": "1000",
+		"kubeconfig": "", "hostname": "", "ca-file": "", "cert-file": "", "key-file": "",
+		"bind-address": "localhost:51006",
+		"insecure":     "true", "wrapper-in-cluster": "true", "notify-channel-size": "100", "debug": "false",
+		"kube-qps":              "1000",
 		"kube-burst":            "1000",
 		"support-endpointslice": "false", "service-autonomy-enhancement": defaultAutonomy,
 	} {
@@ -216,7 +231,8 @@ func TestConfig(t *testing.T) {
 	const upstream = "https://127.0.0.1:1/prefix"
 	o := newOptions()
 	err := o.flags.Parse([]string{
-		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug", "--kube-qps=5",
+		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug",
+		"--kube-qps=5",
 		"--kube-burst=6",
 		"--local-endpoint=169.254.0.1", "--local-port=51003", "--insecure=false", "--cert-file=c", "--key-file=k",
 		"--ca-file=a",

@@ -81,25 +81,32 @@ func newOptions() *options {
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Hub")
-	f.StringVar(&o.hub, "hub", string(upstream.HubOff), "off: follow the Services, slices and nodes of the whole cluster. auto: follow this node's share of them, from application-grid-hub, where there is one. require: follow nothing but the share.")
-	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "", "File that leads to the API server which the hub is behind. Empty: that of --kubeconfig. A lite-apiserver does not know the hub.")
-	f.DurationVar(&o.hubFallbackAfter, "hub-fallback-after", upstream.DefaultHubFallback, "How long the hub may be away, with --hub=auto, before the whole cluster is followed; from that to twice that, at random. A wrapper that has nothing to serve does not wait.")
+	f.StringVar(&o.hub, "hub", string(upstream.HubOff),
+		"off: follow the Services, slices and nodes of the whole cluster. auto: follow this node's share of them, "+
+			"from application-grid-hub, where there is one. require: follow nothing but the share.")
+	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "",
+		"File that leads to the API server which the hub is behind. Empty: that of --kubeconfig. A lite-apiserver "+
+			"does not know the hub.")
+	f.DurationVar(&o.hubFallbackAfter, "hub-fallback-after", upstream.DefaultHubFallback,
+		"How long the hub may be away, with --hub=auto, before the whole cluster is followed; from that to twice "+
+			"that, at random. A wrapper that has nothing to serve does not wait.")
 
 	f = o.flags.Section("Node")
 	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
 		"in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no "+
 		"such node, Services with topologyKeys have no endpoints here.")
-	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API "+
-		"server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say "+
-		"where it is.")
+	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true,
+		"Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations "+
+			"superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
 	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' "+
 		"endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
 	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy,
-		"With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services "+
-			"but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": "+
-			"{\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is "+
-			"hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
+		"With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all "+
+			"Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) "+
+			"for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no "+
+			"good answer nothing is hidden. This node is never taken for dead, whatever the service says: it "+
+			"evidently lives.")
 
 	f = o.flags.Section("Offline")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a "+
@@ -112,25 +119,25 @@ func newOptions() *options {
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
 		"host:port to serve on. Without TLS only a loopback address is taken.")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "",
-		"host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus that is "+
-			"not on this node. Empty: none.")
+		"host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus "+
+			"that is not on this node. Empty: none.")
 	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a "+
-		"port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web "+
-		"page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
+		"port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a "+
+		"web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, "+
 		"which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
 	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections,
-		"Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets "+
-			"half of them at most, so that it cannot lock kube-proxy out.")
+		"Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) "+
+			"gets half of them at most, so that it cannot lock kube-proxy out.")
 	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches,
-		"Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them "+
-			"at most.")
+		"Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of "+
+			"them at most.")
 	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
-		"Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller gets "+
-			"half of that at most, but always one list, however large it is.")
+		"Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller "+
+			"gets half of that at most, but always one list, however large it is.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
@@ -154,7 +161,8 @@ func (o *options) ignored() []string {
 	if o.insecure {
 		for _, name := range []string{"cert-file", "key-file", "ca-file"} {
 			if o.flags.Lookup(name).Changed {
-				notices = append(notices, fmt.Sprintf("Ignoring --%s: plain HTTP is served; --insecure=false serves TLS", name))
+				notices = append(notices, fmt.Sprintf(
+					"Ignoring --%s: plain HTTP is served; --insecure=false serves TLS", name))
 			}
 		}
 	}
@@ -171,7 +179,8 @@ func (o *options) config() (proxy.Config, error) {
 		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
 	if o.maxConnections <= 0 || o.maxWatches <= 0 || o.maxListBytes <= 0 {
-		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater than 0")
+		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater " +
+			"than 0")
 	}
 	node, err := nodename.Of(o.hostname)
 	if err != nil {
@@ -197,8 +206,8 @@ func (o *options) config() (proxy.Config, error) {
 			return proxy.Config{}, fmt.Errorf("--local-endpoint, --local-port: %w", err)
 		}
 		if !o.inCluster {
-			return proxy.Config{}, errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave out one " +
-				"of them")
+			return proxy.Config{}, errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave " +
+				"out one of them")
 		}
 		config.LocalEndpoint = &local
 	}
@@ -263,7 +272,8 @@ func (o *options) parseAutonomy() (*autonomy.Options, error) {
 			case "interval":
 				seconds, err := strconv.Atoi(value)
 				if longest := int(autonomy.MaxInterval / time.Second); err != nil || seconds <= 0 || seconds > longest {
-					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d", flagName, value, longest)
+					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d",
+						flagName, value, longest)
 				}
 				parsed.Interval = time.Duration(seconds) * time.Second
 			case "address":

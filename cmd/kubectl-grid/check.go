@@ -30,11 +30,13 @@ func newCheckCommand(c *command) *cobra.Command {
 		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and\n" +
 			"prints what it finds, with what to do. With --pre it looks at a cluster before application-grid is\n" +
 			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +
-			"chart. It changes nothing.\n\n" +
+			"chart. It changes nothing.\n" +
+			"\n" +
 			"Exit codes: 0 there is no failure; 1 there is none, but something could not be read; 2 the command\n" +
 			"line is wrong; 3 there is a failure. Warnings, and what no API server can tell, do not count.",
 		Example: "  kubectl grid check --pre\n" +
-			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > edge/kustomization.yaml\n" +
+			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > " +
+			"edge/kustomization.yaml\n" +
 			"  kubectl grid check -o json",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		Args:              flags.UsageArgs(cobra.NoArgs),

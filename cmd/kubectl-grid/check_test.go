@@ -92,8 +92,9 @@ func TestCheck(t *testing.T) {
 // TestCheckInstall: the files for a cluster go to stdout alone.
 func TestCheckInstall(t *testing.T) {
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
-		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1+k3s1", OperatingSystem: "linux",
-			Architecture: "amd64"}}}
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1+k3s1",
+			OperatingSystem: "linux",
+			Architecture:    "amd64"}}}
 	s := versioned{server{objects: map[string]runtime.Object{
 		"/api/v1/nodes":              &corev1.NodeList{Items: []corev1.Node{node}},
 		"/api/v1/pods":               &corev1.PodList{},
@@ -122,14 +123,16 @@ func TestManyFindings(t *testing.T) {
 		nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n",
 			Labels: map[string]string{"superedge.io/application-grid": "true"}}})
 	}
-	s := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &nodes, "/api/v1/pods": &corev1.PodList{}}},
+	s := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &nodes,
+		"/api/v1/pods": &corev1.PodList{}}},
 		"v1.37.1"}
 	narrow, wide := callServer(t, s, "check"), callServer(t, s, "check", "-o", "wide")
 	if n := strings.Count(narrow.stdout, "no application-grid-wrapper runs there"); n != 10 ||
 		!strings.Contains(narrow.stdout, "40 more findings like the ones above") {
 		t.Errorf("%d, in\n%s", n, narrow.stdout)
 	}
-	if n := strings.Count(wide.stdout, "no application-grid-wrapper runs there"); n != 30 || narrow.code != exitProblems {
+	if n := strings.Count(wide.stdout, "no application-grid-wrapper runs there"); n != 30 ||
+		narrow.code != exitProblems {
 		t.Errorf("%d of 30, exit code %d", n, narrow.code)
 	}
 }
@@ -196,7 +199,9 @@ func (s *proving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.removed++
 		answer(w, http.StatusOK, s.made)
 	case strings.HasSuffix(r.URL.Path, "/pods/prove-x"):
-		s.made.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: s.message}}}}
+		s.made.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: s.message}}},
+		}
 		answer(w, http.StatusOK, s.made)
 	default:
 		s.server.ServeHTTP(w, r)
@@ -211,7 +216,9 @@ func TestProve(t *testing.T) {
 			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
 		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	ready := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}
+	ready := corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}
 	base.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{
 		{ObjectMeta: metav1.ObjectMeta{Name: "n0", Labels: map[string]string{"zone1": "east",
 			"superedge.io/application-grid": "true"}}, Status: ready},
@@ -237,8 +244,11 @@ func TestProve(t *testing.T) {
 		says    string
 	}{
 		{`{"asked":20,"reached":{"10.244.0.1:8080":20}}`, flags.ExitFailure,
-			"from east west nobody\neast (n0) 20 · · ok\nwest · · · unproved: none of its nodes is ready\n\nThat the closed " +
-				"loop holds is not proved"},
+			"from east west nobody\n" +
+				"east (n0) 20 · · ok\n" +
+				"west · · · unproved: none of its nodes is ready\n" +
+				"\n" +
+				"That the closed loop holds is not proved"},
 		{`{"asked":20,"reached":{"10.244.0.1:8080":13,"10.244.1.1:8080":7}}`, exitProblems,
 			"east (n0) 13 7 · LEAK: reached pod echo-n1 on node n1, of west, 7 times"},
 	} {

@@ -98,7 +98,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			panic(err) // the flag is bound above
 		}
 	}
-	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c),
+	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
+		newCheckCommand(c),
 		newProveCommand(c), newPreviewCommand(c))
 	return root
 }

@@ -108,7 +108,9 @@ func writeKubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "kubeconfig")
 	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '" + url + "'}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u, namespace: shop}}]\ncurrent-context: x\nusers: [{name: u, user: {}}]\n"
+		"contexts: [{name: x, context: {cluster: c, user: u, namespace: shop}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {}}]\n"
 	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +154,16 @@ func shop() server {
 			Spec:       v1.ServiceGridSpec{GridUniqKey: "zone1"},
 			Status:     v1.ServiceGridStatus{Units: 2, Conditions: conditions},
 		}}},
-		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")}},
+		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{
+			Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")},
+		},
 		"/api/v1/namespaces/shop/services":          &corev1.ServiceList{Items: []corev1.Service{service}},
 		"/api/v1/namespaces/shop/services/echo-svc": &service,
 		"/api/v1/namespaces/shop/pods": &corev1.PodList{Items: []corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Name: "echo-west-1"},
 			Spec:       corev1.PodSpec{NodeSelector: map[string]string{"zone1": "west"}},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+				Status: corev1.ConditionFalse,
 				Reason: "Unschedulable", Message: "0/2 nodes\nare available"}}},
 		}}},
 		"/api/v1/nodes": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{node("n1", "east"),
@@ -226,12 +231,21 @@ func TestEncodings(t *testing.T) {
 			asJSON.code != exitProblems || asYAML.code != exitProblems {
 			t.Errorf("%s: got %+v, %+v", args, asJSON, asYAML)
 		}
-		for _, name := range []string{`{"kind":"GridStatusList","apiVersion":"kubectl-grid.superedge.io/v1alpha1","grids":[{"kind":"DeploymentGrid"`, `"gridUniqKey":"zone1"`, `"phase":"Progressing"`, `"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`, `"healthy":false`} {
+		for _, name := range []string{
+			`{"kind":"GridStatusList","apiVersion":"kubectl-grid.superedge.io/v1alpha1","grids":[{"kind":"DeploymentGrid"`,
+			`"gridUniqKey":"zone1"`, `"phase":"Progressing"`,
+			`"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`,
+			`"healthy":false`,
+		} {
 			if args == "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}
 		}
-		for _, name := range []string{`{"kind":"ServiceView","apiVersion":"kubectl-grid.superedge.io/v1alpha1","namespace":"shop"`, `"topologyKeys":["zone1"]`, `"closed":false`, `"without":["east","west"]`, `"nodes":["n1"]`, `"endpoints":[]`} {
+		for _, name := range []string{
+			`{"kind":"ServiceView","apiVersion":"kubectl-grid.superedge.io/v1alpha1","namespace":"shop"`,
+			`"topologyKeys":["zone1"]`, `"closed":false`, `"without":["east","west"]`, `"nodes":["n1"]`,
+			`"endpoints":[]`,
+		} {
 			if args != "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}
@@ -253,23 +267,37 @@ The closed loop does not hold: 2 of 2 units without a ready endpoint: east, west
 		}
 	}
 	bad := shop()
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{"topologyKeys": "zone1"}}}
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{"topologyKeys": "zone1"},
+		},
+	}
 	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout,
 		"ERROR: annotation topologyKeys=zone1 is not a JSON array") {
 		t.Errorf("got %+v", o)
 	}
 	const openYurt = "openyurt.io/topologyKeys"
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "openyurt.io/nodepool"}}}
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "openyurt.io/nodepool"},
+		},
+	}
 	if o := call(t, bad, "view", "plain"); o.code != 0 || !strings.Contains(o.stdout,
 		`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`) {
 		t.Errorf("got %+v", o)
 	}
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "zone1"}}}
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "zone1"},
+		},
+	}
 	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout,
 		"ERROR: annotation openyurt.io/topologyKeys=zone1 is not one of") {
 		t.Errorf("got %+v", o)
 	}
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain"}}
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain"},
+	}
 	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "is not governed") ||
 		!strings.Contains(o.stdout, "No endpoint is ready.") {
 		t.Errorf("got %+v", o)
@@ -303,8 +331,8 @@ func TestFailures(t *testing.T) {
 		{"forbidden", noGrids, "status", flags.ExitFailure, "forbidden"},
 		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems,
 			"Warning: units are those that the controller has reported: you may not read them: nodes is forbidden"},
-		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are not " +
-			"ready: you may not read them"},
+		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are " +
+			"not ready: you may not read them"},
 		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure,
 			`asking for nodes, whose labels are the units: nodes is forbidden: User "jane"`},
 		{"no such kind", shop(), "status pods", flags.ExitUsage,

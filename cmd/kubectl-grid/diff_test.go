@@ -94,7 +94,10 @@ func TestDiff(t *testing.T) {
 			}},
 		{"no units", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
 			[]string{"# no node has the label rack, so there are no units\n"}},
-		{"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage, []string{"error: there is no grid in "}},
+		{
+			"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage,
+			[]string{"error: there is no grid in "},
+		},
 		{"another namespace", strings.Replace(echoGrid, "name: echo", "name: echo, namespace: mall", 1), "",
 			[]string{"-n", "shop"}, flags.ExitUsage, []string{"is of namespace mall, and --namespace says shop"}},
 	} {
@@ -139,7 +142,8 @@ func TestDiffProgram(t *testing.T) {
 	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	t.Setenv(externalDiff, "echo compare")
 	if o := callBare(t, "diff", "-f", file); o.code != exitDifferences ||
-		!strings.Contains(o.stdout, "compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
+		!strings.Contains(o.stdout,
+			"compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
 		t.Errorf("got %+v", o)
 	}
 	t.Setenv(externalDiff, "/nonexistent")

@@ -29,7 +29,8 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 		Long: "Prints a kubeconfig for " + strings.Join(kubeconfig.Programs, " or ") + ": the address of the API\n" +
 			"server, its authority, and a new token of the ServiceAccount of that name, in kube-system or in\n" +
 			"--namespace. On stderr it says when the token ends; the same command renews it. You need the right to\n" +
-			"create tokens of that ServiceAccount.\n\n" +
+			"create tokens of that ServiceAccount.\n" +
+			"\n" +
 			"Exit codes: 0 all is well; 1 the question could not be asked; 2 the command line is wrong.",
 		Example: "  kubectl grid kubeconfig application-grid-wrapper > application-grid-wrapper.kubeconfig\n" +
 			"  kubectl grid kubeconfig statefulset-grid-daemon --address=https://127.0.0.1:6444 --duration=720h",
@@ -42,9 +43,10 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
 	}
-	cmd.Flags().StringVar(&o.address, "address", "", "Address of the API server as the node has it, https://HOST:PORT; "+
-		"by default the one that kubeadm "+
-		"has published for nodes that join (ConfigMap kube-public/cluster-info), or else the one that this command asks")
+	cmd.Flags().StringVar(&o.address, "address", "",
+		"Address of the API server as the node has it, https://HOST:PORT; by default the one that kubeadm has "+
+			"published for nodes that join (ConfigMap kube-public/cluster-info), or else the one that this command "+
+			"asks")
 	cmd.Flags().DurationVar(&o.duration, "duration", 8760*time.Hour,
 		"For how long the token is asked for; the API server may give it for less")
 	return cmd
@@ -71,7 +73,8 @@ func (o *kubeconfigOptions) run(ctx context.Context, c *command, program string)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stderr, "The server is %s. The token ends at %s.\n", made.Server, made.Ends.UTC().Format(time.RFC3339))
+	fmt.Fprintf(c.stderr, "The server is %s. The token ends at %s.\n",
+		made.Server, made.Ends.UTC().Format(time.RFC3339))
 	if given := time.Until(made.Ends); given < o.duration-time.Minute {
 		connected.Warn("the API server gives tokens for less than --duration=%s: this one is good for %s", o.duration,
 			given.Round(time.Minute))

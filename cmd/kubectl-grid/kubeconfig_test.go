@@ -67,8 +67,9 @@ func TestKubeconfig(t *testing.T) {
 	}{
 		"kubeadm": {
 			args: []string{"application-grid-wrapper"}, objects: map[string]runtime.Object{info: info0}, most: year,
-			server: "https://10.0.0.1:6443", token: "token of " + system + "serviceaccounts/application-grid-wrapper/token",
-			says: "The token ends at ",
+			server: "https://10.0.0.1:6443",
+			token:  "token of " + system + "serviceaccounts/application-grid-wrapper/token",
+			says:   "The token ends at ",
 		},
 		"another distribution": {
 			args: []string{"statefulset-grid-daemon"}, most: year, token: "token of " + system +
@@ -83,7 +84,8 @@ func TestKubeconfig(t *testing.T) {
 		"a shorter token": {
 			args: []string{"application-grid-wrapper"}, most: time.Hour, token: "token of " + system +
 				"serviceaccounts/application-grid-wrapper/token",
-			says: "Warning: the API server gives tokens for less than --duration=8760h0m0s: this one is good for 1h0m0s",
+			says: "Warning: the API server gives tokens for less than --duration=8760h0m0s: this one is good for " +
+				"1h0m0s",
 		},
 		"no program of a node": {args: []string{"kube-proxy"}, code: flags.ExitUsage,
 			says: `"kube-proxy" is no program of a node`},

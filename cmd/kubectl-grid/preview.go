@@ -28,11 +28,16 @@ func newPreviewCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
 		Short: "What closing the Services over a label of the nodes would change, on any cluster",
-		Long: "Prints for every Service how many ready endpoints there are, what share of those that a node is sent to today\n" +
-			"is in another unit, which units would be left without a ready endpoint if the Service were closed, and the\n" +
-			"command that closes it. The units are the values of a label key of the nodes.\n\n" +
-			"It reads nodes, Services and EndpointSlices, writes nothing, and needs nothing of application-grid in the\n" +
-			"cluster.\n\n" +
+		Long: "Prints for every Service how many ready endpoints there are, what share of those that a node is sent " +
+			"to today\n" +
+			"is in another unit, which units would be left without a ready endpoint if the Service were closed, and " +
+			"the\n" +
+			"command that closes it. The units are the values of a label key of the nodes.\n" +
+			"\n" +
+			"It reads nodes, Services and EndpointSlices, writes nothing, and needs nothing of application-grid in " +
+			"the\n" +
+			"cluster.\n" +
+			"\n" +
 			"Exit codes: 0 every unit has a ready endpoint of every Service; 1 the cluster could not be read; 2 the\n" +
 			"command line is wrong; 3 a unit would be left without one.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
@@ -41,8 +46,9 @@ func newPreviewCommand(c *command) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the units. Without it the keys are named that "+
-		"divide the nodes")
+	f.StringVar(&o.key, "key", "",
+		"Label key of the nodes whose values are the units. Without it the keys are named that "+
+			"divide the nodes")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Services of all namespaces")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")
 	flags.CompleteWith(cmd, "key")

@@ -43,7 +43,8 @@ func newProveCommand(c *command) *cobra.Command {
 			"TCP, sends nothing, and asks the kernel where each was sent. It is removed in the end. With --exec no\n" +
 			"pod is made: the wrappers' pods ask by HTTP, and the answers have to name the pod, the node or the\n" +
 			"address that gave them. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid,\n" +
-			"sg/NAME.\n\n" +
+			"sg/NAME.\n" +
+			"\n" +
 			"Exit codes: 0 no connection left its unit; 1 that could not be proved; 2 the command line is wrong; 3\n" +
 			"a connection left its unit.",
 		Example: "  kubectl grid prove echo-svc\n" +
@@ -123,8 +124,8 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 		return err
 	}
 	if left := plan.NotAsked(nodes); len(left) > 0 {
-		connected.Warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every unit; "+
-			"--all-nodes shows it.",
+		connected.Warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every "+
+			"unit; --all-nodes shows it.",
 			map[bool]string{true: "a node is", false: "nodes are"}[len(left) == 1], output.Nodes(left))
 	}
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
@@ -179,8 +180,8 @@ func (o *proveOptions) runner(ctx context.Context, c cluster.Cluster) (prove.Run
 		}
 	}
 	if o.image == "" && first.Image == "" {
-		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one with " +
-			"--image")
+		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one " +
+			"with --image")
 	}
 	pods := &prove.Pods{
 		API: c.API, Namespace: o.podNamespace, Probe: o.probe, Alive: o.timeout,

@@ -39,7 +39,8 @@ func newStatusCommand(c *command) *cobra.Command {
 		Short:   "The state of the grids, unit by unit",
 		Long: "Prints, for every unit of the grids, how many pods there should be, how many are ready and updated,\n" +
 			"and what is wrong, in words: also what the controller cannot tell because it is away.\n\n" +
-			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit code 0.\n" +
+			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit " +
+			"code 0.\n" +
 			exitCodes,
 		Example: "  kubectl grid status                 # all grids of the namespace\n" +
 			"  kubectl grid status -A --problems   # what is wrong anywhere\n" +

@@ -16,9 +16,11 @@ func newViewCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view SERVICE",
 		Short: "What the nodes of every unit see of a Service",
-		Long: "Prints, for every unit of the Service's topologyKeys, its nodes and the endpoints that they see, by the " +
+		Long: "Prints, for every unit of the Service's topologyKeys, its nodes and the endpoints that they see, " +
+			"by the " +
 			"rule that\n" +
-			"the wrapper applies on the nodes; which units have no ready endpoint; and which endpoints no node sees,\n" +
+			"the wrapper applies on the nodes; which units have no ready endpoint; and which endpoints no node " +
+			"sees,\n" +
 			"and why.\n" +
 			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,
 		Example:           "  kubectl grid view echo-svc\n  kubectl grid view sg/echo -o json",

@@ -24,7 +24,8 @@ const program = "statefulset-grid-daemon"
 // What --help and the man page begin with.
 const (
 	short        = "Keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids"
-	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's CoreDNS " +
+	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
+		"CoreDNS " +
 		"answers\n" +
 		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
 		"StatefulSetGrid. docs/coredns.md says how CoreDNS reads the file."
@@ -87,7 +88,8 @@ func (s *seconds) Set(text string) error {
 
 // ignoredFlags have no meaning any more.
 var ignoredFlags = []string{
-	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline",
+	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration",
+	"leader-elect-renew-deadline",
 	"leader-elect-retry-period", "leader-elect-resource-lock", "leader-elect-resource-name",
 	"leader-elect-resource-namespace",
 }

@@ -45,7 +45,8 @@ func CompareManual(t *testing.T, program string, root *cobra.Command) {
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
 		file := filepath.Join(directory, name)
 		if *update {
-			if err := os.WriteFile(file, []byte(pages[name]), 0o644); err != nil { //nolint:gosec // a page that anyone may read
+			//nolint:gosec // a page that anyone may read
+			if err := os.WriteFile(file, []byte(pages[name]), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			continue
@@ -76,7 +77,12 @@ func addManual(t *testing.T, cmd *cobra.Command, pages map[string]string) {
 		}
 	})
 	var b bytes.Buffer
-	header := &doc.GenManHeader{Section: "1", Source: "application-grid", Manual: "application-grid", Date: &time.Time{}}
+	header := &doc.GenManHeader{
+		Section: "1",
+		Source:  "application-grid",
+		Manual:  "application-grid",
+		Date:    &time.Time{},
+	}
 	if err := doc.GenMan(cmd, header, &b); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,9 @@ var templates = []template{
 	}},
 	{name: "wrapper.yaml", parts: []part{
 		{manifest: "application-grid-wrapper/rbac.yaml", replaced: []replacement{namespaces(2), {
-			place: followsAll, by: "  {{- if .Values.hub.require }}\n" + followsShare + "  {{- else }}\n" + followsAll + "  {{- end }}\n",
+			place: followsAll,
+			by: "  {{- if .Values.hub.require }}\n" + followsShare + "  {{- else }}\n" + followsAll +
+				"  {{- end }}\n",
 		}}},
 		{manifest: "application-grid-wrapper/daemonset.yaml", when: asPods, replaced: []replacement{
 			namespaces(1), maxUnavailable("wrapper"), pullSecrets("application-grid-wrapper"),
@@ -95,17 +97,30 @@ var templates = []template{
 		{manifest: "application-grid-hub/rbac.yaml", replaced: []replacement{namespaces(8)}},
 		{manifest: "application-grid-hub/deployment.yaml", replaced: []replacement{
 			namespaces(4),
-			{place: "=kube-system/application-grid-hub", by: "={{ .Release.Namespace }}/application-grid-hub", times: 2},
-			{place: "  replicas: 2\n", by: "  {{- if not .Values.hub.autoscaling }}\n  replicas: {{ .Values.hub.replicas }}\n  {{- end }}\n"},
+			{
+				place: "=kube-system/application-grid-hub", by: "={{ .Release.Namespace }}/application-grid-hub",
+				times: 2,
+			},
+			{
+				place: "  replicas: 2\n",
+				by: "  {{- if not .Values.hub.autoscaling }}\n  replicas: {{ .Values.hub.replicas }}\n  {{- " +
+					"end }}\n",
+			},
 			pullSecrets("application-grid-hub"), image("application-grid-hub"),
 			extraArgs("--metrics-bind-address=:8081", "hub"), memoryLimit("1280MiB", "hub"),
 			resources("hub", "requests: {cpu: 100m, memory: 256Mi}", "limits: {memory: 1536Mi}"),
-			{place: "  minAvailable: 1\n", by: "  minAvailable: {{ if gt (int .Values.hub.replicas) 1 }}1{{ else }}0{{ end }}\n"},
+			{
+				place: "  minAvailable: 1\n",
+				by:    "  minAvailable: {{ if gt (int .Values.hub.replicas) 1 }}1{{ else }}0{{ end }}\n",
+			},
 		}},
 		{manifest: "application-grid-hub/apiservice.yaml", replaced: []replacement{
 			{place: "namespace: kube-system,", by: "namespace: {{ .Release.Namespace }},"},
 		}},
-		{manifest: "hub-autoscaling/autoscaler.yaml", when: ".Values.hub.autoscaling", replaced: []replacement{namespaces(1)}},
+		{
+			manifest: "hub-autoscaling/autoscaler.yaml", when: ".Values.hub.autoscaling",
+			replaced: []replacement{namespaces(1)},
+		},
 	}},
 	{name: "flow-control.yaml", when: ".Values.flowControl.enabled", parts: []part{
 		{manifest: "flow-control/flowcontrol.yaml", replaced: []replacement{
@@ -137,8 +152,8 @@ var templates = []template{
 	}},
 }
 
-// followsAll are the rules of a wrapper's role for following the cluster; followsShare, as manifests/hub-require has it, is
-// what stays of them where it follows its share only.
+// followsAll are the rules of a wrapper's role for following the cluster; followsShare, as manifests/hub-require has
+// it, is what stays of them where it follows its share only.
 const (
 	followsAll = `  # What it follows: of nodes metadata only, Endpoints only once a client asks for them.
   - apiGroups: [""]

@@ -40,7 +40,10 @@ const (
 )
 
 // programs are all that is built, as they are named in cmd/.
-var programs = []string{"application-grid-controller", "application-grid-hub", "application-grid-wrapper", plugin, "statefulset-grid-daemon"}
+var programs = []string{
+	"application-grid-controller", "application-grid-hub", "application-grid-wrapper", plugin,
+	"statefulset-grid-daemon",
+}
 
 // makeRelease makes the files of a release.
 func makeRelease(_ context.Context, args []string) error {

@@ -193,7 +193,8 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	for _, page := range append(slices.Clone(programs), plugin+"-status", "application-grid-wrapper-explain") {
-		if data, err := os.ReadFile(filepath.Join(root, "usr/share/man/man1", page+".1")); err != nil || !strings.Contains(string(data), "\n.SH NAME\n"+page+" - ") {
+		if data, err := os.ReadFile(filepath.Join(root, "usr/share/man/man1", page+".1")); err != nil ||
+			!strings.Contains(string(data), "\n.SH NAME\n"+page+" - ") {
 			t.Errorf("the man page of %s is %q: %v", page, data, err)
 		}
 	}
@@ -201,7 +202,8 @@ func TestPrograms(t *testing.T) {
 	if pages, err := filepath.Glob(filepath.Join(alone, "docs/man/*.1")); err != nil || len(pages) < 5 {
 		t.Errorf("the archive of the plugin has the man pages %q: %v", pages, err)
 	}
-	if out, err := output(t, "", nil, filepath.Join(alone, plugin), "--version"); err != nil || !strings.Contains(out, version) {
+	if out, err := output(t, "", nil, filepath.Join(alone, plugin), "--version"); err != nil ||
+		!strings.Contains(out, version) {
 		t.Errorf("%v: %s", err, out)
 	}
 }

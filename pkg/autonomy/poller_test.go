@@ -18,11 +18,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/application-grid/application-grid/pkg/await"
 )
 
 // soon is what tests wait with for another goroutine.

@@ -44,7 +44,8 @@ func Print(to io.Writer, e *view.Explanation) error {
 		for _, x := range e.Endpoints {
 			if x.Kept == kept {
 				row := []string{
-					strings.Join(x.Addresses, ","), orNone(x.Target), orNone(x.Node), strconv.FormatBool(x.Ready), seen(x), x.Reason,
+					strings.Join(x.Addresses, ","), orNone(x.Target), orNone(x.Node), strconv.FormatBool(x.Ready),
+					seen(x), x.Reason,
 				}
 				fmt.Fprintln(w, strings.Join(row, "\t"))
 			}

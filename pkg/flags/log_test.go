@@ -61,7 +61,8 @@ func TestJSONLog(t *testing.T) {
 		}
 		parsed = append(parsed, object)
 	}
-	if parsed[0]["msg"] != "More" || parsed[0]["node"] != "a" || parsed[0]["v"] != 2.0 || parsed[1]["err"] != "broken" ||
+	if parsed[0]["msg"] != "More" || parsed[0]["node"] != "a" || parsed[0]["v"] != 2.0 ||
+		parsed[1]["err"] != "broken" ||
 		parsed[2]["msg"] != "By klog itself" {
 		t.Errorf("got %q", lines)
 	}

@@ -51,7 +51,8 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(4))
 		for i := range endpointSlices {
 			endpointSlices[i] = discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: fmt.Sprint("s-", i), Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
+				Namespace: "shop", Name: fmt.Sprint("s-", i),
+				Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
 			}}
 			for j := range random.IntN(5) {
 				e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, j)}}
@@ -75,7 +76,8 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		for node := range nodes {
 			shown := shownBy(t, node, service, endpointSlices, nodes)
 			if shown != said[node] {
-				t.Fatalf("node %s: the wrapper shows %q, the view says %q\nkeys %v\nnodes %v\nslices %+v", node, shown, said[node],
+				t.Fatalf("node %s: the wrapper shows %q, the view says %q\nkeys %v\nnodes %v\nslices %+v", node, shown,
+					said[node],
 					service.Annotations, nodes, endpointSlices)
 			}
 			for address := range strings.FieldsSeq(shown) {

@@ -32,16 +32,20 @@ func TestWhyNotReady(t *testing.T) {
 		want   string
 	}{
 		{"no node", corev1.PodStatus{Conditions: condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
-			"0/3 nodes are available: 3 taints. preemption: 0/3 nodes")}, "Unschedulable: 0/3 nodes are available: 3 taints."},
+			"0/3 nodes are available: 3 taints. preemption: 0/3 nodes")}, "Unschedulable: 0/3 nodes are available: 3 " +
+			"taints."},
 		{"no image", corev1.PodStatus{ContainerStatuses: waiting("ImagePullBackOff", "Back-off pulling image")},
 			"container c: ImagePullBackOff: Back-off pulling image"},
 		{"first container", corev1.PodStatus{InitContainerStatuses: waiting("CrashLoopBackOff", ""),
 			ContainerStatuses: waiting("PodInitializing", "")}, "container c: CrashLoopBackOff"},
 		{"ended", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
-			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}},
+			State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"},
+			}}}},
 			"container c ended with exit code 137: OOMKilled"},
-		{"not ready", corev1.PodStatus{Conditions: condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady",
-			"containers with unready status: [c]")}, "ContainersNotReady: containers with unready status: [c]"},
+		{"not ready",
+			corev1.PodStatus{Conditions: condition(corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady",
+				"containers with unready status: [c]")}, "ContainersNotReady: containers with unready status: [c]"},
 		{"new", corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: waiting("ContainerCreating", "")},
 			"it is pending"},
 	} {
@@ -50,8 +54,9 @@ func TestWhyNotReady(t *testing.T) {
 			ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse, v1.ReasonUnitsNotReady, ""),
 			States: map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 2, ReadyReplicas: 1}},
 		}
-		s := Surroundings{Now: now, Pods: []corev1.Pod{pod("p2", "east", corev1.PodStatus{}), pod("p1", "east", test.status),
-			pod("p", "west", corev1.PodStatus{}), pod("a", "east", ready), deleted}}
+		s := Surroundings{Now: now,
+			Pods: []corev1.Pod{pod("p2", "east", corev1.PodStatus{}), pod("p1", "east", test.status),
+				pod("p", "west", corev1.PodStatus{}), pod("a", "east", ready), deleted}}
 		answer := Workloads(v1.DeploymentGridKind, g, s)
 		if got, want := answer.Units[0].Problem, "1 of 2 pods not ready; pod p1: "+test.want; got != want {
 			t.Errorf("%s: got %q, want %q", test.name, got, want)

@@ -1,7 +1,6 @@
 package gridview
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,8 +39,8 @@ type PreviewService struct {
 	Ready   int            `json:"ready"`
 	ReadyIn map[string]int `json:"readyIn"`
 	// Foreign is the share, 0 to 1, of the endpoints that a node of a unit is sent to today which is in another unit or
-	// in none; the average of all nodes in units. It is missing where topologyKeys decide already, and where there is no
-	// ready endpoint.
+	// in none; the average of all nodes in units. It is missing where topologyKeys decide already, and where there is
+	// no ready endpoint.
 	Foreign *float64 `json:"foreign,omitempty"`
 	// Dark are the units that would have no ready endpoint if the Service were closed. A Service that has none anywhere
 	// has no such units.
@@ -89,7 +88,10 @@ type counts struct {
 // NewPreviewer makes a Previewer for a key and the labels of all nodes.
 func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
 	p := &Previewer{
-		key: key, nodes: make(map[string]previewNode, len(nodes)), units: map[string]int{}, groups: map[previewNode]int{},
+		key:      key,
+		nodes:    make(map[string]previewNode, len(nodes)),
+		units:    map[string]int{},
+		groups:   map[previewNode]int{},
 		services: map[types.NamespacedName]*tally{},
 	}
 	for name, labels := range nodes {
@@ -110,7 +112,8 @@ func (p *Previewer) Units() int { return len(p.units) }
 // default/kubernetes, whose endpoint every node replaces by its own.
 func (p *Previewer) AddService(s *corev1.Service) {
 	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
-	if s.Spec.Type == corev1.ServiceTypeExternalName || name == (types.NamespacedName{Namespace: "default", Name: "kubernetes"}) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName ||
+		name == (types.NamespacedName{Namespace: "default", Name: "kubernetes"}) {
 		return
 	}
 	t := &tally{
@@ -175,7 +178,12 @@ func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
 
 // Preview is what was counted.
 func (p *Previewer) Preview() *Preview {
-	preview := &Preview{Key: p.key, Units: []PreviewUnit{}, Services: []PreviewService{}, NodesWithoutUnit: len(p.nodes)}
+	preview := &Preview{
+		Key:              p.key,
+		Units:            []PreviewUnit{},
+		Services:         []PreviewService{},
+		NodesWithoutUnit: len(p.nodes),
+	}
 	for _, name := range slices.Sorted(maps.Keys(p.units)) {
 		preview.Units = append(preview.Units, PreviewUnit{name, p.units[name]})
 		preview.NodesWithoutUnit -= p.units[name]
@@ -195,7 +203,7 @@ func (p *Previewer) Preview() *Preview {
 func (p *Previewer) conclude(t *tally) PreviewService {
 	s := t.service
 	s.Ready, s.ReadyIn = t.ready, t.readyIn
-	annotation, _ := json.Marshal([]string{p.key}) // a list of strings
+	annotation := fmt.Sprintf("[%q]", p.key) // a label key has no letter that JSON writes otherwise
 	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
 		s.Command = fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=%s'", s.Namespace, s.Name,
 			v1.AnnotationTopologyKeys, annotation)

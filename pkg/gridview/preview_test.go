@@ -25,7 +25,10 @@ var previewNodes = map[string]topology.Labels{
 // "e1>z1" for one with a hint for zone z1, "" for one on no node.
 func endpointsOn(nodes ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}}, AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i, node := range nodes {
 		e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}}
@@ -81,13 +84,16 @@ func TestPreview(t *testing.T) {
 		},
 		"dark today": {endpoints: []string{"e1!"}, foreign: nothing, message: "no endpoint is ready anywhere"},
 		"hints are heeded": {
-			endpoints: []string{"e1>z1", "w1>z2"}, ready: 2, readyIn: "east=1 west=1", foreign: 0, message: "hints keep",
+			endpoints: []string{"e1>z1", "w1>z2"}, ready: 2, readyIn: "east=1 west=1", foreign: 0,
+			message: "hints keep",
 		},
 		"hints that lead away": {
-			endpoints: []string{"e1>z2", "w1>z1"}, ready: 2, readyIn: "east=1 west=1", foreign: 100, message: "hints keep",
+			endpoints: []string{"e1>z2", "w1>z1"}, ready: 2, readyIn: "east=1 west=1", foreign: 100,
+			message: "hints keep",
 		},
 		"hints for a zone that no node is in": {
-			endpoints: []string{"e1>z1", "w1>z9"}, ready: 2, readyIn: "east=1 west=1", foreign: 50.0 / 3, message: "hints keep",
+			endpoints: []string{"e1>z1", "w1>z9"}, ready: 2, readyIn: "east=1 west=1", foreign: 50.0 / 3,
+			message: "hints keep",
 		},
 		"one endpoint without hints": {
 			endpoints: []string{"e1>z1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: 50,
@@ -96,14 +102,17 @@ func TestPreview(t *testing.T) {
 			service: func(s *corev1.Service) {
 				s.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
 			},
-			endpoints: []string{"e1", "e2"}, ready: 2, readyIn: "east=2", dark: "west", message: "internalTrafficPolicy",
+			endpoints: []string{"e1", "e2"}, ready: 2, readyIn: "east=2", dark: "west",
+			message: "internalTrafficPolicy",
 		},
 		"closed already": {
-			service: annotate(`["site"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: nothing,
-			closed: true,
+			service: annotate(`["site"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
+			foreign: nothing,
+			closed:  true,
 		},
 		"closed by another key": {
-			service: annotate(`["rack"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1", foreign: nothing,
+			service: annotate(`["rack"]`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
+			foreign: nothing,
 		},
 		"keys that do not parse": {
 			service: annotate(`site`), endpoints: []string{"e1", "w1"}, ready: 2, readyIn: "east=1 west=1",
@@ -117,7 +126,8 @@ func TestPreview(t *testing.T) {
 			p.ForgetSlices() // their list begins again
 			p.AddSlice(endpointsOn(test.endpoints...))
 			preview := p.Preview()
-			if preview.NodesWithoutUnit != 1 || len(preview.Units) != 2 || preview.Units[0] != (PreviewUnit{"east", 2}) {
+			if preview.NodesWithoutUnit != 1 || len(preview.Units) != 2 ||
+				preview.Units[0] != (PreviewUnit{"east", 2}) {
 				t.Errorf("units %v, %d nodes in none", preview.Units, preview.NodesWithoutUnit)
 			}
 			got := preview.Services[0]
@@ -127,7 +137,8 @@ func TestPreview(t *testing.T) {
 					readyIn = append(readyIn, fmt.Sprintf("%s=%d", unit, n))
 				}
 			}
-			if got.Ready != test.ready || strings.Join(readyIn, " ") != test.readyIn || strings.Join(got.Dark, " ") != test.dark {
+			if got.Ready != test.ready || strings.Join(readyIn, " ") != test.readyIn ||
+				strings.Join(got.Dark, " ") != test.dark {
 				t.Errorf("ready %d, %v, dark %v", got.Ready, readyIn, got.Dark)
 			}
 			if preview.Healthy() != (test.dark == "") {
@@ -153,7 +164,9 @@ func TestPreview(t *testing.T) {
 func TestPreviewLeavesOut(t *testing.T) {
 	p := NewPreviewer("site", previewNodes)
 	p.AddService(previewService(func(s *corev1.Service) { s.Namespace, s.Name = "default", "kubernetes" }))
-	p.AddService(previewService(func(s *corev1.Service) { s.Name, s.Spec.Type = "external", corev1.ServiceTypeExternalName }))
+	p.AddService(previewService(func(s *corev1.Service) {
+		s.Name, s.Spec.Type = "external", corev1.ServiceTypeExternalName
+	}))
 	p.AddService(previewService(func(s *corev1.Service) {
 		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
 	}))
@@ -174,7 +187,8 @@ func TestDivideNodes(t *testing.T) {
 	nodes := map[string]topology.Labels{}
 	for i := range 6 {
 		nodes[fmt.Sprint("n", i)] = topology.Labels{
-			"one": "x", "each": fmt.Sprint(i), corev1.LabelHostname: fmt.Sprint(i % 3), "site": fmt.Sprint(i / 2), "half": fmt.Sprint(i / 3), "empty": "",
+			"one": "x", "each": fmt.Sprint(i), corev1.LabelHostname: fmt.Sprint(i % 3), "site": fmt.Sprint(i / 2),
+			"half": fmt.Sprint(i / 3), "empty": "",
 		}
 	}
 	if keys, units := DivideNodes(nodes); !slices.Equal(keys, []string{"half", "site"}) || units["site"] != 3 {

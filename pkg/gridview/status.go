@@ -237,7 +237,8 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 	case unit.Ready < unit.Desired:
 		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired) + s.why(key, unit.Name)
 	case unit.Updated < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not updated yet", unit.Desired-unit.Updated, unit.Desired) + s.why(key, unit.Name)
+		return fmt.Sprintf("%d of %d pods not updated yet",
+			unit.Desired-unit.Updated, unit.Desired) + s.why(key, unit.Name)
 	case unit.Available < unit.Desired:
 		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired) +
 			s.why(key, unit.Name)

@@ -50,11 +50,16 @@ func TestUnits(t *testing.T) {
 		children map[string]string // name: UID of the controller; nil if they could not be read
 		want     string            // unit phase ready/desired nodes: problem
 	}{
-		{"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"}, "east Ready 2/2 2: "},
+		{
+			"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
+			"east Ready 2/2 2: ",
+		},
 		{"nothing but the status can be read", map[string]v1.UnitState{"east": ready}, nil, nil, "east Ready 2/2 -: "},
 		{
 			"a pod is missing",
-			map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 1, UpdatedReplicas: 3}},
+			map[string]v1.UnitState{
+				"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 1, UpdatedReplicas: 3},
+			},
 			nodes, nil,
 			"east Progressing 1/3 2: 2 of 3 pods not ready",
 		},
@@ -69,7 +74,8 @@ func TestUnits(t *testing.T) {
 			"east Progressing 1/1 2: 1 of 1 pods not available yet",
 		},
 		{
-			"old pods are left", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1, ReadyReplicas: 1,
+			"old pods are left",
+			map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1, ReadyReplicas: 1,
 				UpdatedReplicas: 1, AvailableReplicas: 1}}, nodes, nil,
 			"east Progressing 1/1 2: Deployment echo-east is being created or changed",
 		},
@@ -81,25 +87,27 @@ func TestUnits(t *testing.T) {
 		{"one failure of very many", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected}},
 			nodes, nil, "east Failed 0/0 2: Rejected"},
 		{
-			"vanished", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1, ReadyReplicas: 1,
+			"vanished",
+			map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1, ReadyReplicas: 1,
 				RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))}},
 			nodes, map[string]string{"echo-east": "u"},
-			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this unit any more; Deployment echo-west is removed in " +
-				"1m30s unless one comes back",
+			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this unit any more; Deployment echo-west is " +
+				"removed in 1m30s unless one comes back",
 		},
 		{
 			"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving,
 				RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
-			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is removed now: " +
-				"denied",
+			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is " +
+				"removed now: denied",
 		},
 		{
-			"SuperEdge's status", map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
+			"SuperEdge's status",
+			map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
 			map[string]string{"echo-east": "u"},
 			"east Unknown 2/2 2: the controller has not told of this unit yet",
 		},
-		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of this " +
-			"unit yet"},
+		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of " +
+			"this unit yet"},
 		{"the controller is away: a new unit, and children", nil, nodes, map[string]string{},
 			"east Missing 0/0 2: there is no Deployment echo-east of this grid"},
 		{"the controller is away: deleted", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{},
@@ -126,7 +134,8 @@ func TestUnits(t *testing.T) {
 				if u.Nodes != nil {
 					nodes = fmt.Sprint(*u.Nodes)
 				}
-				got = append(got, fmt.Sprintf("%s %s %d/%d %s: %s", u.Name, u.Phase, u.Ready, u.Desired, nodes, u.Problem))
+				got = append(got, fmt.Sprintf(
+					"%s %s %d/%d %s: %s", u.Name, u.Phase, u.Ready, u.Desired, nodes, u.Problem))
 				healthy = healthy && u.Phase == v1.UnitReady
 			}
 			if got := strings.Join(got, "; "); got != test.want {
@@ -189,7 +198,10 @@ func TestServiceGrids(t *testing.T) {
 		{"ready", ready, map[string]string{"echo-svc": "u"}, ""},
 		{"Services cannot be read", ready, nil, ""},
 		{"rejected", rejected, map[string]string{}, "Rejected: the port is taken"},
-		{"deleted, and the controller is away", ready, map[string]string{}, "there is no Service echo-svc of this grid"},
+		{
+			"deleted, and the controller is away", ready, map[string]string{},
+			"there is no Service echo-svc of this grid",
+		},
 		{"the name is taken", ready, map[string]string{"echo-svc": "v"},
 			"NameConflict: Service echo-svc exists already and belongs to DeploymentGrid grid-v"},
 	} {
@@ -212,7 +224,8 @@ func TestAbsoluteTimes(t *testing.T) {
 	g.Status.States = map[string]v1.UnitState{
 		"west": {Phase: v1.UnitRemoving, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))},
 	}
-	want := "no node is in this unit any more; Deployment echo-west is removed at 2026-01-02T03:05:35Z unless one comes back"
+	want := "no node is in this unit any more; Deployment echo-west is removed at 2026-01-02T03:05:35Z unless one " +
+		"comes back"
 	if units := Workloads(v1.DeploymentGridKind, g, Surroundings{}).Units; len(units) != 1 || units[0].Problem != want {
 		t.Errorf("got %+v", units)
 	}

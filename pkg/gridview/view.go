@@ -70,7 +70,12 @@ type HiddenEndpoint struct {
 // node by name.
 func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
 	nodes map[string]topology.Labels) *View {
-	view := &View{Namespace: service.Namespace, Service: service.Name, TopologyKeys: topology.Keys{}, Units: []UnitView{}}
+	view := &View{
+		Namespace:    service.Namespace,
+		Service:      service.Name,
+		TopologyKeys: topology.Keys{},
+		Units:        []UnitView{},
+	}
 	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
 		view.ServiceGrid = by.Name
 	}

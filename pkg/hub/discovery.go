@@ -78,16 +78,26 @@ func sharedVersions() []schema.GroupVersion {
 
 func groupOf(version schema.GroupVersion) metav1.APIGroup {
 	served := metav1.GroupVersionForDiscovery{GroupVersion: version.String(), Version: version.Version}
-	return metav1.APIGroup{Name: version.Group, Versions: []metav1.GroupVersionForDiscovery{served}, PreferredVersion: served}
+	return metav1.APIGroup{
+		Name:             version.Group,
+		Versions:         []metav1.GroupVersionForDiscovery{served},
+		PreferredVersion: served,
+	}
 }
 
 func resourcesOf(version schema.GroupVersion) *metav1.APIResourceList {
-	list := &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version.String()}
+	list := &metav1.APIResourceList{
+		TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+		GroupVersion: version.String(),
+	}
 	for _, r := range shared {
 		if r.GroupVersion() == version {
 			list.APIResources = append(list.APIResources, metav1.APIResource{
-				Name: r.GroupVersionResource.Resource, SingularName: r.singular, ShortNames: r.shortNames, Namespaced: r.Namespaced,
-				Kind: r.Kind, Verbs: metav1.Verbs{"get", "list", "watch"},
+				Name:         r.GroupVersionResource.Resource,
+				SingularName: r.singular,
+				ShortNames:   r.shortNames,
+				Namespaced:   r.Namespaced,
+				Kind:         r.Kind, Verbs: metav1.Verbs{"get", "list", "watch"},
 			})
 		}
 	}

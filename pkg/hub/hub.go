@@ -124,11 +124,14 @@ func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, 
 }
 
 // newAPI makes the API server. certificate, if not nil, is what it serves with.
-func (s *Server) newAPI(share shareFunc, certificate dynamiccertificates.CertKeyContentProvider) (*genericapiserver.GenericAPIServer, error) {
+func (s *Server) newAPI(
+	share shareFunc, certificate dynamiccertificates.CertKeyContentProvider,
+) (*genericapiserver.GenericAPIServer, error) {
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	// A share is watched by the subresource, and kube-apiserver takes one of this name for long-running as well.
-	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString(hubv1alpha1.Subresource))
+	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"),
+		sets.NewString(hubv1alpha1.Subresource))
 	namer := openapinamer.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
@@ -150,7 +153,9 @@ func (s *Server) newAPI(share shareFunc, certificate dynamiccertificates.CertKey
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
 		return s.current()
 	}))
-	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve.WriteError(w, r, notFound(r)) })
+	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serve.WriteError(w, r, notFound(r))
+	})
 	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegateWithCustomHandler(notFoundHandler))
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
@@ -199,7 +204,8 @@ func (s *Server) endStale(ctx context.Context) {
 		}
 		if err := s.current(); err != nil {
 			if n := s.shedder.endAll(); n > 0 {
-				klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale", "streams", n, "reason", err)
+				klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale",
+					"streams", n, "reason", err)
 			}
 		}
 	}

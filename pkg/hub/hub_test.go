@@ -53,7 +53,11 @@ func startHub(t *testing.T, follows bool) *testHub {
 		h.putNode(name, name[:1], "")
 	}
 	for service, keys := range map[string]string{"free": "[]", "strict": `["zone"]`} {
-		h.cluster.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: service, Annotations: map[string]string{"topologyKeys": keys}}})
+		h.cluster.Put(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: service, Annotations: map[string]string{"topologyKeys": keys},
+			},
+		})
 		h.putSlice(service, "a1", "b1")
 	}
 	upstream := httptest.NewServer(h.cluster)
@@ -64,8 +68,11 @@ func startHub(t *testing.T, follows bool) *testHub {
 	}
 	h.hub, err = New(Config{Connection: connection, Apply: func(config *genericapiserver.Config) error {
 		config.ExternalAddress, config.LoopbackClientConfig = "127.0.0.1:443", &rest.Config{}
-		config.Authentication.Authenticator = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-			u := &user.DefaultInfo{Name: r.Header.Get("Test-User"), Groups: r.Header.Values("Test-Group"), Extra: map[string][]string{}}
+		config.Authentication.Authenticator = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response,
+			bool, error) {
+			u := &user.DefaultInfo{
+				Name: r.Header.Get("Test-User"), Groups: r.Header.Values("Test-Group"), Extra: map[string][]string{},
+			}
 			if nodes := r.Header.Values("Test-Node"); len(nodes) > 0 {
 				u.Extra[extraNodeName] = nodes
 			}
@@ -105,7 +112,8 @@ func startHub(t *testing.T, follows bool) *testHub {
 type allowed struct{ boundNodes }
 
 func (allowed) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if a.GetAPIGroup() == hubv1alpha1.GroupName && a.GetResource() == "nodes" && a.GetSubresource() == "proxy" && a.GetUser().GetName() != "mallory" {
+	if a.GetAPIGroup() == hubv1alpha1.GroupName && a.GetResource() == "nodes" && a.GetSubresource() == "proxy" &&
+		a.GetUser().GetName() != "mallory" {
 		return authorizer.DecisionAllow, "", nil
 	}
 	if !a.IsResourceRequest() {
@@ -114,7 +122,9 @@ func (allowed) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-func (x allowed) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+func (x allowed) ConditionsAwareAuthorize(
+	ctx context.Context, a authorizer.Attributes,
+) authorizer.ConditionsAwareDecision {
 	return authorizer.ConditionsAwareDecisionFromParts(x.Authorize(ctx, a))
 }
 
@@ -127,11 +137,15 @@ func (h *testHub) putNode(name, zone, kernel string) {
 
 func (h *testHub) putSlice(service string, nodes ...string) {
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i, node := range nodes {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node)})
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node),
+		})
 	}
 	h.cluster.Put(slice)
 }
@@ -185,18 +199,29 @@ func TestAShare(t *testing.T) {
 	}{
 		{path: "/api/v1/services", has: []string{`"kind":"ServiceList"`, `"free"`, `"strict"`}},
 		{path: "/api/v1/namespaces/ns/services/strict", has: []string{`"kind":"Service"`}},
-		{path: "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=kubernetes.io/service-name=strict", has: []string{strictOfA}, hasNot: []string{"10.0.0.2"}},
+		{
+			path: "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=kubernetes.io/service-name=strict",
+			has:  []string{strictOfA}, hasNot: []string{"10.0.0.2"},
+		},
 		{path: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/free-1", has: []string{strictOfA, "10.0.0.2"}},
 		{path: "/apis/discovery.k8s.io/v1/endpointslices", protobuf: true, has: []string{"k8s\x00", "10.0.0.1"}},
 		{path: "/api/v1/nodes", has: []string{`"a2"`, `"a1"`}, hasNot: []string{`"b1"`, "kernelVersion\":\"6"}},
 		{path: "/api/v1/nodes/a2", has: []string{`"kernelVersion":"6"`}},
-		{path: "/api/v1/nodes?fieldSelector=metadata.name=a2", has: []string{`"kernelVersion":"6"`}, hasNot: []string{`"a1"`}},
-		{path: "/apis/discovery.k8s.io/v1/endpointslices?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1&allowWatchBookmarks=true", has: []string{`"type":"ADDED"`, strictOfA, "initial-events-end"}},
+		{
+			path: "/api/v1/nodes?fieldSelector=metadata.name=a2", has: []string{`"kernelVersion":"6"`},
+			hasNot: []string{`"a1"`},
+		},
+		{
+			path: "/apis/discovery.k8s.io/v1/endpointslices?watch=1&sendInitialEvents=true" +
+				"&resourceVersionMatch=NotOlderThan&timeoutSeconds=1&allowWatchBookmarks=true",
+			has: []string{`"type":"ADDED"`, strictOfA, "initial-events-end"},
+		},
 	} {
 		if test.path == "/api/v1/nodes/a2" {
 			h.putNode("a2", "a", "6")
 			expectSoon(t, "the node's own object", func() bool {
-				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)), `"kernelVersion":"6"`)
+				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)),
+					`"kernelVersion":"6"`)
 			})
 		}
 		accept := "Accept=application/json"
@@ -253,7 +278,8 @@ func expectStatus(t *testing.T, what string, response *reply, codes ...int) {
 	t.Helper()
 	content := body(t, response)
 	var status metav1.Status
-	if err := json.Unmarshal([]byte(content), &status); err != nil || status.Kind != "Status" || int(status.Code) != response.StatusCode {
+	if err := json.Unmarshal([]byte(content), &status); err != nil || status.Kind != "Status" ||
+		int(status.Code) != response.StatusCode {
 		t.Errorf("%s: %d %s", what, response.StatusCode, content)
 	}
 	for _, code := range codes {
@@ -269,12 +295,17 @@ func TestWhatThereIsNot(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
 	for _, path := range []string{
-		"", "/", "/api/v1/pods", "/apis/apps", "/apis/apps/v1", "/apis/discovery.k8s.io/v1beta1", "/openapi/v3", "/api/v1/secrets", "/api/v1/namespaces/ns/secrets/x", "/api/v1/endpoints", "/api/v1/nodes/a1/status",
-		"/api/v1/nodes/b1", "/api/v1/namespaces/ns/services/absent", "/apis/discovery.k8s.io/v1beta1/endpointslices", "/api/v1/services/strict",
-		"/api/v1/namespaces/ns/nodes/a1", "/version", "/metrics", "/healthz", "/api/v1/nodes/a1/proxy/metrics", "/../b1/proxy/api/v1/services",
-		"/%2e%2e/b1/proxy/api/v1/services", "/..%2fb1/proxy/api/v1/services", "//api/v1/secrets", "/api/v1/../v1/secrets",
+		"", "/", "/api/v1/pods", "/apis/apps", "/apis/apps/v1", "/apis/discovery.k8s.io/v1beta1", "/openapi/v3",
+		"/api/v1/secrets", "/api/v1/namespaces/ns/secrets/x", "/api/v1/endpoints", "/api/v1/nodes/a1/status",
+		"/api/v1/nodes/b1", "/api/v1/namespaces/ns/services/absent", "/apis/discovery.k8s.io/v1beta1/endpointslices",
+		"/api/v1/services/strict",
+		"/api/v1/namespaces/ns/nodes/a1", "/version", "/metrics", "/healthz", "/api/v1/nodes/a1/proxy/metrics",
+		"/../b1/proxy/api/v1/services",
+		"/%2e%2e/b1/proxy/api/v1/services", "/..%2fb1/proxy/api/v1/services", "//api/v1/secrets",
+		"/api/v1/../v1/secrets",
 	} {
-		expectStatus(t, path, h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+path, "Test-Node=a1"), http.StatusNotFound, http.StatusForbidden)
+		expectStatus(t, path, h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+path, "Test-Node=a1"),
+			http.StatusNotFound, http.StatusForbidden)
 	}
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
 		for _, path := range []string{"/api/v1/namespaces/ns/services/strict", "/api/v1/namespaces/ns/secrets"} {
@@ -292,7 +323,8 @@ func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
 	var resources metav1.APIResourceList
-	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, hubv1alpha1.GroupVersionPath))), &resources); err != nil {
+	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, hubv1alpha1.GroupVersionPath))),
+		&resources); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range resources.APIResources {
@@ -307,7 +339,8 @@ func TestDiscovery(t *testing.T) {
 func TestDiscoveryOfAShare(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
-	client, err := discovery.NewDiscoveryClientForConfigAndClient(&rest.Config{Host: h.server.URL + hubv1alpha1.SharePath("a1")}, &http.Client{
+	client, err := discovery.NewDiscoveryClientForConfigAndClient(&rest.Config{Host: h.server.URL +
+		hubv1alpha1.SharePath("a1")}, &http.Client{
 		Transport: asAlice{h.server.Client().Transport},
 	})
 	if err != nil {
@@ -325,12 +358,15 @@ func TestDiscoveryOfAShare(t *testing.T) {
 	}
 	slices.Sort(found)
 	want := []string{
-		"discovery.k8s.io/v1 endpointslices true [get list watch]", "v1 nodes false [get list watch]", "v1 services true [get list watch]",
+		"discovery.k8s.io/v1 endpointslices true [get list watch]", "v1 nodes false [get list watch]",
+		"v1 services true [get list watch]",
 	}
 	if !slices.Equal(found, want) {
 		t.Errorf("got %q, want %q", found, want)
 	}
-	if group := body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind":"APIGroup"`) {
+	if group := body(t,
+		h.ask(http.MethodGet,
+			hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind":"APIGroup"`) {
 		t.Errorf("got %s", group)
 	}
 }
@@ -348,7 +384,9 @@ func (a asAlice) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestNothingIsSharedBeforeItIsComplete(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, false)
-	for _, path := range []string{"/api/v1/services", "/api/v1/nodes", "/api/v1/nodes/a1", "/apis/discovery.k8s.io/v1/endpointslices?watch=1"} {
+	for _, path := range []string{
+		"/api/v1/services", "/api/v1/nodes", "/api/v1/nodes/a1", "/apis/discovery.k8s.io/v1/endpointslices?watch=1",
+	} {
 		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+path)
 		if response.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: no Retry-After", path)
@@ -356,7 +394,8 @@ func TestNothingIsSharedBeforeItIsComplete(t *testing.T) {
 		expectStatus(t, path, response, http.StatusServiceUnavailable)
 	}
 	response := h.ask(http.MethodGet, "/readyz?verbose")
-	if got := body(t, response); response.StatusCode != http.StatusInternalServerError || !strings.Contains(got, "[-]shares failed") {
+	if got := body(t, response); response.StatusCode != http.StatusInternalServerError ||
+		!strings.Contains(got, "[-]shares failed") {
 		t.Errorf("/readyz: %d %s", response.StatusCode, got)
 	}
 }
@@ -366,7 +405,8 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
 	all := hubv1alpha1.SharePath("a2") + "/apis/discovery.k8s.io/v1/endpointslices"
-	neighbour := h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io/v1/endpointslices?watch=1&resourceVersion=0")
+	neighbour := h.ask(http.MethodGet,
+		hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io/v1/endpointslices?watch=1&resourceVersion=0")
 	var list discoveryv1.EndpointSliceList
 	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, all))), &list); err != nil {
 		t.Fatal(err)
@@ -375,7 +415,8 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 	stream := h.ask(http.MethodGet, resume)
 	h.putSlice("strict", "a1", "a2")
 	events := bufio.NewScanner(stream.Body)
-	if !events.Scan() || !strings.Contains(events.Text(), `"MODIFIED"`) || !strings.Contains(events.Text(), "10.0.0.2") {
+	if !events.Scan() || !strings.Contains(events.Text(), `"MODIFIED"`) ||
+		!strings.Contains(events.Text(), "10.0.0.2") {
 		t.Fatalf("got %q, %v", events.Text(), events.Err())
 	}
 	h.putNode("a2", "b", "")
@@ -386,7 +427,8 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 		t.Errorf("the stream breaks: %v", err)
 	}
 	expectStatus(t, "the stream goes on", h.ask(http.MethodGet, resume), http.StatusGone)
-	if got := body(t, h.ask(http.MethodGet, all)); !strings.Contains(got, `"nodeName":"a2"`) || strings.Contains(got, `"strict-1"`) && !strings.Contains(got, "10.0.0.2") {
+	if got := body(t, h.ask(http.MethodGet, all)); !strings.Contains(got, `"nodeName":"a2"`) ||
+		strings.Contains(got, `"strict-1"`) && !strings.Contains(got, "10.0.0.2") {
 		t.Errorf("in zone b it is given %s", got)
 	}
 	// Its former neighbour's stream goes on, and hears of it.
@@ -411,7 +453,10 @@ func expectSoon(t *testing.T, what string, holds func() bool) {
 
 // FuzzPaths: whatever is asked with credentials of a node, nothing comes of another one's share, and nothing fails.
 func FuzzPaths(f *testing.F) {
-	for _, path := range []string{"a1/proxy/api/v1/services", "b1/proxy/api/v1/nodes", "a1/proxy/../b1/proxy", "a1/proxy/%2e%2e/b1", "a1%2fproxy/api/v1/nodes", "?watch=x", "a1/proxy/api/v1/nodes?labelSelector=%"} {
+	for _, path := range []string{
+		"a1/proxy/api/v1/services", "b1/proxy/api/v1/nodes", "a1/proxy/../b1/proxy", "a1/proxy/%2e%2e/b1",
+		"a1%2fproxy/api/v1/nodes", "?watch=x", "a1/proxy/api/v1/nodes?labelSelector=%",
+	} {
 		f.Add(path)
 	}
 	var h *testHub
@@ -432,7 +477,8 @@ func FuzzPaths(f *testing.F) {
 		r.Header.Set("Test-Node", "a1")
 		w := httptest.NewRecorder()
 		h.hub.api.Handler.ServeHTTP(w, r)
-		if w.Code >= http.StatusInternalServerError || strings.Contains(w.Body.String(), "10.0.0.2") && !strings.Contains(w.Body.String(), "free-1") {
+		if w.Code >= http.StatusInternalServerError ||
+			strings.Contains(w.Body.String(), "10.0.0.2") && !strings.Contains(w.Body.String(), "free-1") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	})
@@ -451,7 +497,8 @@ func TestNotCurrent(t *testing.T) {
 	if err := notCurrent(states, now); err != nil {
 		t.Errorf("at once: %v", err)
 	}
-	if err := notCurrent(states, now.Add(2*stalePatience)); err == nil || !strings.Contains(err.Error(), "services: cannot be followed since") {
+	if err := notCurrent(states, now.Add(2*stalePatience)); err == nil ||
+		!strings.Contains(err.Error(), "services: cannot be followed since") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -31,19 +31,25 @@ func (boundNodes) Authorize(_ context.Context, a authorizer.Attributes) (authori
 	}
 	for _, node := range nodesOf(a.GetUser()) {
 		if node != a.GetName() {
-			return authorizer.DecisionDeny, fmt.Sprintf("these credentials are bound to the node %q, and may ask for its share only", node), nil
+			return authorizer.DecisionDeny, fmt.Sprintf(
+				"these credentials are bound to the node %q, and may ask for its share only", node,
+			), nil
 		}
 	}
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (b boundNodes) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+func (b boundNodes) ConditionsAwareAuthorize(
+	ctx context.Context, a authorizer.Attributes,
+) authorizer.ConditionsAwareDecision {
 	return authorizer.ConditionsAwareDecisionFromParts(b.Authorize(ctx, a))
 }
 
 // EvaluateConditions implements authorizer.Authorizer. It has none.
-func (boundNodes) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+func (boundNodes) EvaluateConditions(
+	context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData,
+) (authorizer.Decision, string, error) {
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 

@@ -35,11 +35,15 @@ func newMetrics(shares *view.Shares, memory *quota.Quota, shedder *shedder, stat
 			Namespace: namespace, Name: "streams", Help: "Watches of shares under way, by resource.",
 		}, []string{"resource"}),
 		eventDelay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "event_delay_seconds", Help: "Time from the arrival of a change to the write of its event to a stream.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+			Namespace: namespace,
+			Name:      "event_delay_seconds",
+			Help:      "Time from the arrival of a change to the write of its event to a stream.",
+			Buckets:   prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"resource"}),
 	}
-	m.all = []prometheus.Collector{m.streams, m.eventDelay, shareCollector{shares, memory, shedder}, health.Sources(namespace, states)}
+	m.all = []prometheus.Collector{
+		m.streams, m.eventDelay, shareCollector{shares, memory, shedder}, health.Sources(namespace, states),
+	}
 	return m
 }
 
@@ -60,10 +64,14 @@ func desc(name, help string) *prometheus.Desc {
 }
 
 var (
-	descNodes        = desc("nodes", "Nodes whose share somebody asks for, or asked for in the last quarter of an hour.")
-	descClasses      = desc("classes", "Classes of these nodes: those with the same values of all topology keys in use.")
-	descListBytes    = desc("list_bytes", "Memory that lists under way take; --max-list-bytes bounds it.")
-	descMayHave      = desc("streams_allowed", "Requests under way that this replica may have; it ends some when there are more. 0 if there may be any number, as there is no other replica.")
+	descNodes = desc("nodes",
+		"Nodes whose share somebody asks for, or asked for in the last quarter of an hour.")
+	descClasses = desc("classes",
+		"Classes of these nodes: those with the same values of all topology keys in use.")
+	descListBytes = desc("list_bytes", "Memory that lists under way take; --max-list-bytes bounds it.")
+	descMayHave   = desc("streams_allowed",
+		"Requests under way that this replica may have; it ends some when there are more. 0 if there may be any "+
+			"number, as there is no other replica.")
 	descShed         = desc("streams_shed_total", "Streams that were ended because they are another replica's part.")
 	descListsRefused = desc("lists_refused_total", "Lists that were answered 429 because there was no room for them.")
 )
@@ -77,7 +85,9 @@ type shareCollector struct {
 
 // Describe implements prometheus.Collector.
 func (c shareCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descNodes, descClasses, descMayHave, descShed, descListBytes, descListsRefused} {
+	for _, d := range []*prometheus.Desc{
+		descNodes, descClasses, descMayHave, descShed, descListBytes, descListsRefused,
+	} {
 		ch <- d
 	}
 }

@@ -25,7 +25,9 @@ var (
 )
 
 func init() {
-	for _, version := range []schema.GroupVersion{hubv1alpha1.GroupVersion, {Group: hubv1alpha1.GroupName, Version: runtime.APIVersionInternal}} {
+	for _, version := range []schema.GroupVersion{
+		hubv1alpha1.GroupVersion, {Group: hubv1alpha1.GroupName, Version: runtime.APIVersionInternal},
+	} {
 		scheme.AddKnownTypeWithName(version.WithKind("Node"), &metav1.PartialObjectMetadata{})
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -34,7 +36,8 @@ func init() {
 
 // install adds the group to an API server. share answers a request for the share of a node, by the path below it.
 func install(server *genericapiserver.GenericAPIServer, share shareFunc) error {
-	group := genericapiserver.NewDefaultAPIGroupInfo(hubv1alpha1.GroupName, scheme, runtime.NewParameterCodec(scheme), codecs)
+	group := genericapiserver.NewDefaultAPIGroupInfo(hubv1alpha1.GroupName, scheme, runtime.NewParameterCodec(scheme),
+		codecs)
 	group.VersionedResourcesStorageMap[hubv1alpha1.GroupVersion.Version] = map[string]rest.Storage{
 		hubv1alpha1.Resource: nodes{},
 		hubv1alpha1.Resource + "/" + hubv1alpha1.Subresource: proxies{share: share},
@@ -78,7 +81,8 @@ func (proxies) NewConnectOptions() (options runtime.Object, hasPath bool, pathKe
 // Connect implements rest.Connecter.
 func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ rest.Responder) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		path, ok := strings.CutPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath+"/"+hubv1alpha1.Resource+"/"+node+"/"+hubv1alpha1.Subresource)
+		path, ok := strings.CutPrefix(r.URL.Path,
+			hubv1alpha1.GroupVersionPath+"/"+hubv1alpha1.Resource+"/"+node+"/"+hubv1alpha1.Subresource)
 		if !ok {
 			serve.WriteError(w, r, notFound(r))
 			return
@@ -89,6 +93,7 @@ func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ res
 
 // notFound is the answer to a path that there is not.
 func notFound(r *http.Request) error {
-	err := apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(r.Method), schema.GroupResource{}, "", "there is no "+r.URL.Path, 0, false)
+	err := apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(r.Method), schema.GroupResource{},
+		"", "there is no "+r.URL.Path, 0, false)
 	return err
 }

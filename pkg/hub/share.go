@@ -89,7 +89,9 @@ func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, p
 
 // history is what answers a request. The node's own object is served whole where the request can be for no other node;
 // among the nodes of the share it is as they are.
-func (s *shareServer) history(resource *history.Resource, info serve.RequestInfo, query url.Values, node string, left func()) (h *history.History, release func(), err error) {
+func (s *shareServer) history(
+	resource *history.Resource, info serve.RequestInfo, query url.Values, node string, left func(),
+) (h *history.History, release func(), err error) {
 	switch {
 	case resource == history.Services:
 		return s.shares.Services(), func() {}, nil

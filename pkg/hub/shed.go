@@ -19,14 +19,15 @@ const (
 	streamsPerNode = 4
 	// shedTolerance is how much more than its part a replica keeps: where connections end up is left to chance.
 	shedTolerance = 1.2
-	// shedInterval is the pause between two rounds of ending streams, of which each ends that part of what a replica may
-	// have. So the lists that follow are spread over minutes.
+	// shedInterval is the pause between two rounds of ending streams, of which each ends that part of what a replica
+	// may have. So the lists that follow are spread over minutes.
 	shedInterval = 5 * time.Second
 	shedRounds   = 60
 )
 
-// shedder ends streams of a replica that has more of them than its part, so that a replica that came later gets its own.
-// A replica knows the number of nodes, and that of the replicas; streams that all of them may have are divided by that.
+// shedder ends streams of a replica that has more of them than its part, so that a replica that came later gets its
+// own. A replica knows the number of nodes, and that of the replicas; streams that all of them may have are divided by
+// that.
 //
 // The API server hands many streams on over one connection. So while there are too many, a replica also lets the
 // connections of new streams take no more: the next one is a new connection, which comes to any replica.

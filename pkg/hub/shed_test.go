@@ -109,8 +109,13 @@ func TestReplicasOf(t *testing.T) {
 	var slices []*wire.Object
 	for _, family := range []string{"ipv4", "ipv6"} {
 		slices = append(slices, wiretest.Object(&discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: family, Labels: map[string]string{discoveryv1.LabelServiceName: "hub"}},
-			Endpoints:  []discoveryv1.Endpoint{endpoint("a", nil), endpoint("b", ptr.To(true)), endpoint("c", ptr.To(false)), {Addresses: []string{"192.0.2.2"}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "kube-system", Name: family, Labels: map[string]string{discoveryv1.LabelServiceName: "hub"},
+			},
+			Endpoints: []discoveryv1.Endpoint{
+				endpoint("a", nil), endpoint("b", ptr.To(true)), endpoint("c", ptr.To(false)),
+				{Addresses: []string{"192.0.2.2"}},
+			},
 		}))
 	}
 	f.Input(facts.InputEndpointSlices).Replace(slices)

@@ -23,8 +23,14 @@ func newGroup(config *rest.Config, f *facts.Facts) (*follow.Group, error) {
 		{Name: facts.InputNodes, Resource: corev1.SchemeGroupVersion.WithResource("nodes"), Sink: nodeSink{
 			whole: f.Input(facts.InputNode), labels: f.Input(facts.InputNodes),
 		}},
-		{Name: facts.InputServices, Resource: history.Services.GroupVersionResource, Sink: f.Input(facts.InputServices)},
-		{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource, Sink: f.Input(facts.InputEndpointSlices)},
+		{
+			Name: facts.InputServices, Resource: history.Services.GroupVersionResource,
+			Sink: f.Input(facts.InputServices),
+		},
+		{
+			Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource,
+			Sink: f.Input(facts.InputEndpointSlices),
+		},
 	} {
 		source, err := group.Add(o)
 		if err != nil {
@@ -74,7 +80,8 @@ func notCurrent(states []follow.State, now time.Time) error {
 		case !s.Synced:
 			return fmt.Errorf("%s: not synced with the API server yet", s.Name)
 		case s.Err != nil && now.Sub(s.LastContact) > stalePatience:
-			return fmt.Errorf("%s: cannot be followed since %s: %w", s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err)
+			return fmt.Errorf("%s: cannot be followed since %s: %w",
+				s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err)
 		}
 	}
 	return nil

@@ -55,7 +55,8 @@ func (h readiness) reasons() (reasons, details []string) {
 		details = append(details, h.p.wayLine())
 		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
 			details = append(details, fmt.Sprintf(
-				"hub-kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", hub.Problem()))
+				"hub-kubeconfig: the file has changed and cannot be used; going on with its earlier "+
+					"content: %v", hub.Problem()))
 		}
 	}
 	labelsSynced := restored

@@ -14,7 +14,8 @@ func (p *Proxy) usesHub() bool {
 }
 
 // errOwnShare says what a hub does not give.
-var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another unit's endpoints are not known here; ask one with --hub=off")
+var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another unit's endpoints " +
+	"are not known here; ask one with --hub=off")
 
 // ownOnly is a filters.Viewing's OwnOnly.
 func (p *Proxy) ownOnly() error {
@@ -41,6 +42,7 @@ func (p *Proxy) wayLine() string {
 	case way.Hub:
 		return "hub: this node's share is followed since " + way.Since.UTC().Format(time.RFC3339)
 	default:
-		return fmt.Sprintf("hub: not in use since %s, the API server is followed: %v", way.Since.UTC().Format(time.RFC3339), way.Reason)
+		return fmt.Sprintf("hub: not in use since %s, the API server is followed: %v",
+			way.Since.UTC().Format(time.RFC3339), way.Reason)
 	}
 }

@@ -30,12 +30,16 @@ func TestBehindAHub(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	// What a hub does not give is not told as if there were none.
-	for _, path := range []string{"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/debug/explain/default/a?node=node1"} {
-		if code, body := w.get(path); code != http.StatusServiceUnavailable || !strings.Contains(body, "own node's share only") {
+	for _, path := range []string{
+		"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/debug/explain/default/a?node=node1",
+	} {
+		if code, body := w.get(path); code != http.StatusServiceUnavailable ||
+			!strings.Contains(body, "own node's share only") {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
-	if code, body := w.get("/metrics"); code != http.StatusOK || !strings.Contains(body, "application_grid_wrapper_hub_in_use 1\n") {
+	if code, body := w.get("/metrics"); code != http.StatusOK ||
+		!strings.Contains(body, "application_grid_wrapper_hub_in_use 1\n") {
 		t.Errorf("%d %s", code, body)
 	}
 
@@ -51,7 +55,8 @@ func TestBehindAHub(t *testing.T) {
 	if code, body := w.get("/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices"); code != http.StatusOK {
 		t.Errorf("%d %s", code, body)
 	}
-	if code, body := w.get("/metrics"); code != http.StatusOK || !strings.Contains(body, "application_grid_wrapper_hub_in_use 0\n") {
+	if code, body := w.get("/metrics"); code != http.StatusOK ||
+		!strings.Contains(body, "application_grid_wrapper_hub_in_use 0\n") {
 		t.Errorf("%d %s", code, body)
 	}
 }

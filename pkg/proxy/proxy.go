@@ -195,7 +195,12 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p.facts = facts.New(facts.Options{
 		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, Logger: logger.WithName("facts"),
 	})
-	hub := upstream.HubOptions{Mode: config.Hub.Mode, Config: own, FallbackAfter: config.Hub.FallbackAfter, Changing: p.changeWay}
+	hub := upstream.HubOptions{
+		Mode:          config.Hub.Mode,
+		Config:        own,
+		FallbackAfter: config.Hub.FallbackAfter,
+		Changing:      p.changeWay,
+	}
 	if config.Hub.Connection != nil {
 		if hub.Config, err = config.Hub.Connection.Config(); err != nil {
 			return nil, err

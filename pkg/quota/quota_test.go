@@ -15,8 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/await"
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/await"
 )
 
 // TestNobodyLocksOthersOut: who takes all that it can get leaves places for others, however many do so.
@@ -192,7 +193,9 @@ func TestListenerBoundsConnections(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	await.Patience{Within: 10 * time.Second, Between: time.Millisecond}.Until(t, "all places are free again", func() error {
+	await.Patience{
+		Within: 10 * time.Second, Between: time.Millisecond,
+	}.Until(t, "all places are free again", func() error {
 		if stats := listener.Quota.Stats(); stats.Taken > 0 {
 			return fmt.Errorf("%+v", stats)
 		}

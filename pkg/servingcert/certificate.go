@@ -24,8 +24,8 @@ const (
 	clockSkew = time.Hour
 )
 
-// The keys of the Secret: the certificate that is served, with the names that every Secret of a certificate has, and the
-// one that will be.
+// The keys of the Secret: the certificate that is served, with the names that every Secret of a certificate has, and
+// the one that will be.
 const (
 	keyCertificate     = "tls.crt"
 	keyPrivate         = "tls.key"
@@ -64,7 +64,9 @@ func newPair(names []string, now time.Time) (*pair, error) {
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
 		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(Lifetime),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

@@ -196,7 +196,8 @@ func (k *Keeper) trust(ctx context.Context, before, after []byte) error {
 	if err != nil {
 		return fmt.Errorf("encoding the caBundle: %w", err)
 	}
-	_, err = k.options.Dynamic.Resource(apiServices).Patch(ctx, k.options.APIService, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = k.options.Dynamic.Resource(apiServices).Patch(ctx, k.options.APIService, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("writing the caBundle of the APIService %s: %w", k.options.APIService, err)
 	}

@@ -36,8 +36,10 @@ func newWorld(t *testing.T, data map[string][]byte) *world {
 	}}
 	kinds := map[schema.GroupVersionResource]string{apiServices: "APIServiceList"}
 	return &world{
-		t:       t,
-		client:  fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "tls"}, Data: data}),
+		t: t,
+		client: fake.NewClientset(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "tls"}, Data: data,
+		}),
 		dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, service),
 		now:     time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
@@ -157,7 +159,8 @@ func TestBadSecret(t *testing.T) {
 		"expired":        {keyCertificate: expired.certificate, keyPrivate: expired.key},
 		"another's key":  {keyCertificate: expired.certificate, keyPrivate: other.key},
 		"a next that is expired": {
-			keyCertificate: expired.certificate, keyPrivate: expired.key, keyNextCertificate: expired.certificate, keyNextPrivate: expired.key,
+			keyCertificate: expired.certificate, keyPrivate: expired.key, keyNextCertificate: expired.certificate,
+			keyNextPrivate: expired.key,
 		},
 	} {
 		w := newWorld(t, data)

@@ -98,7 +98,14 @@ type hubWay struct {
 // newHubWay prepares the sources of a hub. They are as those of the API server, and asked for under
 // the node's share.
 func newHubWay(options Options, direct []*follow.Source) (*hubWay, error) {
-	h := &hubWay{options: options.Hub, facts: options.Facts, node: options.NodeName, direct: direct, interval: hubInterval, probePause: hubProbe}
+	h := &hubWay{
+		options:    options.Hub,
+		facts:      options.Facts,
+		node:       options.NodeName,
+		direct:     direct,
+		interval:   hubInterval,
+		probePause: hubProbe,
+	}
 	if h.options.Mode == "" || h.options.Mode == HubOff {
 		return h, nil
 	}

@@ -89,8 +89,8 @@ func New(options Options) (*Upstream, error) {
 	return u, nil
 }
 
-// shareable returns the sources that a hub has as well, without their sinks, in the order in which they are started. The
-// nodes are the first.
+// shareable returns the sources that a hub has as well, without their sinks, in the order in which they are started.
+// The nodes are the first.
 func shareable(options Options) []follow.Options {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true}}

@@ -38,7 +38,8 @@ func CompareWithSuperEdge(t *testing.T, program string, set *flags.Set) {
 		case strings.HasPrefix(r.here, "**kept**"):
 			computed := strings.HasPrefix(r.defaultThere, "(")
 			if there, _ := quoted(r.defaultThere); ignored || (!computed && f.DefValue != there) {
-				t.Errorf("docs/superedge.md says that --%s of %s is kept, with default %q; it is %q: %s", r.name, program, there,
+				t.Errorf("docs/superedge.md says that --%s of %s is kept, with default %q; it is %q: %s", r.name,
+					program, there,
 					f.DefValue, f.Usage)
 			}
 		case strings.HasPrefix(r.here, "**ignored**"):

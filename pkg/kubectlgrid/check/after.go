@@ -48,8 +48,8 @@ func (r *report) checkController(c *Cluster) {
 	switch {
 	case len(controllers) == 0 && len(c.gridCounts) == 0:
 		r.add(Warning, check, Object{kindDeployment, system, string(controllerProgram)},
-			"there is no controller, and there are no grids", "apply manifests/application-grid-controller if you want "+
-				"grids; Services with topologyKeys work without it")
+			"there is no controller, and there are no grids", "apply manifests/application-grid-controller if you "+
+				"want grids; Services with topologyKeys work without it")
 	case len(controllers) == 0:
 		r.add(Failure, check, Object{kindDeployment, system, string(controllerProgram)},
 			"there is no controller: what grids say is not done", "apply manifests/application-grid-controller")
@@ -61,10 +61,12 @@ func (r *report) checkController(c *Cluster) {
 		if w.ready == 0 {
 			r.add(Failure, check, w.about(), fmt.Sprintf("none of its %s is available: what grids say is not done",
 				count(int(w.desired), "pod")),
-				fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", w.namespace, w.name,
+				fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", w.namespace,
+					w.name,
 					w.namespace, w.name))
 		} else if w.ready < w.desired {
-			r.add(Warning, check, w.about(), fmt.Sprintf("%d of its %s are available", w.ready, count(int(w.desired), "pod")),
+			r.add(Warning, check, w.about(),
+				fmt.Sprintf("%d of its %s are available", w.ready, count(int(w.desired), "pod")),
 				fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name))
 		}
 	}
@@ -109,19 +111,24 @@ func (r *report) checkDefinitions(c *Cluster) {
 		about, want := Object{Kind: kindCRD, Name: d.name}, shipped[d.name]
 		switch {
 		case !d.found:
-			r.add(Failure, check, about, "it is not there", "apply manifests/crds, or run the controller, which installs it "+
-				"(--manage-crds=auto)")
+			r.add(Failure, check, about, "it is not there",
+				"apply manifests/crds, or run the controller, which installs it "+
+					"(--manage-crds=auto)")
 		case d.version == 0:
 			r.add(Failure, check, about,
-				"it is not application-grid's: it has no annotation "+v1.AnnotationCRDVersion+", as SuperEdge's have none; "+
-					"fields that grids have now are lost in it",
-				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/superedge.md says what else there is to do")
+				"it is not application-grid's: it has no annotation "+v1.AnnotationCRDVersion+", as SuperEdge's have "+
+					"none; fields that grids have now are lost in it",
+				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/superedge.md says what else "+
+					"there is to do")
 		case d.version < want:
-			r.add(Failure, check, about, fmt.Sprintf("it is of version %d, older than this program's %d: fields that grids "+
-				"have now are lost in it", d.version, want),
-				"kubectl apply -k manifests/crds, or run a controller of this version, which replaces it (--manage-crds=auto)")
+			r.add(Failure, check, about,
+				fmt.Sprintf("it is of version %d, older than this program's %d: fields that grids "+
+					"have now are lost in it", d.version, want),
+				"kubectl apply -k manifests/crds, or run a controller of this version, which replaces it "+
+					"(--manage-crds=auto)")
 		case d.version > want:
-			r.add(Warning, check, about, fmt.Sprintf("it is of version %d, newer than this program's %d", d.version, want),
+			r.add(Warning, check, about,
+				fmt.Sprintf("it is of version %d, newer than this program's %d", d.version, want),
 				"use the kubectl-grid that belongs to the controller")
 		case !d.established:
 			r.add(Failure, check, about, "the API server does not serve it (condition Established is not True)",
@@ -141,7 +148,8 @@ func (r *report) checkGrids(c *Cluster) {
 		r.add(Failure, check, g.about, g.message, fmt.Sprintf("kubectl grid status %s/%s -n %s", kind, g.about.Name,
 			g.about.Namespace))
 	}
-	if c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean(check) && r.clean("CRDs") {
+	if c.knows("DeploymentGrid", "StatefulSetGrid", "DaemonSetGrid", "ServiceGrid") && r.clean(check) &&
+		r.clean("CRDs") {
 		total := 0
 		for _, kind := range v1.Kinds {
 			total += c.gridCounts[kind.Kind]

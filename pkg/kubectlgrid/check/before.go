@@ -56,8 +56,9 @@ func (r *report) checkDistribution(c *Cluster) {
 		r.add(Warning, check, about, "what made this cluster cannot be told from its nodes",
 			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster")
 	case managed[name]:
-		r.add(Failure, check, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it back",
-			name, because),
+		r.add(Failure, check, about,
+			fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it back",
+				name, because),
 			"application-grid was not tried there; it needs nodes whose kube-proxy you configure, such as edge "+
 				"nodes of your own")
 	case name == kubeadmMade || name == k3sMade:
@@ -68,8 +69,9 @@ func (r *report) checkDistribution(c *Cluster) {
 	}
 	server, known := minor(c.version)
 	if name == kubeadmMade && known && server < setup.MutatingPolicy {
-		r.add(Warning, check, Object{Kind: kindPolicy}, fmt.Sprintf("an API server of %s has no such policies, which keep "+
-			"kubeadm's kube-proxy off edge nodes", c.version),
+		r.add(Warning, check, Object{Kind: kindPolicy},
+			fmt.Sprintf("an API server of %s has no such policies, which keep "+
+				"kubeadm's kube-proxy off edge nodes", c.version),
 			"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36")
 	}
 	counts := map[string]int{}
@@ -89,7 +91,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 	sets := c.running(kubeProxyProgram)
 	static := map[string]*pod{} // by what owns them; pods of no set
 	for i := range c.pods {
-		if p := &c.pods[i]; p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) && len(sets) == 0 {
+		if p := &c.pods[i]; p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) &&
+			len(sets) == 0 {
 			static[p.image] = p
 		}
 	}
@@ -120,8 +123,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 	case c.knows(kindDaemonSet, kindPod):
 		r.add(Failure, check, Object{kindDaemonSet, system, "kube-proxy"},
 			"there is no kube-proxy in this cluster that the API server knows of",
-			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a unit of systemd or as "+
-				"part of another program, go on with docs/install.md, Any other cluster")
+			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a unit of "+
+				"systemd or as part of another program, go on with docs/install.md, Any other cluster")
 	}
 }
 
@@ -194,10 +197,11 @@ func (r *report) checkOthers(c *Cluster) {
 			case w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0):
 				r.ok(check, w.about(), "it gives way to this project's")
 			default:
-				r.add(Failure, check, w.about(), "another "+string(w.program)+" is installed: two on one node want the same "+
-					"port, and two controllers the same grids",
-					"follow docs/superedge.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and the controller "+
-						"is stopped first")
+				r.add(Failure, check, w.about(),
+					"another "+string(w.program)+" is installed: two on one node want the same "+
+						"port, and two controllers the same grids",
+					"follow docs/superedge.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and "+
+						"the controller is stopped first")
 			}
 		case w.selectsEdge && !shipped:
 			r.add(Warning, check, w.about(), "its pods go to the nodes with the label "+v1.LabelEdgeNode+", too",
@@ -212,7 +216,8 @@ func (r *report) checkOthers(c *Cluster) {
 // checkImages says what no API server knows.
 func (r *report) checkImages(images setup.Images) {
 	r.add(Unknown, "Images", Object{Kind: kindNode},
-		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a node try",
+		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a "+
+			"node try",
 			images.Registry),
 		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on "+
 			"each node (docs/install.md, Images)",
@@ -268,8 +273,9 @@ func (r *report) checkRights(c *Cluster) {
 		switch {
 		case right.allowed:
 		case right.verb == "escalate":
-			r.add(Warning, check, about, "you may not "+right.String()+": the roles can be created only if you have every "+
-				"right yourself that they give", "install as a cluster administrator")
+			r.add(Warning, check, about,
+				"you may not "+right.String()+": the roles can be created only if you have every "+
+					"right yourself that they give", "install as a cluster administrator")
 		default:
 			message := "you may not " + right.String()
 			if right.reason != "" {

@@ -168,7 +168,8 @@ type testCluster struct {
 
 func newTestCluster(t *testing.T) *testCluster {
 	t.Helper()
-	c := &testCluster{T: t, objects: map[string]client.Object{}, server: Server{"v1.37.1", now.AddDate(1, 0, 0)}, now: now,
+	c := &testCluster{T: t, objects: map[string]client.Object{}, server: Server{"v1.37.1", now.AddDate(1, 0, 0)},
+		now:    now,
 		listed: map[string][]int64{}}
 	c.add(edge)
 	for _, node := range []string{"edge0", "edge1"} {
@@ -182,7 +183,10 @@ func newTestCluster(t *testing.T) *testCluster {
 		t.Fatalf("the CRDs' versions are %v: %v", versions, err)
 	}
 	for name, version := range versions {
-		c.add(fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s, annotations: {superedge.io/crd-version: "%d"}}, status: {conditions: [{type: Established, status: "True"}]}}`, name, version))
+		c.add(fmt.Sprintf(
+			`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s, annotations: {superedge.io/crd-version: "%d"}}, status: {conditions: [{type: Established, status: "True"}]}}`,
+			name, version,
+		))
 	}
 	return c
 }
@@ -233,10 +237,13 @@ func (c *testCluster) run(set, node string) *corev1.Pod {
 			Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: set}},
 		Spec: *owner.Spec.Template.Spec.DeepCopy(),
 		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			Phase:      corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			ContainerStatuses: []corev1.ContainerStatus{{
-				Name:  owner.Spec.Template.Spec.Containers[0].Name,
-				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Hour))}},
+				Name: owner.Spec.Template.Spec.Containers[0].Name,
+				State: corev1.ContainerState{
+					Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Hour))},
+				},
 			}},
 		},
 	}
@@ -384,7 +391,8 @@ func TestAfter(t *testing.T) {
 				}
 			},
 			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006 " +
-				"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, where no wrapper is",
+				"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, where " +
+				"no wrapper is",
 				"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
 				"warning EdgeLabel Node: no node has the label superedge.io/application-grid"},
 		},
@@ -402,7 +410,9 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
 				p.Status.Conditions = nil
-				p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}}
+				p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+					Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"},
+				}
 			},
 			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it is not ready on node edge0: " +
 				"ErrImagePull: no such host"},
@@ -410,11 +420,14 @@ func TestAfter(t *testing.T) {
 		"a node without a link": {
 			func(c *testCluster) {
 				get[*corev1.Node](c, "Node /edge0").Status.Conditions = nil
-				for _, program := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+				for _, program := range []string{
+					"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge",
+				} {
 					get[*corev1.Pod](c, "Pod kube-system/"+program+"-edge0").Status.Conditions = nil
 				}
 			},
-			[]string{"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so the pod's " +
+			[]string{"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so " +
+				"the pod's " +
 				"state is what it was",
 				"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: node edge0 is not ready"},
 		},
@@ -440,8 +453,8 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				get[*corev1.Node](c, "Node /edge0").Labels[v1.LabelEdgeNode] = "systemd"
 			},
-			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which says that " +
-				"its wrapper is a unit of systemd: both want port 51006", "unknown Credentials Node edge0"},
+			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which " +
+				"says that its wrapper is a unit of systemd: both want port 51006", "unknown Credentials Node edge0"},
 		},
 		"kube-proxy asks the API server": {
 			func(c *testCluster) {
@@ -450,7 +463,8 @@ func TestAfter(t *testing.T) {
 					"https://10.0.0.1:6443")
 			},
 			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 " +
-				"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, past the wrapper",
+				"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, past " +
+				"the wrapper",
 				"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"},
 		},
 		"--master overrides the kubeconfig": {
@@ -459,8 +473,8 @@ func TestAfter(t *testing.T) {
 				p.Labels = nil
 				p.Spec.Containers[0].Command = append(p.Spec.Containers[0].Command, "--master", "https://10.0.0.1:6443")
 			},
-			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 (--master) on " +
-				"node edge0, past the wrapper"},
+			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 " +
+				"(--master) on node edge0, past the wrapper"},
 		},
 		"a kubeconfig on the node's disk": {
 			func(c *testCluster) {
@@ -468,17 +482,20 @@ func TestAfter(t *testing.T) {
 				p.Labels = nil
 				p.Spec.Containers[0].Command = []string{"kube-proxy", "--kubeconfig=/etc/kubernetes/kube-proxy.conf"}
 			},
-			[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: whom it asks on node edge0 is not known: " +
-				"kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"},
+			[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: whom it asks on node edge0 is not " +
+				"known: kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"},
 		},
 		"a configuration that changed since": {
 			func(c *testCluster) {
-				get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge").ManagedFields = []metav1.ManagedFieldsEntry{{
-					Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
-					FieldsV1: metav1.NewFieldsV1("{}"), Time: &metav1.Time{Time: now.Add(-time.Minute)},
+				get[*corev1.ConfigMap](c,
+					"ConfigMap kube-system/kube-proxy-edge").ManagedFields = []metav1.ManagedFieldsEntry{{
+					Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1",
+					FieldsType: "FieldsV1",
+					FieldsV1:   metav1.NewFieldsV1("{}"), Time: &metav1.Time{Time: now.Add(-time.Minute)},
 				}}
 			},
-			[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: its configuration was changed after it " +
+			[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: its configuration was changed " +
+				"after it " +
 				"started on node edge0", "warning KubeProxy Pod kube-system/kube-proxy-edge-edge1"},
 		},
 		"a wrapper with a port of its own": {
@@ -503,11 +520,14 @@ func TestAfter(t *testing.T) {
 				p := c.run("kube-proxy", "edge0")
 				p.Spec.NodeName = ""
 				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-					{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
-						Values: []string{"edge0"}}}},
+					{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+						Operator: corev1.NodeSelectorOpIn,
+						Values:   []string{"edge0"}}}},
 				}}}}
 			},
-			[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0"},
+			[]string{
+				"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0",
+			},
 		},
 		"one kube-proxy that asks wrappers everywhere": {
 			func(c *testCluster) {
@@ -523,7 +543,8 @@ func TestAfter(t *testing.T) {
 				c.run("kube-proxy", "edge0")
 				c.run("kube-proxy", "edge1")
 			},
-			[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node, which " +
+			[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every " +
+				"node, which " +
 				"the next upgrade by kubeadm undoes"},
 		},
 		"kube-proxies outside of Kubernetes": {
@@ -534,19 +555,22 @@ func TestAfter(t *testing.T) {
 					}
 				}
 			},
-			[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy", "unknown KubeProxy Node edge1"},
+			[]string{
+				"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy", "unknown KubeProxy Node edge1",
+			},
 		},
 		"an upgrade took the affinity": {
 			func(c *testCluster) {
 				get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity = nil
 			},
-			[]string{"failure KubeProxyPlacement DaemonSet kube-system/kube-proxy: its node affinity does not keep it off " +
+			[]string{"failure KubeProxyPlacement DaemonSet kube-system/kube-proxy: its node affinity does not keep " +
+				"it off " +
 				"edge nodes"},
 		},
 		"no policy": {
 			func(c *testCluster) { delete(c.objects, "MutatingAdmissionPolicyBinding /kube-proxy.superedge.io") },
-			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its binding " +
-				"is not there"},
+			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its " +
+				"binding is not there"},
 		},
 		"an API server without such policies": {
 			func(c *testCluster) {
@@ -560,11 +584,13 @@ func TestAfter(t *testing.T) {
 						"DaemonSet kube-system/"+set).Spec.Template.Spec.Containers[0].Image = "kube-proxy:v1.35.0"
 				}
 			},
-			[]string{"warning KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: an API server of v1.35.0 " +
-				"has no such policies"},
+			[]string{"warning KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: an API server of " +
+				"v1.35.0 has no such policies"},
 		},
 		"k3s, with the server": {
-			func(c *testCluster) { c.k3s("edge0", `["agent","--kube-proxy-arg","master=http://localhost:51006"]`) }, nil,
+			func(c *testCluster) {
+				c.k3s("edge0", `["agent","--kube-proxy-arg","master=http://localhost:51006"]`)
+			}, nil,
 		},
 		"k3s, without": {
 			func(c *testCluster) { c.k3s("edge0", `["agent"]`) },
@@ -572,7 +598,10 @@ func TestAfter(t *testing.T) {
 		},
 		"k3s, past the wrapper": {
 			func(c *testCluster) { c.k3s("edge0", `["agent","--kube-proxy-arg=master=https://127.0.0.1:6444"]`) },
-			[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://127.0.0.1:6444, past the wrapper"},
+			[]string{
+				"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://127.0.0.1:6444, past the " +
+					"wrapper",
+			},
 		},
 		"k3s, with no kube-proxy": {
 			func(c *testCluster) { c.k3s("edge0", `["server","--disable-kube-proxy"]`) },
@@ -587,8 +616,8 @@ func TestAfter(t *testing.T) {
 				get[*corev1.Pod](c,
 					"Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0].Image = "registry.example.org/application-grid-wrapper:v0"
 			},
-			[]string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different versions " +
-				"of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node, " +
+			[]string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different " +
+				"versions of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node, " +
 				"registry.example.org/application-grid-wrapper:v1 on 1 node"},
 		},
 		"programs of two versions": {
@@ -596,23 +625,25 @@ func TestAfter(t *testing.T) {
 				get[*appsv1.Deployment](c,
 					"Deployment kube-system/application-grid-controller").Spec.Template.Spec.Containers[0].Image = "registry.example.org/application-grid-controller:v2@sha256:0"
 			},
-			[]string{`warning ProgramVersions DaemonSet in kube-system: the programs are of different versions: application-grid-wrapper, statefulset-grid-daemon has "v1"; application-grid-controller has "v2"`},
+			[]string{
+				`warning ProgramVersions DaemonSet in kube-system: the programs are of different versions: application-grid-wrapper, statefulset-grid-daemon has "v1"; application-grid-controller has "v2"`,
+			},
 		},
 		"kube-proxies of two versions": {
 			func(c *testCluster) {
 				get[*appsv1.DaemonSet](c,
 					"DaemonSet kube-system/kube-proxy-edge").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.33.0"
 			},
-			[]string{"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go with an " +
-				"API server of v1.37.1",
-				"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: kube-proxy-edge " +
-					"is v1.33.0; kube-proxy is v1.37.1"},
+			[]string{"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go " +
+				"with an API server of v1.37.1",
+				"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: " +
+					"kube-proxy-edge is v1.33.0; kube-proxy is v1.37.1"},
 		},
 		"ipvs": {
 			func(c *testCluster) {
 				get[*corev1.ConfigMap](c,
-					"ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: {kubeconfig: " +
-					"/var/lib/kube-proxy/kubeconfig.conf}"
+					"ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: " +
+					"{kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
 			},
 			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge: its mode is ipvs",
 				"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
@@ -623,9 +654,13 @@ func TestAfter(t *testing.T) {
 		},
 		"a controller that is not available": {
 			func(c *testCluster) {
-				get[*appsv1.Deployment](c, "Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 0
+				get[*appsv1.Deployment](c,
+					"Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 0
 			},
-			[]string{"failure Controller Deployment kube-system/application-grid-controller: none of its 2 pods is available"},
+			[]string{
+				"failure Controller Deployment kube-system/application-grid-controller: none of its 2 pods is " +
+					"available",
+			},
 		},
 		"SuperEdge's beside, stopped": {
 			func(c *testCluster) {
@@ -637,39 +672,50 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				c.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-controller, namespace: edge-system}, spec: {replicas: 1, template: {spec: {containers: [{name: c, image: superedge/application-grid-controller:v1}]}}}}`)
 			},
-			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second controller",
-				"failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is available"},
+			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second " +
+				"controller",
+				"failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is " +
+					"available"},
 		},
 		"half a controller": {
 			func(c *testCluster) {
-				get[*appsv1.Deployment](c, "Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 1
+				get[*appsv1.Deployment](c,
+					"Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 1
 			},
-			[]string{"warning Controller Deployment kube-system/application-grid-controller: 1 of its 2 pods are available"},
+			[]string{
+				"warning Controller Deployment kube-system/application-grid-controller: 1 of its 2 pods are available",
+			},
 		},
 		"no controller": {
 			func(c *testCluster) { delete(c.objects, "Deployment kube-system/application-grid-controller") },
-			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is no controller: what " +
-				"grids say is not done"},
+			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is no controller: " +
+				"what grids say is not done"},
 		},
 		"an older CRD": {
 			func(c *testCluster) {
 				get[*unstructured.Unstructured](c,
-					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{v1.AnnotationCRDVersion: "1"})
+					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{
+					v1.AnnotationCRDVersion: "1",
+				})
 			},
-			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this " +
+			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older " +
+				"than this " +
 				"program's "},
 		},
 		"a newer CRD": {
 			func(c *testCluster) {
 				get[*unstructured.Unstructured](c,
-					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{v1.AnnotationCRDVersion: "99"})
+					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{
+					v1.AnnotationCRDVersion: "99",
+				})
 			},
-			[]string{"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer than this " +
-				"program's "},
+			[]string{"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer " +
+				"than this program's "},
 		},
 		"SuperEdge's CRD": {
 			func(c *testCluster) {
-				get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(nil)
+				get[*unstructured.Unstructured](c,
+					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(nil)
 			},
 			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is not application-grid's"},
 		},
@@ -679,21 +725,26 @@ func TestAfter(t *testing.T) {
 		},
 		"a CRD that is not served": {
 			func(c *testCluster) {
-				delete(get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").Object, "status")
+				delete(get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").Object,
+					"status")
 			},
-			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: the API server does not serve it"},
+			[]string{
+				"failure CRDs CustomResourceDefinition servicegrids.superedge.io: the API server does not serve it",
+			},
 		},
 		"a stalled and degraded grid": {
 			func(c *testCluster) {
 				meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
-					metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue, Reason: v1.ReasonNameConflict,
+					metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue,
+						Reason:  v1.ReasonNameConflict,
 						Message: "x is taken"})
 				meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
-					metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue, Reason: v1.ReasonUnitsStalled,
+					metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue,
+						Reason:  v1.ReasonUnitsStalled,
 						Message: "unit east"})
 			},
-			[]string{"failure Grids DeploymentGrid shop/echo: Stalled (UnitsStalled): unit east; Degraded (NameConflict): x " +
-				"is taken"},
+			[]string{"failure Grids DeploymentGrid shop/echo: Stalled (UnitsStalled): unit east; Degraded " +
+				"(NameConflict): x is taken"},
 		},
 		"a grid that nobody answers": {
 			func(c *testCluster) { get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions = nil },
@@ -703,15 +754,16 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				get[*corev1.Service](c, "Service shop/echo-svc").Annotations[v1.AnnotationTopologyKeys] = "zone1"
 			},
-			[]string{"failure Services Service shop/echo-svc: its annotation topologyKeys does not parse, so no node sees " +
-				"its endpoints"},
+			[]string{"failure Services Service shop/echo-svc: its annotation topologyKeys does not parse, so no node " +
+				"sees its endpoints"},
 		},
 		"OpenYurt's annotation that does not parse": {
 			func(c *testCluster) {
 				get[*corev1.Service](c,
 					"Service shop/echo-svc").Annotations = map[string]string{v1.AnnotationOpenYurtTopologyKeys: "pool"}
 			},
-			[]string{"failure Services Service shop/echo-svc: its annotation openyurt.io/topologyKeys does not parse, so no " +
+			[]string{"failure Services Service shop/echo-svc: its annotation openyurt.io/topologyKeys does not " +
+				"parse, so no " +
 				"node sees its endpoints"},
 		},
 		"another takes the port": {
@@ -721,13 +773,13 @@ func TestAfter(t *testing.T) {
 		},
 		"Cilium": {
 			func(c *testCluster) { c.add(cilium) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to Services " +
-				"on itself"},
+			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+				"Services on itself"},
 		},
 		"Calico's eBPF": {
 			func(c *testCluster) { c.add(calico("Iptables", "true")) },
-			[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes " +
-				"kube-proxy's place (FelixConfiguration default, bpfEnabled)"},
+			[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane " +
+				"takes kube-proxy's place (FelixConfiguration default, bpfEnabled)"},
 		},
 		"Calico for pods only": {func(c *testCluster) { c.add(calico("Iptables", "false")) }, nil},
 		"NodeLocal DNSCache": {
@@ -742,11 +794,15 @@ func TestAfter(t *testing.T) {
 		},
 		"a token that ended": {
 			func(c *testCluster) { c.kubeconfig(`token: ` + token(now.Add(-time.Hour))) },
-			[]string{`failure Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ended on 2026-11-21`},
+			[]string{
+				`failure Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ended on 2026-11-21`,
+			},
 		},
 		"a token that ends": {
 			func(c *testCluster) { c.kubeconfig(`token: ` + token(now.Add(5*time.Hour))) },
-			[]string{`warning Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ends on 2026-11-21, in 5 hours`},
+			[]string{
+				`warning Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ends on 2026-11-21, in 5 hours`,
+			},
 		},
 		"a token that lasts": {func(c *testCluster) { c.kubeconfig(`token: ` + token(now.AddDate(1, 0, 0))) }, nil},
 		"a certificate that ended": {
@@ -760,19 +816,23 @@ func TestAfter(t *testing.T) {
 				c.now = now.AddDate(50, 0, 0)
 				c.server.CertificateEnd = c.now.AddDate(1, 0, 0)
 			},
-			[]string{`failure Credentials ConfigMap kube-system/own: the certificate "CN=wrapper" in key kubeconfig.conf ended on`},
+			[]string{
+				`failure Credentials ConfigMap kube-system/own: the certificate "CN=wrapper" in key kubeconfig.conf ended on`,
+			},
 		},
 		"a node newer than the API server": {
 			func(c *testCluster) { get[*corev1.Node](c, "Node /edge0").Status.NodeInfo.KubeletVersion = "v1.38.0" },
-			[]string{"warning Versions Node edge0: the kubelet's version v1.38.0 is newer than the API server's v1.37.1"},
+			[]string{
+				"warning Versions Node edge0: the kubelet's version v1.38.0 is newer than the API server's v1.37.1",
+			},
 		},
 		"nodes that are too old": {
 			func(c *testCluster) {
 				get[*corev1.Node](c, "Node /edge0").Status.NodeInfo.KubeletVersion = "v1.33.9"
 				get[*corev1.Node](c, "Node /edge1").Status.NodeInfo.KubeletVersion = "v1.33.9"
 			},
-			[]string{"warning Versions Node: the kubelet's version v1.33.9 is more than 3 minor versions older than the API " +
-				"server's v1.37.1"},
+			[]string{"warning Versions Node: the kubelet's version v1.33.9 is more than 3 minor versions older than " +
+				"the API server's v1.37.1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -868,7 +928,9 @@ data:
 `, user))
 	p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "own",
-		VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "own"}}}})
+		VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "own"}},
+		}})
 }
 
 // token is a JSON Web Token that ends.
@@ -920,7 +982,8 @@ func TestWhatMayNotBeRead(t *testing.T) {
 	c.refuse = func(kind string) error {
 		if kind == "Pod" {
 			if asked++; asked == 1 {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("not in all namespaces"))
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
+					errors.New("not in all namespaces"))
 			}
 		}
 		return nil
@@ -998,16 +1061,16 @@ func TestBefore(t *testing.T) {
 		"ipvs": {
 			func(c *testCluster) {
 				get[*corev1.ConfigMap](c,
-					"ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: {kubeconfig: " +
-					"/var/lib/kube-proxy/kubeconfig.conf}"
+					"ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: " +
+					"{kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
 			},
 			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
 		},
 		"a configuration that is not there": {
 			func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kube-proxy") },
 			[]string{"unknown KubeProxy DaemonSet kube-system/kube-proxy: its mode is not known: " +
-				"--config=/var/lib/kube-proxy/config.conf", "unknown KubeProxy DaemonSet kube-system/kube-proxy: how it gets " +
-				"its server is not known"},
+				"--config=/var/lib/kube-proxy/config.conf", "unknown KubeProxy DaemonSet kube-system/kube-proxy: how " +
+				"it gets its server is not known"},
 		},
 		"an affinity of its own": {
 			func(c *testCluster) {
@@ -1021,17 +1084,20 @@ func TestBefore(t *testing.T) {
 				get[*appsv1.DaemonSet](c,
 					"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "mirror:5000/kube-proxy:v1.38.0"
 			},
-			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.38.0, newer than the API server's v1.37.1"},
+			[]string{
+				"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.38.0, newer than the API server's " +
+					"v1.37.1",
+			},
 		},
 		"a managed cloud": {
 			func(c *testCluster) { kubeletVersions(c, "v1.37.1-gke.100") },
-			[]string{"failure Distribution Node: the cluster is GKE (node cloud0 has kubelet v1.37.1-gke.100): its provider " +
-				"owns kube-proxy"},
+			[]string{"failure Distribution Node: the cluster is GKE (node cloud0 has kubelet v1.37.1-gke.100): its " +
+				"provider owns kube-proxy"},
 		},
 		"RKE2": {
 			func(c *testCluster) { kubeletVersions(c, "v1.37.1+rke2r1") },
-			[]string{"warning Distribution Node: the cluster is RKE2 (node cloud0 has kubelet v1.37.1+rke2r1), which was not " +
-				"tried"},
+			[]string{"warning Distribution Node: the cluster is RKE2 (node cloud0 has kubelet v1.37.1+rke2r1), which " +
+				"was not tried"},
 		},
 		"nobody knows what": {
 			func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kubeadm-config") },
@@ -1086,8 +1152,8 @@ func TestBefore(t *testing.T) {
 		},
 		"Cilium": {
 			func(c *testCluster) { c.add(cilium) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to Services " +
-				"on itself"},
+			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+				"Services on itself"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1138,9 +1204,11 @@ images:
 		get[*appsv1.DaemonSet](c,
 			"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.28.0"
 	})
-	if !strings.Contains(old.Kustomization, "$patch: delete") || strings.Count(old.Kustomization, "$patch: delete") != 3 ||
+	if !strings.Contains(old.Kustomization, "$patch: delete") ||
+		strings.Count(old.Kustomization, "$patch: delete") != 3 ||
 		!strings.Contains(old.Kustomization, "target: {group: admissionregistration.k8s.io}") ||
-		!strings.Contains(old.Values, "policy: false") || !strings.Contains(old.Values, "flowControl:\n  enabled: false") {
+		!strings.Contains(old.Values, "policy: false") ||
+		!strings.Contains(old.Values, "flowControl:\n  enabled: false") {
 		t.Errorf("got\n%s\n%s", old.Kustomization, old.Values)
 	}
 	between := install(func(c *testCluster) {

@@ -117,21 +117,25 @@ func (r *report) checkCredentials(c *Cluster) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(doc.data)) {
 			for _, found := range credentialsIn(doc.data[key]) {
-				look(about, key, found, "renew it there; the wrapper reads it again without a restart, kube-proxy does not "+
-					"(docs/systemd.md, Renewing the token, says how a token is made)")
+				look(about, key, found,
+					"renew it there; the wrapper reads it again without a restart, kube-proxy does not "+
+						"(docs/systemd.md, Renewing the token, says how a token is made)")
 			}
 		}
 	}
 	for i := range c.nodes {
 		if n := &c.nodes[i]; n.edge == edgeSystemd {
-			r.add(Unknown, check, n.about(), "the wrapper's credentials are files on the node, which the API server does not "+
-				"show",
-				"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renewing the token, says how to renew them")
+			r.add(Unknown, check, n.about(),
+				"the wrapper's credentials are files on the node, which the API server does not "+
+					"show",
+				"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renewing the token, says how "+
+					"to renew them")
 		}
 	}
 	if seen > 0 && r.clean(check) {
-		r.ok(check, Object{Kind: "API server"}, "the %d certificates and tokens that can be seen last for %s at least; "+
-			"those of ServiceAccounts in pods renew themselves", seen, days(soon))
+		r.ok(check, Object{Kind: "API server"},
+			"the %d certificates and tokens that can be seen last for %s at least; "+
+				"those of ServiceAccounts in pods renew themselves", seen, days(soon))
 	}
 }
 

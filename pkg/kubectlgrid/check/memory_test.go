@@ -63,7 +63,8 @@ func TestMemory(t *testing.T) {
 	per := (heap() - before) / nodes
 	t.Logf("%d bytes for a node with three pods, of %d", per, 4*len(large))
 	if len(r.cluster.pods) != 3*nodes || len(r.cluster.nodes) != nodes || per > limit {
-		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(r.cluster.nodes), len(r.cluster.pods), per,
+		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(r.cluster.nodes), len(r.cluster.pods),
+			per,
 			limit)
 	}
 	runtime.KeepAlive(r)

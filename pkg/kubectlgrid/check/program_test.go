@@ -19,8 +19,10 @@ func TestProgramOf(t *testing.T) {
 			"exec kube-proxy --master=https://10.0.0.1 1>>/var/log/kube-proxy.log"}}, kubeProxyProgram},
 		"an image's own": {corev1.Container{Name: "x", Image: "reg:5000/a/application-grid-wrapper:v1@sha256:0",
 			Args: []string{"--hostname=$(NODE_NAME)"}}, wrapperProgram},
-		"by architecture": {corev1.Container{Name: "x", Image: "gke.gcr.io/kube-proxy-amd64:v1.33.0"}, kubeProxyProgram},
-		"by the name":     {corev1.Container{Name: "node-cache", Image: "dns"}, nodeLocalProgram},
+		"by architecture": {
+			corev1.Container{Name: "x", Image: "gke.gcr.io/kube-proxy-amd64:v1.33.0"}, kubeProxyProgram,
+		},
+		"by the name": {corev1.Container{Name: "node-cache", Image: "dns"}, nodeLocalProgram},
 		"an argument": {corev1.Container{Name: "x", Image: "x", Command: []string{"exporter", "--of", "kube-proxy"}},
 			""},
 		"of a shell": {corev1.Container{Name: "x", Image: "x", Command: []string{"sh", "-c",

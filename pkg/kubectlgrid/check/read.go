@@ -352,7 +352,8 @@ func (r *reader) surroundings(ctx context.Context) {
 		felix.SetGroupVersionKind(felixKind)
 		err := r.API.Get(ctx, client.ObjectKey{Name: "default"}, felix)
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kindFelix, Name: "default"}, err, "whether Calico takes kube-proxy's place is not known")
+			r.lost(Object{Kind: kindFelix, Name: "default"}, err,
+				"whether Calico takes kube-proxy's place is not known")
 		}
 		if enabled, found, _ := unstructured.NestedBool(felix.Object, "spec", "bpfEnabled"); found {
 			c.felixBPF = strconv.FormatBool(enabled)
@@ -363,7 +364,8 @@ func (r *reader) surroundings(ctx context.Context) {
 		policy.SetGroupVersionKind(policyKind.GroupVersion().WithKind(kind))
 		err := r.API.Get(ctx, client.ObjectKey{Name: policyName}, policy)
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kind, Name: policyName}, err, "whether an upgrade by kubeadm keeps off edge nodes is not known")
+			r.lost(Object{Kind: kind, Name: policyName}, err,
+				"whether an upgrade by kubeadm keeps off edge nodes is not known")
 			return
 		}
 		c.policy = err == nil
@@ -500,7 +502,11 @@ func (r *reader) rights(ctx context.Context, wanted []right) {
 	for _, right := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: right.verb, Group: right.group, Resource: right.resource, Namespace: right.namespace, Name: right.name,
+				Verb:      right.verb,
+				Group:     right.group,
+				Resource:  right.resource,
+				Namespace: right.namespace,
+				Name:      right.name,
 			},
 		}}
 		if err := r.API.Create(ctx, review); err != nil {

@@ -75,7 +75,9 @@ func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
 // Incomplete reports whether something could not be read, so that what was not found may be there.
 func (r *Report) Incomplete() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead && f.Severity == Unknown })
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Check == CheckRead && f.Severity == Unknown
+	})
 }
 
 // report collects findings.

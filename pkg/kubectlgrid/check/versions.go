@@ -44,12 +44,14 @@ func (r *report) checkVersions(c *Cluster) {
 			fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, which the wrapper follows", c.version),
 			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
 	case server < oldestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested,
-			newestTested),
+		r.add(Warning, check, about,
+			fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested,
+				newestTested),
 			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
 	case server > newestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested,
-			newestTested),
+		r.add(Warning, check, about,
+			fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested,
+				newestTested),
 			"look for a newer release of application-grid, and try it on one site first")
 	default:
 		r.ok(check, about, "it is %s", c.version)
@@ -72,7 +74,8 @@ func (r *report) checkVersions(c *Cluster) {
 		case kubelet > server:
 			problem = "is newer than the API server's " + c.version
 		case kubelet < server-oldestSkew:
-			problem = fmt.Sprintf("is more than %d minor versions older than the API server's %s", oldestSkew, c.version)
+			problem = fmt.Sprintf("is more than %d minor versions older than the API server's %s",
+				oldestSkew, c.version)
 		case kubelet < oldestTested:
 			problem = fmt.Sprintf("is older than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
 		default:

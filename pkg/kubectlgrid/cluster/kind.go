@@ -12,7 +12,9 @@ import (
 // without.
 func ParseKind(name string) (v1.GridKind, error) {
 	var names []string
-	lower := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(name, "."+v1.GroupName), "."+v1.GroupVersion.Version))
+	lower := strings.ToLower(strings.TrimSuffix(
+		strings.TrimSuffix(name, "."+v1.GroupName), "."+v1.GroupVersion.Version,
+	))
 	for _, k := range v1.Kinds {
 		if slices.Contains([]string{k.Plural, k.Singular, k.Short}, lower) {
 			return k, nil

@@ -77,7 +77,8 @@ func Service(ctx context.Context, api client.Reader, namespace string, wanted Se
 		return service, nil
 	}
 	ofGrid, gridErr := get(name + v1.ServiceSuffix)
-	if by := metav1.GetControllerOf(ofGrid); gridErr == nil && by != nil && by.Kind == kindServiceGrid && by.Name == name {
+	if by := metav1.GetControllerOf(ofGrid); gridErr == nil && by != nil && by.Kind == kindServiceGrid &&
+		by.Name == name {
 		return ofGrid, nil
 	}
 	if err != nil {

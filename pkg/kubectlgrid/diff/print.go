@@ -36,7 +36,8 @@ func (p Printer) Print(ctx context.Context, a griddiff.Answer) error {
 	}
 	fmt.Fprintln(p.Out, title)
 	if len(a.Units) > 1 {
-		fmt.Fprintf(p.Out, "# the same for %s: %s\n", output.Count(len(a.Units)-1, "unit"), strings.Join(a.Units[1:], ", "))
+		fmt.Fprintf(p.Out, "# the same for %s: %s\n",
+			output.Count(len(a.Units)-1, "unit"), strings.Join(a.Units[1:], ", "))
 	}
 	for _, note := range a.Notes {
 		fmt.Fprintf(p.Out, "# %s\n", note)

@@ -45,7 +45,8 @@ type Made struct {
 // Make reads the authority and the address of the API server, and asks for a token.
 func Make(ctx context.Context, c cluster.Cluster, r Request) (*Made, error) {
 	var authority corev1.ConfigMap
-	if err := c.API.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: "kube-root-ca.crt"}, &authority); err != nil {
+	if err := c.API.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: "kube-root-ca.crt"},
+		&authority); err != nil {
 		return nil, fmt.Errorf("asking for the authority of the API server: %w", err)
 	}
 	made := &Made{Server: r.Address}

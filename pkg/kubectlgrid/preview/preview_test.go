@@ -40,7 +40,9 @@ type largeCluster struct {
 func (c *largeCluster) start() cluster.Cluster {
 	c.Helper()
 	scheme := kruntime.NewScheme()
-	for _, add := range []func(*kruntime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*kruntime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			c.Fatal(err)
 		}
@@ -59,7 +61,8 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == c.forbidden {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
-		_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not you"}`)
+		_, _ = fmt.Fprint(w,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not you"}`)
 		return
 	}
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
@@ -80,18 +83,26 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
 			c.Errorf("more than the metadata of nodes is asked for: %s", r.Header.Get("Accept"))
 		}
-		l := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}}
+		l := &metav1.PartialObjectMetadataList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
+		}
 		var to int
 		for to, l.ListMeta = page(c.nodes); from < to; from++ {
-			labels := map[string]string{"site": fmt.Sprint("s", from%3), "kubernetes.io/hostname": fmt.Sprint("n", from)}
-			l.Items = append(l.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", from), Labels: labels}})
+			labels := map[string]string{
+				"site": fmt.Sprint("s", from%3), "kubernetes.io/hostname": fmt.Sprint("n", from),
+			}
+			l.Items = append(l.Items, metav1.PartialObjectMetadata{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", from), Labels: labels},
+			})
 		}
 		list = l
 	case "/api/v1/services":
 		l := &corev1.ServiceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceList"}}
 		var to int
 		for to, l.ListMeta = page(c.services); from < to; from++ {
-			l.Items = append(l.Items, corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("svc", from)}})
+			l.Items = append(l.Items, corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("svc", from)},
+			})
 		}
 		list = l
 	case "/apis/discovery.k8s.io/v1/endpointslices":
@@ -102,7 +113,9 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}`)
 			return
 		}
-		l := &discoveryv1.EndpointSliceList{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"}}
+		l := &discoveryv1.EndpointSliceList{
+			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSliceList"},
+		}
 		var to int
 		for to, l.ListMeta = page(c.slices); from < to; from++ {
 			l.Items = append(l.Items, c.slice(from))
@@ -122,12 +135,17 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // slice is the slice i, of Service i modulo their number, with endpoints on the nodes one after the other.
 func (c *largeCluster) slice(i int) discoveryv1.EndpointSlice {
 	s := discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: fmt.Sprint("slice", i), Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprint("svc", i%c.services)},
+		Namespace: "ns", Name: fmt.Sprint("slice", i),
+		Labels: map[string]string{discoveryv1.LabelServiceName: fmt.Sprint("svc", i%c.services)},
 	}}
 	for j := range c.endpoints {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i/256%256, i%256, j)}, NodeName: ptr.To(fmt.Sprint("n", (i+j)%c.nodes)),
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("pod-%d-%d", i, j), UID: "4b9f1b8e-0000-4000-8000-000000000000"},
+			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i/256%256, i%256, j)},
+			NodeName:  ptr.To(fmt.Sprint("n", (i+j)%c.nodes)),
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("pod-%d-%d", i, j),
+				UID: "4b9f1b8e-0000-4000-8000-000000000000",
+			},
 		})
 	}
 	return s
@@ -137,11 +155,14 @@ func (c *largeCluster) slice(i int) discoveryv1.EndpointSlice {
 func TestReadInPages(t *testing.T) {
 	c := &largeCluster{T: t, nodes: 9, services: 2, slices: 1100, endpoints: 3, expire: 2}
 	var said []string
-	preview, err := Read(t.Context(), c.start().API, Query{Key: "site"}, func(text string) { said = append(said, text) })
+	preview, err := Read(t.Context(), c.start().API, Query{Key: "site"}, func(text string) {
+		said = append(said, text)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(preview.Services) != 2 || preview.Services[0].Ready != 550*3 || preview.Services[0].ReadyIn["s1"] != 550 || !preview.Healthy() {
+	if len(preview.Services) != 2 || preview.Services[0].Ready != 550*3 || preview.Services[0].ReadyIn["s1"] != 550 ||
+		!preview.Healthy() {
 		t.Errorf("got %+v", preview.Services)
 	}
 	if got := strings.Join(said, ", "); !strings.HasSuffix(got, "1000 EndpointSlices read") {
@@ -149,7 +170,8 @@ func TestReadInPages(t *testing.T) {
 	}
 }
 
-// TestReadIsBounded: what is held follows the units and the Services, not the endpoints: 10,000 slices of 100 endpoints.
+// TestReadIsBounded: what is held follows the units and the Services, not the endpoints: 10,000 slices of 100
+// endpoints.
 func TestReadIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a million endpoints")
@@ -174,7 +196,8 @@ func TestReadIsBounded(t *testing.T) {
 	held := int64(c.peak) - int64(before)
 	t.Logf("%d KiB are held while 1,000,000 endpoints are read", held>>10)
 	if len(preview.Services) != 500 || preview.Services[0].Ready != 2000 || held > 100<<20 {
-		t.Errorf("%d Services, the first with %d endpoints; %d bytes held", len(preview.Services), preview.Services[0].Ready, held)
+		t.Errorf("%d Services, the first with %d endpoints; %d bytes held",
+			len(preview.Services), preview.Services[0].Ready, held)
 	}
 }
 
@@ -190,11 +213,27 @@ func TestReadErrors(t *testing.T) {
 		want    string
 		key     bool
 	}{
-		{&largeCluster{}, Query{}, "give the label key whose values are the sites: --key. Labels that divide these nodes: site (3 units)", true},
-		{&largeCluster{}, Query{Key: "zone"}, "none of 6 nodes has the label zone. Labels that divide these nodes: site (3 units)", true},
-		{&largeCluster{forbidden: "/api/v1/nodes"}, Query{Key: "site"}, "reading the nodes, whose labels would be the units", false},
-		{&largeCluster{forbidden: "/api/v1/services"}, Query{Key: "site"}, "you may not read the Services of all namespaces; -n NAMESPACE", false},
-		{&largeCluster{forbidden: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices"}, Query{Key: "site", Namespace: "ns"}, "you may not read the EndpointSlices of namespace ns", false},
+		{
+			&largeCluster{}, Query{},
+			"give the label key whose values are the sites: --key. Labels that divide these nodes: site (3 units)",
+			true,
+		},
+		{
+			&largeCluster{}, Query{Key: "zone"},
+			"none of 6 nodes has the label zone. Labels that divide these nodes: site (3 units)", true,
+		},
+		{
+			&largeCluster{forbidden: "/api/v1/nodes"}, Query{Key: "site"},
+			"reading the nodes, whose labels would be the units", false,
+		},
+		{
+			&largeCluster{forbidden: "/api/v1/services"}, Query{Key: "site"},
+			"you may not read the Services of all namespaces; -n NAMESPACE", false,
+		},
+		{
+			&largeCluster{forbidden: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices"},
+			Query{Key: "site", Namespace: "ns"}, "you may not read the EndpointSlices of namespace ns", false,
+		},
 	} {
 		err := read(test.cluster, test.query)
 		if err == nil || !strings.Contains(err.Error(), test.want) || errors.As(err, &KeyError{}) != test.key {
@@ -207,9 +246,18 @@ func TestPrint(t *testing.T) {
 	preview := &gridview.Preview{
 		Key: "site", Units: []gridview.PreviewUnit{{Name: "a", Nodes: 2}, {Name: "b", Nodes: 1}}, NodesWithoutUnit: 1,
 		Services: []gridview.PreviewService{
-			{Namespace: "x", Name: "echo", Ready: 3, ReadyIn: map[string]int{"a": 2, "b": 1}, Foreign: ptr.To(0.004), Command: "CLOSE echo"},
-			{Namespace: "x", Name: "db", Ready: 1, ReadyIn: map[string]int{"a": 1}, Foreign: ptr.To(1.0 / 3), Dark: []string{"b"}, Command: "CLOSE db"},
-			{Namespace: "y", Name: "shut", Ready: 2, ReadyIn: map[string]int{"a": 1, "b": 1}, TopologyKeys: []string{"site"}},
+			{
+				Namespace: "x", Name: "echo", Ready: 3, ReadyIn: map[string]int{"a": 2, "b": 1}, Foreign: ptr.To(0.004),
+				Command: "CLOSE echo",
+			},
+			{
+				Namespace: "x", Name: "db", Ready: 1, ReadyIn: map[string]int{"a": 1}, Foreign: ptr.To(1.0 / 3),
+				Dark: []string{"b"}, Command: "CLOSE db",
+			},
+			{
+				Namespace: "y", Name: "shut", Ready: 2, ReadyIn: map[string]int{"a": 1, "b": 1},
+				TopologyKeys: []string{"site"},
+			},
 			{Namespace: "y", Name: "none", Message: "no endpoint is ready anywhere", Command: "CLOSE none"},
 		},
 	}
@@ -234,11 +282,13 @@ This closes one, once application-grid is installed (kubectl grid check --pre):
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := Print(&out, preview, output.Table, Columns{NoHeader: true}); err != nil || strings.Count(out.String(), "\n") != 4 {
+	if err := Print(&out, preview, output.Table, Columns{NoHeader: true}); err != nil ||
+		strings.Count(out.String(), "\n") != 4 {
 		t.Errorf("got %v\n%s", err, out.String())
 	}
 	out.Reset()
-	if err := Print(&out, preview, output.JSON, Columns{}); err != nil || !strings.Contains(out.String(), `"kind": "ServicePreview"`) {
+	if err := Print(&out, preview, output.JSON, Columns{}); err != nil ||
+		!strings.Contains(out.String(), `"kind": "ServicePreview"`) {
 		t.Errorf("got %v\n%s", err, out.String())
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +50,7 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	}
 	for i := range p.Services {
 		s := &p.Services[i]
-		row := []string{s.Name, fmt.Sprint(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Units)), state(s)}
+		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Units)), state(s)}
 		if format == output.Wide {
 			row = append(row, perUnit(s.ReadyIn), output.OrDash(s.Command))
 		}
@@ -154,13 +155,16 @@ func conclusion(p *gridview.Preview) string {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("\nFOREIGN is the share of the endpoints that a node is sent to today which is not in its own unit.\n")
+	b.WriteString("\nFOREIGN is the share of the endpoints that a node is sent to today which is not in its own " +
+		"unit.\n")
 	if leaving > 0 {
-		fmt.Fprintf(&b, "%s would leave units without a ready endpoint if closed: first run a copy in each of them, as "+
-			"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
+		fmt.Fprintf(&b,
+			"%s would leave units without a ready endpoint if closed: first run a copy in each of them, as "+
+				"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
 	}
 	if example != nil {
-		fmt.Fprintf(&b, "This closes one, once application-grid is installed (kubectl grid check --pre):\n  %s\n", example.Command)
+		fmt.Fprintf(&b, "This closes one, once application-grid is installed (kubectl grid check --pre):\n  %s\n",
+			example.Command)
 	}
 	return b.String()
 }

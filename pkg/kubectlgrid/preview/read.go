@@ -39,8 +39,8 @@ const progressEvery = 500
 // candidates is how many label keys a KeyError names.
 const candidates = 5
 
-// Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's answers
-// are read a page at a time.
+// Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's
+// answers are read a page at a time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
 	nodes := map[string]topology.Labels{}
 	err := pages.Each(ctx, api, cluster.NodeList(), func() { clear(nodes) }, func(item runtime.Object) {
@@ -89,7 +89,7 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 // said says how many objects of a kind have been read, now and then.
 func said(progress func(string), n int, kind string) {
 	if n%progressEvery == 0 {
-		progress(fmt.Sprintf("%s read", output.Count(n, kind)))
+		progress(output.Count(n, kind) + " read")
 	}
 }
 

@@ -74,14 +74,18 @@ func CommandIn(config *rest.Config) (func(ctx context.Context, in Place, command
 	}
 	return func(ctx context.Context, in Place, command []string) ([]byte, error) {
 		request := api.Post().Resource("pods").Namespace(in.Namespace).Name(in.Pod).SubResource("exec").
-			VersionedParams(&corev1.PodExecOptions{Container: in.Container, Command: command, Stdout: true, Stderr: true},
+			VersionedParams(&corev1.PodExecOptions{Container: in.Container, Command: command, Stdout: true,
+				Stderr: true},
 				scheme.ParameterCodec)
 		executor, err := executorFor(config, request.URL())
 		if err != nil {
 			return nil, err
 		}
 		var out, problems bytes.Buffer
-		if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &problems}); err != nil {
+		if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{
+			Stdout: &out,
+			Stderr: &problems,
+		}); err != nil {
 			return out.Bytes(), fmt.Errorf("%w %s", err, strings.TrimSpace(problems.String()))
 		}
 		return out.Bytes(), nil

@@ -28,7 +28,10 @@ type Node struct {
 
 // NodeOf reduces a Node.
 func NodeOf(n *corev1.Node) Node {
-	node := Node{Labels: n.Labels, Edge: n.Labels[v1.LabelEdgeNode] == "true" || n.Labels[v1.LabelEdgeNode] == "systemd"}
+	node := Node{
+		Labels: n.Labels,
+		Edge:   n.Labels[v1.LabelEdgeNode] == "true" || n.Labels[v1.LabelEdgeNode] == "systemd",
+	}
 	if node.Labels == nil {
 		node.Labels = topology.Labels{}
 	}
@@ -117,8 +120,8 @@ func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes
 	case view.Error != "":
 		return nil, fmt.Errorf("service %s/%s: %s", service.Namespace, service.Name, view.Error)
 	case !view.TopologyKeys.Governed():
-		return nil, fmt.Errorf("service %s/%s has no %s: it is meant to reach every endpoint from everywhere, and there "+
-			"is nothing to prove",
+		return nil, fmt.Errorf("service %s/%s has no %s: it is meant to reach every endpoint from everywhere, and "+
+			"there is nothing to prove",
 			service.Namespace, service.Name, v1.AnnotationTopologyKeys)
 	}
 	return view, nil
@@ -154,8 +157,8 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 	}
 	address, err := netip.ParseAddr(service.Spec.ClusterIP)
 	if err != nil {
-		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl grid "+
-			"view says what each unit sees", name)
+		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl "+
+			"grid view says what each unit sees", name)
 	}
 	var others []string
 	for i := range service.Spec.Ports {
@@ -168,7 +171,8 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		others = append(others, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
 	}
 	if wanted != "" {
-		return target{}, fmt.Errorf("service %s has no port %s of TCP; it has %s", name, wanted, strings.Join(others, ", "))
+		return target{}, fmt.Errorf("service %s has no port %s of TCP; it has %s",
+			name, wanted, strings.Join(others, ", "))
 	}
 	if len(others) == 0 {
 		return target{}, errors.New("service " + name + " has no ports")

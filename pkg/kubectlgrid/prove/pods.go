@@ -59,8 +59,8 @@ func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 	pod := r.pod(node, plan)
 	if err := r.create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) {
-			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names another, "+
-				"--exec needs none", r.Namespace, err)
+			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names "+
+				"another, --exec needs none", r.Namespace, err)
 		}
 		return probe.Result{}, fmt.Errorf("making a pod: %w", err)
 	}
@@ -93,8 +93,8 @@ func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 	}
 }
 
-// create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same, and
-// then nobody would know the name of the pod.
+// create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same,
+// and then nobody would know the name of the pod.
 func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), creating)
 	defer cancel()
@@ -208,7 +208,10 @@ func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
 					// User 0 with one capability: others do not keep theirs over the start of a program.
 					RunAsUser: ptr.To(int64(0)), RunAsGroup: ptr.To(int64(0)), RunAsNonRoot: ptr.To(false),
 					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
-					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
+					Capabilities: &corev1.Capabilities{
+						Drop: []corev1.Capability{"ALL"},
+						Add:  []corev1.Capability{"NET_ADMIN"},
+					},
 				},
 			}},
 		},

@@ -155,11 +155,15 @@ func TestConclude(t *testing.T) {
 		says      string
 	}{
 		{"closed", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 20}), nil, nil, Closed, ""},
-		{"a leak", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 15, "10.244.2.1:8080": 5}), nil, nil, Leak,
+		{"a leak", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 15, "10.244.2.1:8080": 5}), nil, nil,
+			Leak,
 			"reached pod echo-n2 on node n2, of west, 5 times"},
 		{"a leak that nobody answers", []string{"n0", "n2"}, probe.Result{Asked: 1,
-			Silent: map[string]int{"10.244.2.1:8080": 1}}, nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 1 time"},
-		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil, Leak,
+			Silent: map[string]int{
+				"10.244.2.1:8080": 1,
+			}}, nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 1 time"},
+		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil,
+			Leak,
 			"of (n3)"},
 		{"a leak, and then an error", []string{"n0", "n2"}, probe.Result{Asked: 1,
 			Reached: map[string]int{"10.244.2.1:8080": 1}, Error: "interrupted"}, nil, nil, Leak, "reached"},
@@ -169,7 +173,8 @@ func TestConclude(t *testing.T) {
 			[]string{"n2"}, Closed, ""},
 		{"some were not answered", []string{"n0"}, probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 1},
 			Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Closed, "2 of 3 were not answered"},
-		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil,
+		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{"10.244.0.1:8080": 2}},
+			nil, nil,
 			Unproved, "nobody answered; all connections went to endpoints that may be reached"},
 		{"nobody, and there is someone", []string{"n0"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Unproved,
 			"though the unit has a ready endpoint"},
@@ -187,7 +192,8 @@ func TestConclude(t *testing.T) {
 			Answers: map[string]int{`{"ip":"10.244.2.1"}`: 2}}, nil, nil, Leak, "echo-n2"},
 		{"an answer with the node", []string{"n0", "n2"}, probe.Result{Asked: 2,
 			Answers: map[string]int{"<p>I run on n0.</p>": 2}}, nil, nil, Closed, ""},
-		{"an answer with nothing", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"hello": 2}}, nil,
+		{"an answer with nothing", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"hello": 2}},
+			nil,
 			nil, Unproved, "2 answers did not tell who gave them"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -289,7 +295,13 @@ func kubelet(t *testing.T, refuse error, status func(pod *corev1.Pod)) (client.C
 
 func terminated(code int32, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{
+				State: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message},
+				},
+			},
+		}
 	}
 }
 
@@ -301,7 +313,13 @@ func TestPods(t *testing.T) {
 	}
 	waiting := func(reason, message string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{
+				{
+					State: corev1.ContainerState{
+						Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+					},
+				},
+			}
 		}
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
@@ -329,7 +347,8 @@ func TestPods(t *testing.T) {
 			t.Parallel()
 			api, made := kubelet(t, test.refuse, test.status)
 			pods := &Pods{
-				API: api, Namespace: "kube-system", Probe: Probe{Requests: 3, Timeout: time.Second}, Alive: 90 * time.Second,
+				API: api, Namespace: "kube-system", Probe: Probe{Requests: 3, Timeout: time.Second},
+				Alive: 90 * time.Second,
 				ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
 					return "wrapper-on-" + node, []corev1.LocalObjectReference{{Name: "pull"}}
 				},
@@ -349,9 +368,11 @@ func TestPods(t *testing.T) {
 			}
 			for _, pod := range *made {
 				c, s := pod.Spec.Containers[0], pod.Spec
-				if s.NodeName != "n0" || !s.HostNetwork || c.Image != "wrapper-on-n0" || s.ImagePullSecrets[0].Name != "pull" ||
+				if s.NodeName != "n0" || !s.HostNetwork || c.Image != "wrapper-on-n0" ||
+					s.ImagePullSecrets[0].Name != "pull" ||
 					*s.ActiveDeadlineSeconds != 90 ||
-					strings.Join(c.Args, " ") != "probe 10.96.0.9:80 --requests=3 --timeout=1s --output=/dev/termination-log" ||
+					strings.Join(c.Args,
+						" ") != "probe 10.96.0.9:80 --requests=3 --timeout=1s --output=/dev/termination-log" ||
 					*s.AutomountServiceAccountToken {
 					t.Errorf("the pod is %+v", pod)
 				}
@@ -393,17 +414,22 @@ func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
 func TestInterruptWhileAPodIsMade(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	api, made := kubelet(t, nil, nil)
-	api = interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{Create: func(request context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-		pod := o.DeepCopyObject().(*corev1.Pod)
-		err := c.Create(request, pod, opts...)
-		cancel()
-		if request.Err() != nil { // whoever asked did not wait for the answer
-			return request.Err()
-		}
-		o.SetName(pod.Name)
-		return err
-	}})
-	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute}
+	api = interceptor.NewClient(api.(client.WithWatch),
+		interceptor.Funcs{Create: func(request context.Context, c client.WithWatch, o client.Object,
+			opts ...client.CreateOption) error {
+			pod := o.DeepCopyObject().(*corev1.Pod)
+			err := c.Create(request, pod, opts...)
+			cancel()
+			if request.Err() != nil { // whoever asked did not wait for the answer
+				return request.Err()
+			}
+			o.SetName(pod.Name)
+			return err
+		}})
+	pods := &Pods{
+		API: api, Namespace: "kube-system",
+		ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute,
+	}
 	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0")); err == nil || err.Error() != "it was interrupted" {
 		t.Errorf("got %v", err)
 	}
@@ -427,7 +453,8 @@ func TestExec(t *testing.T) {
 	}
 	plan := prepare(t, OneOfEach, "n0")
 	if got, err := r.Run(t.Context(), "n0", plan); err != nil || got.Answers["echo-n0"] != 1 ||
-		strings.Join(command, " ") != "/usr/local/bin/application-grid-wrapper probe --answers http://10.96.0.9:80/who "+
+		strings.Join(command,
+			" ") != "/usr/local/bin/application-grid-wrapper probe --answers http://10.96.0.9:80/who "+
 			"--requests=1 --timeout=1s" {
 		t.Errorf("%q: got %+v, %v", command, got, err)
 	}

@@ -48,7 +48,11 @@ func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) 
 		container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
 		found := p.Spec.Containers[max(container, 0)]
 		places[p.Spec.NodeName] = Place{
-			Namespace: p.Namespace, Pod: p.Name, Container: found.Name, Image: found.Image, PullSecrets: p.Spec.ImagePullSecrets,
+			Namespace:   p.Namespace,
+			Pod:         p.Name,
+			Container:   found.Name,
+			Image:       found.Image,
+			PullSecrets: p.Spec.ImagePullSecrets,
 		}
 	}, client.MatchingLabels{"app": wrapper})
 	if err != nil {

@@ -110,7 +110,8 @@ func conclusion(view *gridview.View) string {
 	case units == 0:
 		return fmt.Sprintf("\nNo node has the label %s: there are no units.\n", strings.Join(view.TopologyKeys, " or "))
 	case view.Closed:
-		return fmt.Sprintf("\nThe closed loop holds: every one of %s has a ready endpoint.\n", output.Count(units, "unit"))
+		return fmt.Sprintf("\nThe closed loop holds: every one of %s has a ready endpoint.\n",
+			output.Count(units, "unit"))
 	}
 	return fmt.Sprintf("\nThe closed loop does not hold: %d of %s without a ready endpoint: %s\n",
 		len(view.Without), output.Count(units, "unit"), strings.Join(view.Without, ", "))

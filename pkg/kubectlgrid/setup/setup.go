@@ -93,11 +93,13 @@ func For(kind Kind, images Images) *Install {
 		if oldPolicy {
 			values.WriteString("  policy: false\n")
 			if !oldValidating {
-				patches = append(patches, without("{group: admissionregistration.k8s.io, name: kube-proxy.superedge.io}",
-					"admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "kube-proxy.superedge.io"))
+				patches = append(patches,
+					without("{group: admissionregistration.k8s.io, name: kube-proxy.superedge.io}",
+						"admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "kube-proxy.superedge.io"))
 			}
-			install.Notes = append(install.Notes, "Repeat after each upgrade by kubeadm, before anything else: kubectl -n "+
-				"kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
+			install.Notes = append(install.Notes,
+				"Repeat after each upgrade by kubeadm, before anything else: kubectl -n "+
+					"kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 		}
 		install.Notes = append(install.Notes, "After kubectl apply -k edge: kubectl -n kube-system patch daemonset "+
 			"kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
@@ -111,31 +113,36 @@ func For(kind Kind, images Images) *Install {
 		if localServers[distribution] != "" { // docs/install.md: as on k3s, with another address
 			k.WriteString("resources: [../manifests/k3s]\n")
 		} else {
-			k.WriteString("resources:\n  - ../manifests/application-grid-controller\n" +
+			k.WriteString("resources:\n" +
+				"  - ../manifests/application-grid-controller\n" +
 				"  - ../manifests/application-grid-wrapper\n" +
-				"  - ../manifests/statefulset-grid-daemon\n  - ../manifests/flow-control\n  - ../manifests/edge-node-policy\n")
+				"  - ../manifests/statefulset-grid-daemon\n" +
+				"  - ../manifests/flow-control\n" +
+				"  - ../manifests/edge-node-policy\n")
 		}
 		k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
 			"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
 		address := localServers[distribution]
 		if address == "" {
 			address = "https://set-this-to-your-api-server.invalid:6443"
-			install.Notes = append(install.Notes, "Set the server in kubeconfig.conf: the address of the API server, or of "+
-				"the lite-apiserver, as a node has it; never that of the Service kubernetes")
+			install.Notes = append(install.Notes,
+				"Set the server in kubeconfig.conf: the address of the API server, or of "+
+					"the lite-apiserver, as a node has it; never that of the Service kubernetes")
 		}
 		install.Kubeconfig = fmt.Sprintf(kubeconfigTemplate, address)
 		fmt.Fprintf(&values, "distribution: plain\nwrapper:\n  server: %s\n", address)
 		switch distribution {
 		case RKE2:
 			install.Notes = append(install.Notes,
-				`On each edge node, in /etc/rancher/rke2/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; `+
-					"then restart rke2-agent")
+				"On each edge node, in /etc/rancher/rke2/config.yaml: "+
+					`kube-proxy-arg: ["master=http://localhost:51006"]; then restart rke2-agent`)
 		case MicroK8s:
 			install.Notes = append(install.Notes, "On each edge node, in /var/snap/microk8s/current/args/kube-proxy: "+
 				"--master=http://localhost:51006; then snap restart microk8s.daemon-kubelite")
 		default:
-			install.Notes = append(install.Notes, "Give kube-proxy on each edge node the server http://localhost:51006, by "+
-				"its kubeconfig or by --master, and restart it")
+			install.Notes = append(install.Notes,
+				"Give kube-proxy on each edge node the server http://localhost:51006, by "+
+					"its kubeconfig or by --master, and restart it")
 		}
 	}
 	k.WriteString("images:\n")

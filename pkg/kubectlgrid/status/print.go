@@ -276,7 +276,8 @@ func numbersOf(u gridview.Unit) numbers {
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return numbers{
-		number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template, output.OrDash(u.Others),
+		number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template,
+		output.OrDash(u.Others),
 	}
 }
 

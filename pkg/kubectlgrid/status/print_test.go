@@ -59,7 +59,8 @@ func TestPrintChanges(t *testing.T) {
 		{"units that change, come and go", Printer{Columns: Columns{NoHeader: true}}, []step{
 			{
 				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 2))},
-				"DeploymentGrid   echo   zone   east   2   2   2   Ready\nDeploymentGrid   echo   zone   west   2   2   2   Ready\n",
+				"DeploymentGrid   echo   zone   east   2   2   2   Ready\nDeploymentGrid   echo   zone   west   2   " +
+					"2   2   Ready\n",
 			},
 			{
 				[]gridview.Grid{grid("echo", unit("east", 2), unit("west", 1))},
@@ -100,7 +101,10 @@ func TestPrintChanges(t *testing.T) {
 					"DeploymentGrid   echo   zone   east     2   2   2   Ready\n" +
 					"DeploymentGrid   echo   zone   <none>   -   -   -   Resolved\n",
 			},
-			{[]gridview.Grid{grid("echo", unit("east", 2))}, "DeploymentGrid   echo   zone   <all>    -   -   -   Resolved\n"},
+			{
+				[]gridview.Grid{grid("echo", unit("east", 2))},
+				"DeploymentGrid   echo   zone   <all>    -   -   -   Resolved\n",
+			},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

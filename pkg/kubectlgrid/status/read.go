@@ -81,7 +81,9 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 			continue
 		}
 		list := k.NewList()
-		err := r.Objects.List(ctx, list, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{Selector: q.Selector})
+		err := r.Objects.List(ctx, list, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{
+			Selector: q.Selector,
+		})
 		if cluster.IsNotServed(err) && len(q.Kinds) > 1 {
 			r.leaveOut(k.Kind) // a controller before ours brought no DaemonSetGrid
 			continue
@@ -108,7 +110,8 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 		return nil, cluster.ErrNotServed
 	}
 	slices.SortStableFunc(found, func(a, b foundGrid) int {
-		return cmp.Or(cmp.Compare(a.grid.GetNamespace(), b.grid.GetNamespace()), cmp.Compare(order(a.kind), order(b.kind)),
+		return cmp.Or(cmp.Compare(a.grid.GetNamespace(), b.grid.GetNamespace()),
+			cmp.Compare(order(a.kind), order(b.kind)),
 			cmp.Compare(a.grid.GetName(), b.grid.GetName()))
 	})
 	return found, nil
@@ -238,7 +241,9 @@ func OnlyProblems(grids []gridview.Grid) []gridview.Grid {
 		if g.Healthy {
 			continue
 		}
-		g.Units = slices.DeleteFunc(slices.Clone(g.Units), func(u gridview.Unit) bool { return u.Phase == v1.UnitReady })
+		g.Units = slices.DeleteFunc(slices.Clone(g.Units), func(u gridview.Unit) bool {
+			return u.Phase == v1.UnitReady
+		})
 		problems = append(problems, g)
 	}
 	return problems

@@ -53,7 +53,12 @@ func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridvie
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	f := follower{
-		query: q, unread: now.unread, changed: make(chan struct{}, 1), failure: make(chan error, 1), stop: stop, warn: warn,
+		query:   q,
+		unread:  now.unread,
+		changed: make(chan struct{}, 1),
+		failure: make(chan error, 1),
+		stop:    stop,
+		warn:    warn,
 	}
 	cached, err := f.start(ctx, c)
 	if err != nil {

@@ -117,7 +117,9 @@ func echo(revision string, phase v1.UnitPhase) *v1.DeploymentGrid {
 		Spec:       v1.WorkloadGridSpec{GridUniqKey: "zone"},
 		Status: v1.WorkloadGridStatus{
 			Units: 1, States: map[string]v1.UnitState{"east": {Phase: phase, Replicas: 2, ReadyReplicas: 1}},
-			Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady}},
+			Conditions: []metav1.Condition{
+				{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady},
+			},
 		},
 	}
 }

@@ -57,8 +57,9 @@ func valuesOf(f *facts.Facts, node string) topology.Labels {
 // the key "*" matches every endpoint, or because it is that of default/kubernetes, whose endpoint the nodes replace by
 // that of their own API server.
 func inEveryShare(o *facts.Object) bool {
-	return !o.Gone && (o.Service == nil || !o.Service.Keys.Governed() || slices.Contains(o.Service.Keys, topology.Any) ||
-		o.Service.Name == facts.KubernetesService)
+	return !o.Gone &&
+		(o.Service == nil || !o.Service.Keys.Governed() || slices.Contains(o.Service.Keys, topology.Any) ||
+			o.Service.Name == facts.KubernetesService)
 }
 
 // shareBody is the body of an object with the endpoints that one of the Service's keys matches for a node with labels
@@ -172,7 +173,8 @@ func (s *share) publish(in *Shares, received time.Time, changed map[*facts.Objec
 		mentioned = make(map[string]struct{})
 	}
 	inOrder := slices.SortedFunc(maps.Keys(changed), func(a, b *facts.Object) int {
-		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace), cmp.Compare(a.Upstream.Name, b.Upstream.Name))
+		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace),
+			cmp.Compare(a.Upstream.Name, b.Upstream.Name))
 	})
 	all := make([]shown, 0, len(changed)+len(mentioned))
 	for _, o := range inOrder {

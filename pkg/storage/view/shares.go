@@ -109,9 +109,13 @@ func NewShares(options SharesOptions) *Shares {
 	s := &Shares{
 		options: options, facts: options.Facts, marks: history.NewMarks(), json: history.NewJSONCache(0),
 		members: make(map[string]*classMember), classes: make(map[string]*share),
-		byValue: make(map[keyValue]map[*share]struct{}), holders: make(map[*facts.Object]map[*share]struct{}), naming: make(map[string]map[*share]struct{}),
+		byValue:    make(map[keyValue]map[*share]struct{}),
+		holders:    make(map[*facts.Object]map[*share]struct{}),
+		naming:     make(map[string]map[*share]struct{}),
 		everywhere: make(map[*facts.Object]struct{}), keys: make(map[types.NamespacedName]topology.Keys),
-		nodes: make(map[string]*history.Version), slices: make(map[*facts.Object]encodedSlice), cuts: make(map[*facts.Object]*cut),
+		nodes:  make(map[string]*history.Version),
+		slices: make(map[*facts.Object]encodedSlice),
+		cuts:   make(map[*facts.Object]*cut),
 	}
 	s.services = s.newHistory()
 	s.facts.Attach(s, s.openIfComplete)
@@ -238,7 +242,9 @@ func (s *Shares) forgetIdle() {
 		}
 		s.part(m)
 		if len(c.members) > 0 && c.named[name] == 0 {
-			c.history.Update(time.Time{}, func(u *history.Update) { u.Remove(history.Nodes, types.NamespacedName{Name: name}) })
+			c.history.Update(time.Time{}, func(u *history.Update) {
+				u.Remove(history.Nodes, types.NamespacedName{Name: name})
+			})
 		}
 	}
 }
@@ -252,7 +258,9 @@ func (s *Shares) join(m *classMember) {
 	if made {
 		c = &share{
 			name: className(here), here: here, history: s.newHistory(),
-			members: make(map[string]*classMember), governed: make(map[*facts.Object][]string), named: make(map[string]int),
+			members:  make(map[string]*classMember),
+			governed: make(map[*facts.Object][]string),
+			named:    make(map[string]int),
 		}
 		s.classes[c.name] = c
 		s.indexValues(c, here, true)
@@ -378,7 +386,8 @@ func (s *Shares) version(r *history.Resource, o *wire.Object) *history.Version {
 func (s *Shares) openIfComplete() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open || s.facts.State(history.EndpointSlices) != history.Ready || s.facts.State(history.Nodes) != history.Ready {
+	if s.open || s.facts.State(history.EndpointSlices) != history.Ready ||
+		s.facts.State(history.Nodes) != history.Ready {
 		return
 	}
 	s.open = true
@@ -573,8 +582,8 @@ func (s *Shares) classesOf(o *facts.Object, before encodedSlice) map[*share]stru
 	return classes
 }
 
-// addClasses adds the classes that have endpoints of a slice with these keys, without so many endpoints at the beginning
-// and the end.
+// addClasses adds the classes that have endpoints of a slice with these keys, without so many endpoints at the
+// beginning and the end.
 func (s *Shares) addClasses(classes map[*share]struct{}, keys topology.Keys, of *cut, beginning, end int) {
 	for place := beginning; place < len(of.nodes)-end; place++ {
 		labels := of.labels(place)
@@ -640,7 +649,9 @@ func (s *share) next(names map[string]string) string {
 	if votes[s.name] > 0 {
 		return s.name
 	}
-	return slices.MaxFunc(slices.Sorted(maps.Keys(votes)), func(a, b string) int { return cmp.Compare(votes[a], votes[b]) })
+	return slices.MaxFunc(slices.Sorted(maps.Keys(votes)), func(a, b string) int {
+		return cmp.Compare(votes[a], votes[b])
+	})
 }
 
 // rename gives a class other values, and notes the slices that they govern.

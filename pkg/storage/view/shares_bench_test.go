@@ -50,7 +50,8 @@ func newLargeHub(tb testing.TB) *benchHub {
 	nodes := make([]*wire.Object, 0, benchUnits*benchPerUnit)
 	for i := range benchUnits * benchPerUnit {
 		nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("node-%d", i), UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{"zone": fmt.Sprint(i % benchUnits)},
+			Name: fmt.Sprintf("node-%d", i), UID: types.UID(fmt.Sprint(i)),
+			Labels: map[string]string{"zone": fmt.Sprint(i % benchUnits)},
 		}}))
 	}
 	hub.Input(facts.InputNode).Replace(nodes)
@@ -81,7 +82,8 @@ func heapMB() float64 {
 func benchService(i int) *wire.Object {
 	return wiretest.Object(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: fmt.Sprintf("s%d", i), UID: types.UID(fmt.Sprint("s", i)), Annotations: map[string]string{"topologyKeys": `["zone"]`},
+			Namespace: "ns", Name: fmt.Sprintf("s%d", i), UID: types.UID(fmt.Sprint("s", i)),
+			Annotations: map[string]string{"topologyKeys": `["zone"]`},
 		},
 		Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: 80}}},
 	})

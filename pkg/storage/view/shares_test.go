@@ -192,7 +192,8 @@ type shareModel struct {
 
 func (m *shareModel) fill(in func(string) *facts.Input, random *rand.Rand) {
 	inputs := map[string]map[string]*wire.Object{
-		facts.InputNodes: m.nodes, facts.InputNode: m.nodes, facts.InputServices: m.services, facts.InputEndpointSlices: m.slices,
+		facts.InputNodes: m.nodes, facts.InputNode: m.nodes, facts.InputServices: m.services,
+		facts.InputEndpointSlices: m.slices,
 	}
 	order := slices.Sorted(maps.Keys(inputs))
 	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
@@ -203,7 +204,9 @@ func (m *shareModel) fill(in func(string) *facts.Input, random *rand.Rand) {
 
 // share is what a node is to get of slices, with the nodes of their endpoints; the nodes that it is to get; and those
 // that it may get besides, because they are of its class and somebody asked for them.
-func (m *shareModel) share(t *testing.T, node string, asked map[string]bool) (listed []string, must, may map[string]bool) {
+func (m *shareModel) share(
+	t *testing.T, node string, asked map[string]bool,
+) (listed []string, must, may map[string]bool) {
 	t.Helper()
 	labelsOf := func(name string) topology.Labels {
 		if n := m.nodes[name]; n != nil {
@@ -316,9 +319,13 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 	zones, racks := []string{"a", "b", "c", ""}, []string{"r1", "r2", ""}
 	names := []string{"n1", "n2", "n3", "n4", "n5", "n6"}
 	services := []string{"s1", "s2", "s3", "s4", "s5"}
-	keys := []string{"", "[]", `["zone"]`, `["zone"]`, `["rack"]`, `["rack","zone"]`, `["zone","*"]`, `["*"]`, `nonsense`}
+	keys := []string{
+		"", "[]", `["zone"]`, `["zone"]`, `["rack"]`, `["rack","zone"]`, `["zone","*"]`, `["*"]`, `nonsense`,
+	}
 	pick := func(from []string) string { return from[random.IntN(len(from))] }
-	model := &shareModel{nodes: map[string]*wire.Object{}, services: map[string]*wire.Object{}, slices: map[string]*wire.Object{}}
+	model := &shareModel{
+		nodes: map[string]*wire.Object{}, services: map[string]*wire.Object{}, slices: map[string]*wire.Object{},
+	}
 	node := func(name string) *wire.Object {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{}}}
 		for key, value := range map[string]string{"zone": pick(zones), "rack": pick(racks)} {
@@ -326,7 +333,9 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 				n.Labels[key] = value
 			}
 		}
-		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2." + strings.TrimPrefix(name, "n")}}
+		n.Status.Addresses = []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.0.2." + strings.TrimPrefix(name, "n")},
+		}
 		n.Status.NodeInfo.KernelVersion = fmt.Sprint(random.IntN(3)) // a report that changes no share
 		return wiretest.Object(n)
 	}
@@ -344,7 +353,8 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 		model.services[name] = testService(t, name, pick(keys))
 	}
 
-	clock := func() time.Time { return time.Unix(1_800_000_000, 0) } // so that the hubs' revisions differ by their marks alone
+	// so that the hubs' revisions differ by their marks alone
+	clock := func() time.Time { return time.Unix(1_800_000_000, 0) }
 	hubs := []*storagetest.Hub{storagetest.NewHub(clock), storagetest.NewHub(clock)}
 	var direct []*storagetest.Node
 	var shared []*sharedNode
@@ -464,7 +474,8 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 			asked[hub][s.Name] = true
 			s.follow(t, what, random, hubs[hub])
 			for _, r := range []*history.Resource{history.Services, history.Nodes} {
-				if got, want := shownTable(t, s.History, r), shownTable(t, direct[i].History, r); !slices.Equal(got, want) {
+				if got, want := shownTable(t, s.History, r), shownTable(t, direct[i].History,
+					r); !slices.Equal(got, want) {
 					t.Fatalf("%s: %s shows %s\ngot  %q\nwant %q", what, s.Name, r.Resource, got, want)
 				}
 			}
@@ -477,7 +488,9 @@ func testSharedView(t *testing.T, what string, random *rand.Rand) {
 }
 
 // expectShare checks what a hub gives a node, however the node came by it.
-func expectShare(t *testing.T, what string, model *shareModel, hub *storagetest.Hub, node string, asked map[string]bool) {
+func expectShare(
+	t *testing.T, what string, model *shareModel, hub *storagetest.Hub, node string, asked map[string]bool,
+) {
 	t.Helper()
 	h, release, err := hub.Shares.Class(node, func() {})
 	if err != nil {
@@ -487,7 +500,8 @@ func expectShare(t *testing.T, what string, model *shareModel, hub *storagetest.
 	var listed []string
 	for _, o := range listOf(t, h, history.EndpointSlices) {
 		var on []string
-		if err := wire.EndpointSlice.Scan(o.Body, func(e wire.Endpoint) { on = append(on, string(e.NodeName)) }); err != nil {
+		if err := wire.EndpointSlice.Scan(o.Body,
+			func(e wire.Endpoint) { on = append(on, string(e.NodeName)) }); err != nil {
 			t.Fatal(err)
 		}
 		listed = append(listed, o.Name+":"+strings.Join(on, ","))
@@ -575,7 +589,9 @@ func TestNodesOfOneClassShareAHistory(t *testing.T) {
 func TestANewKeyDividesOnlyWhatItTellsApart(t *testing.T) {
 	hub := smallHub(t)
 	label := func(name, zone, rack string) {
-		node := wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone, "rack": rack}}})
+		node := wiretest.Object(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone, "rack": rack}},
+		})
 		hub.Input(facts.InputNode).Apply(node)
 		hub.Input(facts.InputNodes).Apply(node)
 	}
@@ -590,7 +606,8 @@ func TestANewKeyDividesOnlyWhatItTellsApart(t *testing.T) {
 	hub.Input(facts.InputEndpointSlices).Apply(testSlice(t, "racks-1", "racks", "node-a1", "node-b2"))
 	hub.Input(facts.InputServices).Apply(testService(t, "racks", `["rack"]`))
 	if *left["node-a1"]+*left["node-a2"] != 0 || *left["node-b1"]+*left["node-b2"] != 1 {
-		t.Errorf("sent away: a1 %d, a2 %d, b1 %d, b2 %d times", *left["node-a1"], *left["node-a2"], *left["node-b1"], *left["node-b2"])
+		t.Errorf("sent away: a1 %d, a2 %d, b1 %d, b2 %d times",
+			*left["node-a1"], *left["node-a2"], *left["node-b1"], *left["node-b2"])
 	}
 	for node, want := range map[string]string{"node-a2": "node-a1", "node-b1": "node-a1", "node-b2": "node-b2"} {
 		h, _ := classOf(t, hub, node)
@@ -685,7 +702,9 @@ func TestReportsOfANodesStatusAreNoEvents(t *testing.T) {
 	defer releaseOther()
 	before, ownBefore, otherBefore := class.Revision(), own.Revision(), other.Revision()
 	report := func(status corev1.NodeStatus) {
-		node := wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a1", Labels: map[string]string{"zone": "a"}}, Status: status})
+		node := wiretest.Object(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-a1", Labels: map[string]string{"zone": "a"}}, Status: status,
+		})
 		hub.Input(facts.InputNode).Apply(node)
 		hub.Input(facts.InputNodes).Apply(node)
 	}
@@ -705,7 +724,8 @@ func TestReportsOfANodesStatusAreNoEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := typed.(*corev1.Node)
-	if !reflect.DeepEqual(node.Status.Addresses, status.Addresses) || node.Status.NodeInfo.KernelVersion != "" || node.Labels["zone"] != "a" {
+	if !reflect.DeepEqual(node.Status.Addresses, status.Addresses) || node.Status.NodeInfo.KernelVersion != "" ||
+		node.Labels["zone"] != "a" {
 		t.Errorf("the share has %+v", node)
 	}
 }

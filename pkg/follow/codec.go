@@ -95,7 +95,8 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
 
-// decoder splits protobuf objects without making Go values of them, and leaves other objects to typed.
+// decoder splits protobuf objects without making Go values of them. It brings JSON into the same form: a list item by
+// item, a single object with typed. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
 
 // Decode implements runtime.Decoder.

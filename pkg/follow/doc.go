@@ -15,25 +15,27 @@
 //
 // A source that failed waits for the next round of attempts of its Group, in which all waiting sources try together.
 // The pause between two rounds is random around 0.5 s at first, and doubles up to 15 s. When one source succeeds after
-// a failure, the others try at once. An optional source has pauses of its own, which grow to more than a minute, so
-// that an upstream that lacks a resource does not get a request for it every few seconds.
+// a failure, the others try at once, except for optional ones that the upstream refused or answered with 404. An
+// optional source has pauses of its own, which grow to more than a minute, so that an upstream that lacks a resource
+// does not get a request for it every few seconds.
 //
 // # Outages
 //
-// After an outage of two or more needed sources, the first source to recover must not be applied before the others: the
-// new unit of a node together with the endpoints of the old unit is a state that the cluster never had. So the Group
-// calls Barrier.Hold before the first source delivers anything, and Barrier.Release once all have caught up, or after
-// 30 s.
+// After an outage of two or more needed sources (those that are not optional), what the first one delivers must not be
+// applied before the others deliver: the new labels of a node together with old endpoints are a state that the cluster
+// never had. So the Group calls Barrier.Hold before the first source delivers anything, and Barrier.Release once all
+// have caught up, or after 30 s.
 //
 // # Answers that are not trusted
 //
-// While the API server is away, proxies at the edge send wrong answers. So:
+// While the API server is away, proxies at the edge may send wrong answers. So:
 //
 //   - an empty list without a resourceVersion is an error if objects were known;
-//   - a list that is older than the requested resourceVersion is an error;
+//   - an empty list is an error if objects were known and Options.Witness, if set, returns an error;
+//   - a list that is older than the requested resourceVersion is an error, and comes from a cache (see below);
 //   - three watches in a row that end at once without an event come from a cache: State.FromCache is set, and neither
 //     these watches nor lists without a newer resourceVersion count as contact;
-//   - a 404 does not remove what was known, unless the source is optional.
+//   - a 404 does not remove what was listed, unless the source is optional.
 //
 // # Time
 //

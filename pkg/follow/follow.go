@@ -11,7 +11,7 @@ import (
 
 // Sink takes what a Source receives. Its methods are called by one goroutine at a time.
 //
-// A Sink may also have the methods of Knower and Forbidder.
+// A Sink may also be a Knower or a Forbidder.
 type Sink interface {
 	// Apply adds or replaces an object.
 	Apply(object *wire.Object)
@@ -76,8 +76,8 @@ type State struct {
 	Synced bool
 	// Absent is set while the upstream answers that it does not serve the resource.
 	Absent bool
-	// Forbidden is set when the upstream has refused the source (401 or 403) for a while: three times in a row for an
-	// optional source, for 30 s for a needed one.
+	// Forbidden is set when the upstream has refused the source (401 or 403) for 30 s, or an optional source three
+	// times in a row.
 	Forbidden bool
 	// FromCache is set while the upstream answers from a cache. Err is set then, too.
 	FromCache bool

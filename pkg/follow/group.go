@@ -375,8 +375,8 @@ func retryAfter(err error) time.Duration {
 	return min(time.Duration(status.Status().Details.RetryAfterSeconds)*time.Second, longestRetryAfter)
 }
 
-// KnowsNode makes a Witness (see Options) that fails if the API server does not know this node. Such an answer may come
-// from a cache that lost its data, and is no reason to drop what belongs to the node.
+// KnowsNode makes a Witness (see Options) that fails if the API server does not know the node either. An empty list may
+// then come from a cache that lost its data, and is no reason to drop what was known.
 func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 	witness := &Source{group: g, options: Options{
 		Agent:         "witness",

@@ -30,17 +30,16 @@ const (
 	// emptyWatches is how many watches in a row must end at once without an event to count as answers of a cache.
 	emptyWatches = 3
 
-	// A watch's timeout is between shortWatch and twice that until a bookmark came, and between longWatch and twice
-	// that from then on. A watch that hangs is noticed apiclient.WatchMargin after its timeout, which is 150 s at most;
-	// with bookmarks, 150 s after the last thing that came. kube-apiserver sends one within a minute, so only the first
-	// watch is short there. An upstream that sends none renews its watches every minute or two, which costs it one
-	// request without an answer. The other way, to break every watch that is silent for 150 s, would make errors of
-	// watches on which merely nothing happened.
+	// A watch's timeout is between shortWatch and twice that until the upstream has sent a bookmark, and between
+	// longWatch and twice that from then on. A watch that hangs is noticed apiclient.WatchMargin after its timeout, so
+	// 150 s after its start at most; with bookmarks, after 150 s of silence. kube-apiserver sends a bookmark within a
+	// minute, so only the first watch is short there. At an upstream that sends none, a watch is renewed every minute
+	// or two, which costs one request. To break every watch that is silent for 150 s would be worse: a watch on which
+	// nothing happens would fail.
 	shortWatch = time.Minute
 	longWatch  = 5 * time.Minute
 
-	// State.Forbidden is set after so many refusals of an optional source in a row, or after lastingRefusal of refusals
-	// of a needed one.
+	// State.Forbidden is set after refusals for lastingRefusal, or for an optional source after this many in a row.
 	refusals       = 3
 	lastingRefusal = 30 * time.Second
 
@@ -93,8 +92,8 @@ type Source struct {
 type loop struct {
 	// version is the resourceVersion up to which the source has followed; "" for none.
 	version string
-	// mustList is set if the source must list before it watches. mayList is set if it should try to. exact is set if
-	// the list must not name a resourceVersion.
+	// mustList is set if the source must list before it watches. mayList is set if it should try to list once, and may
+	// watch even if that fails. exact is set if the list must not name a resourceVersion.
 	mustList, mayList, exact bool
 	// watches counts the answered watches since the last list.
 	watches int
@@ -163,8 +162,8 @@ func (s *Source) attempt(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
-// Request makes a GET request for the source's resource that has another purpose than to follow it. agent distinguishes
-// it in the User-Agent; see Options.Agent.
+// Request makes a GET request for the source's resource. Callers use it for other purposes than following it. agent
+// distinguishes the request in the User-Agent; see Options.Agent.
 func (s *Source) Request(agent string) *rest.Request {
 	return s.client.Get().Resource(s.options.Resource.Resource).
 		SetHeader("User-Agent", s.group.userAgent(agent)).
@@ -313,7 +312,7 @@ func (s *Source) known() bool {
 	return ok && knower.Known() > 0
 }
 
-// noteAbsent notes a 404. For a needed resource that was served before it does nothing: such a 404 comes from a gateway
+// noteAbsent notes a 404. For a needed source that was listed before it does nothing: such a 404 comes from a gateway
 // that has lost its API server.
 func (s *Source) noteAbsent() {
 	if !s.options.Optional && s.State().Synced {
@@ -524,7 +523,7 @@ func (s *Source) sawBookmark() bool {
 	return s.bookmarks
 }
 
-// silence returns how long the body of a response to this source may be silent.
+// silence notes that a response to this source has begun, and returns how long its body may be silent.
 func (s *Source) silence(r *http.Request) time.Duration {
 	s.mu.Lock()
 	s.state.Answered = true

@@ -1,12 +1,13 @@
 // Package history keeps versioned tables of API objects for clients that list and watch them.
 //
 // A History has one Table per served Resource. Package view writes it, in atomic steps (History.Update); package serve
-// reads it. Every change of a table gets a resourceVersion from Revisions: decimal, and growing over all tables of
-// the process.
+// reads it. Every change of a table gets a resourceVersion from Revisions: a decimal number, which grows over all
+// tables of the History.
 //
 // # How a watcher follows
 //
-// A watcher has a Cursor: a revision, and no buffer. It never blocks the writer. A table keeps its past in two forms.
+// A watcher has a Cursor: a revision, and no buffer. The writer never waits for a slow watcher. A table keeps its past
+// in two forms.
 //
 //   - The log has every event of the recent past, within a bound on its memory. A cursor within the log gets the events
 //     one by one.

@@ -18,7 +18,7 @@ type Options struct {
 	LogEvents, LogBytes, RetiredBytes int
 }
 
-// The defaults of Options, per table. Only versions that were replaced count.
+// The defaults of Options, per table. The current versions of objects do not count towards the bytes.
 const (
 	DefaultLogEvents    = 1 << 16
 	DefaultLogBytes     = 4 << 20
@@ -38,7 +38,8 @@ const (
 	Absent
 )
 
-// History has the versioned tables from which one viewer is served. Its methods may be called from any goroutine.
+// History has the versioned tables from which one view of the cluster is served, such as that of a node. Its methods
+// may be called from any goroutine.
 type History struct {
 	revisions *Revisions
 	encoded   *JSONCache

@@ -8,7 +8,7 @@ import (
 const (
 	// DefaultJSONBytes is enough for everything that a node of a large cluster sees.
 	DefaultJSONBytes = 8 << 20
-	// jsonIdle is how long an encoding that is not used is kept, at least.
+	// jsonIdle is how long an encoding that is not used is kept at least, unless the cache is full.
 	jsonIdle = 2 * time.Minute
 )
 
@@ -55,7 +55,7 @@ func (c *JSONCache) put(o *Object, encoded []byte) {
 	c.add(o, encoded)
 }
 
-// add adds an encoding to the younger generation. It is called with the lock held.
+// add adds an encoding to the younger generation, if it is not too large for that. It is called with the lock held.
 func (c *JSONCache) add(o *Object, encoded []byte) {
 	size := cap(encoded) + o.size()
 	if size > c.max/2 {
@@ -74,7 +74,7 @@ func (c *JSONCache) add(o *Object, encoded []byte) {
 	}
 }
 
-// age drops the older generation. It is called with the lock held.
+// age drops the older generation, and makes the younger one the older one. It is called with the lock held.
 func (c *JSONCache) age() {
 	c.older, c.younger, c.bytes = c.younger, nil, 0
 }

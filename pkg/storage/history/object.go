@@ -44,7 +44,7 @@ func (v *Version) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.Name}
 }
 
-// sameFor reports whether a client that has the one version does not need the other: they differ at most in what
+// sameFor reports whether a client would see no difference between the versions: they differ at most in what
 // wire.SameMeta ignores.
 func (v *Version) sameFor(other *Version) bool {
 	return bytes.Equal(v.Body, other.Body) && wire.SameMeta(v.Meta, other.Meta)

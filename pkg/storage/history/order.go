@@ -16,7 +16,8 @@ type slot struct {
 // order has the current versions of a table's objects by revision, and the retired versions that selectors need. A
 // cursor that is behind the log continues from here. The History's lock guards it.
 type order struct {
-	// current is sorted by revision. An entry is stale if its slot has another revision by now; stale counts these.
+	// current is sorted by revision, except for what Update.Restore added, which is older than any cursor. An entry is
+	// stale if its slot has another revision by now; stale counts these.
 	current []orderEntry
 	stale   int
 	// retired is sorted by revision.
@@ -121,7 +122,7 @@ type catchUp struct {
 	sent map[*slot]uint64
 }
 
-// known returns the revision at which the client last knew an object.
+// known returns the revision up to which the client knows an object.
 func (c *catchUp) known(s *slot) uint64 {
 	if revision, ok := c.sent[s]; ok {
 		return revision

@@ -201,5 +201,5 @@ func (c *Cursor) CaughtUp() bool {
 	return caughtUp
 }
 
-// Revision returns the cursor's revision. A client that got all events from Next has a state that is not older.
+// Revision returns the cursor's revision. The state of a client that got all events from Next is at least as new.
 func (c *Cursor) Revision() uint64 { return c.revision }

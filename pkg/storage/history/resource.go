@@ -73,7 +73,7 @@ var (
 		Namespaced:           true,
 		newTyped:             func() Typed { return &corev1.Endpoints{} },
 	}
-	// Nodes is served for this node only.
+	// Nodes has only the wrapper's own node; in a hub, the nodes of a share.
 	Nodes = &Resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes"),
 		index:                3,

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Revisions gives out resourceVersions. All histories of a process may share one. So no two histories give out the same
-// revision, and a new history begins above everything that was given out before.
+// Revisions gives out resourceVersions. Several histories of a process may share one Revisions. Then no two of them
+// give out the same revision, and a new history begins above everything that was given out before.
 //
 // An event has an even revision. The state after it, which lists and bookmarks report, has the odd revision that
 // follows. So a client's revision shows where it comes from: an odd one comes from a list or a bookmark, and the client
 // then had the same state as the table; an even one comes from an event (see order.torn).
 type Revisions struct {
 	events atomic.Uint64
-	// mark is in every revision, in the markBits bits above the last one; see Marks. markBits is 0 without marks.
+	// mark is in every revision, in the markBits bits above the lowest one; see Marks. markBits is 0 without marks.
 	mark     uint64
 	markBits uint
 }
@@ -32,7 +32,7 @@ func (r *Revisions) next() uint64 { return r.event(r.events.Add(1)) }
 // event returns the revision of an event.
 func (r *Revisions) event(number uint64) uint64 { return 2 * (number<<r.markBits | r.mark) }
 
-// gaveOut reports whether a revision may be one of these: a client that presents another one has it from elsewhere.
+// gaveOut reports whether a revision has the mark of r. A client that presents another one has it from elsewhere.
 func (r *Revisions) gaveOut(revision uint64) bool {
 	return revision>>1&(1<<r.markBits-1) == r.mark
 }
@@ -60,30 +60,32 @@ func (r *Revisions) SkipTo(revision uint64) {
 }
 
 const (
-	// historyMarkBits is how many bits of a revision tell histories apart. With what else is in it, it stays below 2^63
+	// historyMarkBits is how many bits of a revision tell histories apart. With 20 bits revisions stay below 2^63
 	// until the year 2106.
 	historyMarkBits = 20
-	// eventsPerSecond is how many events a history may have on the average without giving out revisions that a later
-	// one gives out as well, but for the mark.
+	// eventsPerSecond times the Unix time is the number from which a new history counts its events. So a history with
+	// fewer events per second on average stays below those that begin after it. Otherwise only the mark tells their
+	// revisions apart.
 	eventsPerSecond = 1 << 10
 )
 
-// Marks tells the histories apart that one client may come to, of several processes even: each gets Revisions with a
-// mark of its own. A client that presents a revision with another mark was served from another history. It gets
-// ErrExpired, and lists again; its revision could otherwise be taken for one of a state that it never had.
+// Marks gives every history Revisions with a mark of its own. It is for clients that may change from one history to
+// another, even in another process. A client that presents a revision with another mark was served from another
+// history. It gets ErrExpired, and lists again. Otherwise its revision could be taken for that of a state that it never
+// had.
 //
-// Within a process no two of a million histories in a row have the same mark. Those of other processes begin elsewhere:
-// two histories have the same one with a probability of one in a million.
+// Within a process, no two of a million histories in a row have the same mark. Two histories of different processes
+// have the same mark with a probability of one in a million.
 type Marks struct{ given atomic.Uint64 }
 
-// NewMarks begins with a random mark.
+// NewMarks makes Marks that begin with a random one.
 func NewMarks() *Marks {
 	m := &Marks{}
 	m.given.Store(rand.Uint64()) //nolint:gosec // it tells histories apart, and guards nothing
 	return m
 }
 
-// Revisions are those of one history, which begins now.
+// Revisions returns the Revisions of one new history. now is the current time.
 func (m *Marks) Revisions(now time.Time) *Revisions {
 	r := &Revisions{mark: m.given.Add(1) & (1<<historyMarkBits - 1), markBits: historyMarkBits}
 	r.events.Store(uint64(max(now.Unix(), 0)) * eventsPerSecond)

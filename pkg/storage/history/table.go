@@ -45,6 +45,7 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 }
 
 // put shows a version, unless a client would see no difference, and returns the object that is shown afterwards.
+// revision is given to an object that was not there before; 0 means a new revision.
 func (t *table) put(u *Update, v Version, revision uint64) *Object {
 	i, found := t.find(v.Namespace, v.Name)
 	if found {

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
@@ -105,8 +107,13 @@ func resourcesOf(version schema.GroupVersion) *metav1.APIResourceList {
 }
 
 // writeDiscovery answers a request for discovery.
-func writeDiscovery(w http.ResponseWriter, answer any) {
+func writeDiscovery(w http.ResponseWriter, r *http.Request, answer any) {
+	body, err := json.Marshal(answer)
+	if err != nil {
+		serve.WriteError(w, r, fmt.Errorf("encoding the answer: %w", err))
+		return
+	}
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.Header().Set("Cache-Control", "no-cache, private")
-	_ = json.NewEncoder(w).Encode(answer) // a client that is gone needs no error
+	_, _ = w.Write(body) // a client that is gone needs no error
 }

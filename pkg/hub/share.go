@@ -48,7 +48,7 @@ func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, p
 	switch {
 	case !info.IsResource:
 		if answer := discover(path); answer != nil {
-			writeDiscovery(w, answer)
+			writeDiscovery(w, r, answer)
 			return
 		}
 		serve.WriteError(w, r, notFound(r))

@@ -163,7 +163,7 @@ func (c *Cluster) startHubFront(ctx context.Context) error {
 	f.relay = relayFrom(ctx, delayed, func(ctx context.Context) (net.Conn, error) {
 		var conn net.Conn
 		err := errors.New("no replica of the hub runs")
-		for _, i := range rand.Perm(len(c.Hubs)) {
+		for _, i := range rand.Perm(len(c.Hubs)) { //nolint:gosec // as kube-proxy picks one
 			if conn, err = c.dial(ctx, "tcp", local(c.Hubs[i].port)); err == nil {
 				break
 			}
@@ -226,7 +226,7 @@ func (c *Cluster) createHubSlice(ctx context.Context) error {
 	for i := range c.options.HubReplicas {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("192.0.2.%d", i+1)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: hubName, UID: types.UID(fmt.Sprint(i))},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: hubName, UID: types.UID(strconv.Itoa(i))},
 		})
 	}
 	_, err := c.client.DiscoveryV1().EndpointSlices("kube-system").Create(ctx, slice, metav1.CreateOptions{})

@@ -138,7 +138,7 @@ func (f *follower) watch(ctx context.Context, what followed, revision string) er
 		}
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the measurement is over
+		return nil // the measurement is over
 	}
 	return fmt.Errorf("%s: a watch of %s ended: %w", f.node, what.path, err)
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -57,7 +58,7 @@ func (f *fixture) must(err error) {
 
 func (f *fixture) eventually(what string, ask func() error) time.Duration {
 	f.Helper()
-	return suite.Await{Within: deadline, Between: 20 * time.Millisecond}.Until(f.T, what, ask)
+	return await.Patience{Within: deadline, Between: 20 * time.Millisecond}.Until(f.T, what, ask)
 }
 
 func (f *fixture) node(name string) *cluster.Node {

@@ -98,12 +98,20 @@ func run(check, write, spdx string, packages []string) error {
 		if err := os.WriteFile(file, fresh, 0o644); err != nil { //nolint:gosec // it is for everybody to read
 			return err
 		}
-		//nolint:gosec // the Makefile names it
-	} else if committed, err := os.ReadFile(check); err != nil || !bytes.Equal(committed, fresh) {
-		return errors.Join(err, fmt.Errorf(
-			"%s is not what the linked modules ask for: run `make notices`, and commit it", check))
+	} else if err := compare(check, fresh); err != nil {
+		return err
 	}
 	fmt.Printf("%s: %d texts of licences and notices, all %s\n", file, len(texts), strings.Join(names, ", "))
+	return nil
+}
+
+// compare fails unless a file has this content.
+func compare(file string, fresh []byte) error {
+	committed, err := os.ReadFile(file) //nolint:gosec // the Makefile names it
+	if err != nil || !bytes.Equal(committed, fresh) {
+		return errors.Join(err, fmt.Errorf(
+			"%s is not what the linked modules ask for: run `make notices`, and commit it", file))
+	}
 	return nil
 }
 

@@ -111,7 +111,7 @@ func TestPreview(t *testing.T) {
 		t.Errorf("exit code %d, %+v", code, closed)
 	}
 
-	// Without a key, or with one that no node has, the keys that there are are named; what may not be read is said.
+	// Without a key, or with one that no node has, the answer names the keys that do; what may not be read is said.
 	for _, args := range [][]string{{"preview"}, {"preview", "--key=rack"}} {
 		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" || !strings.Contains(stderr, "site (2 units)") {
 			t.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)

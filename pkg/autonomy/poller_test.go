@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -365,13 +366,13 @@ func TestASlowAnswerIsNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				isSlow := false
+				var isSlow atomic.Bool
 				f := &fixture{t: t, nodes: &nodes{}, results: map[string]int{}}
 				poller, err := New(Config{
 					Options:  Options{Address: "http://127.0.0.1:1/localinfo", Interval: interval},
 					NodeName: "here", Nodes: f.nodes, Observer: f,
 					Client: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-						if isSlow {
+						if isSlow.Load() {
 							return slow(r)
 						}
 						return answer(strings.NewReader(twoDead))
@@ -390,22 +391,23 @@ func TestASlowAnswerIsNone(t *testing.T) {
 					t.Helper()
 					time.Sleep(d)
 					synctest.Wait()
-					if dead, _ := f.nodes.state(); dead != want || f.total != polls {
-						t.Errorf("dead are %q after %d polls, want %q after %d", dead, f.total, want, polls)
+					total, _ := f.done()
+					if dead, _ := f.nodes.state(); dead != want || total != polls {
+						t.Errorf("dead are %q after %d polls, want %q after %d", dead, total, want, polls)
 					}
 				}
 				after(0, 1, "a b")
-				isSlow = true
+				isSlow.Store(true)
 				after(interval+maxWait-time.Millisecond, 1, "a b")
 				after(time.Millisecond, 2, "")
 				if err := poller.Status().Err; err == nil || !strings.Contains(err.Error(), "in time") {
 					t.Errorf("the status says %v", err)
 				}
 				// The service is asked again, and its answer counts.
-				isSlow = false
+				isSlow.Store(false)
 				after(interval-maxWait, 3, "a b")
-				if f.results[resultTimeout] != 1 || f.results[resultOK] != 2 {
-					t.Errorf("counted: %v", f.results)
+				if _, results := f.done(); results[resultTimeout] != 1 || results[resultOK] != 2 {
+					t.Errorf("counted: %v", results)
 				}
 				cancel()
 				<-ended

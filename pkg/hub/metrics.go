@@ -24,39 +24,24 @@ const namespace = "application_grid_hub"
 // metrics are the hub's own, besides those of k8s.io/apiserver. They implement serve.Observer, and collect what the
 // shares and the sources know when they are asked.
 type metrics struct {
-	streams    *prometheus.GaugeVec
-	eventDelay *prometheus.HistogramVec
-	all        []prometheus.Collector
+	*health.Watches
+
+	all []prometheus.Collector
 }
 
 func newMetrics(shares *view.Shares, memory *quota.Quota, shedder *shedder, states func() []follow.State) *metrics {
 	m := &metrics{
-		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Watches: health.NewWatches(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "streams", Help: "Watches of shares under way, by resource.",
-		}, []string{"resource"}),
-		eventDelay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		}, prometheus.HistogramOpts{
 			Namespace: namespace,
 			Name:      "event_delay_seconds",
 			Help:      "Time from the arrival of a change to the write of its event to a stream.",
-			Buckets:   prometheus.ExponentialBuckets(0.0001, 4, 9),
-		}, []string{"resource"}),
+		}),
 	}
-	m.all = []prometheus.Collector{
-		m.streams, m.eventDelay, shareCollector{shares, memory, shedder}, health.Sources(namespace, states),
-	}
+	m.all = append(m.Collectors(),
+		shareCollector{shares, memory, shedder}, health.Sources(namespace, states))
 	return m
-}
-
-// WatchStarted implements serve.Observer.
-func (m *metrics) WatchStarted(resource string) func() {
-	gauge := m.streams.WithLabelValues(resource)
-	gauge.Inc()
-	return gauge.Dec
-}
-
-// EventSent implements serve.Observer.
-func (m *metrics) EventSent(resource string, delay time.Duration) {
-	m.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
 }
 
 func desc(name, help string) *prometheus.Desc {

@@ -93,7 +93,6 @@ func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ res
 
 // notFound is the answer to a path that there is not.
 func notFound(r *http.Request) error {
-	err := apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(r.Method), schema.GroupResource{},
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(r.Method), schema.GroupResource{},
 		"", "there is no "+r.URL.Path, 0, false)
-	return err
 }

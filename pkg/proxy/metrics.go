@@ -16,12 +16,11 @@ const namespace = "application_grid_wrapper"
 // metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver and autonomy.Observer.
 // Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
-	registry *prometheus.Registry
+	*health.Watches
 
+	registry        *prometheus.Registry
 	requests        *prometheus.CounterVec
 	requestDuration *prometheus.HistogramVec
-	watchers        *prometheus.GaugeVec
-	eventDelay      *prometheus.HistogramVec
 	autonomyPolls   *prometheus.CounterVec
 }
 
@@ -37,15 +36,13 @@ func newMetrics(p *Proxy) *metrics {
 			Help:      "Time to answer a request that is not a watch.",
 			Buckets:   prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"resource", "verb"}),
-		watchers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Watches: health.NewWatches(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "watchers", Help: "Watches under way, by resource.",
-		}, []string{"resource"}),
-		eventDelay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		}, prometheus.HistogramOpts{
 			Namespace: namespace,
 			Name:      "event_delay_seconds",
 			Help:      "Time from the arrival of an upstream change to the write of its event to a client.",
-			Buckets:   prometheus.ExponentialBuckets(0.0001, 4, 9),
-		}, []string{"resource"}),
+		}),
 		autonomyPolls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace,
 			Name:      "autonomy_polls_total",
@@ -54,7 +51,8 @@ func newMetrics(p *Proxy) *metrics {
 				"ok no node is dead.",
 		}, []string{"result"}),
 	}
-	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
+	m.registry.MustRegister(m.Collectors()...)
+	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storageCollector{p}, health.Sources(namespace, p.upstream.States))
 	if p.config.StateDir != "" {
@@ -92,18 +90,6 @@ var knownResources = func() map[string]bool {
 	}
 	return known
 }()
-
-// WatchStarted implements serve.Observer.
-func (m *metrics) WatchStarted(resource string) func() {
-	gauge := m.watchers.WithLabelValues(resource)
-	gauge.Inc()
-	return gauge.Dec
-}
-
-// EventSent implements serve.Observer.
-func (m *metrics) EventSent(resource string, delay time.Duration) {
-	m.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
-}
 
 // PollDone implements autonomy.Observer.
 func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }

@@ -42,12 +42,10 @@ const candidates = 5
 // Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's
 // answers are read a page at a time.
 func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
+	r := reader{api: api, progress: progress}
 	nodes := map[string]topology.Labels{}
-	err := pages.Each(ctx, api, cluster.NodeList(), func() { clear(nodes) }, func(item runtime.Object) {
-		if node, ok := item.(*metav1.PartialObjectMetadata); ok {
-			nodes[node.Name] = node.Labels
-			said(progress, len(nodes), "node")
-		}
+	err := each(ctx, r, cluster.NodeList(), "node", func() { clear(nodes) }, func(node *metav1.PartialObjectMetadata) {
+		nodes[node.Name] = node.Labels
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading the nodes, whose labels would be the units: %w", err)
@@ -56,41 +54,44 @@ func Read(ctx context.Context, api client.Reader, query Query, progress func(str
 	if previewer.Units() == 0 {
 		return nil, keyError(query.Key, nodes)
 	}
-	read := 0
-	err = pages.Each(ctx, api, &corev1.ServiceList{}, func() {
-		previewer, read = gridview.NewPreviewer(query.Key, nodes), 0
-	}, func(item runtime.Object) {
-		if service, ok := item.(*corev1.Service); ok {
-			previewer.AddService(service)
-			read++
-			said(progress, read, "Service")
-		}
-	}, client.InNamespace(query.Namespace))
+	in := client.InNamespace(query.Namespace)
+	err = each(ctx, r, &corev1.ServiceList{}, "Service", func() {
+		previewer = gridview.NewPreviewer(query.Key, nodes)
+	}, func(service *corev1.Service) { previewer.AddService(service) }, in)
 	if err != nil {
 		return nil, readError("Services", query.Namespace, err)
 	}
-	read = 0
-	err = pages.Each(ctx, api, &discoveryv1.EndpointSliceList{}, func() {
-		previewer.ForgetSlices()
-		read = 0
-	}, func(item runtime.Object) {
-		if slice, ok := item.(*discoveryv1.EndpointSlice); ok {
-			previewer.AddSlice(slice)
-			read++
-			said(progress, read, "EndpointSlice")
-		}
-	}, client.InNamespace(query.Namespace))
+	err = each(ctx, r, &discoveryv1.EndpointSliceList{}, "EndpointSlice",
+		previewer.ForgetSlices, previewer.AddSlice, in)
 	if err != nil {
 		return nil, readError("EndpointSlices", query.Namespace, err)
 	}
 	return previewer.Preview(), nil
 }
 
-// said says how many objects of a kind have been read, now and then.
-func said(progress func(string), n int, kind string) {
-	if n%progressEvery == 0 {
-		progress(output.Count(n, kind) + " read")
-	}
+// reader reads lists, and says how far that is.
+type reader struct {
+	api      client.Reader
+	progress func(string)
+}
+
+// each takes every object of a list's kind. If the list begins again, restart has to forget what was taken.
+func each[T runtime.Object](ctx context.Context, r reader, list client.ObjectList, kind string, restart func(),
+	take func(T), options ...client.ListOption) error {
+	read := 0
+	return pages.Each(ctx, r.api, list, func() {
+		restart()
+		read = 0
+	}, func(item runtime.Object) {
+		object, ok := item.(T)
+		if !ok {
+			return
+		}
+		take(object)
+		if read++; read%progressEvery == 0 {
+			r.progress(output.Count(read, kind) + " read")
+		}
+	}, options...)
 }
 
 // readError says what else could be asked where a right is missing.

@@ -134,14 +134,7 @@ func (s *Shares) Services() *history.History { return s.services }
 // is to end then: what it is answered from is not the node's share any more. left must not block. Error:
 // history.ErrNotReady.
 func (s *Shares) Class(node string, left func()) (h *history.History, release func(), err error) {
-	s.facts.Read(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !s.open {
-			err = history.ErrNotReady
-			return
-		}
-		m := s.enter(node)
+	err = s.request(node, func(m *classMember) {
 		if m.class == nil {
 			s.join(m)
 		}
@@ -155,14 +148,7 @@ func (s *Shares) Class(node string, left func()) (h *history.History, release fu
 // Own is what a node's own object is served from, for one request. release is to be called when the request ends.
 // Error: history.ErrNotReady.
 func (s *Shares) Own(node string) (h *history.History, release func(), err error) {
-	s.facts.Read(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !s.open {
-			err = history.ErrNotReady
-			return
-		}
-		m := s.enter(node)
+	err = s.request(node, func(m *classMember) {
 		if m.own == nil {
 			m.own = s.newHistory()
 			s.publishOwn(m, time.Time{})
@@ -172,6 +158,20 @@ func (s *Shares) Own(node string) (h *history.History, release func(), err error
 		release = func() { s.release(m, nil) }
 	})
 	return h, release, err
+}
+
+// request counts a request of a node in, and calls answer with both locks held. Error: history.ErrNotReady.
+func (s *Shares) request(node string, answer func(*classMember)) (err error) {
+	s.facts.Read(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.open {
+			err = history.ErrNotReady
+			return
+		}
+		answer(s.enter(node))
+	})
+	return err
 }
 
 // Run forgets nodes that nobody asks for, and classes without any node, until ctx is done.

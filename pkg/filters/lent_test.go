@@ -519,25 +519,6 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 // the wrapper's name and for as long as it took.
 func TestNoUpgradeWithoutUpgrade(t *testing.T) {
 	t.Parallel()
-	var streamed atomic.Int64
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		n, _ := io.Copy(io.Discard, r.Body)
-		streamed.Add(n)
-	}))
-	t.Cleanup(upstream.Close)
-	u, err := url.Parse(upstream.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := func() http.Handler {
-		return Forward(Target{URL: u, Transport: &http.Transport{}, UpgradeTransport: &http.Transport{}})
-	}
-	const timeout = 500 * time.Millisecond
-	front := httptest.NewServer(WithRequestInfo()(WithUpgrades()(WithBodyLimit(timeout)(WithLentIdentity(
-		forward(), "node0",
-	)(forward())))))
-	t.Cleanup(front.Close)
-	const size = 64 << 20
 	for _, test := range []struct {
 		line, headers string
 		most          int64
@@ -551,44 +532,82 @@ func TestNoUpgradeWithoutUpgrade(t *testing.T) {
 		{"GET /api/v1/pods", "Connection: Upgrade\r\nUpgrade: websocket\r\n", MaxBody},
 		{"PUT /api/v1/namespaces/a", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", MaxBody},
 	} {
-		for _, length := range []string{fmt.Sprintf("Content-Length: %d\r\n", size), "Transfer-Encoding: chunked\r\n"} {
-			streamed.Store(0)
-			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n", test.line, test.headers, length)
-				block := make([]byte, 1<<20)
-				for range size / len(block) {
-					if strings.HasPrefix(length, "T") {
-						_, _ = fmt.Fprintf(conn, "%x\r\n", len(block))
-					}
-					if _, err := conn.Write(block); err != nil {
-						return
-					}
-					if strings.HasPrefix(length, "T") {
-						_, _ = io.WriteString(conn, "\r\n")
-					}
+		for _, chunked := range []bool{false, true} {
+			name := fmt.Sprintf("%s with %q, chunked %v", test.line, test.headers, chunked)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				status, streamed := streamLargeBody(t, test.line, test.headers, chunked)
+				if status != 0 && status < 400 {
+					t.Errorf("status %d", status)
 				}
-			}()
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err == nil { // or the connection was cut under what was still being sent
-				_ = response.Body.Close()
-				if response.StatusCode < 400 {
-					t.Errorf("%s with %q%q: %s", test.line, test.headers, length, response.Status)
+				if streamed > test.most {
+					t.Errorf("%d bytes were streamed upstream, want at most %d", streamed, test.most)
 				}
-			}
-			_ = conn.Close()
-			<-done
-			if got := streamed.Load(); got > test.most {
-				t.Errorf("%s with %q%q: %d bytes were streamed upstream", test.line, test.headers, length, got)
-			}
+			})
 		}
 	}
+}
+
+// streamLargeBody sends a request with a body of 64 MiB through the filters to an upstream of its own, and returns the
+// status, 0 if the connection was cut under what was still being sent, and how much of the body the upstream got.
+func streamLargeBody(t *testing.T, line, headers string, chunked bool) (status int, streamed int64) {
+	t.Helper()
+	var read atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		read.Add(n)
+	}))
+	u, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	forward := func() http.Handler {
+		return Forward(Target{URL: u, Transport: transport, UpgradeTransport: transport})
+	}
+	const timeout = 500 * time.Millisecond
+	front := httptest.NewServer(WithRequestInfo()(WithUpgrades()(WithBodyLimit(timeout)(WithLentIdentity(
+		forward(), "node0",
+	)(forward())))))
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	const size = 64 << 20
+	length := fmt.Sprintf("Content-Length: %d\r\n", size)
+	if chunked {
+		length = "Transfer-Encoding: chunked\r\n"
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n", line, headers, length)
+		block := make([]byte, 1<<20)
+		for range size / len(block) {
+			if chunked {
+				_, _ = fmt.Fprintf(conn, "%x\r\n", len(block))
+			}
+			if _, err := conn.Write(block); err != nil {
+				return
+			}
+			if chunked {
+				_, _ = io.WriteString(conn, "\r\n")
+			}
+		}
+	}()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil {
+		_ = response.Body.Close()
+		status = response.StatusCode
+	}
+	_ = conn.Close()
+	<-done
+	// both wait until their handlers have returned, so that nothing is counted late
+	front.Close()
+	transport.CloseIdleConnections()
+	upstream.Close()
+	return status, read.Load()
 }
 
 func TestIsUpgrade(t *testing.T) {

@@ -44,7 +44,8 @@ func TestCRDReference(t *testing.T) {
 			tables = append(tables, b.String())
 		}
 		names := crd.Spec.Names
-		about := fmt.Sprintf("%s (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"), docstest.Cell(schema.Description), messages(schema))
+		about := fmt.Sprintf("%s (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"),
+			docstest.Cell(schema.Description), messages(schema))
 		kinds[b.String()] = append(kinds[b.String()], about)
 	}
 	var b strings.Builder
@@ -85,7 +86,8 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		if name == "conditions" {
 			kind, within = "list of metav1.Condition", &apiextensionsv1.JSONSchemaProps{}
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", below, kind, docstest.Cell(field.Description), checks(schema, name, &field, within))
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n",
+			below, kind, docstest.Cell(field.Description), checks(schema, name, &field, within))
 		switch {
 		case field.AdditionalProperties != nil:
 			below += ".{}"
@@ -97,7 +99,9 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 }
 
 // checks are what the API server checks of a field.
-func checks(parent *apiextensionsv1.JSONSchemaProps, name string, field, within *apiextensionsv1.JSONSchemaProps) string {
+func checks(
+	parent *apiextensionsv1.JSONSchemaProps, name string, field, within *apiextensionsv1.JSONSchemaProps,
+) string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if slices.Contains(parent.Required, name) {

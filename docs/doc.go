@@ -1,3 +1,3 @@
-// Package docs has no code, only the tests that hold the documentation against the rest of the repository. The pages
-// are the *.md files beside.
+// Package docs has no code, only tests that compare the documentation, which is the *.md files of this directory, with
+// the rest of the repository.
 package docs

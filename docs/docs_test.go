@@ -79,7 +79,8 @@ func TestLinks(t *testing.T) {
 				continue
 			}
 			if anchor != "" && !anchors(docstest.Page(t, path))[anchor] {
-				t.Errorf("%s: the link %s leads to no heading; there are %q", name, match[1], slices.Sorted(maps.Keys(anchors(docstest.Page(t, path)))))
+				t.Errorf("%s: the link %s leads to no heading; there are %q",
+					name, match[1], slices.Sorted(maps.Keys(anchors(docstest.Page(t, path)))))
 			}
 		}
 	}
@@ -134,20 +135,22 @@ func TestAlerts(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(docstest.Page(t, "manifests/monitoring/alerts.yaml")), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.APIVersion != "monitoring.coreos.com/v1" || r.Kind != "PrometheusRule" || r.Metadata["name"] == "" || len(r.Spec.Groups) != 3 {
+	if r.APIVersion != "monitoring.coreos.com/v1" || r.Kind != "PrometheusRule" || r.Metadata["name"] == "" ||
+		len(r.Spec.Groups) != 4 {
 		t.Errorf("not a PrometheusRule with a group per program: %+v", r)
 	}
 	seen := map[string]bool{}
 	for _, group := range r.Spec.Groups {
 		for _, rule := range group.Rules {
 			if rule.Alert == "" || seen[rule.Alert] {
-				t.Errorf("an alert called %q stands twice, or is nameless", rule.Alert)
+				t.Errorf("an alert called %q is there twice, or has no name", rule.Alert)
 			}
 			seen[rule.Alert] = true
 			if _, err := time.ParseDuration(rule.For); rule.For != "" && err != nil {
 				t.Errorf("%s: %v", rule.Alert, err)
 			}
-			if rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			if rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" ||
+				rule.Annotations["description"] == "" {
 				t.Errorf("%s lacks a severity, a summary or a description", rule.Alert)
 			}
 			expectMetrics(t, rule.Alert, rule.Expr)
@@ -177,7 +180,7 @@ func TestDashboard(t *testing.T) {
 	taken := map[[2]int]string{}
 	for _, panel := range dashboard.Panels {
 		if ids[panel.ID] || panel.Title == "" || (panel.Type != "row" && len(panel.Targets) == 0) {
-			t.Errorf("panel %d %q stands twice, or has no title or query", panel.ID, panel.Title)
+			t.Errorf("panel %d %q is there twice, or has no title or query", panel.ID, panel.Title)
 		}
 		ids[panel.ID] = true
 		for x := range panel.GridPos.W {
@@ -203,17 +206,21 @@ var (
 	word   = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`)
 	series = regexp.MustCompile(`_(bucket|sum|count)$`)
 	// notMetrics are words of PromQL, as far as they are used here.
-	notMetrics = []string{"sum", "min", "max", "count", "rate", "increase", "histogram_quantile", "vector", "and", "or", "unless", "by", "on"}
+	notMetrics = []string{
+		"sum", "min", "max", "count", "rate", "increase", "histogram_quantile", "vector", "and", "or", "unless", "by",
+		"on",
+	}
 	// others' metrics that are used here.
 	others = []string{"up", "process_resident_memory_bytes", "leader_election_master_status"}
 )
 
 // expectMetrics fails the test if an expression has a name of a metric that docs/operate.md does not tell of; that
-// the page tells of those that there are is tested beside the programs.
+// the page tells of those that there are is tested with the programs.
 func expectMetrics(t *testing.T, where, expr string) {
 	t.Helper()
 	operate := docstest.Page(t, docstest.OperatePage)
-	if strings.Count(expr, "(") != strings.Count(expr, ")") || strings.Count(expr, "{") != strings.Count(expr, "}") || strings.Count(expr, `"`)%2 != 0 {
+	if strings.Count(expr, "(") != strings.Count(expr, ")") || strings.Count(expr, "{") != strings.Count(expr, "}") ||
+		strings.Count(expr, `"`)%2 != 0 {
 		t.Errorf("%s: brackets or quotes do not match: %s", where, expr)
 	}
 	found := 0
@@ -235,14 +242,15 @@ func expectMetrics(t *testing.T, where, expr string) {
 func TestLogLines(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
-	err := filepath.WalkDir(filepath.Join(docstest.Root(t), "pkg"), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+	err := filepath.WalkDir(filepath.Join(docstest.Root(t), "pkg"),
+		func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			source.Write(data)
 			return err
-		}
-		data, err := os.ReadFile(path)
-		source.Write(data)
-		return err
-	})
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

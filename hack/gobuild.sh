@@ -6,13 +6,13 @@ set -euo pipefail
 
 what=$1 directory=$2
 shift 2
-flags=() tags=() packages=()
+flags=() selecting=() packages=()
 for argument; do
 	case $argument in
 	-*) flags+=("$argument") ;;
 	*) packages+=("$argument") ;;
 	esac
-	case $argument in -tags=*) tags+=("$argument") ;; esac
+	case $argument in -tags=* | -gcflags=*) selecting+=("$argument") ;; esac
 done
 
 log=$(mktemp)
@@ -39,7 +39,7 @@ trap 'kill $reporter 2>/dev/null || true; rm -f "$log" "$log.total"' EXIT
 
 # What has to be compiled; this downloads what is not there yet.
 stale='{{if .Stale}}{{.ImportPath}}{{end}}'
-go -C "$directory" list -deps "${tags[@]}" -f "$stale" "${packages[@]}" 2>"$log" >"$log.stale" || { cat "$log" >&2; exit 1; }
+go -C "$directory" list -deps "${selecting[@]}" -f "$stale" "${packages[@]}" 2>"$log" >"$log.stale" || { cat "$log" >&2; exit 1; }
 grep -c . "$log.stale" >"$log.total" || true
 rm -f "$log.stale"
 

@@ -2,8 +2,8 @@
 # Makes the module from which `make compat` builds the kube-proxy of one Kubernetes release, or moves it to
 # another patch release: kube-proxy-module.sh 1.35.4 writes test/compat/kube-proxy-1.35/{go.mod,go.sum}.
 #
-# k8s.io/kubernetes names its own parts (k8s.io/api, k8s.io/client-go, …) as directories beside it, which the
-# published module does not contain; they are replaced by the ones published for the same release. The module
+# k8s.io/kubernetes names its own parts (k8s.io/api, k8s.io/client-go, …) as directories of its
+# repository, which the published module does not contain; they are replaced by the ones published for the same release. The module
 # has no code: its go.mod names kube-proxy as a tool. GODEBUG is the release's own, so that a new Go does not
 # change how an old kube-proxy behaves.
 set -euo pipefail

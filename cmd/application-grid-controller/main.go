@@ -10,13 +10,13 @@ import (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:]))
+	os.Exit(newOptions().program().Main(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func run(args []string) int {
-	o := newOptions()
+// program is the command line, and what it starts.
+func (o *options) program() flags.Program {
 	return flags.Program{
-		Flags: o.flags, Usage: o.usage, Version: &o.version, Ignored: o.ignored,
+		Flags: o.flags, Short: short, Introduction: introduction, Version: &o.version, Ignored: o.ignored,
 		Run: func(ctx context.Context) error {
 			config, err := o.config()
 			if err != nil {
@@ -25,5 +25,5 @@ func run(args []string) int {
 			go o.connection.Run(ctx)
 			return gridcontroller.Run(ctx, config)
 		},
-	}.Main(args)
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,8 +18,10 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "", "sync-period": "30",
-		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s", "leader-elect-retry-period": "2s",
+		"master": "", "kubeconfig": "", "kube-qps": "1000", "kube-burst": "1000", "feature-gates": "",
+		"sync-period":  "30",
+		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s",
+		"leader-elect-retry-period":  "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
 		"unit-removal-grace": "5m0s", "manage-crds": "auto", "allowed-unit-keys": "", "max-units-per-grid": "0",
 	} {
@@ -38,7 +41,8 @@ func TestDefaults(t *testing.T) {
 
 func TestIgnoredFlagsAreSaid(t *testing.T) {
 	o := newOptions()
-	if err := o.flags.Parse([]string{"--sync-period=5", "--feature-gates=ServiceTopology=true,EndpointSlice=true", "--leader-elect-resource-lock=endpoints"}); err != nil {
+	if err := o.flags.Parse([]string{"--sync-period=5", "--feature-gates=ServiceTopology=true,EndpointSlice=true",
+		"--leader-elect-resource-lock=endpoints"}); err != nil {
 		t.Fatal(err)
 	}
 	if notices := o.ignored(); len(notices) != 3 || !strings.HasPrefix(notices[1], "Ignoring --sync-period: changes") {
@@ -46,20 +50,47 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
-	usage := newOptions().usage()
-	for _, want := range []string{"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule", "Usage:\n  application-grid-controller [flags]"} {
-		if !strings.Contains(usage, want) {
-			t.Errorf("--help does not say %q", want)
+func TestHelpAndVersion(t *testing.T) {
+	for _, help := range []string{"--help", "-h"} {
+		code, stdout, stderr := call(help)
+		if code != 0 || stderr != "" {
+			t.Errorf("%s: got code %d, %s", help, code, stderr)
+		}
+		for _, want := range []string{
+			"API server flags:", "Leader election flags:", "--unit-removal-grace", "--vmodule",
+			"Usage:\n  application-grid-controller [flags]",
+		} {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%s does not say %q", help, want)
+			}
 		}
 	}
+	if code, stdout, _ := call("--version"); code != 0 || !strings.HasPrefix(stdout, program+" ") {
+		t.Errorf("got code %d, %s", code, stdout)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if code, stdout, stderr := call("completion", shell); code != 0 || len(stdout) < 1000 {
+			t.Errorf("%s: got code %d, %d bytes, %s", shell, code, len(stdout), stderr)
+		}
+	}
+}
+
+// call runs a command line.
+func call(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = newOptions().program().Main(args, &out, &err)
+	return code, out.String(), err.String()
 }
 
 // TestBadCommandLine: a sentence that names the flag, a code that is not 0, and nothing is started.
 func TestBadCommandLine(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "kubeconfig")
-	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+	content := "apiVersion: v1\n" +
+		"kind: Config\n" +
+		"clusters: [{name: c, cluster: {server: http://127.0.0.1:1}}]\n" +
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {token: t}}]\n"
 	if err := os.WriteFile(good, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -85,10 +116,10 @@ func TestBadCommandLine(t *testing.T) {
 			t.Errorf("%s: got %v", args, err)
 		}
 	}
-	if code := run([]string{"--no-such-flag"}); code != flags.ExitUsage {
-		t.Errorf("got code %d", code)
-	}
-	if code := run([]string{"start"}); code != flags.ExitUsage {
-		t.Errorf("got code %d", code)
+	for _, argument := range []string{"--no-such-flag", "start"} {
+		if code, _, stderr := call(argument); code != flags.ExitUsage || !strings.Contains(stderr, argument) ||
+			!strings.HasSuffix(stderr, "\nRun application-grid-controller --help for all flags.\n") {
+			t.Errorf("got code %d, %s", code, stderr)
+		}
 	}
 }

@@ -17,6 +17,17 @@ import (
 
 const program = "application-grid-controller"
 
+// What --help and the man page begin with.
+const (
+	short        = "Makes one workload per unit of every grid, and one closed-loop Service"
+	introduction = "application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, " +
+		"one workload\n" +
+		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that " +
+		"reaches,\n" +
+		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any " +
+		"more."
+)
+
 // options are the flags. Names and defaults are those of SuperEdge's controller, except that the leader
 // election is on.
 type options struct {
@@ -53,29 +64,41 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's credentials. Empty: the service account of the pod.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's "+
+		"credentials. Empty: the service account of the pod.")
 	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Grids")
 	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Grids of a kind that are worked on at once.")
-	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute, "How long a unit's workload outlives the last node of the unit: a node may come back, or register again without its labels.")
-	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and let the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait until someone else has installed them.")
-	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, with commas between them. Empty: any.")
-	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Most units that one grid may have; of one that has more nothing is changed. 0: any number.")
+	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute,
+		"How long a unit's workload outlives the last node of the unit: a node may come back, or register again "+
+			"without its labels.")
+	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and let "+
+		"the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait "+
+		"until someone else has installed them.")
+	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, "+
+		"with commas between them. Empty: any.")
+	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Most units that one grid may have; of one that has more "+
+		"nothing is changed. 0: any number.")
 
 	f = o.flags.Section("Leader election")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let one of several replicas work, the holder of a Lease, and the others wait for its end.")
-	f.DurationVar(&o.election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long the others wait after the leader was last heard of.")
-	f.DurationVar(&o.election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long the leader tries to renew its Lease before it ends.")
-	f.DurationVar(&o.election.RetryPeriod, "leader-elect-retry-period", 2*time.Second, "Pause between attempts to acquire or renew the Lease.")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let one of several replicas work, the holder of a Lease, and the "+
+		"others wait for its end.")
+	f.DurationVar(&o.election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second,
+		"How long the others wait after the leader was last heard of.")
+	f.DurationVar(&o.election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second,
+		"How long the leader tries to renew its Lease before it ends.")
+	f.DurationVar(&o.election.RetryPeriod, "leader-elect-retry-period", 2*time.Second,
+		"Pause between attempts to acquire or renew the Lease.")
 	f.StringVar(&o.election.Name, "leader-elect-resource-name", program, "Name of the Lease.")
 	f.StringVar(&o.election.Namespace, "leader-elect-resource-namespace", "kube-system", "Namespace of the Lease.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.healthAddress, "health-bind-address", ":8081", "host:port of /healthz and /readyz; 0 for none.")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "host:port of /metrics, plain HTTP for anyone; 0 for none.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080",
+		"host:port of /metrics, plain HTTP for anyone; 0 for none.")
 
 	o.flags.Logging()
 
@@ -87,12 +110,6 @@ func newOptions() *options {
 	f = o.flags.Section("Other")
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
-}
-
-func (o *options) usage() string {
-	return o.flags.Usage("application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, one workload\n" +
-		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that reaches,\n" +
-		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any more.")
 }
 
 func (o *options) ignored() []string {
@@ -134,7 +151,8 @@ func (o *options) config() (gridcontroller.Config, error) {
 		}
 		config.Limits.UnitKeys = append(config.Limits.UnitKeys, key)
 	}
-	for name, address := range map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress} {
+	addresses := map[string]string{"health-bind-address": o.healthAddress, "metrics-bind-address": o.metricsAddress}
+	for name, address := range addresses {
 		if address == "0" {
 			continue
 		}
@@ -145,9 +163,11 @@ func (o *options) config() (gridcontroller.Config, error) {
 	if o.leaderElect {
 		switch e := o.election; {
 		case e.Name == "" || e.Namespace == "":
-			return none, errors.New("--leader-elect-resource-name and --leader-elect-resource-namespace must not be empty; --leader-elect=false works without a Lease")
+			return none, errors.New("--leader-elect-resource-name and --leader-elect-resource-namespace must not be " +
+				"empty; --leader-elect=false works without a Lease")
 		case e.RetryPeriod <= 0 || e.RenewDeadline <= e.RetryPeriod || e.LeaseDuration <= e.RenewDeadline:
-			return none, errors.New("--leader-elect-lease-duration must be greater than --leader-elect-renew-deadline, and that greater than --leader-elect-retry-period")
+			return none, errors.New("--leader-elect-lease-duration must be greater than " +
+				"--leader-elect-renew-deadline, and that greater than --leader-elect-retry-period")
 		}
 		config.LeaderElection = &o.election
 	}

@@ -10,3 +10,8 @@ import (
 func TestFlagsReference(t *testing.T) {
 	docstest.CompareFlags(t, "application-grid-controller", newOptions().flags)
 }
+
+// TestManual: docs/man has the pages of the command line as it is.
+func TestManual(t *testing.T) {
+	docstest.CompareManual(t, program, newOptions().program().Command())
+}

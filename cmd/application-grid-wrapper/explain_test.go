@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -15,11 +14,15 @@ import (
 func TestExplainPrints(t *testing.T) {
 	var asked string
 	answer := view.Explanation{
-		Namespace: "shop", Service: "db", Node: "node0", TopologyKeys: []string{"zone", "*"}, Unit: map[string]string{"zone": "a"}, DecidingKey: "zone",
+		Namespace: "shop", Service: "db", Node: "node0", TopologyKeys: []string{"zone", "*"},
+		Unit: map[string]string{"zone": "a"}, DecidingKey: "zone",
 		Kept: 1, Hidden: 1, Notes: []string{"mind the gap"},
 		Endpoints: []view.ExplainedEndpoint{
 			{Addresses: []string{"10.0.0.2"}, Reason: "too far"},
-			{Addresses: []string{"10.0.0.1"}, Target: "Pod/db-0", Node: "node1", Ready: true, Kept: true, Reason: "near"},
+			{
+				Addresses: []string{"10.0.0.1"}, Target: "Pod/db-0", Node: "node1", Ready: true, Kept: true,
+				Reason: "near",
+			},
 		},
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -27,9 +30,9 @@ func TestExplainPrints(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
 	defer server.Close()
-	var stdout, stderr bytes.Buffer
-	if code := runExplain([]string{"shop/db", "--server=" + server.URL + "/", "--as-node=node 1"}, &stdout, &stderr); code != 0 {
-		t.Fatalf("%d: %s", code, stderr.String())
+	o := call(t, "explain", "shop/db", "--server="+server.URL+"/", "--as-node=node 1")
+	if o.code != 0 {
+		t.Fatalf("%d: %s", o.code, o.stderr)
 	}
 	if asked != "/debug/explain/shop/db?node=node+1" {
 		t.Errorf("asked %s", asked)
@@ -46,18 +49,18 @@ ADDRESS   TARGET    NODE    READY  VIEW    REASON
 10.0.0.1  Pod/db-0  node1   true   kept    near
 10.0.0.2  <none>    <none>  false  hidden  too far
 `
-	if stdout.String() != want {
-		t.Errorf("got\n%s", stdout.String())
+	if o.stdout != want {
+		t.Errorf("got\n%s", o.stdout)
 	}
 	answer.Annotation = "openyurt.io/topologyKeys"
-	stdout.Reset()
-	if code := runExplain([]string{"shop/db", "--server=" + server.URL}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "zone, * (annotation openyurt.io/topologyKeys)\n") {
-		t.Errorf("%d: %s", code, stdout.String())
+	o = call(t, "explain", "shop/db", "--server="+server.URL)
+	if o.code != 0 || !strings.Contains(o.stdout, "zone, * (annotation openyurt.io/topologyKeys)\n") {
+		t.Errorf("got %+v", o)
 	}
-	stdout.Reset()
 	var parsed view.Explanation
-	if code := runExplain([]string{"shop/db", "--server=" + server.URL, "-o", "json"}, &stdout, &stderr); code != 0 || json.Unmarshal(stdout.Bytes(), &parsed) != nil || parsed.Kept != 1 {
-		t.Errorf("%d: %s", code, stdout.String())
+	o = call(t, "explain", "shop/db", "--server="+server.URL, "-o", "json")
+	if o.code != 0 || json.Unmarshal([]byte(o.stdout), &parsed) != nil || parsed.Kept != 1 {
+		t.Errorf("got %+v", o)
 	}
 }
 
@@ -91,16 +94,21 @@ func TestExplainFails(t *testing.T) {
 		{[]string{"shop/db", at, "--ca-file=/absent"}, flags.ExitFailure, "--ca-file"},
 		{[]string{"shop/db", at, "--cert-file=/absent", "--key-file=/absent"}, flags.ExitFailure, "--cert-file"},
 	} {
-		var stdout, stderr bytes.Buffer
-		if code := runExplain(test.args, &stdout, &stderr); code != test.code || !strings.Contains(stderr.String(), test.says) || stdout.Len() > 0 {
-			t.Errorf("%v: %d, %q, %q", test.args, code, stdout.String(), stderr.String())
+		o := call(t, append([]string{"explain"}, test.args...)...)
+		if o.code != test.code || !strings.HasPrefix(o.stderr, "application-grid-wrapper explain: ") ||
+			!strings.Contains(o.stderr, test.says) || o.stdout != "" {
+			t.Errorf("%v: got %+v", test.args, o)
+		}
+		if hint := "Run application-grid-wrapper explain --help for all flags.\n"; strings.HasSuffix(o.stderr,
+			hint) != (test.code == flags.ExitUsage) {
+			t.Errorf("%v: got %s", test.args, o.stderr)
 		}
 	}
-	var stdout, stderr bytes.Buffer
-	if code := run([]string{"explain", "--help"}); code != 0 {
-		t.Errorf("--help: %d", code)
-	}
-	if code := runExplain([]string{"-h"}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "--as-node") {
-		t.Errorf("-h: %d %s", code, stdout.String())
+	for _, help := range []string{"--help", "-h"} {
+		o := call(t, "explain", help)
+		if o.code != 0 || !strings.Contains(o.stdout, "--as-node") || !strings.Contains(o.stdout,
+			"explain NAMESPACE/SERVICE [flags]\n") || o.stderr != "" {
+			t.Errorf("%s: got %+v", help, o)
+		}
 	}
 }

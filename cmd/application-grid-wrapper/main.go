@@ -1,5 +1,5 @@
-// Command application-grid-wrapper stands between kube-proxy and the API server of an edge node, and shows it
-// the endpoints that the node's unit may see.
+// Command application-grid-wrapper runs between kube-proxy and the API server of an edge node, and shows
+// kube-proxy the endpoints that the node's unit may see.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/flags"
@@ -14,19 +15,14 @@ import (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:]))
+	os.Exit(newOptions().program().Main(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func run(args []string) int {
-	if len(args) > 0 && args[0] == "explain" {
-		return runExplain(args[1:], os.Stdout, os.Stderr)
-	}
-	if len(args) > 0 && args[0] == "probe" {
-		return runProbe(args[1:], os.Stdout, os.Stderr)
-	}
-	o := newOptions()
+// program is the command line, and what it starts.
+func (o *options) program() flags.Program {
 	return flags.Program{
-		Flags: o.flags, Usage: func() string { return o.flags.Usage(introduction) }, Version: &o.version, Ignored: o.ignored,
+		Flags: o.flags, Short: short, Introduction: introduction, Version: &o.version, Ignored: o.ignored,
+		Commands: []*cobra.Command{newExplainCommand(), newProbeCommand()},
 		Run: func(ctx context.Context) error {
 			config, err := o.config()
 			if err != nil {
@@ -41,5 +37,5 @@ func run(args []string) int {
 			}
 			return p.Run(ctx)
 		},
-	}.Main(args)
+	}
 }

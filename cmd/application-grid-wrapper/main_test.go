@@ -1,7 +1,7 @@
 package main
 
 import (
-	"io"
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,38 +14,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/flags"
 )
 
-// output is what run said.
+// output is what the program printed, and its exit code.
 type output struct {
 	code           int
 	stdout, stderr string
 }
 
-// call is run with its output caught.
+// call runs a command line.
 func call(t *testing.T, args ...string) output {
 	t.Helper()
-	stdout, stderr := os.Stdout, os.Stderr
-	defer func() { os.Stdout, os.Stderr = stdout, stderr }()
-	var o output
-	read := make([]func() string, 2)
-	for i, to := range []**os.File{&os.Stdout, &os.Stderr} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		*to = w
-		text := make(chan string, 1)
-		go func() {
-			all, _ := io.ReadAll(r)
-			text <- string(all)
-		}()
-		read[i] = func() string {
-			_ = w.Close()
-			return <-text
-		}
-	}
-	o.code = run(args)
-	o.stdout, o.stderr = read[0](), read[1]()
-	return o
+	var stdout, stderr bytes.Buffer
+	code := newOptions().program().Main(args, &stdout, &stderr)
+	return output{code, stdout.String(), stderr.String()}
 }
 
 // kubeconfig writes one that leads to the server.
@@ -53,7 +33,9 @@ func kubeconfig(t *testing.T, server string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "kubeconfig")
 	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: " + server + "}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\nusers: [{name: u, user: {token: t}}]\n"
+		"contexts: [{name: x, context: {cluster: c, user: u}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {token: t}}]\n"
 	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +48,17 @@ func TestHelpAndVersion(t *testing.T) {
 		if o.code != 0 || o.stderr != "" {
 			t.Errorf("%s: got %+v", flag, o)
 		}
-		for _, want := range []string{"Upstream flags:", "Node flags:", "Serving flags:", "Logging flags:", "--logging-format", "--kubeconfig", "--hostname", "localhost:51006", "--notify-channel-size"} {
+		for _, want := range []string{"Upstream flags:", "Node flags:", "Serving flags:", "Logging flags:",
+			"--logging-format", "--kubeconfig", "--hostname", "localhost:51006", "--notify-channel-size"} {
 			if !strings.Contains(o.stdout, want) {
 				t.Errorf("%s does not say %q:\n%s", flag, want, o.stdout)
 			}
 		}
+	}
+	// What follows --help does not count.
+	if o := call(t, "--help", "--no-such-flag", "start"); o.code != 0 ||
+		!strings.Contains(o.stdout, "Upstream flags:") {
+		t.Errorf("got %+v", o)
 	}
 	if o := call(t, "--version"); o.code != 0 || !strings.HasPrefix(o.stdout, "application-grid-wrapper ") {
 		t.Errorf("--version: got %+v", o)
@@ -96,7 +84,14 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kube-qps=fast"}, flags.ExitUsage, []string{"kube-qps", "fast"}},
 		{[]string{"--debug=maybe"}, flags.ExitUsage, []string{"debug", "maybe"}},
 		{[]string{"--kubeconfig"}, flags.ExitUsage, []string{"kubeconfig"}},
-		{[]string{"start"}, flags.ExitUsage, []string{`"start"`}},
+		{[]string{"start"}, flags.ExitUsage, []string{"application-grid-wrapper: unexpected argument \"start\": only " +
+			"flags are taken\nRun application-grid-wrapper --help for all flags.\n"}},
+		{[]string{"-bind-address=x"}, flags.ExitUsage, []string{"unknown shorthand flag: 'b'"}}, // also of SuperEdge's
+		{[]string{"--debug", "--version", "start"}, flags.ExitUsage, []string{`"start"`}},
+		{[]string{"--version", "--logging-format=xml"}, flags.ExitUsage, []string{"--logging-format"}},
+		// A value that is the name of a command is no command.
+		{[]string{"--hostname", "explain", "start"}, flags.ExitUsage,
+			[]string{`application-grid-wrapper: unexpected argument "start"`}},
 		{nil, flags.ExitFailure, []string{"--kubeconfig"}},
 		{[]string{"--kubeconfig=" + absent}, flags.ExitFailure, []string{"--kubeconfig", absent}},
 		{[]string{"--kubeconfig=" + garbage}, flags.ExitFailure, []string{"--kubeconfig", garbage}},
@@ -104,27 +99,55 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kubeconfig=" + kubeconfig(t, "'http://%zz'")}, flags.ExitFailure, []string{"%zz"}},
 		{[]string{"--kubeconfig=" + good, "--kube-qps=0"}, flags.ExitFailure, []string{"--kube-qps"}},
 		{[]string{"--kubeconfig=" + good, "--kube-burst=-1"}, flags.ExitFailure, []string{"--kube-burst"}},
-		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, flags.ExitFailure, []string{"--bind-address", "loopback"}},
-		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure, []string{"--bind-address", "nonsense"}},
-		{[]string{"--kubeconfig=" + good, "--insecure=false"}, flags.ExitFailure, []string{"--cert-file", "--key-file"}},
-		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent}, flags.ExitFailure, []string{"--cert-file", absent}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, flags.ExitFailure, []string{"--local-endpoint", "nowhere"}},
+		{[]string{"--kubeconfig=" + good, "--bind-address=0.0.0.0:51006"}, flags.ExitFailure,
+			[]string{"--bind-address", "loopback"}},
+		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure,
+			[]string{"--bind-address", "nonsense"}},
+		{
+			[]string{"--kubeconfig=" + good, "--insecure=false"}, flags.ExitFailure,
+			[]string{"--cert-file", "--key-file"},
+		},
+		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent},
+			flags.ExitFailure, []string{"--cert-file", absent}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=nowhere", "--local-port=1"}, flags.ExitFailure,
+			[]string{"--local-endpoint", "nowhere"}},
 		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1"}, flags.ExitFailure, []string{"--local-port"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, flags.ExitFailure, []string{"70000"}},
-		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1", "--wrapper-in-cluster=false"}, flags.ExitFailure, []string{"--wrapper-in-cluster"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=localhost:51005"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "localhost:51005", "http"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=ftp://localhost/"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "ftp://localhost/", "http"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http:///localinfo"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "host"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address="}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "address"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http://%zz"}, flags.ExitFailure, []string{"--service-autonomy-enhancement", "%zz"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=30s"}, flags.ExitFailure, []string{"interval", "30s", "seconds"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=90000"}, flags.ExitFailure, []string{"interval", "86400"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=99999999999999999999"}, flags.ExitFailure, []string{"interval"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement="}, flags.ExitFailure, []string{"name=value"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, flags.ExitFailure, []string{"name=value"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, flags.ExitFailure, []string{"perhaps"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, flags.ExitFailure, []string{"interval"}},
-		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, flags.ExitFailure, []string{"colour"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=70000"}, flags.ExitFailure,
+			[]string{"70000"}},
+		{[]string{"--kubeconfig=" + good, "--local-endpoint=169.254.0.1", "--local-port=1",
+			"--wrapper-in-cluster=false"},
+			flags.ExitFailure, []string{"--wrapper-in-cluster"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=localhost:51005"},
+			flags.ExitFailure, []string{"--service-autonomy-enhancement", "localhost:51005", "http"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=ftp://localhost/"},
+			flags.ExitFailure, []string{"--service-autonomy-enhancement", "ftp://localhost/", "http"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http:///localinfo"},
+			flags.ExitFailure, []string{"--service-autonomy-enhancement", "host"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address="}, flags.ExitFailure,
+			[]string{"--service-autonomy-enhancement", "address"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,address=http://%zz"},
+			flags.ExitFailure, []string{"--service-autonomy-enhancement", "%zz"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=30s"},
+			flags.ExitFailure,
+			[]string{"interval", "30s", "seconds"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=true,interval=90000"},
+			flags.ExitFailure,
+			[]string{"interval", "86400"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=99999999999999999999"},
+			flags.ExitFailure,
+			[]string{"interval"}},
+		{
+			[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement="}, flags.ExitFailure,
+			[]string{"name=value"},
+		},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled"}, flags.ExitFailure,
+			[]string{"name=value"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=enabled=perhaps"}, flags.ExitFailure,
+			[]string{"perhaps"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=interval=0"}, flags.ExitFailure,
+			[]string{"interval"}},
+		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, flags.ExitFailure,
+			[]string{"colour"}},
 	}
 	for _, test := range tests {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
@@ -151,8 +174,11 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"kubeconfig": "", "hostname": "", "ca-file": "", "cert-file": "", "key-file": "", "bind-address": "localhost:51006",
-		"insecure": "true", "wrapper-in-cluster": "true", "notify-channel-size": "100", "debug": "false", "kube-qps": "1000", "kube-burst": "1000",
+		"kubeconfig": "", "hostname": "", "ca-file": "", "cert-file": "", "key-file": "",
+		"bind-address": "localhost:51006",
+		"insecure":     "true", "wrapper-in-cluster": "true", "notify-channel-size": "100", "debug": "false",
+		"kube-qps":              "1000",
+		"kube-burst":            "1000",
 		"support-endpointslice": "false", "service-autonomy-enhancement": defaultAutonomy,
 	} {
 		f := o.flags.Lookup(name)
@@ -169,7 +195,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestIgnoredFlagsAreSaid: they are accepted, and nobody is left to wonder why they have no effect.
+// TestIgnoredFlagsAreSaid: flags without a meaning are accepted, and the log says that they have no effect.
 func TestIgnoredFlagsAreSaid(t *testing.T) {
 	tests := []struct {
 		args []string
@@ -177,7 +203,8 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 	}{
 		{[]string{"--notify-channel-size=5"}, []string{"--notify-channel-size"}},
 		{[]string{"--support-endpointslice"}, []string{"--support-endpointslice"}},
-		{[]string{"--support-endpointslice=false", "--notify-channel-size=100"}, []string{"--notify-channel-size", "--support-endpointslice"}},
+		{[]string{"--support-endpointslice=false", "--notify-channel-size=100"},
+			[]string{"--notify-channel-size", "--support-endpointslice"}},
 		{[]string{"--cert-file=x", "--key-file=y", "--ca-file=z"}, []string{"--cert-file", "--key-file", "--ca-file"}},
 		{[]string{"--cert-file=x", "--insecure=false"}, nil},
 		{[]string{"--hostname=n", "--debug", "--v=3"}, nil},
@@ -204,8 +231,11 @@ func TestConfig(t *testing.T) {
 	const upstream = "https://127.0.0.1:1/prefix"
 	o := newOptions()
 	err := o.flags.Parse([]string{
-		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug", "--kube-qps=5", "--kube-burst=6",
-		"--local-endpoint=169.254.0.1", "--local-port=51003", "--insecure=false", "--cert-file=c", "--key-file=k", "--ca-file=a",
+		"--kubeconfig=" + kubeconfig(t, upstream), "--hostname=node0", "--bind-address=[::1]:1", "--debug",
+		"--kube-qps=5",
+		"--kube-burst=6",
+		"--local-endpoint=169.254.0.1", "--local-port=51003", "--insecure=false", "--cert-file=c", "--key-file=k",
+		"--ca-file=a",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +245,8 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if config.NodeName != "node0" || config.BindAddress != "[::1]:1" || !config.Debug || !config.RewriteKubernetes ||
-		config.LocalEndpoint == nil || config.LocalEndpoint.Port != 51003 || config.LocalEndpoint.IP.String() != "169.254.0.1" {
+		config.LocalEndpoint == nil || config.LocalEndpoint.Port != 51003 ||
+		config.LocalEndpoint.IP.String() != "169.254.0.1" {
 		t.Errorf("got %+v", config)
 	}
 	up, err := config.Connection.Config()
@@ -225,7 +256,8 @@ func TestConfig(t *testing.T) {
 	if !strings.HasPrefix(config.Connection.Credentials(), "the token in /") {
 		t.Errorf("the credentials are %s", config.Connection.Credentials())
 	}
-	if up.Host != upstream || up.QPS != 5 || up.Burst != 6 || !strings.HasPrefix(up.UserAgent, "application-grid-wrapper/") {
+	if up.Host != upstream || up.QPS != 5 || up.Burst != 6 || !strings.HasPrefix(up.UserAgent,
+		"application-grid-wrapper/") {
 		t.Errorf("got the upstream %+v", up)
 	}
 	if config.TLS == nil || config.TLS.Cert != "c" || config.TLS.Key != "k" || config.TLS.ClientCA != "a" {
@@ -242,9 +274,12 @@ func TestAutonomy(t *testing.T) {
 		{nil, nil},
 		{[]string{"--service-autonomy-enhancement=enabled=false,interval=5,address=http://localhost:1/"}, nil},
 		{[]string{"--service-autonomy-enhancement=enabled=true"}, &standard},
-		{[]string{"--service-autonomy-enhancement=enabled=true,interval=30,address=http://localhost:51005/localinfo"}, &standard},
-		{[]string{"--service-autonomy-enhancement=interval=1, enabled=true"}, &autonomy.Options{Address: standard.Address, Interval: time.Second}},
-		{[]string{"--service-autonomy-enhancement=address=https://[::1]:2/a?b=c,enabled=1"}, &autonomy.Options{Address: "https://[::1]:2/a?b=c", Interval: standard.Interval}},
+		{[]string{"--service-autonomy-enhancement=enabled=true,interval=30,address=http://localhost:51005/localinfo"},
+			&standard},
+		{[]string{"--service-autonomy-enhancement=interval=1, enabled=true"},
+			&autonomy.Options{Address: standard.Address, Interval: time.Second}},
+		{[]string{"--service-autonomy-enhancement=address=https://[::1]:2/a?b=c,enabled=1"},
+			&autonomy.Options{Address: "https://[::1]:2/a?b=c", Interval: standard.Interval}},
 	}
 	for _, test := range tests {
 		o := newOptions()
@@ -264,11 +299,11 @@ func TestAutonomy(t *testing.T) {
 
 // TestEveryFlagIsInASection: one outside of them would not be parsed.
 func TestEveryFlagIsInASection(t *testing.T) {
+	usage := call(t, "--help").stdout
 	o := newOptions()
 	if err := o.flags.Parse(nil); err != nil {
 		t.Fatal(err)
 	}
-	usage := o.flags.Usage(introduction)
 	o.flags.VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && !strings.Contains(usage, "--"+f.Name) {
 			t.Errorf("--help does not tell of --%s", f.Name)
@@ -284,7 +319,8 @@ func TestHostname(t *testing.T) {
 	}
 	for given, want := range map[string]string{"Edge-1": "edge-1", "edge-1\t": "edge-1", "": strings.ToLower(host)} {
 		o := newOptions()
-		if err := o.flags.Parse([]string{"--kubeconfig=" + kubeconfig(t, "https://127.0.0.1:1"), "--hostname=" + given}); err != nil {
+		if err := o.flags.Parse([]string{"--kubeconfig=" + kubeconfig(t, "https://127.0.0.1:1"), "--hostname=" +
+			given}); err != nil {
 			t.Fatal(err)
 		}
 		if config, err := o.config(); err != nil || config.NodeName != want {

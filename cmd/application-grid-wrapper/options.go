@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.
@@ -26,6 +27,10 @@ type options struct {
 	localEndpoint string
 	localPort     string
 	autonomy      string
+
+	hub              string
+	hubKubeconfig    string
+	hubFallbackAfter time.Duration
 
 	stateDir        string
 	stateWriteDelay time.Duration
@@ -50,6 +55,15 @@ type options struct {
 	flags *flags.Set
 }
 
+// What --help and the man page begin with.
+const (
+	short        = "Shows kube-proxy the endpoints of the node's own unit"
+	introduction = "application-grid-wrapper runs between kube-proxy and the API server of an edge node (kube-proxy\n" +
+		"--master=http://localhost:51006) and shows kube-proxy, of every Service with the annotation\n" +
+		"topologyKeys, only the endpoints on nodes of this node's own unit. application-grid-wrapper explain\n" +
+		"NAMESPACE/SERVICE says which they are, and why."
+)
+
 const (
 	program         = "application-grid-wrapper"
 	defaultStateDir = "/var/lib/application-grid-wrapper"
@@ -61,38 +75,76 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program)}
 
 	f := o.flags.Section("Upstream")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the wrapper's own credentials. Empty: the service account of the pod.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
+		"wrapper's own credentials. Empty: the service account of the pod.")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
+	f = o.flags.Section("Hub")
+	f.StringVar(&o.hub, "hub", string(upstream.HubOff),
+		"off: follow the Services, slices and nodes of the whole cluster. auto: follow this node's share of them, "+
+			"from application-grid-hub, where there is one. require: follow nothing but the share.")
+	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "",
+		"File that leads to the API server which the hub is behind. Empty: that of --kubeconfig. A lite-apiserver "+
+			"does not know the hub.")
+	f.DurationVar(&o.hubFallbackAfter, "hub-fallback-after", upstream.DefaultHubFallback,
+		"How long the hub may be away, with --hub=auto, before the whole cluster is followed; from that to twice "+
+			"that, at random. A wrapper that has nothing to serve does not wait.")
+
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no such node, Services with topologyKeys have no endpoints here.")
-	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true, "Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
-	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' endpoints, whatever the annotations say.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
+		"in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no "+
+		"such node, Services with topologyKeys have no endpoints here.")
+	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true,
+		"Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations "+
+			"superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
+	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' "+
+		"endpoints, whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
-	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy, "With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no good answer nothing is hidden. This node is never taken for dead, whatever the service says: it evidently lives.")
+	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy,
+		"With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all "+
+			"Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) "+
+			"for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no "+
+			"good answer nothing is hidden. This node is never taken for dead, whatever the service says: it "+
+			"evidently lives.")
 
 	f = o.flags.Section("Offline")
-	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a wrapper serves that starts while the upstream is away. Empty: none is kept.")
-	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay, "How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the average, whatever it is.")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a "+
+		"wrapper serves that starts while the upstream is away. Empty: none is kept.")
+	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay,
+		"How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the "+
+			"average, whatever it is.")
 
 	f = o.flags.Section("Serving")
-	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006", "host:port to serve on. Without TLS only a loopback address is taken.")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", "", "host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus that is not on this node. Empty: none.")
-	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
-	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, which are read again when they change.")
+	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
+		"host:port to serve on. Without TLS only a loopback address is taken.")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", "",
+		"host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus "+
+			"that is not on this node. Empty: none.")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a "+
+		"port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a "+
+		"web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
+	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, "+
+		"which are read again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
 	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
-	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections, "Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) gets half of them at most, so that it cannot lock kube-proxy out.")
-	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches, "Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of them at most.")
-	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes, "Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller gets half of that at most, but always one list, however large it is.")
+	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections,
+		"Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) "+
+			"gets half of them at most, so that it cannot lock kube-proxy out.")
+	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches,
+		"Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of "+
+			"them at most.")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
+		"Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller "+
+			"gets half of that at most, but always one list, however large it is.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()
 
 	f = o.flags.Section("Ignored")
-	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100, "Ignored: watchers read from a log, which has no channels to size.")
+	f.IntVar(&o.notifyChannelSize, "notify-channel-size", 100,
+		"Ignored: watchers read from a log, which has no channels to size.")
 	f.BoolVar(&o.supportEndpointSlice, "support-endpointslice", false, "Ignored: EndpointSlices are always served.")
 
 	f = o.flags.Section("Other")
@@ -100,19 +152,17 @@ func newOptions() *options {
 	return o
 }
 
-// introduction is what --help begins with.
-const introduction = "application-grid-wrapper stands between kube-proxy and the API server of an edge node (kube-proxy\n" +
-	"--master=http://localhost:51006) and shows it, of every Service with the annotation topologyKeys, only the\n" +
-	"endpoints on nodes of this node's own unit. application-grid-wrapper explain NAMESPACE/SERVICE tells which they\n" +
-	"are, and why."
-
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {
 	notices := o.flags.Ignored("notify-channel-size", "support-endpointslice")
+	if o.hub == string(upstream.HubOff) && o.hubKubeconfig != "" {
+		notices = append(notices, "Ignoring --hub-kubeconfig: no hub is used; --hub=auto uses it")
+	}
 	if o.insecure {
 		for _, name := range []string{"cert-file", "key-file", "ca-file"} {
 			if o.flags.Lookup(name).Changed {
-				notices = append(notices, fmt.Sprintf("Ignoring --%s: plain HTTP is served; --insecure=false serves TLS", name))
+				notices = append(notices, fmt.Sprintf(
+					"Ignoring --%s: plain HTTP is served; --insecure=false serves TLS", name))
 			}
 		}
 	}
@@ -129,7 +179,8 @@ func (o *options) config() (proxy.Config, error) {
 		return proxy.Config{}, errors.New("--state-write-delay must be greater than 0")
 	}
 	if o.maxConnections <= 0 || o.maxWatches <= 0 || o.maxListBytes <= 0 {
-		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater than 0")
+		return proxy.Config{}, errors.New("--max-connections, --max-watches and --max-list-bytes must be greater " +
+			"than 0")
 	}
 	node, err := nodename.Of(o.hostname)
 	if err != nil {
@@ -155,9 +206,13 @@ func (o *options) config() (proxy.Config, error) {
 			return proxy.Config{}, fmt.Errorf("--local-endpoint, --local-port: %w", err)
 		}
 		if !o.inCluster {
-			return proxy.Config{}, errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave out one of them")
+			return proxy.Config{}, errors.New("--local-endpoint has no effect with --wrapper-in-cluster=false: leave " +
+				"out one of them")
 		}
 		config.LocalEndpoint = &local
+	}
+	if config.Hub, err = o.hubConfig(); err != nil {
+		return proxy.Config{}, err
 	}
 	if !o.insecure {
 		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
@@ -168,6 +223,30 @@ func (o *options) config() (proxy.Config, error) {
 	}.Connect()
 	if err != nil {
 		return proxy.Config{}, err
+	}
+	return config, nil
+}
+
+// hubConfig is what the flags say of the hub.
+func (o *options) hubConfig() (proxy.HubConfig, error) {
+	config := proxy.HubConfig{Mode: upstream.HubMode(o.hub), FallbackAfter: o.hubFallbackAfter}
+	switch config.Mode {
+	case upstream.HubOff, upstream.HubAuto, upstream.HubRequire:
+	default:
+		return config, fmt.Errorf("--hub %q is none of off, auto and require", o.hub)
+	}
+	if o.hubFallbackAfter <= 0 {
+		return config, errors.New("--hub-fallback-after must be greater than 0")
+	}
+	if o.hubKubeconfig == "" || config.Mode == upstream.HubOff {
+		return config, nil
+	}
+	var err error
+	config.Connection, err = apiclient.Options{
+		Program: program, Kubeconfig: o.hubKubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst, PassesOn: true,
+	}.Connect()
+	if err != nil {
+		return config, fmt.Errorf("--hub-kubeconfig: %w", err)
 	}
 	return config, nil
 }
@@ -193,7 +272,8 @@ func (o *options) parseAutonomy() (*autonomy.Options, error) {
 			case "interval":
 				seconds, err := strconv.Atoi(value)
 				if longest := int(autonomy.MaxInterval / time.Second); err != nil || seconds <= 0 || seconds > longest {
-					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d", flagName, value, longest)
+					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d",
+						flagName, value, longest)
 				}
 				parsed.Interval = time.Duration(seconds) * time.Second
 			case "address":
@@ -204,7 +284,7 @@ func (o *options) parseAutonomy() (*autonomy.Options, error) {
 		}
 	}
 	if !enabled {
-		return nil, nil //nolint:nilnil // nobody is to be asked, and nothing is wrong
+		return nil, nil //nolint:nilnil // the option is off, and nothing is wrong
 	}
 	if err := parsed.Validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", flagName, err)

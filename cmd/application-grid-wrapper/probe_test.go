@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,22 +14,26 @@ import (
 	"github.com/application-grid/application-grid/pkg/probe"
 )
 
-// TestProbe: a result goes to stdout or to a file, and a wrong command line has a code of its own. What the kernel is asked
-// for takes a capability: test/e2e/install asks it.
+// TestProbe: a result goes to stdout or to a file, and a wrong command line has a code of its own. What the kernel is
+// asked for takes a capability: test/e2e/install asks it.
 func TestProbe(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "echo-n0") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "echo-n0")
+	}))
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "result")
-	for _, args := range [][]string{{"--answers", server.URL, "--requests=3"}, {"--answers", server.URL, "--requests=3", "--output=" + file}} {
-		var stdout, stderr bytes.Buffer
-		if code := runProbe(args, &stdout, &stderr); code != 0 {
-			t.Errorf("%q: %d, %s", args, code, stderr.String())
+	for _, args := range [][]string{{"--answers", server.URL, "--requests=3"},
+		{"--answers", server.URL, "--requests=3", "--output=" + file}} {
+		o := call(t, append([]string{"probe"}, args...)...)
+		if o.code != 0 {
+			t.Errorf("%q: got %+v", args, o)
 		}
-		data := stdout.Bytes()
+		data := []byte(o.stdout)
 		if len(args) == 4 {
 			var err error
-			if data, err = os.ReadFile(file); err != nil || stdout.Len() != 0 {
-				t.Errorf("%v, %s", err, stdout.String())
+			if data, err = os.ReadFile(file); err != nil || o.stdout != "" {
+				t.Errorf("%v, %s", err, o.stdout)
 			}
 		}
 		var result probe.Result
@@ -48,13 +51,13 @@ func TestProbe(t *testing.T) {
 		"--answers https://10.96.0.1": "is no URL",
 		"10.96.0.1:80 --no-such-flag": "--no-such-flag",
 	} {
-		var stdout, stderr bytes.Buffer
-		if code := runProbe(strings.Fields(line), &stdout, &stderr); code != flags.ExitUsage || !strings.Contains(stderr.String(), says) {
-			t.Errorf("%s: %d, %s", line, code, stderr.String())
+		o := call(t, append([]string{"probe"}, strings.Fields(line)...)...)
+		if o.code != flags.ExitUsage || !strings.HasPrefix(o.stderr, "application-grid-wrapper probe: ") ||
+			!strings.Contains(o.stderr, says) {
+			t.Errorf("%s: got %+v", line, o)
 		}
 	}
-	var stdout bytes.Buffer
-	if code := runProbe([]string{"--help"}, &stdout, &stdout); code != 0 || !strings.Contains(stdout.String(), "--requests") {
-		t.Errorf("%d, %s", code, stdout.String())
+	if o := call(t, "probe", "--help"); o.code != 0 || !strings.Contains(o.stdout, "--requests") {
+		t.Errorf("got %+v", o)
 	}
 }

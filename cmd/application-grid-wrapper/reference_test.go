@@ -9,6 +9,13 @@ import (
 // TestFlagsReference: docs/reference.md has the flags as they are.
 func TestFlagsReference(t *testing.T) {
 	docstest.CompareFlags(t, "application-grid-wrapper", newOptions().flags)
-	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper explain", docstest.FlagTable((&explainCommand{}).flags()))
-	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper probe", docstest.FlagTable((&probeCommand{}).flags()))
+	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper explain",
+		docstest.FlagTable(newExplainCommand().Flags()))
+	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper probe",
+		docstest.FlagTable(newProbeCommand().Flags()))
+}
+
+// TestManual: docs/man has the pages of the command line as it is.
+func TestManual(t *testing.T) {
+	docstest.CompareManual(t, program, newOptions().program().Command())
 }

@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 	"github.com/application-grid/application-grid/pkg/version"
 )
@@ -17,7 +19,7 @@ import (
 type checkOptions struct {
 	pre    bool
 	images setup.Images
-	output format
+	output output.Format
 }
 
 func newCheckCommand(c *command) *cobra.Command {
@@ -25,28 +27,30 @@ func newCheckCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Whether the cluster can take application-grid, and whether an installation holds",
-		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and prints what it\n" +
-			"finds, with what to do. With --pre it looks at a cluster before application-grid is installed, and prints how to\n" +
-			"install it there: a kustomization, or with -o values the values of the chart. It changes nothing.\n\n" +
-			"Exit codes: 0 there is no failure; 1 there is none, but something could not be read; 2 the command line is\n" +
-			"wrong; 3 there is a failure. Warnings, and what no API server can tell, do not count.",
+		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and\n" +
+			"prints what it finds, with what to do. With --pre it looks at a cluster before application-grid is\n" +
+			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +
+			"chart. It changes nothing.\n" +
+			"\n" +
+			"Exit codes: 0 there is no failure; 1 there is none, but something could not be read; 2 the command\n" +
+			"line is wrong; 3 there is a failure. Warnings, and what no API server can tell, do not count.",
 		Example: "  kubectl grid check --pre\n" +
-			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > edge/kustomization.yaml\n" +
+			"  kubectl grid check --pre --registry registry.example.org --tag v1 -o kustomization > " +
+			"edge/kustomization.yaml\n" +
 			"  kubectl grid check -o json",
 		ValidArgsFunction: cobra.NoFileCompletions,
-		Args:              usageArgs(cobra.NoArgs),
+		Args:              flags.UsageArgs(cobra.NoArgs),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.pre, "pre", false, "Look at a cluster before application-grid is installed on it")
-	f.StringVar(&o.images.Registry, "registry", "registry.example.org", "With --pre: the registry that the images are to come from")
+	f.StringVar(&o.images.Registry, "registry", "registry.example.org",
+		"With --pre: the registry that the images are to come from")
 	f.StringVar(&o.images.Tag, "tag", imageTag(), "With --pre: the tag of the images")
 	for _, name := range []string{"registry", "tag"} {
-		if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {
-			panic(err) // the flag is bound above
-		}
+		flags.CompleteWith(cmd, name)
 	}
-	bindOutput(cmd, &o.output, formatTable, formatWide, formatJSON, formatYAML, formatKustomization, formatValues)
+	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML, formatKustomization, formatValues)
 	return cmd
 }
 
@@ -61,18 +65,18 @@ func imageTag() string {
 func (o *checkOptions) run(ctx context.Context, c *command) error {
 	file := o.output == formatKustomization || o.output == formatValues
 	if file && !o.pre {
-		return usageError{fmt.Errorf("-o %s goes with --pre", o.output)}
+		return flags.Usage(fmt.Errorf("-o %s goes with --pre", o.output))
 	}
-	cluster, _, err := c.connect()
+	connected, _, err := c.connect()
 	if err != nil {
 		return err
 	}
 	// Whoever cannot ask at all gets an error, not a list of things that could not be read.
-	server, err := check.AskServer(ctx, cluster.config)
+	server, err := check.AskServer(ctx, connected.Config)
 	if err != nil {
 		return fmt.Errorf("asking the API server for its version: %w", err)
 	}
-	source := check.Source{API: cluster.api, Server: server, Now: time.Now()}
+	source := check.Source{API: connected.API, Server: server, Now: time.Now()}
 	var report *check.Report
 	if o.pre {
 		report = check.Before(ctx, source, o.images)
@@ -86,15 +90,17 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 	if file {
 		findings = c.stderr // the file is for a pipe
 	}
-	switch done, err := printEncoded(findings, report, o.output); {
-	case err != nil:
-		return err
-	case !done && o.output == formatWide:
+	switch {
+	case o.output.Encoded():
+		if err := output.Encode(findings, report, o.output); err != nil {
+			return err
+		}
+	case o.output == output.Wide:
 		report.Print(findings, check.Listed)
-	case !done:
+	default:
 		report.Print(findings, check.Counted)
 	}
-	if o.output == formatTable || o.output == formatWide {
+	if o.output == output.Table || o.output == output.Wide {
 		report.PrintInstall(c.stdout)
 	}
 	if file && report.Install != nil {

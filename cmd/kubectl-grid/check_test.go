@@ -33,21 +33,24 @@ func (s versioned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // callServer is call with any API server.
-func callServer(t *testing.T, s http.Handler, args ...string) output {
+func callServer(t *testing.T, s http.Handler, args ...string) result {
 	t.Helper()
 	api := httptest.NewServer(s)
 	defer api.Close()
-	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	return callBare(t, args...)
 }
 
 // TestCheck: findings as a table, as JSON and as YAML, and the exit codes.
 func TestCheck(t *testing.T) {
 	// Hardly anything may be read, and nothing is known to be wrong.
-	few := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &corev1.NodeList{}}, forbidden: "/customresourcedefinitions"}, "v1.37.1"}
+	few := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &corev1.NodeList{}},
+		forbidden: "/customresourcedefinitions"}, "v1.37.1"}
 	o := callServer(t, few, "check")
-	if o.code != flags.ExitFailure || o.stderr != "" || !strings.Contains(o.stdout, "UNKNOWN  DaemonSet: it could not be read") ||
-		!strings.Contains(o.stdout, "         → ask again as somebody who may read it") || !strings.Contains(o.stdout, "ok       API server: it is v1.37.1") {
+	if o.code != flags.ExitFailure || o.stderr != "" || !strings.Contains(o.stdout,
+		"UNKNOWN  DaemonSet: it could not be read") ||
+		!strings.Contains(o.stdout, "         → ask again as somebody who may read it") ||
+		!strings.Contains(o.stdout, "ok       API server: it is v1.37.1") {
 		t.Errorf("got %+v", o)
 	}
 	var report struct {
@@ -56,27 +59,31 @@ func TestCheck(t *testing.T) {
 		Findings         []map[string]any
 	}
 	o = callServer(t, few, "check", "--pre", "-o", "json")
-	if err := json.Unmarshal([]byte(o.stdout), &report); err != nil || report.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || report.Kind != "Preflight" ||
+	if err := json.Unmarshal([]byte(o.stdout), &report); err != nil ||
+		report.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || report.Kind != "Preflight" ||
 		len(report.Findings) == 0 || len(report.Summary) != 4 || report.Findings[0]["severity"] != "unknown" {
 		t.Errorf("got %+v, %v", o, err)
 	}
-	if err := yaml.Unmarshal([]byte(callServer(t, few, "check", "-o", "yaml").stdout), &report); err != nil || report.Kind != "Check" {
+	if err := yaml.Unmarshal([]byte(callServer(t, few, "check", "-o", "yaml").stdout), &report); err != nil ||
+		report.Kind != "Check" {
 		t.Errorf("got %+v, %v", report, err)
 	}
 	// A failure counts more than what could not be read.
 	old := few
 	old.version = "v1.19.0"
-	if o := callServer(t, old, "check"); o.code != exitProblems || !strings.Contains(o.stdout, "FAILURE  API server: it is v1.19.0") {
+	if o := callServer(t, old, "check"); o.code != exitProblems || !strings.Contains(o.stdout,
+		"FAILURE  API server: it is v1.19.0") {
 		t.Errorf("got %+v", o)
 	}
-	for args, want := range map[string]output{
+	for args, want := range map[string]result{
 		"check":                    {flags.ExitFailure, "", "asking the API server for its version"}, // it says none
 		"check -o kustomization":   {flags.ExitUsage, "", "-o kustomization goes with --pre"},
 		"check all":                {flags.ExitUsage, "", `unknown command "all"`},
 		"check -o xml":             {flags.ExitUsage, "", "must be table, wide, json, yaml, kustomization or values"},
 		"check --kubeconfig=/none": {flags.ExitFailure, "", "/none"},
 	} {
-		if o := callServer(t, server{}, strings.Fields(args)...); o.code != want.code || o.stdout != want.stdout || !strings.Contains(o.stderr, want.stderr) {
+		if o := callServer(t, server{}, strings.Fields(args)...); o.code != want.code || o.stdout != want.stdout ||
+			!strings.Contains(o.stderr, want.stderr) {
 			t.Errorf("%s: got %+v", args, o)
 		}
 	}
@@ -84,7 +91,10 @@ func TestCheck(t *testing.T) {
 
 // TestCheckInstall: the files for a cluster go to stdout alone.
 func TestCheckInstall(t *testing.T) {
-	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1+k3s1", OperatingSystem: "linux", Architecture: "amd64"}}}
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1+k3s1",
+			OperatingSystem: "linux",
+			Architecture:    "amd64"}}}
 	s := versioned{server{objects: map[string]runtime.Object{
 		"/api/v1/nodes":              &corev1.NodeList{Items: []corev1.Node{node}},
 		"/api/v1/pods":               &corev1.PodList{},
@@ -92,13 +102,16 @@ func TestCheckInstall(t *testing.T) {
 		"/apis/apps/v1/deployments":  &metav1.PartialObjectMetadataList{},
 		"/apis/apps/v1/statefulsets": &metav1.PartialObjectMetadataList{},
 	}}, "v1.37.1"}
-	for format, want := range map[string]string{"kustomization": "# edge/kustomization.yaml\n", "values": "image:\n  registry: example.org\n  tag: \"v7\"\ndistribution: k3s\n"} {
+	for format, want := range map[string]string{"kustomization": "# edge/kustomization.yaml\n",
+		"values": "image:\n  registry: example.org\n  tag: \"v7\"\ndistribution: k3s\n"} {
 		o := callServer(t, s, "check", "--pre", "--registry=example.org", "--tag=v7", "-o", format)
-		if !strings.HasPrefix(o.stdout, want) || strings.Contains(o.stdout, "ok ") || !strings.Contains(o.stderr, "the cluster is k3s's") {
+		if !strings.HasPrefix(o.stdout, want) || strings.Contains(o.stdout, "ok ") ||
+			!strings.Contains(o.stderr, "the cluster is k3s's") {
 			t.Errorf("%s: got %+v", format, o)
 		}
 	}
-	if o := callServer(t, s, "check", "--pre"); !strings.Contains(o.stdout, "resources: [../manifests/k3s]") || !strings.Contains(o.stdout, "- On each edge node, in /etc/rancher/k3s/config.yaml") {
+	if o := callServer(t, s, "check", "--pre"); !strings.Contains(o.stdout, "resources: [../manifests/k3s]") ||
+		!strings.Contains(o.stdout, "- On each edge node, in /etc/rancher/k3s/config.yaml") {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -107,14 +120,19 @@ func TestCheckInstall(t *testing.T) {
 func TestManyFindings(t *testing.T) {
 	var nodes corev1.NodeList
 	for range 30 {
-		nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"superedge.io/application-grid": "true"}}})
+		nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n",
+			Labels: map[string]string{"superedge.io/application-grid": "true"}}})
 	}
-	s := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &nodes, "/api/v1/pods": &corev1.PodList{}}}, "v1.37.1"}
+	s := versioned{server{objects: map[string]runtime.Object{"/api/v1/nodes": &nodes,
+		"/api/v1/pods": &corev1.PodList{}}},
+		"v1.37.1"}
 	narrow, wide := callServer(t, s, "check"), callServer(t, s, "check", "-o", "wide")
-	if n := strings.Count(narrow.stdout, "no application-grid-wrapper runs there"); n != 10 || !strings.Contains(narrow.stdout, "40 more findings like the ones above") {
+	if n := strings.Count(narrow.stdout, "no application-grid-wrapper runs there"); n != 10 ||
+		!strings.Contains(narrow.stdout, "40 more findings like the ones above") {
 		t.Errorf("%d, in\n%s", n, narrow.stdout)
 	}
-	if n := strings.Count(wide.stdout, "no application-grid-wrapper runs there"); n != 30 || narrow.code != exitProblems {
+	if n := strings.Count(wide.stdout, "no application-grid-wrapper runs there"); n != 30 ||
+		narrow.code != exitProblems {
 		t.Errorf("%d of 30, exit code %d", n, narrow.code)
 	}
 }
@@ -123,11 +141,13 @@ func TestManyFindings(t *testing.T) {
 func TestProveFailures(t *testing.T) {
 	s := shop()
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc", Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc",
+			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	s.objects["/api/v1/namespaces/shop/services/echo-svc"] = service
-	s.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n0", Labels: map[string]string{"zone1": "east"}}}}}
+	s.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n0",
+		Labels: map[string]string{"zone1": "east"}}}}}
 	s.objects["/api/v1/pods"] = &corev1.PodList{}
 	noPods := s
 	noPods.forbidden = "/pods"
@@ -147,13 +167,15 @@ func TestProveFailures(t *testing.T) {
 		{"pods may not be read", "prove echo-svc", noPods, flags.ExitFailure, "asking for the wrappers' pods"},
 		{"no such port", "prove echo-svc --port=81", s, flags.ExitFailure, "has no port 81 of TCP"},
 	} {
-		if o := callServer(t, test.server, strings.Fields(test.args)...); o.code != test.code || !strings.Contains(o.stderr, test.says) || o.stdout != "" {
+		if o := callServer(t, test.server, strings.Fields(test.args)...); o.code != test.code ||
+			!strings.Contains(o.stderr, test.says) || o.stdout != "" {
 			t.Errorf("%s: got %+v", test.name, o)
 		}
 	}
 	// No node is ready: there is a row that says so, and no pod is made.
 	o := callServer(t, s, "prove", "echo-svc", "--image=x")
-	if o.code != flags.ExitFailure || !strings.Contains(squeeze(o.stdout), "from east nobody\neast · · unproved: none of its nodes is ready") || !strings.Contains(o.stdout, "is not proved") {
+	if o.code != flags.ExitFailure || !strings.Contains(squeeze(o.stdout),
+		"from east nobody\neast · · unproved: none of its nodes is ready") || !strings.Contains(o.stdout, "is not proved") {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -170,13 +192,16 @@ type proving struct {
 func (s *proving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/kube-system/pods"):
-		s.made = &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "prove-x"}}
+		s.made = &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "prove-x"}}
 		answer(w, http.StatusCreated, s.made)
 	case r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "/pods/prove-x"):
 		s.removed++
 		answer(w, http.StatusOK, s.made)
 	case strings.HasSuffix(r.URL.Path, "/pods/prove-x"):
-		s.made.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: s.message}}}}
+		s.made.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: s.message}}},
+		}
 		answer(w, http.StatusOK, s.made)
 	default:
 		s.server.ServeHTTP(w, r)
@@ -187,31 +212,45 @@ func (s *proving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func TestProve(t *testing.T) {
 	base := shop()
 	base.objects["/api/v1/namespaces/shop/services/echo-svc"] = &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc", Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-svc",
+			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	ready := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}
+	ready := corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}
 	base.objects["/api/v1/nodes"] = &corev1.NodeList{Items: []corev1.Node{
-		{ObjectMeta: metav1.ObjectMeta{Name: "n0", Labels: map[string]string{"zone1": "east", "superedge.io/application-grid": "true"}}, Status: ready},
+		{ObjectMeta: metav1.ObjectMeta{Name: "n0", Labels: map[string]string{"zone1": "east",
+			"superedge.io/application-grid": "true"}}, Status: ready},
 		{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone1": "west"}}},
 	}}
 	base.objects["/api/v1/pods"] = &corev1.PodList{Items: []corev1.Pod{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "w"}, Spec: corev1.PodSpec{NodeName: "n0", Containers: []corev1.Container{{Name: "application-grid-wrapper", Image: "w:v1"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "w"},
+		Spec: corev1.PodSpec{NodeName: "n0", Containers: []corev1.Container{{Name: "application-grid-wrapper",
+			Image: "w:v1"}}},
 	}}}
 	base.objects["/api/v1/namespaces/kube-system/pods"] = &corev1.PodList{}
 	endpoint := func(address, node string) discoveryv1.Endpoint {
-		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node}}
+		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node),
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node}}
 	}
 	base.objects["/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices"] = &discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{{
-		Ports: []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(8080))}}, Endpoints: []discoveryv1.Endpoint{endpoint("10.244.0.1", "n0"), endpoint("10.244.1.1", "n1")},
+		Ports:     []discoveryv1.EndpointPort{{Name: ptr.To(""), Port: ptr.To(int32(8080))}},
+		Endpoints: []discoveryv1.Endpoint{endpoint("10.244.0.1", "n0"), endpoint("10.244.1.1", "n1")},
 	}}}
 	for _, test := range []struct {
 		message string
 		code    int
 		says    string
 	}{
-		{`{"asked":20,"reached":{"10.244.0.1:8080":20}}`, flags.ExitFailure, "from east west nobody\neast (n0) 20 · · ok\nwest · · · unproved: none of its nodes is ready\n\nThat the closed loop holds is not proved"},
-		{`{"asked":20,"reached":{"10.244.0.1:8080":13,"10.244.1.1:8080":7}}`, exitProblems, "east (n0) 13 7 · LEAK: reached pod echo-n1 on node n1, of west, 7 times"},
+		{`{"asked":20,"reached":{"10.244.0.1:8080":20}}`, flags.ExitFailure,
+			"from east west nobody\n" +
+				"east (n0) 20 · · ok\n" +
+				"west · · · unproved: none of its nodes is ready\n" +
+				"\n" +
+				"That the closed loop holds is not proved"},
+		{`{"asked":20,"reached":{"10.244.0.1:8080":13,"10.244.1.1:8080":7}}`, exitProblems,
+			"east (n0) 13 7 · LEAK: reached pod echo-n1 on node n1, of west, 7 times"},
 	} {
 		s := &proving{server: base, message: test.message}
 		o := callServer(t, s, "prove", "echo-svc")

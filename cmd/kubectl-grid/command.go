@@ -8,9 +8,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // whatever logs users in to their clusters
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/version"
 )
 
@@ -30,9 +33,6 @@ var errProblems = errors.New("there are problems")
 // errUnanswered ends a command with flags.ExitFailure. Why there is no answer has been printed.
 var errUnanswered = errors.New("there is no full answer")
 
-// usageError is a command line that is wrong.
-type usageError struct{ error }
-
 // command is what all subcommands use.
 type command struct {
 	stdout, stderr io.Writer
@@ -46,10 +46,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var usage usageError
+	var usage flags.UsageError
+	var kubectl kubectlExit
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &kubectl):
+		return int(kubectl)
 	case errors.Is(err, errProblems):
 		return exitProblems
 	case errors.Is(err, errDifferences):
@@ -71,20 +74,21 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	c := &command{stdout: stdout, stderr: stderr}
 	root := &cobra.Command{
 		Use:   "kubectl-grid",
-		Short: "How it stands with grids, and what the units see of a Service",
-		Long: "kubectl grid says how it stands with the grids of application-grid, unit by unit, what a change of them would\n" +
-			"do, and what the nodes of every unit see of a Service.\n" + exitCodes + " Those of diff are as\nkubectl diff has them.",
+		Short: "The state of grids, and what the units see of a Service",
+		Long: "kubectl grid says in which state the grids of application-grid are, unit by unit, what a change of\n" +
+			"them would do, and what the nodes of every unit see of a Service.\n" + exitCodes +
+			" Those of diff are as\nkubectl diff has them.",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl grid"},
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          usageArgs(cobra.NoArgs),
+		Args:          flags.UsageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("kubectl-grid {{.Version}}\n")
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flags.Usage(err) })
 	f := root.PersistentFlags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "Path to the kubeconfig file to use")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -97,53 +101,30 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 			panic(err) // the flag is bound above
 		}
 	}
-	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c), newCheckCommand(c), newProveCommand(c),
-		newRolloutCommand(c),
-		newUnitCommand(c, "logs", "The logs of a unit's workload", "  kubectl grid logs dg/echo --unit lyon -- --tail=20"),
-		newUnitCommand(c, "exec", "Run a command in a pod of a unit's workload", "  kubectl grid exec dg/echo --unit lyon -- hostname"))
+	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
+		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newRolloutCommand(c),
+		newLogsCommand(c), newExecCommand(c))
 	return root
 }
 
-// usageArgs makes a mistake in the arguments a usageError.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
-}
-
-// format is the value of --output.
-type format string
-
-// The formats of answers.
+// The formats that are the files to install with on a cluster.
 const (
-	formatTable format = "table"
-	formatWide  format = "wide"
-	formatJSON  format = "json"
-	formatYAML  format = "yaml"
-	// formatKustomization and formatValues are the files that install on a cluster.
-	formatKustomization format = "kustomization"
-	formatValues        format = "values"
+	formatKustomization output.Format = "kustomization"
+	formatValues        output.Format = "values"
 )
 
 // bindOutput adds --output with these formats.
-func bindOutput(cmd *cobra.Command, to *format, formats ...format) {
+func bindOutput(cmd *cobra.Command, to *output.Format, formats ...output.Format) {
 	value := &outputValue{to, formats}
 	*to = formats[0]
 	cmd.Flags().VarP(value, "output", "o", "Output format: "+value.list())
-	if err := cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return value.names(), cobra.ShellCompDirectiveNoFileComp
-	}); err != nil {
-		panic(err) // the flag is bound above
-	}
+	flags.CompleteWith(cmd, "output", value.names()...)
 }
 
 // outputValue is a format as a flag that takes some formats only.
 type outputValue struct {
-	to      *format
-	formats []format
+	to      *output.Format
+	formats []output.Format
 }
 
 func (v *outputValue) names() []string {
@@ -176,4 +157,27 @@ func (v *outputValue) Set(text string) error {
 		}
 	}
 	return fmt.Errorf("must be %s", v.list())
+}
+
+// loader reads the kubeconfig, as kubectl does.
+func (c *command) loader() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.DefaultClientConfig = &clientcmd.DefaultClientConfig
+	rules.ExplicitPath = c.kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &c.overrides)
+}
+
+// connect makes the connection to the API server, and returns the namespace to ask for.
+func (c *command) connect() (cluster.Cluster, string, error) {
+	loader := c.loader()
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return cluster.Cluster{}, "", err
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return cluster.Cluster{}, "", err
+	}
+	connected, err := cluster.Connect(config, c.stderr)
+	return connected, namespace, err
 }

@@ -31,7 +31,8 @@ type server struct {
 func (s server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.forbidden != "" && strings.Contains(r.URL.Path, s.forbidden) {
 		answer(w, http.StatusForbidden, &metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: http.StatusForbidden,
+			Reason:  metav1.StatusReasonForbidden,
 			Message: `nodes is forbidden: User "jane" cannot list resource "nodes"`,
 		})
 		return
@@ -45,7 +46,8 @@ func (s server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(r.URL.Path, "/services/") || strings.Contains(r.URL.Path, "/servicegrids/"):
 		name := filepath.Base(r.URL.Path)
 		answer(w, http.StatusNotFound, &metav1.Status{
-			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: http.StatusNotFound,
+			Reason:  metav1.StatusReasonNotFound,
 			Message: `services "` + name + `" not found`, Details: &metav1.StatusDetails{Name: name, Kind: "services"},
 		})
 	default:
@@ -55,13 +57,15 @@ func (s server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // onlyMetadata is a list as it is answered to who asks for metadata.
 func onlyMetadata(list runtime.Object) *metav1.PartialObjectMetadataList {
-	answer := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
+	answer := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList",
+		APIVersion: "meta.k8s.io/v1"}}
 	_ = meta.EachListItem(list, func(item runtime.Object) error {
 		object := item.(metav1.ObjectMetaAccessor).GetObjectMeta()
 		answer.Items = append(answer.Items, metav1.PartialObjectMetadata{
 			TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: object.GetNamespace(), Name: object.GetName(), Labels: object.GetLabels(), OwnerReferences: object.GetOwnerReferences(),
+				Namespace: object.GetNamespace(), Name: object.GetName(), Labels: object.GetLabels(),
+				OwnerReferences: object.GetOwnerReferences(),
 			},
 		})
 		return nil
@@ -79,32 +83,34 @@ func answer(w http.ResponseWriter, code int, object any) {
 	_, _ = w.Write(data)
 }
 
-type output struct {
+type result struct {
 	code           int
 	stdout, stderr string
 }
 
 // call runs a command line against an API server.
-func call(t *testing.T, s server, args ...string) output {
+func call(t *testing.T, s server, args ...string) result {
 	t.Helper()
 	api := httptest.NewServer(s)
 	defer api.Close()
-	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	return callBare(t, args...)
 }
 
-func callBare(t *testing.T, args ...string) output {
+func callBare(t *testing.T, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), args, &stdout, &stderr)
-	return output{code, stdout.String(), stderr.String()}
+	return result{code, stdout.String(), stderr.String()}
 }
 
-func kubeconfig(t *testing.T, url string) string {
+func writeKubeconfig(t *testing.T, url string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "kubeconfig")
 	content := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '" + url + "'}}]\n" +
-		"contexts: [{name: x, context: {cluster: c, user: u, namespace: shop}}]\ncurrent-context: x\nusers: [{name: u, user: {}}]\n"
+		"contexts: [{name: x, context: {cluster: c, user: u, namespace: shop}}]\n" +
+		"current-context: x\n" +
+		"users: [{name: u, user: {}}]\n"
 	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -114,41 +120,54 @@ func kubeconfig(t *testing.T, url string) string {
 // shop is a server with a grid of two units, one of which lacks a pod, and its Service.
 func shop() server {
 	ready := v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}
-	missing := v1.UnitState{Phase: v1.UnitProgressing, Replicas: 2, ReadyReplicas: 1, UpdatedReplicas: 2, AvailableReplicas: 1, Template: "small"}
+	missing := v1.UnitState{Phase: v1.UnitProgressing, Replicas: 2, ReadyReplicas: 1, UpdatedReplicas: 2,
+		AvailableReplicas: 1, Template: "small"}
 	conditions := []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady}}
 	owner := func(kind string) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{Kind: kind, Name: "echo", UID: "u", Controller: ptr.To(true)}}
 	}
 	child := func(name string) metav1.PartialObjectMetadata {
-		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, OwnerReferences: owner("DeploymentGrid")}}
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name,
+			OwnerReferences: owner("DeploymentGrid")}}
 	}
 	node := func(name, unit string) metav1.PartialObjectMetadata {
-		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone1": unit}}}
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{"zone1": unit}}}
 	}
 	deploymentGrids := &v1.DeploymentGridList{Items: []v1.DeploymentGrid{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.WorkloadGridSpec{
-			GridUniqKey: "zone1", TemplatePool: map[string]v1.Template{"small": {Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}},
+			GridUniqKey:  "zone1",
+			TemplatePool: map[string]v1.Template{"small": {Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}},
 		},
-		Status: v1.WorkloadGridStatus{Units: 2, States: map[string]v1.UnitState{"east": ready, "west": missing}, Conditions: conditions},
+		Status: v1.WorkloadGridStatus{Units: 2, States: map[string]v1.UnitState{"east": ready, "west": missing},
+			Conditions: conditions},
 	}}}
 	service := corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "shop", Name: "echo-svc", OwnerReferences: owner("ServiceGrid"), Annotations: map[string]string{"topologyKeys": `["zone1"]`},
+		Namespace: "shop", Name: "echo-svc", OwnerReferences: owner("ServiceGrid"),
+		Annotations: map[string]string{"topologyKeys": `["zone1"]`},
 	}}
 	return server{objects: map[string]runtime.Object{
 		"/apis/superedge.io/v1/namespaces/shop/deploymentgrids":  deploymentGrids,
 		"/apis/superedge.io/v1/namespaces/shop/statefulsetgrids": &v1.StatefulSetGridList{},
 		"/apis/superedge.io/v1/namespaces/shop/servicegrids": &v1.ServiceGridList{Items: []v1.ServiceGrid{{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"}, Spec: v1.ServiceGridSpec{GridUniqKey: "zone1"},
-			Status: v1.ServiceGridStatus{Units: 2, Conditions: conditions},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u"},
+			Spec:       v1.ServiceGridSpec{GridUniqKey: "zone1"},
+			Status:     v1.ServiceGridStatus{Units: 2, Conditions: conditions},
 		}}},
-		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")}},
+		"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{
+			Items: []metav1.PartialObjectMetadata{child("echo-east"), child("echo-west")},
+		},
 		"/api/v1/namespaces/shop/services":          &corev1.ServiceList{Items: []corev1.Service{service}},
 		"/api/v1/namespaces/shop/services/echo-svc": &service,
 		"/api/v1/namespaces/shop/pods": &corev1.PodList{Items: []corev1.Pod{{
-			ObjectMeta: metav1.ObjectMeta{Name: "echo-west-1"}, Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": "west"}},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/2 nodes\nare available"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: "echo-west-1"},
+			Spec:       corev1.PodSpec{NodeSelector: map[string]string{"zone1": "west"}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+				Status: corev1.ConditionFalse,
+				Reason: "Unschedulable", Message: "0/2 nodes\nare available"}}},
 		}}},
-		"/api/v1/nodes": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{node("n1", "east"), node("n2", "west")}},
+		"/api/v1/nodes": &metav1.PartialObjectMetadataList{Items: []metav1.PartialObjectMetadata{node("n1", "east"),
+			node("n2", "west")}},
 		"/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices": &discoveryv1.EndpointSliceList{},
 	}}
 }
@@ -180,13 +199,16 @@ DeploymentGrid echo zone1 west 2 1 2 1 1 small echo-west - Progressing: 1 of 2 p
 	if o = call(t, shop(), "status", "servicegrids"); o.code != 0 {
 		t.Errorf("a healthy grid: got %+v", o)
 	}
-	if o = call(t, shop(), "status", "sg", "--problems"); o.code != 0 || o.stdout != "" || o.stderr != "No problems found.\n" {
+	if o = call(t, shop(), "status", "sg", "--problems"); o.code != 0 || o.stdout != "" ||
+		o.stderr != "No problems found.\n" {
 		t.Errorf("got %+v", o)
 	}
 	if o = call(t, shop(), "status", "ssg"); o.code != 0 || o.stderr != "No grids found in shop namespace.\n" {
 		t.Errorf("none is no problem: got %+v", o)
 	}
-	if o = call(t, shop(), "status", "ssg", "-o", "json"); o.code != 0 || squeeze(o.stdout) != "{\n\"grids\": []\n}" {
+	if o = call(t, shop(), "status", "ssg", "-o", "json"); o.code != 0 ||
+		squeeze(o.stdout) != "{\n\"kind\": \"GridStatusList\",\n\"apiVersion\": "+
+			"\"kubectl-grid.superedge.io/v1alpha1\",\n\"grids\": []\n}" {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -205,15 +227,25 @@ func TestEncodings(t *testing.T) {
 			t.Fatal(err)
 		}
 		var a, b any
-		if json.Unmarshal(converted, &a) != nil || json.Unmarshal(compact.Bytes(), &b) != nil || asJSON.code != exitProblems || asYAML.code != exitProblems {
+		if json.Unmarshal(converted, &a) != nil || json.Unmarshal(compact.Bytes(), &b) != nil ||
+			asJSON.code != exitProblems || asYAML.code != exitProblems {
 			t.Errorf("%s: got %+v, %+v", args, asJSON, asYAML)
 		}
-		for _, name := range []string{`"grids":[{"kind":"DeploymentGrid"`, `"gridUniqKey":"zone1"`, `"phase":"Progressing"`, `"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`, `"healthy":false`} {
+		for _, name := range []string{
+			`{"kind":"GridStatusList","apiVersion":"kubectl-grid.superedge.io/v1alpha1","grids":[{"kind":"DeploymentGrid"`,
+			`"gridUniqKey":"zone1"`, `"phase":"Progressing"`,
+			`"problem":"1 of 2 pods not ready; pod echo-west-1: Unschedulable: 0/2 nodes\nare available"`,
+			`"healthy":false`,
+		} {
 			if args == "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}
 		}
-		for _, name := range []string{`"topologyKeys":["zone1"]`, `"closed":false`, `"without":["east","west"]`, `"nodes":["n1"]`, `"endpoints":[]`} {
+		for _, name := range []string{
+			`{"kind":"ServiceView","apiVersion":"kubectl-grid.superedge.io/v1alpha1","namespace":"shop"`,
+			`"topologyKeys":["zone1"]`, `"closed":false`, `"without":["east","west"]`, `"nodes":["n1"]`,
+			`"endpoints":[]`,
+		} {
 			if args != "status dg" && !strings.Contains(compact.String(), name) {
 				t.Errorf("no %s in %s", name, compact.String())
 			}
@@ -235,21 +267,39 @@ The closed loop does not hold: 2 of 2 units without a ready endpoint: east, west
 		}
 	}
 	bad := shop()
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{"topologyKeys": "zone1"}}}
-	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "ERROR: annotation topologyKeys=zone1 is not a JSON array") {
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{"topologyKeys": "zone1"},
+		},
+	}
+	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout,
+		"ERROR: annotation topologyKeys=zone1 is not a JSON array") {
 		t.Errorf("got %+v", o)
 	}
 	const openYurt = "openyurt.io/topologyKeys"
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "openyurt.io/nodepool"}}}
-	if o := call(t, bad, "view", "plain"); o.code != 0 || !strings.Contains(o.stdout, `topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`) {
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "openyurt.io/nodepool"},
+		},
+	}
+	if o := call(t, bad, "view", "plain"); o.code != 0 || !strings.Contains(o.stdout,
+		`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`) {
 		t.Errorf("got %+v", o)
 	}
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "zone1"}}}
-	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "ERROR: annotation openyurt.io/topologyKeys=zone1 is not one of") {
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "plain", Annotations: map[string]string{openYurt: "zone1"},
+		},
+	}
+	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout,
+		"ERROR: annotation openyurt.io/topologyKeys=zone1 is not one of") {
 		t.Errorf("got %+v", o)
 	}
-	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain"}}
-	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "is not governed") || !strings.Contains(o.stdout, "No endpoint is ready.") {
+	bad.objects["/api/v1/namespaces/shop/services/plain"] = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "plain"},
+	}
+	if o := call(t, bad, "view", "plain"); o.code != exitProblems || !strings.Contains(o.stdout, "is not governed") ||
+		!strings.Contains(o.stdout, "No endpoint is ready.") {
 		t.Errorf("got %+v", o)
 	}
 }
@@ -269,17 +319,24 @@ func TestFailures(t *testing.T) {
 		code   int
 		says   string
 	}{
-		{"no CRDs", server{}, "status", flags.ExitFailure, "the server has no superedge.io/v1: install application-grid-controller"},
+		{"no CRDs", server{}, "status", flags.ExitFailure, "the server has no superedge.io/v1: install " +
+			"application-grid-controller"},
 		{"no CRD of the kind", server{}, "status dsg", flags.ExitFailure, "the server has no superedge.io/v1"},
-		{"no such grid", shop(), "status dg/absent", flags.ExitFailure, `deploymentgrids "absent" not found in namespace shop`},
+		{"no such grid", shop(), "status dg/absent", flags.ExitFailure,
+			`deploymentgrids "absent" not found in namespace shop`},
 		{"no such grids", shop(), "status dg echo absent", flags.ExitFailure, `deploymentgrids "absent" not found`},
-		{"no such Service", shop(), "view absent", flags.ExitFailure, "there is no Service and no ServiceGrid absent in namespace shop"},
+		{"no such Service", shop(), "view absent", flags.ExitFailure,
+			"there is no Service and no ServiceGrid absent in namespace shop"},
 		{"no such Service, by kind", shop(), "view svc/absent", flags.ExitFailure, `services "absent" not found`},
 		{"forbidden", noGrids, "status", flags.ExitFailure, "forbidden"},
-		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems, "Warning: units are those that the controller has told of: you may not read them: nodes is forbidden"},
-		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are not ready: you may not read them"},
-		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure, `asking for nodes, whose labels are the units: nodes is forbidden: User "jane"`},
-		{"no such kind", shop(), "status pods", flags.ExitUsage, `"pods" is no kind of grid; there are deploymentgrids (dg), `},
+		{"nodes forbidden, which a status can do without", noNodes, "status", exitProblems,
+			"Warning: units are those that the controller has reported: you may not read them: nodes is forbidden"},
+		{"pods forbidden", noPods, "status dg", exitProblems, "Warning: not said why pods of DeploymentGrid echo are " +
+			"not ready: you may not read them"},
+		{"nodes forbidden, which a view needs", noNodes, "view echo", flags.ExitFailure,
+			`asking for nodes, whose labels are the units: nodes is forbidden: User "jane"`},
+		{"no such kind", shop(), "status pods", flags.ExitUsage,
+			`"pods" is no kind of grid; there are deploymentgrids (dg), `},
 		{"no name", shop(), "status dg/", flags.ExitUsage, "give one KIND/NAME"},
 		{"two names", shop(), "status dg/a dg/b", flags.ExitUsage, "give one KIND/NAME"},
 		{"a name in all namespaces", shop(), "status dg/a -A", flags.ExitUsage, "leave out -A or the name"},
@@ -287,13 +344,15 @@ func TestFailures(t *testing.T) {
 		{"a selector that is none", shop(), "status -l =,=", flags.ExitUsage, "--selector"},
 		{"no such output", shop(), "status -o xml", flags.ExitUsage, "must be table, wide, json or yaml"},
 		{"no Service", shop(), "view", flags.ExitUsage, "give the name of one Service"},
-		{"neither Service nor ServiceGrid", shop(), "view dg/echo", flags.ExitUsage, "neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)"},
+		{"neither Service nor ServiceGrid", shop(), "view dg/echo", flags.ExitUsage,
+			"neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)"},
 		{"no such flag", shop(), "view --no-such-flag", flags.ExitUsage, "--no-such-flag"},
 		{"no such command", shop(), "look", flags.ExitUsage, `unknown command "look"`},
 		{"no such context", shop(), "status --context absent", flags.ExitFailure, `context "absent" does not exist`},
 		{"no such kubeconfig", shop(), "status --kubeconfig /absent", flags.ExitFailure, "/absent"},
 	} {
-		if o := call(t, test.server, strings.Fields(test.args)...); o.code != test.code || !strings.Contains(o.stderr, test.says) {
+		if o := call(t, test.server, strings.Fields(test.args)...); o.code != test.code ||
+			!strings.Contains(o.stderr, test.says) {
 			t.Errorf("%s: got %+v", test.name, o)
 		}
 	}
@@ -304,7 +363,8 @@ func TestVersionAndHelp(t *testing.T) {
 		t.Errorf("got %+v", o)
 	}
 	for _, args := range []string{"", "--help", "status --help", "view --help", "check --help", "prove --help"} {
-		if o := callBare(t, strings.Fields(args)...); o.code != 0 || !strings.Contains(o.stdout, "kubectl grid") || !strings.Contains(o.stdout, "Exit codes: 0") {
+		if o := callBare(t, strings.Fields(args)...); o.code != 0 || !strings.Contains(o.stdout, "kubectl grid") ||
+			!strings.Contains(o.stdout, "Exit codes: 0") {
 			t.Errorf("%q: got %+v", args, o)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
 // completionLimit is how long a user who presses Tab waits for the API server.
@@ -22,15 +22,16 @@ const completionLimit = 3 * time.Second
 // completeGrids completes the arguments of status: KIND/NAME, or KIND and then names.
 func (c *command) completeGrids(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
-		k, err := kindOf(args[0])
+		k, err := cluster.ParseKind(args[0])
 		if err != nil || strings.Contains(args[0], "/") {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		names := slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.Kind)), func(name string) bool { return slices.Contains(args[1:], name) })
+		names := slices.DeleteFunc(c.names(cmd, v1.GroupVersion.WithKind(k.Kind)),
+			func(name string) bool { return slices.Contains(args[1:], name) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 	if kind, _, ok := strings.Cut(word, "/"); ok {
-		k, err := kindOf(kind)
+		k, err := cluster.ParseKind(kind)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -48,14 +49,15 @@ func (c *command) completeGrids(cmd *cobra.Command, args []string, word string) 
 }
 
 // completeServices completes the argument of view.
-func (c *command) completeServices(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func (c *command) completeServices(cmd *cobra.Command, args []string, word string) ([]string,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	services, prefix := corev1.SchemeGroupVersion.WithKind("Service"), ""
 	if kind, _, ok := strings.Cut(word, "/"); ok {
 		prefix = kind + "/"
-		if k, err := kindOf(kind); err == nil {
+		if k, err := cluster.ParseKind(kind); err == nil {
 			services = v1.GroupVersion.WithKind(k.Kind)
 		}
 	}
@@ -90,11 +92,11 @@ func (c *command) completeFlag(name string) cobra.CompletionFunc {
 	}
 }
 
-// names are those of all objects of a kind; none if they cannot be read: there is nowhere to say so.
+// names are those of all objects of a kind; none if they cannot be read, as a completion has no place for an error.
 func (c *command) names(cmd *cobra.Command, kind schema.GroupVersionKind) []string {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
 	defer cancel()
-	cluster, namespace, err := c.connect()
+	connected, namespace, err := c.connect()
 	if err != nil {
 		return nil
 	}
@@ -103,12 +105,9 @@ func (c *command) names(cmd *cobra.Command, kind schema.GroupVersionKind) []stri
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	if err := cluster.api.List(ctx, list, client.InNamespace(namespace)); err != nil {
+	names, err := cluster.Names(ctx, connected.API, list, namespace)
+	if err != nil {
 		return nil
-	}
-	var names []string
-	for _, item := range list.Items {
-		names = append(names, item.Name)
 	}
 	return names
 }

@@ -33,7 +33,8 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		_, list := s.objects[r.URL.Path]
 		if !list && (strings.Contains(r.URL.Path, "grids/") || strings.Contains(r.URL.Path, "/deployments/")) {
-			answer(w, http.StatusNotFound, status(http.StatusNotFound, metav1.StatusReasonNotFound, "not found", filepath.Base(r.URL.Path)))
+			answer(w, http.StatusNotFound, failure(http.StatusNotFound, metav1.StatusReasonNotFound, "not found",
+				filepath.Base(r.URL.Path)))
 			return
 		}
 		s.server.ServeHTTP(w, r)
@@ -47,7 +48,8 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.asked = append(s.asked, request)
 	if s.refused != "" && strings.Contains(r.URL.Path, s.refused) {
-		answer(w, http.StatusUnprocessableEntity, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "it says no", filepath.Base(r.URL.Path)))
+		answer(w, http.StatusUnprocessableEntity, failure(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid,
+			"it says no", filepath.Base(r.URL.Path)))
 		return
 	}
 	u := &unstructured.Unstructured{}
@@ -55,12 +57,16 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err) // a request of the client's
 	}
 	u.SetUID("made-up")
+	if object, ok := s.objects[r.URL.Path].(metav1.Object); ok {
+		u.SetUID(object.GetUID())
+	}
 	answer(w, http.StatusOK, u.Object)
 }
 
-func status(code int32, reason metav1.StatusReason, message, name string) *metav1.Status {
+func failure(code int32, reason metav1.StatusReason, message, name string) *metav1.Status {
 	return &metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason, Message: message,
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason,
+		Message: message,
 		Details: &metav1.StatusDetails{Name: name},
 	}
 }
@@ -77,16 +83,26 @@ func TestDiff(t *testing.T) {
 		says                     []string
 	}{
 		{"new grid", echoGrid, "", nil, exitDifferences, []string{
-			"# DeploymentGrid shop/echo, template default, unit east\n", "# DeploymentGrid shop/echo, template small, unit west\n", "+        zone1: east\n",
+			"# DeploymentGrid shop/echo, template default, unit east\n",
+			"# DeploymentGrid shop/echo, template small, unit west\n", "+        zone1: east\n",
 		}},
-		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"unit west\n# REFUSED: it says no\n", "+  name: echo-east\n"}},
-		{"refused grid", echoGrid, "deploymentgrids", nil, exitProblems, []string{"# DeploymentGrid shop/echo\n# REFUSED: it says no\n"}},
-		{"template that is missing", strings.Replace(echoGrid, "small: {selector: {}}", "", 1), "", nil, exitProblems, []string{
-			`unit west` + "\n" + `# REFUSED: there is no template "small" in spec.templatePool, and spec.templates.west names it`,
-		}},
-		{"no units", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0, []string{"# no node has the label rack, so there are no units\n"}},
-		{"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage, []string{"error: there is no grid in "}},
-		{"another namespace", strings.Replace(echoGrid, "name: echo", "name: echo, namespace: mall", 1), "", []string{"-n", "shop"}, flags.ExitUsage, []string{"is of namespace mall, and --namespace says shop"}},
+		{"refused child", echoGrid, "echo-west", nil, exitProblems, []string{"unit west\n# REFUSED: it says no\n",
+			"+  name: echo-east\n"}},
+		{"refused grid", echoGrid, "deploymentgrids", nil, exitProblems,
+			[]string{"# DeploymentGrid shop/echo\n# REFUSED: it says no\n"}},
+		{"template that is missing", strings.Replace(echoGrid, "small: {selector: {}}", "", 1), "", nil, exitProblems,
+			[]string{
+				`unit west` + "\n" +
+					`# REFUSED: there is no template "small" in spec.templatePool, and spec.templates.west names it`,
+			}},
+		{"no units", strings.Replace(echoGrid, "zone1", "rack", 1), "", nil, 0,
+			[]string{"# no node has the label rack, so there are no units\n"}},
+		{
+			"no grids", "{apiVersion: v1, kind: ConfigMap}", "", nil, flags.ExitUsage,
+			[]string{"error: there is no grid in "},
+		},
+		{"another namespace", strings.Replace(echoGrid, "name: echo", "name: echo, namespace: mall", 1), "",
+			[]string{"-n", "shop"}, flags.ExitUsage, []string{"is of namespace mall, and --namespace says shop"}},
 	} {
 		file := filepath.Join(t.TempDir(), "grids.yaml")
 		if err := os.WriteFile(file, []byte(test.manifests), 0o600); err != nil {
@@ -97,7 +113,7 @@ func TestDiff(t *testing.T) {
 			"/apis/apps/v1/namespaces/shop/deployments": &metav1.PartialObjectMetadataList{},
 		}}}
 		api := httptest.NewServer(s)
-		t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+		t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 		o := callBare(t, append([]string{"diff", "-f", filepath.Dir(file)}, test.args...)...)
 		api.Close()
 		for _, says := range test.says {
@@ -126,13 +142,16 @@ func TestDiffProgram(t *testing.T) {
 	}}}
 	api := httptest.NewServer(s)
 	defer api.Close()
-	t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 	t.Setenv(externalDiff, "echo compare")
-	if o := callBare(t, "diff", "-f", file); o.code != exitDifferences || !strings.Contains(o.stdout, "compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
+	if o := callBare(t, "diff", "-f", file); o.code != exitDifferences ||
+		!strings.Contains(o.stdout,
+			"compare LIVE/Deployment.shop.echo-east.yaml MERGED/Deployment.shop.echo-east.yaml\n") {
 		t.Errorf("got %+v", o)
 	}
 	t.Setenv(externalDiff, "/nonexistent")
-	if o := callBare(t, "diff", "-f", file); o.code != flags.ExitUsage || !strings.Contains(o.stderr, "comparing with /nonexistent") {
+	if o := callBare(t, "diff", "-f", file); o.code != flags.ExitUsage ||
+		!strings.Contains(o.stderr, "comparing with /nonexistent") {
 		t.Errorf("got %+v", o)
 	}
 }

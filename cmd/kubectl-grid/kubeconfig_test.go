@@ -41,18 +41,21 @@ func (i issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	given := min(i.most, time.Duration(*request.Spec.ExpirationSeconds)*time.Second)
 	request.TypeMeta = metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"}
-	request.Status = authenticationv1.TokenRequestStatus{Token: "token of " + r.URL.Path, ExpirationTimestamp: metav1.NewTime(time.Now().Add(given))}
+	request.Status = authenticationv1.TokenRequestStatus{Token: "token of " + r.URL.Path,
+		ExpirationTimestamp: metav1.NewTime(time.Now().Add(given))}
 	answer(w, http.StatusCreated, &request)
 }
 
 // TestKubeconfig: what is printed is a kubeconfig with everything that a program on a node needs.
 func TestKubeconfig(t *testing.T) {
 	configMap := func(key, value string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, Data: map[string]string{key: value}}
+		return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"},
+			Data: map[string]string{key: value}}
 	}
 	const system, edge = "/api/v1/namespaces/kube-system/", "/api/v1/namespaces/edge-system/"
 	const info = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
-	info0 := configMap("kubeconfig", "{apiVersion: v1, kind: Config, clusters: [{name: '', cluster: {server: 'https://10.0.0.1:6443'}}]}")
+	info0 := configMap("kubeconfig", "{apiVersion: v1, kind: Config, clusters: [{name: '', cluster: {server: "+
+		"'https://10.0.0.1:6443'}}]}")
 	const year = 8760 * time.Hour
 	for name, test := range map[string]struct {
 		args          []string
@@ -64,32 +67,42 @@ func TestKubeconfig(t *testing.T) {
 	}{
 		"kubeadm": {
 			args: []string{"application-grid-wrapper"}, objects: map[string]runtime.Object{info: info0}, most: year,
-			server: "https://10.0.0.1:6443", token: "token of " + system + "serviceaccounts/application-grid-wrapper/token", says: "The token ends at ",
+			server: "https://10.0.0.1:6443",
+			token:  "token of " + system + "serviceaccounts/application-grid-wrapper/token",
+			says:   "The token ends at ",
 		},
 		"another distribution": {
-			args: []string{"statefulset-grid-daemon"}, most: year, token: "token of " + system + "serviceaccounts/statefulset-grid-daemon/token",
+			args: []string{"statefulset-grid-daemon"}, most: year, token: "token of " + system +
+				"serviceaccounts/statefulset-grid-daemon/token",
 		},
 		"an address and a namespace": {
-			args: []string{"application-grid-wrapper", "--address=https://127.0.0.1:6444", "-n", "edge-system"}, objects: map[string]runtime.Object{info: info0},
-			most: year, server: "https://127.0.0.1:6444", token: "token of " + edge + "serviceaccounts/application-grid-wrapper/token",
+			args:    []string{"application-grid-wrapper", "--address=https://127.0.0.1:6444", "-n", "edge-system"},
+			objects: map[string]runtime.Object{info: info0},
+			most:    year, server: "https://127.0.0.1:6444", token: "token of " + edge +
+				"serviceaccounts/application-grid-wrapper/token",
 		},
 		"a shorter token": {
-			args: []string{"application-grid-wrapper"}, most: time.Hour, token: "token of " + system + "serviceaccounts/application-grid-wrapper/token",
-			says: "Warning: the API server gives tokens for less than --duration=8760h0m0s: this one is good for 1h0m0s",
+			args: []string{"application-grid-wrapper"}, most: time.Hour, token: "token of " + system +
+				"serviceaccounts/application-grid-wrapper/token",
+			says: "Warning: the API server gives tokens for less than --duration=8760h0m0s: this one is good for " +
+				"1h0m0s",
 		},
-		"no program of a node": {args: []string{"kube-proxy"}, code: flags.ExitUsage, says: `"kube-proxy" is no program of a node`},
-		"too short":            {args: []string{"application-grid-wrapper", "--duration=1m"}, code: flags.ExitUsage, says: "--duration must be 10m or longer"},
+		"no program of a node": {args: []string{"kube-proxy"}, code: flags.ExitUsage,
+			says: `"kube-proxy" is no program of a node`},
+		"too short": {args: []string{"application-grid-wrapper", "--duration=1m"}, code: flags.ExitUsage,
+			says: "--duration must be 10m or longer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := map[string]runtime.Object{
-				system + "configmaps/kube-root-ca.crt": configMap("ca.crt", "the authority"), edge + "configmaps/kube-root-ca.crt": configMap("ca.crt", "the authority"),
+				system + "configmaps/kube-root-ca.crt": configMap("ca.crt", "the authority"), edge +
+					"configmaps/kube-root-ca.crt": configMap("ca.crt", "the authority"),
 			}
 			for path, object := range test.objects {
 				objects[path] = object
 			}
 			api := httptest.NewServer(issuer{server{objects: objects}, test.most})
 			defer api.Close()
-			t.Setenv("KUBECONFIG", kubeconfig(t, api.URL))
+			t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
 			got := callBare(t, append([]string{"kubeconfig"}, test.args...)...)
 			if got.code != test.code || !strings.Contains(got.stderr, test.says) {
 				t.Fatalf("exit code %d: %s", got.code, got.stderr)
@@ -109,7 +122,8 @@ func TestKubeconfig(t *testing.T) {
 			if test.server == "" {
 				test.server = api.URL
 			}
-			if cluster.Server != test.server || user.Token != test.token || string(cluster.CertificateAuthorityData) != "the authority" {
+			if cluster.Server != test.server || user.Token != test.token ||
+				string(cluster.CertificateAuthorityData) != "the authority" {
 				t.Errorf("it is\n%s", got.stdout)
 			}
 		})

@@ -1,5 +1,5 @@
-// Command kubectl-grid is a plugin of kubectl: `kubectl grid` says how it stands with grids, and what the units see of
-// a Service.
+// Command kubectl-grid is a plugin of kubectl: `kubectl grid` shows the state of grids, and what the units see of a
+// Service.
 package main
 
 import (

@@ -11,6 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/prove"
 )
 
@@ -24,7 +27,7 @@ type proveOptions struct {
 	allNodes     bool
 	podNamespace string
 	timeout      time.Duration
-	output       format
+	output       output.Format
 }
 
 // askedAtOnce is how many nodes are asked from at the same time, which limits what a command asks of the cluster.
@@ -35,21 +38,23 @@ func newProveCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
 		Short: "Whom a Service reaches from every unit, tried out",
-		Long: "Connects to the Service from a node of every unit, again and again, and prints which units were reached from\n" +
-			"which. A short pod on the node does that, in the node's network; it opens connections of TCP, sends nothing, and\n" +
-			"asks the kernel where each was sent. It is removed in the end. With --exec no pod is made: the wrappers' pods ask\n" +
-			"by HTTP, and the answers have to name the pod, the node or the address that gave them.\n" +
-			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n\n" +
-			"Exit codes: 0 no connection left its unit; 1 that could not be proved; 2 the command line is wrong; 3 a\n" +
-			"connection left its unit.",
+		Long: "Connects to the Service from a node of every unit, again and again, and prints which units were\n" +
+			"reached from which. A short pod on the node does that, in the node's network; it opens connections of\n" +
+			"TCP, sends nothing, and asks the kernel where each was sent. It is removed in the end. With --exec no\n" +
+			"pod is made: the wrappers' pods ask by HTTP, and the answers have to name the pod, the node or the\n" +
+			"address that gave them. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid,\n" +
+			"sg/NAME.\n" +
+			"\n" +
+			"Exit codes: 0 no connection left its unit; 1 that could not be proved; 2 the command line is wrong; 3\n" +
+			"a connection left its unit.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
 		ValidArgsFunction: c.completeServices,
-		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+		Args: flags.UsageArgs(func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("give the name of one Service or ServiceGrid; got %d arguments", len(args))
 			}
-			_, _, err := serviceArgument(args[0])
+			_, err := cluster.ParseServiceName(args[0])
 			return errors.Join(err, o.check())
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), c, args[0]) },
@@ -60,19 +65,19 @@ func newProveCommand(c *command) *cobra.Command {
 	f.StringVar(&o.port, "port", "", "Name or number of the Service's port. Empty: its first of TCP")
 	f.BoolVar(&o.allNodes, "all-nodes", false, "Ask from every node of each unit, not from one of them")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "How long asking from one node may take, with starting a pod")
-	f.StringVar(&o.image, "image", "", "Image of application-grid-wrapper for the pods. Empty: that of the wrapper on the node")
-	f.StringVar(&o.podNamespace, "pod-namespace", metav1.NamespaceSystem, "Namespace of the pods: it has to allow the node's network and the capability NET_ADMIN")
+	f.StringVar(&o.image, "image", "", "Image of application-grid-wrapper for the pods. Empty: that of the wrapper on "+
+		"the node")
+	f.StringVar(&o.podNamespace, "pod-namespace", metav1.NamespaceSystem,
+		"Namespace of the pods: it has to allow the node's network and the capability NET_ADMIN")
 	f.BoolVar(&o.exec, "exec", false, "Ask by HTTP in the wrappers' pods, and make none")
 	f.StringVar(&o.path, "path", "/", "With --exec: the path of the URL")
 	for _, name := range []string{"requests", "connect-timeout", "port", "timeout", "image", "path"} {
-		if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {
-			panic(err) // the flag is bound above
-		}
+		flags.CompleteWith(cmd, name)
 	}
 	if err := cmd.RegisterFlagCompletionFunc("pod-namespace", c.completeFlag("namespace")); err != nil {
 		panic(err) // the flag is bound above
 	}
-	bindOutput(cmd, &o.output, formatTable, formatJSON, formatYAML)
+	bindOutput(cmd, &o.output, output.Table, output.JSON, output.YAML)
 	return cmd
 }
 
@@ -90,19 +95,19 @@ func (o *proveOptions) check() error {
 }
 
 func (o *proveOptions) run(ctx context.Context, c *command, argument string) error {
-	kind, name, err := serviceArgument(argument)
+	name, err := cluster.ParseServiceName(argument)
 	if err != nil {
-		return usageError{err}
+		return flags.Usage(err)
 	}
-	cluster, namespace, err := c.connect()
-	if err != nil {
-		return err
-	}
-	service, err := cluster.service(ctx, namespace, kind, name)
+	connected, namespace, err := c.connect()
 	if err != nil {
 		return err
 	}
-	slicesOf, nodes, err := prove.Surroundings(ctx, cluster.api, service)
+	service, err := cluster.Service(ctx, connected.API, namespace, name)
+	if err != nil {
+		return err
+	}
+	slicesOf, nodes, err := prove.Surroundings(ctx, connected.API, service)
 	if err != nil {
 		return err
 	}
@@ -114,32 +119,35 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 	if err != nil {
 		return err
 	}
-	runner, err := o.runner(ctx, cluster)
+	runner, err := o.runner(ctx, connected)
 	if err != nil {
 		return err
 	}
 	if left := plan.NotAsked(nodes); len(left) > 0 {
-		cluster.warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every unit; --all-nodes shows it.",
-			map[bool]string{true: "a node is", false: "nodes are"}[len(left) == 1], nameNodes(left))
+		connected.Warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every "+
+			"unit; --all-nodes shows it.",
+			map[bool]string{true: "a node is", false: "nodes are"}[len(left) == 1], output.Nodes(left))
 	}
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
 	if ctx.Err() != nil {
 		return errors.New("interrupted; what was made is removed")
 	}
-	if service, err = cluster.service(ctx, namespace, "Service", service.Name); err != nil {
+	name = cluster.ServiceName{Kind: "Service", Name: service.Name}
+	if service, err = cluster.Service(ctx, connected.API, namespace, name); err != nil {
 		return fmt.Errorf("asking for the Service again: %w", err)
 	}
-	if slicesOf, nodes, err = prove.Surroundings(ctx, cluster.api, service); err != nil {
+	if slicesOf, nodes, err = prove.Surroundings(ctx, connected.API, service); err != nil {
 		return fmt.Errorf("asking again: %w", err)
 	}
 	proof, err := plan.Conclude(answers, o.probe.Requests, service, slicesOf, nodes)
 	if err != nil {
 		return err
 	}
-	switch done, err := printEncoded(c.stdout, proof, o.output); {
-	case err != nil:
-		return err
-	case !done:
+	if o.output.Encoded() {
+		if err := output.Encode(c.stdout, proof, o.output); err != nil {
+			return err
+		}
+	} else {
 		proof.Print(c.stdout)
 	}
 	switch proof.Verdict {
@@ -153,13 +161,13 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 }
 
 // runner is what asks on the nodes.
-func (o *proveOptions) runner(ctx context.Context, c cluster) (prove.Runner, error) {
-	places, err := prove.Wrappers(ctx, c.api)
+func (o *proveOptions) runner(ctx context.Context, c cluster.Cluster) (prove.Runner, error) {
+	places, err := prove.Wrappers(ctx, c.API)
 	if err != nil && (o.exec || o.image == "") {
 		return nil, fmt.Errorf("asking for the wrappers' pods: %w", err)
 	}
 	if o.exec {
-		command, err := prove.CommandIn(c.config)
+		command, err := prove.CommandIn(c.Config)
 		if err != nil {
 			return nil, err
 		}
@@ -172,10 +180,11 @@ func (o *proveOptions) runner(ctx context.Context, c cluster) (prove.Runner, err
 		}
 	}
 	if o.image == "" && first.Image == "" {
-		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one with --image")
+		return nil, errors.New("there is no pod of the wrapper in this cluster whose image could be used: name one " +
+			"with --image")
 	}
 	pods := &prove.Pods{
-		API: c.api, Namespace: o.podNamespace, Probe: o.probe, Alive: o.timeout,
+		API: c.API, Namespace: o.podNamespace, Probe: o.probe, Alive: o.timeout,
 		ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
 			place, ok := places[node]
 			if !ok {
@@ -188,7 +197,7 @@ func (o *proveOptions) runner(ctx context.Context, c cluster) (prove.Runner, err
 		},
 	}
 	if err := pods.RemoveLeftovers(ctx); err != nil {
-		c.warn("pods that an earlier run may have left in %s are not removed: %s", o.podNamespace, whyNot(err))
+		c.Warn("pods that an earlier run may have left in %s are not removed: %s", o.podNamespace, cluster.WhyNot(err))
 	}
 	return pods, nil
 }

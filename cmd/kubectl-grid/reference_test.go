@@ -17,11 +17,18 @@ func TestFlagsReference(t *testing.T) {
 		if c.Name() == "completion" || c.Name() == "help" {
 			continue
 		}
-		fmt.Fprintf(&b, "**kubectl grid %s**: %s\n\n%s\n", docstest.Cell(c.Use), c.Short, docstest.FlagTable(c.LocalNonPersistentFlags()))
+		fmt.Fprintf(&b, "**kubectl grid %s**: %s\n\n%s\n", docstest.Cell(c.Use), c.Short,
+			docstest.FlagTable(c.LocalNonPersistentFlags()))
 		for _, sub := range c.Commands() {
-			fmt.Fprintf(&b, "**kubectl grid %s %s**: %s\n\n%s\n", c.Name(), docstest.Cell(sub.Use), sub.Short, docstest.FlagTable(sub.LocalNonPersistentFlags()))
+			fmt.Fprintf(&b, "**kubectl grid %s %s**: %s\n\n%s\n", c.Name(), docstest.Cell(sub.Use), sub.Short,
+				docstest.FlagTable(sub.LocalNonPersistentFlags()))
 		}
 	}
 	fmt.Fprintf(&b, "**Of all**, as kubectl has them\n\n%s", docstest.FlagTable(root.PersistentFlags()))
 	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of kubectl-grid", b.String())
+}
+
+// TestManual: docs/man has the pages of the command line as it is.
+func TestManual(t *testing.T) {
+	docstest.CompareManual(t, "kubectl-grid", newRoot(io.Discard, io.Discard))
 }

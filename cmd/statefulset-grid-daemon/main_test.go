@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -34,10 +36,12 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestSuperEdgesFlags: a command line of SuperEdge's daemon works, and is told what it does not do.
+// TestSuperEdgesFlags: a command line of SuperEdge's daemon works, and the log says which flags have no effect.
 func TestSuperEdgesFlags(t *testing.T) {
-	o := parsed(t, "--worker=4", "--sync-period=30", "--sync-period-as-whole=60", "--feature-gates=A=true", "--hostpath=/data/edge/hosts",
-		"--leader-elect", "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s",
+	o := parsed(t, "--worker=4", "--sync-period=30", "--sync-period-as-whole=60", "--feature-gates=A=true",
+		"--hostpath=/data/edge/hosts",
+		"--leader-elect", "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s",
+		"--leader-elect-retry-period=2s",
 		"--leader-elect-resource-lock=leases", "--leader-elect-resource-name=x", "--leader-elect-resource-namespace=y")
 	config, err := o.config()
 	if err != nil {
@@ -71,10 +75,11 @@ func TestRefused(t *testing.T) {
 	if err := newOptions().flags.Parse([]string{"--sync-period-as-whole=often"}); err == nil {
 		t.Error("a period that is none was taken")
 	}
-	if code := run([]string{"argument"}); code != flags.ExitUsage {
+	call := func(args ...string) int { return newOptions().program().Main(args, io.Discard, io.Discard) }
+	if code := call("argument"); code != flags.ExitUsage {
 		t.Errorf("an argument: exit code %d", code)
 	}
-	if code := run(nil); code != flags.ExitFailure {
+	if code := call(); code != flags.ExitFailure {
 		t.Errorf("no --kubeconfig: exit code %d", code)
 	}
 }
@@ -93,11 +98,27 @@ func TestHostname(t *testing.T) {
 }
 
 func TestSpellings(t *testing.T) {
-	config, err := parsed(t, "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s", "--bind-address=0").config()
+	config, err := parsed(t, "--cluster-domain=K8s.Example.org.", "--sync-period-as-whole=90s",
+		"--bind-address=0").config()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if config.Domain != "k8s.example.org" || config.WholeSync != 90*time.Second || config.BindAddress != "" {
 		t.Errorf("got %+v", config)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for line, want := range map[string]string{
+		"--help": "Usage:\n  statefulset-grid-daemon [flags]\n", "-h": "--hostpath", "--version": program + " ",
+		"completion bash": "__start_statefulset-grid-daemon", "completion zsh": "#compdef statefulset-grid-daemon",
+		"completion fish": "complete -c statefulset-grid-daemon", "completion powershell": "Register-ArgumentCompleter",
+		"__complete --cluster": "--cluster-domain", "__complete --logging-format j": "text\njson\n",
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := newOptions().program().Main(strings.Fields(line), &stdout, &stderr); code != 0 ||
+			!strings.Contains(stdout.String(), want) {
+			t.Errorf("%s: got code %d\n%s%s", line, code, stdout.String(), stderr.String())
+		}
 	}
 }

@@ -21,6 +21,16 @@ import (
 
 const program = "statefulset-grid-daemon"
 
+// What --help and the man page begin with.
+const (
+	short        = "Keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids"
+	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
+		"CoreDNS " +
+		"answers\n" +
+		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
+		"StatefulSetGrid. docs/coredns.md says how CoreDNS reads the file."
+)
+
 // options are the flags. Names and defaults are those of SuperEdge's daemon.
 type options struct {
 	master     string
@@ -78,27 +88,36 @@ func (s *seconds) Set(text string) error {
 
 // ignoredFlags have no meaning any more.
 var ignoredFlags = []string{
-	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline",
-	"leader-elect-retry-period", "leader-elect-resource-lock", "leader-elect-resource-name", "leader-elect-resource-namespace",
+	"worker", "sync-period", "feature-gates", "leader-elect", "leader-elect-lease-duration",
+	"leader-elect-renew-deadline",
+	"leader-elect-retry-period", "leader-elect-resource-lock", "leader-elect-resource-name",
+	"leader-elect-resource-namespace",
 }
 
 func newOptions() *options {
 	o := &options{flags: flags.New(program), wholeSync: seconds(30 * time.Second)}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the daemon's own credentials. Empty: the service account of the pod.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
+		"daemon's own credentials. Empty: the service account of the pod.")
 	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: in lower case, and the host's own name if empty. Its labels decide which pods the names stand for.")
-	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist; mount the directory, never the file alone, which could not be replaced as a whole. Lines outside of the marked block are kept.")
-	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local", "The cluster's DNS domain, as the kubelet's clusterDomain has it.")
-	f.Var(&o.wholeSync, "sync-period-as-whole", "How often everything is compared with the file, in seconds, in case that a change was missed. Changes are followed as they happen.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
+		"in lower case, and the host's own name if empty. Its labels decide which pods the names stand for.")
+	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist; mount the "+
+		"directory, never the file alone, which could not be replaced as a whole. Lines outside of the "+
+		"marked block are kept.")
+	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local",
+		"The cluster's DNS domain, as the kubelet's clusterDomain has it.")
+	f.Var(&o.wholeSync, "sync-period-as-whole", "How often everything is compared with the file, in seconds, in case "+
+		"that a change was missed. Changes are followed as they happen.")
 
 	f = o.flags.Section("Serving")
-	f.StringVar(&o.bindAddress, "bind-address", "localhost:51007", "host:port of /healthz, /readyz and /metrics, plain HTTP for anyone; 0 for none.")
+	f.StringVar(&o.bindAddress, "bind-address", "localhost:51007",
+		"host:port of /healthz, /readyz and /metrics, plain HTTP for anyone; 0 for none.")
 
 	o.flags.Logging()
 
@@ -118,12 +137,6 @@ func newOptions() *options {
 	f = o.flags.Section("Other")
 	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
 	return o
-}
-
-func (o *options) usage() string {
-	return o.flags.Usage("statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's CoreDNS answers\n" +
-		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
-		"StatefulSetGrid. docs/coredns.md says how CoreDNS is told of the file.")
 }
 
 func (o *options) ignored() []string { return o.flags.Ignored(ignoredFlags...) }

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write what is generated into the documentation, in place of failing where it is stale")
+var update = flag.Bool("update", false, "write what is generated into the documentation, in place of failing where "+
+	"it is stale")
 
 // Root is the repository's directory: the one above the test's own that has the go.mod.
 func Root(t *testing.T) string {
@@ -55,7 +56,9 @@ func CompareGenerated(t *testing.T, name, part, generated string) {
 	switch {
 	case old == generated:
 	case *update:
-		if err := os.WriteFile(filepath.Join(Root(t), name), []byte(before+begin+generated+end+after), 0o644); err != nil { //nolint:gosec // a page that anyone may read
+		page := []byte(before + begin + generated + end + after)
+		err := os.WriteFile(filepath.Join(Root(t), name), page, 0o644) //nolint:gosec // a page that anyone may read
+		if err != nil {
 			t.Fatal(err)
 		}
 	default:
@@ -73,7 +76,8 @@ func Table(t *testing.T, name, heading string) [][]string {
 	level, _, _ := strings.Cut(heading, " ")
 	var rows [][]string
 	for line := range strings.Lines(section) {
-		if marks, _, ok := strings.Cut(line, " "); ok && strings.Trim(marks, "#") == "" && marks != "" && len(marks) <= len(level) {
+		if marks, _, ok := strings.Cut(line, " "); ok && strings.Trim(marks, "#") == "" && marks != "" &&
+			len(marks) <= len(level) {
 			break
 		}
 		line = strings.TrimSpace(line)

@@ -27,12 +27,12 @@ func CompareFlags(t *testing.T, program string, set *flags.Set) {
 // computed are the defaults that depend on the machine, or, as klog's, on what was set in this process before.
 var computed = map[string]string{"worker": "number of CPUs", "v": "`0`"}
 
-// FlagTable is a table of flags, hidden ones left out.
+// FlagTable is a table of flags. Hidden ones are left out, and --help, which every program has.
 func FlagTable(set *pflag.FlagSet) string {
 	var b strings.Builder
 	b.WriteString("| flag | type | default | meaning |\n| --- | --- | --- | --- |\n")
 	set.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden {
+		if f.Hidden || f.Name == "help" {
 			return
 		}
 		name := "`--" + f.Name + "`"

@@ -1,6 +1,6 @@
 // Command chart writes what the Helm chart has in common with manifests/: the templates of all objects, the CRDs, the
-// alerts and the dashboard. A template is the text of a manifest, comments included, in which a few places are replaced by
-// values. So an object is described once, and a place that a change of the manifests has moved away is an error here
+// alerts and the dashboard. A template is the text of a manifest, comments included, in which a few places are replaced
+// by values. So an object is described once, and a place that a change of the manifests has moved away is an error here
 // rather than a value without effect.
 //
 //	chart -check    fails if the chart is not what it would write
@@ -52,10 +52,12 @@ func run(root string, write bool) error {
 			continue
 		}
 		if !write {
-			stale = append(stale, fmt.Errorf("%s is not what manifests/ make of it: run `make generate`, and commit it", path))
+			stale = append(stale, fmt.Errorf(
+				"%s is not what manifests/ make of it: run `make generate`, and commit it", path))
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as any directory of the repository
+		//nolint:gosec // as any directory of the repository
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
 		if err := os.WriteFile(path, files[name], 0o644); err != nil { //nolint:gosec // as any file of the repository

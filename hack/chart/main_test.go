@@ -38,14 +38,24 @@ func manifests(t *testing.T) fstest.MapFS {
 	return copied
 }
 
-// TestPlaceThatMoved: a manifest that no longer has what a value replaces is an error, and never a value without effect.
+// TestPlaceThatMoved: a manifest that no longer has what a value replaces is an error, and never a value without
+// effect.
 func TestPlaceThatMoved(t *testing.T) {
 	for want, change := range map[string]struct{ file, from, to string }{
-		`"  replicas: 2\n" is there 0 times`:         {"application-grid-controller/deployment.yaml", "replicas: 2", "replicas: 3"},
-		`value: 90MiB}\n" is there 0 times`:          {"application-grid-wrapper/daemonset.yaml", "90MiB", "95MiB"},
-		"is there 3 times, and should be 2 times":    {"application-grid-wrapper/rbac.yaml", "kind: ServiceAccount\nmetadata:\n", "kind: ServiceAccount\nmetadata:\n  namespace: kube-system\n"},
-		"{{ would be a template's":                   {"statefulset-grid-daemon/daemonset.yaml", "# yours", "# {{ yours }}"},
-		"templates/kube-proxy.yaml: kubeadm/kube-pr": {"kubeadm/kube-proxy-edge.yaml", "maxUnavailable: 10%", "maxUnavailable: 1"},
+		`"  replicas: 2\n" is there 0 times`: {
+			"application-grid-controller/deployment.yaml", "replicas: 2", "replicas: 3",
+		},
+		`value: 90MiB}\n" is there 0 times`: {"application-grid-wrapper/daemonset.yaml", "90MiB", "95MiB"},
+		"is there 3 times, and should be 2 times": {
+			"application-grid-wrapper/rbac.yaml", "kind: ServiceAccount\nmetadata:\n",
+			"kind: ServiceAccount\nmetadata:\n  namespace: kube-system\n",
+		},
+		"{{ would be a template's": {
+			"statefulset-grid-daemon/daemonset.yaml", "# yours", "# {{ yours }}",
+		},
+		"templates/kube-proxy.yaml: kubeadm/kube-pr": {
+			"kubeadm/kube-proxy-edge.yaml", "maxUnavailable: 10%", "maxUnavailable: 1",
+		},
 	} {
 		changed := manifests(t)
 		file := changed[change.file]
@@ -78,7 +88,8 @@ func TestEveryManifestIsInTheChart(t *testing.T) {
 		used[name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(manifests(t))) {
-		if strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, "kustomization.yaml") && !strings.HasPrefix(name, "crds/") && !used[name] {
+		if strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, "kustomization.yaml") &&
+			!strings.HasPrefix(name, "crds/") && !used[name] {
 			t.Errorf("%s is not in the chart: hack/chart/templates.go", name)
 		}
 	}

@@ -44,32 +44,83 @@ var templates = []template{
 `},
 			resources("controller", "requests: {cpu: 50m, memory: 128Mi}", "limits: {memory: 384Mi}"),
 			// Of one replica none could be drained.
-			{place: "  minAvailable: 1\n", by: "  minAvailable: {{ if gt (int .Values.controller.replicas) 1 }}1{{ else }}0{{ end }}\n"},
+			{
+				place: "  minAvailable: 1\n",
+				by:    "  minAvailable: {{ if gt (int .Values.controller.replicas) 1 }}1{{ else }}0{{ end }}\n",
+			},
 		}},
 	}},
 	{name: "wrapper.yaml", parts: []part{
-		{manifest: "application-grid-wrapper/rbac.yaml", replaced: []replacement{namespaces(2)}},
+		{manifest: "application-grid-wrapper/rbac.yaml", replaced: []replacement{namespaces(2), {
+			place: followsAll,
+			by: "  {{- if .Values.hub.require }}\n" + followsShare + "  {{- else }}\n" + followsAll +
+				"  {{- end }}\n",
+		}}},
 		{manifest: "application-grid-wrapper/daemonset.yaml", when: asPods, replaced: []replacement{
-			namespaces(1), maxUnavailable("wrapper"), pullSecrets("application-grid-wrapper"), image("application-grid-wrapper"),
-			extraArgs("--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf", "wrapper", "--metrics-bind-address=[$(HOST_IP)]:51008"),
+			namespaces(1), maxUnavailable("wrapper"), pullSecrets("application-grid-wrapper"),
+			image("application-grid-wrapper"),
+			{
+				place: "          args:\n",
+				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
+					"            {{- end }}\n",
+			},
+			extraArgs("--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf", "wrapper",
+				"--metrics-bind-address=[$(HOST_IP)]:51008"),
 			memoryLimit("90MiB", "wrapper", metricsPort(51008)),
 			resources("wrapper", "requests: {cpu: 20m, memory: 48Mi}", "limits: {memory: 100Mi}"),
 			{place: "            name: application-grid-wrapper\n            items:",
-				by: "            name: {{ if " + onKubeadm + " }}kube-proxy{{ else }}application-grid-wrapper{{ end }}\n            items:"},
+				by: "            name: {{ if " + onKubeadm +
+					" }}kube-proxy{{ else }}application-grid-wrapper{{ end }}\n            items:"},
 		}},
 		{manifest: "k3s/kubeconfig.conf", when: `eq .Values.distribution "k3s"`, before: kubeconfigMap, indent: 4},
-		{manifest: "application-grid-wrapper/kubeconfig.conf", when: `eq .Values.distribution "plain"`, before: kubeconfigMap, indent: 4,
-			replaced: []replacement{{place: "https://set-this-to-your-api-server.invalid:6443", by: "{{ .Values.wrapper.server }}"}}},
+		{manifest: "application-grid-wrapper/kubeconfig.conf", when: `eq .Values.distribution "plain"`,
+			before: kubeconfigMap, indent: 4,
+			replaced: []replacement{
+				{place: "https://set-this-to-your-api-server.invalid:6443", by: "{{ .Values.wrapper.server }}"},
+			}},
 	}},
 	{name: "daemon.yaml", parts: []part{
 		{manifest: "statefulset-grid-daemon/rbac.yaml", replaced: []replacement{namespaces(2)}},
 		{manifest: "statefulset-grid-daemon/daemonset.yaml", when: asPods, replaced: []replacement{
-			namespaces(1), maxUnavailable("daemon"), pullSecrets("statefulset-grid-daemon"), image("statefulset-grid-daemon"),
+			namespaces(1), maxUnavailable("daemon"), pullSecrets("statefulset-grid-daemon"),
+			image("statefulset-grid-daemon"),
 			extraArgs("--hostpath=/data/edge/hosts", "daemon", "--bind-address=[$(HOST_IP)]:51007"),
-			{place: "fieldRef: {fieldPath: spec.nodeName}}\n", by: "fieldRef: {fieldPath: spec.nodeName}}\n" + metricsPort(51007)},
+			{
+				place: "fieldRef: {fieldPath: spec.nodeName}}\n",
+				by:    "fieldRef: {fieldPath: spec.nodeName}}\n" + metricsPort(51007),
+			},
 			{place: loopback, by: noLoopback, times: 2},
 			resources("daemon", "requests: {cpu: 10m, memory: 40Mi}", "limits: {memory: 64Mi}"),
 		}},
+	}},
+	{name: "hub.yaml", when: ".Values.hub.enabled", parts: []part{
+		{manifest: "application-grid-hub/rbac.yaml", replaced: []replacement{namespaces(8)}},
+		{manifest: "application-grid-hub/deployment.yaml", replaced: []replacement{
+			namespaces(4),
+			{
+				place: "=kube-system/application-grid-hub", by: "={{ .Release.Namespace }}/application-grid-hub",
+				times: 2,
+			},
+			{
+				place: "  replicas: 2\n",
+				by: "  {{- if not .Values.hub.autoscaling }}\n  replicas: {{ .Values.hub.replicas }}\n  {{- " +
+					"end }}\n",
+			},
+			pullSecrets("application-grid-hub"), image("application-grid-hub"),
+			extraArgs("--metrics-bind-address=:8081", "hub"), memoryLimit("1280MiB", "hub"),
+			resources("hub", "requests: {cpu: 100m, memory: 256Mi}", "limits: {memory: 1536Mi}"),
+			{
+				place: "  minAvailable: 1\n",
+				by:    "  minAvailable: {{ if gt (int .Values.hub.replicas) 1 }}1{{ else }}0{{ end }}\n",
+			},
+		}},
+		{manifest: "application-grid-hub/apiservice.yaml", replaced: []replacement{
+			{place: "namespace: kube-system,", by: "namespace: {{ .Release.Namespace }},"},
+		}},
+		{
+			manifest: "hub-autoscaling/autoscaler.yaml", when: ".Values.hub.autoscaling",
+			replaced: []replacement{namespaces(1)},
+		},
 	}},
 	{name: "flow-control.yaml", when: ".Values.flowControl.enabled", parts: []part{
 		{manifest: "flow-control/flowcontrol.yaml", replaced: []replacement{
@@ -83,18 +134,42 @@ var templates = []template{
 	{name: "kube-proxy.yaml", when: onKubeadm, parts: []part{
 		{manifest: "kubeadm/kube-proxy-edge.yaml", replaced: []replacement{
 			namespaces(2), maxUnavailable("kubeProxy"), pullSecrets("kube-proxy"),
-			{place: "image: registry.k8s.io/kube-proxy:v1.37.1", by: `image: {{ include "application-grid.kubeProxyImage" . | quote }}`},
+			{
+				place: "image: registry.k8s.io/kube-proxy:v1.37.1",
+				by:    `image: {{ include "application-grid.kubeProxyImage" . | quote }}`,
+			},
 		}},
 		{manifest: "kubeadm/kube-proxy-policy.yaml", when: ".Values.kubeProxy.policy"},
 	}},
 	{name: "podmonitor.yaml", when: monitored, parts: []part{
 		{manifest: "monitoring/podmonitor.yaml", replaced: []replacement{
 			namespaces(1),
-			{place: "    # kube-prometheus-stack takes what has the name of its Helm release.\n    release: kube-prometheus-stack\n",
-				by: "    {{- with .Values.monitoring.podMonitor.labels }}\n    {{- toYaml . | nindent 4 }}\n    {{- end }}\n"},
+			{place: "    # kube-prometheus-stack takes what has the name of its Helm release.\n    release: " +
+				"kube-prometheus-stack\n",
+				by: "    {{- with .Values.monitoring.podMonitor.labels }}\n    {{- toYaml . | nindent 4 }}\n    {{- " +
+					"end }}\n"},
 		}},
 	}},
 }
+
+// followsAll are the rules of a wrapper's role for following the cluster; followsShare, as manifests/hub-require has
+// it, is what stays of them where it follows its share only.
+const (
+	followsAll = `  # What it follows: of nodes metadata only, Endpoints only once a client asks for them.
+  - apiGroups: [""]
+    resources: [nodes, services, endpoints]
+    verbs: [list, watch]
+  - apiGroups: [discovery.k8s.io]
+    resources: [endpointslices]
+    verbs: [list, watch]
+`
+	followsShare = `  # Its annotations may name the node's own API server. A hub has no Endpoints.
+  - apiGroups: [""]
+    resources: [endpoints]
+    resourceNames: [kubernetes]
+    verbs: [list, watch]
+`
+)
 
 // kubeconfigMap is what makes an object of a kubeconfig, as the kustomizations do.
 const kubeconfigMap = `---
@@ -117,11 +192,15 @@ func namespaces(times int) replacement {
 }
 
 func image(program string) replacement {
-	return replacement{place: fmt.Sprintf("          image: %s:latest # yours\n", program), by: fmt.Sprintf(`          image: {{ include "application-grid.image" (list . %q) | quote }}
+	const template = `          image: {{ include "application-grid.image" (list . %q) | quote }}
           {{- with .Values.image.pullPolicy }}
           imagePullPolicy: {{ . }}
           {{- end }}
-`, program)}
+`
+	return replacement{
+		place: fmt.Sprintf("          image: %s:latest # yours\n", program),
+		by:    fmt.Sprintf(template, program),
+	}
 }
 
 func pullSecrets(serviceAccount string) replacement {
@@ -152,7 +231,8 @@ func extraArgs(last, program string, whenMonitored ...string) replacement {
 func memoryLimit(value, program string, after ...string) replacement {
 	return replacement{
 		place: fmt.Sprintf("            - {name: GOMEMLIMIT, value: %s}\n", value),
-		by:    fmt.Sprintf("            - {name: GOMEMLIMIT, value: {{ .Values.%s.goMemLimit }}}\n", program) + strings.Join(after, ""),
+		by: fmt.Sprintf("            - {name: GOMEMLIMIT, value: {{ .Values.%s.goMemLimit }}}\n",
+			program) + strings.Join(after, ""),
 	}
 }
 
@@ -167,7 +247,10 @@ func metricsPort(port int) string {
 }
 
 func maxUnavailable(program string) replacement {
-	return replacement{place: "rollingUpdate: {maxUnavailable: 10%}", by: fmt.Sprintf("rollingUpdate: {maxUnavailable: {{ .Values.%s.maxUnavailable }}}", program)}
+	return replacement{
+		place: "rollingUpdate: {maxUnavailable: 10%}",
+		by:    fmt.Sprintf("rollingUpdate: {maxUnavailable: {{ .Values.%s.maxUnavailable }}}", program),
+	}
 }
 
 func resources(program, requests, limits string) replacement {

@@ -53,7 +53,8 @@ func main() {
 	flag.StringVar(&o.dockerfile, "dockerfile", "", "file that describes the image")
 	flag.StringVar(&o.binaries, "binaries", "", "directory with a directory per platform")
 	flag.StringVar(&o.archive, "archive", "", "file to write")
-	flag.StringVar(&o.rootfs, "rootfs", "", "directory with the files of the images that are named as arguments, NAME:TAG=PROGRAM")
+	flag.StringVar(&o.rootfs, "rootfs", "",
+		"directory with the files of the images that are named as arguments, NAME:TAG=PROGRAM")
 	flag.StringVar(&o.platform, "platform", "linux_amd64", "platform of what is in --rootfs")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {
@@ -133,7 +134,10 @@ func assemble(o options) (v1.ImageIndex, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        image,
+			Descriptor: v1.Descriptor{Platform: &platform},
+		})
 	}
 	return index, nil
 }
@@ -142,8 +146,14 @@ func assemble(o options) (v1.ImageIndex, error) {
 func assembleFor(platform v1.Platform, described *description, binary []byte, created time.Time) (v1.Image, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for _, file := range append([]content{{described.program, 0o755, binary}}, described.beside...) {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(file.name, "/"), Mode: file.mode, Size: int64(len(file.data)), ModTime: created}
+	for _, file := range append([]content{{described.program, 0o755, binary}}, described.files...) {
+		header := &tar.Header{
+			Typeflag: tar.TypeReg,
+			Name:     strings.TrimPrefix(file.name, "/"),
+			Mode:     file.mode,
+			Size:     int64(len(file.data)),
+			ModTime:  created,
+		}
 		if err := w.WriteHeader(header); err != nil {
 			return nil, err
 		}
@@ -191,8 +201,8 @@ type description struct {
 	config v1.Config
 	// program is the path of the program, which comes from another stage.
 	program string
-	// beside are files of the repository.
-	beside []content
+	// files are added from the repository.
+	files []content
 }
 
 // copyFrom reads files of the repository for COPY FILE... DIRECTORY/.
@@ -206,7 +216,7 @@ func (d *description) copyFrom(repository string, fields []string) error {
 		if err != nil {
 			return err
 		}
-		d.beside = append(d.beside, content{fields[last] + path.Base(name), 0o644, data})
+		d.files = append(d.files, content{fields[last] + path.Base(name), 0o644, data})
 	}
 	return nil
 }
@@ -263,7 +273,8 @@ func describe(dockerfile, version string) (*description, error) {
 		}
 	}
 	if d.program == "" || config.User == "" || !slices.Equal(config.Entrypoint, []string{d.program}) {
-		return nil, fmt.Errorf("%s: the last stage has to COPY one program, to be its ENTRYPOINT, and to have a USER", dockerfile)
+		return nil, fmt.Errorf("%s: the last stage has to COPY one program, to be its ENTRYPOINT, and to have a USER",
+			dockerfile)
 	}
 	return d, lines.Err()
 }
@@ -291,7 +302,13 @@ func pack(archive, directory string, created time.Time) error {
 		if err != nil {
 			return err
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: created}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg,
+			Name:     name,
+			Mode:     0o644,
+			Size:     int64(len(data)),
+			ModTime:  created,
+		}); err != nil {
 			return err
 		}
 		_, err = w.Write(data)

@@ -28,15 +28,31 @@ import (
 const binaries = "../../dist/bin"
 
 // emulators run what this machine's processor cannot.
-var emulators = map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static"}
+var emulators = map[string]string{
+	"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static",
+}
 
 // users are the users of the images: the directory of the hosts file is root's on every node.
-var users = map[string]int{"application-grid-wrapper": 65532, "statefulset-grid-daemon": 0, "application-grid-controller": 65532}
+var users = map[string]int{
+	"application-grid-wrapper": 65532, "statefulset-grid-daemon": 0, "application-grid-controller": 65532,
+}
 
 var programs = map[string][]string{
-	"application-grid-wrapper":    {"Serving", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0"},
-	"statefulset-grid-daemon":     {"Keeping the hosts file", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0", "--hostpath=/data/hosts"},
-	"application-grid-controller": {"Waiting for a CRD", "--kubeconfig=/kubeconfig", "--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"},
+	"application-grid-wrapper": {
+		"Serving", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0",
+	},
+	"statefulset-grid-daemon": {
+		"Keeping the hosts file", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0",
+		"--hostpath=/data/hosts",
+	},
+	"application-grid-controller": {
+		"Waiting for a CRD", "--kubeconfig=/kubeconfig", "--health-bind-address=127.0.0.1:0",
+		"--metrics-bind-address=0",
+	},
+	"application-grid-hub": {
+		"Serving securely", "--kubeconfig=/kubeconfig", "--authentication-kubeconfig=/kubeconfig",
+		"--authorization-kubeconfig=/kubeconfig", "--authentication-skip-lookup", "--bind-address=127.0.0.1",
+	},
 }
 
 func imageOf(t *testing.T, name string) options {
@@ -191,13 +207,14 @@ func check(t *testing.T, image v1.Image, o options) {
 	}
 	c := file.Config
 	user := fmt.Sprintf("%d:%d", users[o.name], users[o.name])
-	if c.User != user || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) || c.Labels["org.opencontainers.image.version"] != o.version ||
+	if c.User != user || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) ||
+		c.Labels["org.opencontainers.image.version"] != o.version ||
 		c.Labels["org.opencontainers.image.title"] != o.name || !file.Created.Equal(o.created) {
 		t.Errorf("the configuration is %+v, created %s", c, file.Created)
 	}
 }
 
-// start runs the program of an image: --version, and in earnest until it is told to end.
+// start runs the program of an image: --version, and then without it, until it gets a signal.
 func start(t *testing.T, image v1.Image, platform v1.Platform, name string, started []string) {
 	t.Helper()
 	root, err := os.MkdirTemp("", "image-root-") //nolint:usetesting // t.TempDir is closed to the user 65532
@@ -207,11 +224,14 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 	defer os.RemoveAll(root)
 	content := mutate.Extract(image)
 	defer content.Close()
-	if names := unpack(t, content, root); !slices.Equal(names, []string{"usr/local/bin/" + name, "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES"}) {
+	if names := unpack(t, content, root); !slices.Equal(names, []string{
+		"usr/local/bin/" + name, "licenses/LICENSE", "licenses/THIRD_PARTY_NOTICES",
+	}) {
 		t.Fatalf("in the image are %q", names)
 	}
 	user := users[name]
-	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
+	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x,` +
+		` cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
 	for _, err := range []error{
 		os.Chmod(root, 0o755),
 		os.WriteFile(filepath.Join(root, "kubeconfig"), []byte(kubeconfig), 0o644), // what a cluster mounts
@@ -239,11 +259,14 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 	run := func(args ...string) *exec.Cmd {
 		cmd := exec.Command(command[0], append(slices.Clone(command[1:]), args...)...)
 		cmd.Dir, cmd.Env = "/", []string{}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Chroot: root, Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)},
+		}
 		return cmd
 	}
 	out, err := run("--version").CombinedOutput()
-	if err != nil || !strings.HasPrefix(string(out), name+" ") || !strings.Contains(string(out), "linux/"+platform.Architecture) {
+	if err != nil || !strings.HasPrefix(string(out), name+" ") ||
+		!strings.Contains(string(out), "linux/"+platform.Architecture) {
 		t.Fatalf("--version: %v: %s", err, out)
 	}
 	t.Logf("%s", out)

@@ -36,7 +36,9 @@ func writeTree(o options, images []string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
 		name, program, _ := strings.Cut(image, "=")
-		made, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
+		made,
+			err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+			types.OCIConfigJSON),
 			mutate.Addendum{Layer: layer, MediaType: types.OCIUncompressedLayer})
 		if err != nil {
 			return err
@@ -70,8 +72,8 @@ func writeTree(o options, images []string) error {
 	return pack(o.archive, directory, o.created)
 }
 
-// nameAnnotations are by what an archive says the name of an image: to containerd all of it, to others the tag. containerd
-// takes the name literally, and the kubelet looks for one with a registry.
+// nameAnnotations are by what an archive says the name of an image: to containerd all of it, to others the tag.
+// containerd takes the name literally, and the kubelet looks for one with a registry.
 func nameAnnotations(name string) map[string]string {
 	full := name
 	if first, _, found := strings.Cut(name, "/"); !found {

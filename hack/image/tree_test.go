@@ -27,7 +27,10 @@ func TestTree(t *testing.T) {
 	if err := os.Symlink("all", filepath.Join(tree, "bin", "one")); err != nil {
 		t.Fatal(err)
 	}
-	o := options{rootfs: tree, platform: "linux_arm_v7", archive: filepath.Join(t.TempDir(), "a.tar"), created: time.Unix(1700000000, 0).UTC()}
+	o := options{
+		rootfs: tree, platform: "linux_arm_v7", archive: filepath.Join(t.TempDir(), "a.tar"),
+		created: time.Unix(1700000000, 0).UTC(),
+	}
 	if err := writeTree(o, []string{"registry.example.org/one:v1=/bin/one", "all:v2"}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +108,9 @@ func TestTree(t *testing.T) {
 			}
 			files = append(files, header.FileInfo().Mode().String()+" "+header.Name+" "+header.Linkname)
 		}
-		if want := []string{"drwxr-xr-x bin/ ", "-rwxr-xr-x bin/all ", "Lrwxrwxrwx bin/one all"}; !slices.Equal(files, want) {
+		if want := []string{
+			"drwxr-xr-x bin/ ", "-rwxr-xr-x bin/all ", "Lrwxrwxrwx bin/one all",
+		}; !slices.Equal(files, want) {
 			t.Errorf("it has %q, not %q", files, want)
 		}
 	}

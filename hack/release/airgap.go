@@ -12,8 +12,8 @@ import (
 //go:embed airgap
 var airgapFiles embed.FS
 
-// airgapBundle writes the bundle for sites without a network: images, manifests, the chart, kubectl-grid, the sums of all
-// of them, and a script that checks and imports. It is not compressed, because what is in it is.
+// airgapBundle writes the bundle for sites without a network: images, manifests, the chart, kubectl-grid, the sums of
+// all of them, and a script that checks and imports. It is not compressed, because what is in it is.
 func (r *release) airgapBundle() error {
 	below := fmt.Sprintf("%s_%s_airgap/", product, r.version)
 	entries, err := r.manifests(below)
@@ -33,7 +33,8 @@ func (r *release) airgapBundle() error {
 			fmt.Fprintf(&images, "%s@%s\n", described.Annotations["io.containerd.image.name"], described.Digest)
 		case name == chartName(r.version):
 			entries = append(entries, entry{name: below + "charts/" + name, from: filepath.Join(r.output, name)})
-		case strings.HasPrefix(name, plugin+"_") && strings.Contains(name, "_linux_") && strings.HasSuffix(name, ".tar.gz"):
+		case strings.HasPrefix(name, plugin+"_") && strings.Contains(name, "_linux_") &&
+			strings.HasSuffix(name, ".tar.gz"):
 			entries = append(entries, entry{name: below + "bin/" + name, from: filepath.Join(r.output, name)})
 		}
 	}

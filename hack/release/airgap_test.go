@@ -17,8 +17,8 @@ func bundle(t *testing.T) string {
 	return filepath.Join(extract(t, "application-grid_"+version+"_airgap.tar"), "application-grid_"+version+"_airgap")
 }
 
-// TestAirgapCheck: the script of the bundle takes it as it is, and refuses it with a file that was changed, is missing or
-// was added.
+// TestAirgapCheck: the script of the bundle takes it as it is, and refuses it with a file that was changed, is missing
+// or was added.
 func TestAirgapCheck(t *testing.T) {
 	directory := bundle(t)
 	check := func() (string, error) { return output(t, "/", nil, filepath.Join(directory, "airgap.sh"), "check") }
@@ -57,8 +57,8 @@ func TestAirgapCheck(t *testing.T) {
 	}
 }
 
-// TestAirgapImport imports the bundle into a real containerd, twice: the images are there under the names that a kubelet
-// asks for.
+// TestAirgapImport imports the bundle into a real containerd, twice: the images are there under the names that a
+// kubelet asks for.
 func TestAirgapImport(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("containerd wants to be root")
@@ -67,8 +67,10 @@ func TestAirgapImport(t *testing.T) {
 	state := t.TempDir()
 	socket := filepath.Join(state, "containerd.sock")
 	configuration := filepath.Join(state, "config.toml")
-	if err := os.WriteFile(configuration, fmt.Appendf(nil, "version = 3\nroot = %q\nstate = %q\ndisabled_plugins = [%q]\n[grpc]\naddress = %q\n",
-		filepath.Join(state, "root"), filepath.Join(state, "run"), "io.containerd.cri.v1.runtime", socket), 0o600); err != nil {
+	if err := os.WriteFile(configuration,
+		fmt.Appendf(nil, "version = 3\nroot = %q\nstate = %q\ndisabled_plugins = [%q]\n[grpc]\naddress = %q\n",
+			filepath.Join(state,
+				"root"), filepath.Join(state, "run"), "io.containerd.cri.v1.runtime", socket), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(filepath.Join(state, "log"))
@@ -103,16 +105,18 @@ func TestAirgapImport(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if strings.Count(out, "imported: ") != 3 {
+		if strings.Count(out, "imported: ") != 4 {
 			t.Errorf("it says %s", out)
 		}
 	}
-	list, err := output(t, "/", nil, binary(t, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "list", "-q")
+	list, err := output(t, "/", nil, binary(t, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "list",
+		"-q")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, program := range programs {
-		if want := "docker.io/library/" + program + ":" + versionMade(t); program != plugin && !strings.Contains(list, want+"\n") {
+		if want := "docker.io/library/" + program + ":" + versionMade(t); program != plugin &&
+			!strings.Contains(list, want+"\n") {
 			t.Errorf("there is no %s in %s", want, list)
 		}
 	}

@@ -66,7 +66,11 @@ func tree(directory, below string) ([]entry, error) {
 		if err != nil {
 			return err
 		}
-		entries = append(entries, entry{name: path.Join(below, filepath.ToSlash(name)), executable: info.Mode()&0o111 != 0, from: file})
+		entries = append(entries, entry{
+			name:       path.Join(below, filepath.ToSlash(name)),
+			executable: info.Mode()&0o111 != 0,
+			from:       file,
+		})
 		return nil
 	})
 	return entries, err
@@ -105,7 +109,13 @@ func writeTar(out io.Writer, entries []entry, modified time.Time) error {
 		if err != nil {
 			return err
 		}
-		err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: int64(e.mode()), Size: size, ModTime: modified})
+		err = w.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg,
+			Name:     e.name,
+			Mode:     int64(e.mode()),
+			Size:     size,
+			ModTime:  modified,
+		})
 		if err == nil {
 			_, err = io.Copy(w, content)
 		}

@@ -23,7 +23,9 @@ func TestArchivesDependOnContentOnly(t *testing.T) {
 			if err := os.Chtimes(file, time.Unix(int64(i), 0), time.Unix(int64(i), 0)); err != nil {
 				t.Fatal(err)
 			}
-			entries := []entry{{name: "bin/program", executable: true, from: file}, {name: "README", data: []byte("text")}}
+			entries := []entry{
+				{name: "bin/program", executable: true, from: file}, {name: "README", data: []byte("text")},
+			}
 			if i == 1 {
 				entries[0], entries[1] = entries[1], entries[0]
 			}
@@ -40,7 +42,8 @@ func TestArchivesDependOnContentOnly(t *testing.T) {
 			t.Errorf("%s: %d bytes, and then %d others", kind, len(made[0]), len(made[1]))
 		}
 	}
-	if err := writeArchive(filepath.Join(t.TempDir(), "a.tar"), []entry{{name: "a", from: "/no/such/file"}}, time.Unix(0, 0)); err == nil {
+	if err := writeArchive(filepath.Join(t.TempDir(), "a.tar"), []entry{{name: "a", from: "/no/such/file"}},
+		time.Unix(0, 0)); err == nil {
 		t.Error("a file that is missing is no error")
 	}
 }

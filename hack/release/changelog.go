@@ -23,8 +23,8 @@ var (
 // unreleased is the section of what no release has yet. Pre-releases have it for theirs.
 const unreleased = "Unreleased"
 
-// notesOf is what a changelog says of a version, which begins with v. It is an error if the version has no section with a
-// date and some text.
+// notesOf is what a changelog says of a version, which begins with v. It is an error if the version has no section with
+// a date and some text.
 func notesOf(changelog, version string) (string, error) {
 	number := strings.TrimPrefix(version, "v")
 	if semver.Prerelease(version) != "" {
@@ -36,7 +36,8 @@ func notesOf(changelog, version string) (string, error) {
 			continue
 		}
 		if rest := changelog[h[4]:h[5]]; number != unreleased && !releaseDate.MatchString(rest) {
-			return "", fmt.Errorf("%s: the heading of %s has no date: want ## [%s] - 2027-01-31", changelogFile, number, number)
+			return "", fmt.Errorf("%s: the heading of %s has no date: want ## [%s] - 2027-01-31",
+				changelogFile, number, number)
 		}
 		end := len(changelog)
 		if i+1 < len(headings) {

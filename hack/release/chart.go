@@ -26,9 +26,13 @@ func (r *release) chartArchive() error {
 				"\nappVersion: unreleased\n": "\nappVersion: " + r.version + "\n",
 			})
 		case product + "/values.yaml":
-			entries[i], err = r.replaced(e, map[string]string{"\n  registry: \"\"\n": fmt.Sprintf("\n  registry: %q\n", r.registry)})
+			entries[i], err = r.replaced(e, map[string]string{
+				"\n  registry: \"\"\n": fmt.Sprintf("\n  registry: %q\n", r.registry),
+			})
 		case product + "/README.md":
-			entries[i], err = r.replaced(e, map[string]string{"](../../docs/": "](" + r.repository + "/blob/" + r.version + "/docs/"})
+			entries[i], err = r.replaced(e, map[string]string{
+				"](../../docs/": "](" + r.repository + "/blob/" + r.version + "/docs/",
+			})
 		}
 		if err != nil {
 			return err

@@ -39,7 +39,8 @@ type krewPlatform struct {
 // krewFile is the name of the manifest: that of the plugin, as `kubectl krew` wants it.
 const krewFile = "grid.yaml"
 
-// krewManifest writes the manifest with which krew installs kubectl-grid on every platform that there is an archive for.
+// krewManifest writes the manifest with which krew installs kubectl-grid on every platform that there is an archive
+// for.
 func (r *release) krewManifest() error {
 	plugin := krewPlugin{APIVersion: "krew.googlecontainertools.github.com/v1alpha2", Kind: "Plugin"}
 	plugin.Metadata.Name = strings.TrimSuffix(krewFile, ".yaml")
@@ -61,7 +62,11 @@ func (r *release) krewManifest() error {
 				return err
 			}
 			parts := strings.Split(platform, "_")
-			p := krewPlatform{URI: fmt.Sprintf("%s/releases/download/%s/%s", r.repository, r.version, archive), Sha256: sum, Bin: "kubectl-grid"}
+			p := krewPlatform{
+				URI:    fmt.Sprintf("%s/releases/download/%s/%s", r.repository, r.version, archive),
+				Sha256: sum,
+				Bin:    "kubectl-grid",
+			}
 			if parts[0] == "windows" {
 				p.Bin += ".exe"
 			}

@@ -1,7 +1,7 @@
-// Command release makes a release of what `make cross`, `make plugins` and `make images` have built: archives, the chart,
-// a bundle for sites without a network, software bills of materials, a provenance statement, the manifest for krew, and
-// checksums. Of the same commit it makes the same bytes, on any machine, at any time and in any directory: nothing in a
-// release comes from a clock, and everything bears the commit's time.
+// Command release makes a release of what `make cross`, `make plugins` and `make images` have built: archives, the
+// chart, a bundle for sites without a network, software bills of materials, a provenance statement, the manifest for
+// krew, and checksums. Of the same commit it makes the same bytes, on any machine, at any time and in any directory:
+// nothing in a release comes from a clock, and everything bears the commit's time.
 //
 //	release check    fails unless a release of this version can be made here
 //	release make     makes it
@@ -67,7 +67,8 @@ type source struct {
 func (s *source) flags(f *flag.FlagSet) {
 	f.StringVar(&s.version, "version", "", "version of the release, such as v1.2.3")
 	f.StringVar(&s.registry, "registry", "", "what comes before the images' names, such as registry.example.org/edge")
-	f.StringVar(&s.repository, "repository", "https://github.com/application-grid/application-grid", "URL of the sources")
+	f.StringVar(&s.repository, "repository", "https://github.com/application-grid/application-grid",
+		"URL of the sources")
 	f.StringVar(&s.commit, "commit", "", "commit that is built")
 	f.StringVar(&s.builder, "builder", "", "URL of who builds; the repository if it is empty")
 }

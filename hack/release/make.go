@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,7 +40,10 @@ const (
 )
 
 // programs are all that is built, as they are named in cmd/.
-var programs = []string{"application-grid-controller", "application-grid-wrapper", plugin, "statefulset-grid-daemon"}
+var programs = []string{
+	"application-grid-controller", "application-grid-hub", "application-grid-wrapper", plugin,
+	"statefulset-grid-daemon",
+}
 
 // makeRelease makes the files of a release.
 func makeRelease(_ context.Context, args []string) error {
@@ -48,7 +52,8 @@ func makeRelease(_ context.Context, args []string) error {
 	r.flags(f)
 	f.StringVar(&r.root, "root", ".", "directory of the repository")
 	f.StringVar(&r.binaries, "binaries", "dist/bin", "directory with a directory of programs per platform")
-	f.StringVar(&r.plugins, "plugins", "dist/plugins", "the same of kubectl-grid, for platforms that have no other program")
+	f.StringVar(&r.plugins, "plugins", "dist/plugins",
+		"the same of kubectl-grid, for platforms that have no other program")
 	f.StringVar(&r.images, "images", "dist/images", "directory with OCI archives")
 	f.StringVar(&r.licences, "licences", "dist/licences.json", "file with the licences of modules")
 	f.StringVar(&r.output, "output", "dist/release", "directory of the release; what is in it is removed")
@@ -58,7 +63,8 @@ func makeRelease(_ context.Context, args []string) error {
 	if err := r.complete(); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(r.output), os.MkdirAll(r.output, 0o755)); err != nil { //nolint:gosec // as any directory of a build
+	//nolint:gosec // as any directory of a build
+	if err := errors.Join(os.RemoveAll(r.output), os.MkdirAll(r.output, 0o755)); err != nil {
 		return err
 	}
 	var err error
@@ -66,7 +72,8 @@ func makeRelease(_ context.Context, args []string) error {
 		return err
 	}
 	for _, step := range []func() error{
-		r.programArchives, r.pluginArchives, r.imageArchives, r.manifestArchive, r.chartArchive, r.airgapBundle, r.krewManifest,
+		r.programArchives, r.pluginArchives, r.imageArchives, r.manifestArchive, r.chartArchive, r.airgapBundle,
+		r.krewManifest,
 		r.provenance, r.checksums,
 	} {
 		if err := step(); err != nil {
@@ -118,13 +125,21 @@ func (r *release) programArchives() error {
 		below := fmt.Sprintf("%s_%s_%s/", product, r.version, platform)
 		entries := append(r.legal(below),
 			entry{name: below + "hack/install.sh", from: r.path("hack/install.sh"), executable: true},
-			entry{name: below + "hack/kubectl_complete-grid", from: r.path("hack/kubectl_complete-grid"), executable: true},
+			entry{
+				name:       below + "hack/kubectl_complete-grid",
+				from:       r.path("hack/kubectl_complete-grid"),
+				executable: true,
+			},
 			entry{name: below + "docs/systemd.md", from: r.path("docs/systemd.md")})
 		units, err := tree(r.path("manifests/systemd"), below+"manifests/systemd")
 		if err != nil {
 			return err
 		}
-		entries = append(entries, units...)
+		pages, err := r.manual(below, "")
+		if err != nil {
+			return err
+		}
+		entries = append(append(entries, units...), pages...)
 		var binaries []string
 		for _, program := range programs {
 			binary := filepath.Join(r.binaries, platform, program)
@@ -142,6 +157,19 @@ func (r *release) programArchives() error {
 	return nil
 }
 
+// manual are the man pages whose names begin with this, and go below docs/man.
+func (r *release) manual(below, prefix string) ([]entry, error) {
+	pages, err := tree(r.path("docs/man"), below+"docs/man")
+	if err != nil {
+		return nil, err
+	}
+	pages = slices.DeleteFunc(pages, func(e entry) bool { return !strings.HasPrefix(path.Base(e.name), prefix) })
+	if len(pages) == 0 {
+		return nil, fmt.Errorf("docs/man has no page %s*", prefix)
+	}
+	return pages, nil
+}
+
 // pluginArchives writes an archive per platform with kubectl-grid alone, as krew wants it.
 func (r *release) pluginArchives() error {
 	for _, directory := range []string{r.binaries, r.plugins} {
@@ -156,6 +184,13 @@ func (r *release) pluginArchives() error {
 			}
 			binary := filepath.Join(directory, platform, program)
 			entries := append(r.legal(""), entry{name: program, from: binary, executable: true})
+			if !strings.HasPrefix(platform, "windows_") {
+				pages, err := r.manual("", plugin)
+				if err != nil {
+					return err
+				}
+				entries = append(entries, pages...)
+			}
 			if err := writeArchive(r.file(name), entries, r.time); err != nil {
 				return err
 			}

@@ -58,10 +58,15 @@ func (r *release) provenance() error {
 	definition := &s.Predicate.BuildDefinition
 	definition.BuildType = r.repository + "/blob/" + r.commit + "/docs/release.md"
 	definition.ExternalParameters = map[string]string{"VERSION": r.version, "REGISTRY": r.registry}
-	definition.InternalParameters = map[string]string{"SOURCE_DATE_EPOCH": strconv.FormatInt(r.time.Unix(), 10), "CGO_ENABLED": "0"}
+	definition.InternalParameters = map[string]string{
+		"SOURCE_DATE_EPOCH": strconv.FormatInt(r.time.Unix(), 10), "CGO_ENABLED": "0",
+	}
 	definition.ResolvedDependencies = []resource{
 		{URI: "git+" + r.repository + "@refs/tags/" + r.version, Digest: map[string]string{"gitCommit": r.commit}},
-		{Name: "go", URI: "pkg:golang/toolchain@" + runtime.Version(), Annotations: map[string]string{"version": runtime.Version()}},
+		{
+			Name: "go", URI: "pkg:golang/toolchain@" + runtime.Version(),
+			Annotations: map[string]string{"version": runtime.Version()},
+		},
 	}
 	s.Predicate.RunDetails.Builder.ID = r.builder
 	data, err := json.MarshalIndent(s, "", "  ")

@@ -151,7 +151,8 @@ func TestWhatIsThere(t *testing.T) {
 	version, all := versionMade(t), names(t)
 	want := []string{
 		"SHA256SUMS", "grid.yaml", "images.txt", "provenance.intoto.json",
-		chartName(version), "application-grid_" + version + "_airgap.tar", "application-grid_" + version + "_manifests.tar.gz",
+		chartName(version), "application-grid_" + version + "_airgap.tar",
+		"application-grid_" + version + "_manifests.tar.gz",
 	}
 	for _, program := range programs {
 		if program != plugin {
@@ -167,7 +168,8 @@ func TestWhatIsThere(t *testing.T) {
 			t.Errorf("there is no %s", file)
 		}
 	}
-	if out, err := output(t, made, nil, "sha256sum", "--check", "--strict", sumsFile); err != nil || strings.Count(out, ": OK\n") != len(all)-1 {
+	if out, err := output(t, made, nil, "sha256sum", "--check", "--strict", sumsFile); err != nil ||
+		strings.Count(out, ": OK\n") != len(all)-1 {
 		t.Errorf("%d files, and sha256sum says: %v\n%s", len(all), err, out)
 	}
 }
@@ -176,9 +178,11 @@ func TestWhatIsThere(t *testing.T) {
 func TestPrograms(t *testing.T) {
 	version := versionMade(t)
 	platform := "linux_" + runtime.GOARCH
-	below := filepath.Join(extract(t, fmt.Sprintf("application-grid_%s_%s.tar.gz", version, platform)), fmt.Sprintf("application-grid_%s_%s", version, platform))
+	below := filepath.Join(extract(t, fmt.Sprintf("application-grid_%s_%s.tar.gz", version, platform)),
+		fmt.Sprintf("application-grid_%s_%s", version, platform))
 	root := t.TempDir()
-	if out, err := output(t, below, []string{"DESTDIR=" + root, "PREFIX=/usr", "SYSCONFDIR=/etc"}, filepath.Join(below, "hack/install.sh"), "install"); err != nil {
+	if out, err := output(t, below, []string{"DESTDIR=" + root, "PREFIX=/usr", "SYSCONFDIR=/etc"},
+		filepath.Join(below, "hack/install.sh"), "install"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, program := range programs {
@@ -188,13 +192,24 @@ func TestPrograms(t *testing.T) {
 			}
 		}
 	}
-	if out, err := output(t, "", nil, filepath.Join(extract(t, pluginArchive(version, platform)), plugin), "--version"); err != nil || !strings.Contains(out, version) {
+	for _, page := range append(slices.Clone(programs), plugin+"-status", "application-grid-wrapper-explain") {
+		if data, err := os.ReadFile(filepath.Join(root, "usr/share/man/man1", page+".1")); err != nil ||
+			!strings.Contains(string(data), "\n.SH NAME\n"+page+" - ") {
+			t.Errorf("the man page of %s is %q: %v", page, data, err)
+		}
+	}
+	alone := extract(t, pluginArchive(version, platform))
+	if pages, err := filepath.Glob(filepath.Join(alone, "docs/man/*.1")); err != nil || len(pages) < 5 {
+		t.Errorf("the archive of the plugin has the man pages %q: %v", pages, err)
+	}
+	if out, err := output(t, "", nil, filepath.Join(alone, plugin), "--version"); err != nil ||
+		!strings.Contains(out, version) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
 
-// TestBillsOfMaterials: each is CycloneDX by its own schema, says the digest of its file, and has exactly the modules that
-// are linked into the programs in that file, with licences that may go with them.
+// TestBillsOfMaterials: each is CycloneDX by its own schema, says the digest of its file, and has exactly the modules
+// that are linked into the programs in that file, with licences that may go with them.
 func TestBillsOfMaterials(t *testing.T) {
 	directory, err := output(t, ".", nil, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go")
 	if err != nil {
@@ -203,11 +218,14 @@ func TestBillsOfMaterials(t *testing.T) {
 	schemas := gojsonschema.NewSchemaLoader()
 	// The schema refers to others by their addresses, which are in the module, too.
 	for _, other := range []string{"spdx.schema.json", "jsf-0.82.schemax.json"} {
-		if err := schemas.AddSchema("http://cyclonedx.org/schema/"+strings.ReplaceAll(other, "schemax", "schema"), gojsonschema.NewReferenceLoader("file://"+filepath.Join(strings.TrimSpace(directory), "schema", other))); err != nil {
+		if err := schemas.AddSchema("http://cyclonedx.org/schema/"+strings.ReplaceAll(other, "schemax", "schema"),
+			gojsonschema.NewReferenceLoader("file://"+filepath.Join(strings.TrimSpace(directory), "schema",
+				other))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	schema, err := schemas.Compile(gojsonschema.NewReferenceLoader("file://" + filepath.Join(strings.TrimSpace(directory), "schema", "bom-1.6.schema.json")))
+	schema, err := schemas.Compile(gojsonschema.NewReferenceLoader("file://" +
+		filepath.Join(strings.TrimSpace(directory), "schema", "bom-1.6.schema.json")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +246,8 @@ func TestBillsOfMaterials(t *testing.T) {
 			t.Errorf("%s is not CycloneDX: %v %v", file, err, result.Errors())
 		}
 		var bill cyclonedx.BOM
-		if err := cyclonedx.NewBOMDecoder(bytes.NewReader(data), cyclonedx.BOMFileFormatJSON).Decode(&bill); err != nil {
+		if err := cyclonedx.NewBOMDecoder(bytes.NewReader(data),
+			cyclonedx.BOMFileFormatJSON).Decode(&bill); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		sum, err := sumOf(filepath.Join(made, artifact))
@@ -266,8 +285,8 @@ func TestBillsOfMaterials(t *testing.T) {
 			t.Errorf("%s has\n%q\nand linked are\n%q", file, listed, want)
 		}
 	}
-	// Three images, the programs' archive and the plugin's, of one platform at least.
-	if checked < 5 {
+	// Four images, the programs' archive and the plugin's, of one platform at least.
+	if checked < 6 {
 		t.Errorf("only %d bills", checked)
 	}
 }
@@ -296,8 +315,8 @@ func linked(t *testing.T, directory string) []string {
 	return slices.Sorted(maps.Keys(modules))
 }
 
-// TestProvenance: in-toto's own library takes the statement for valid, and SLSA's for a provenance; its subjects are the
-// files that are there.
+// TestProvenance: in-toto's own library takes the statement for valid, and SLSA's for a provenance; its subjects are
+// the files that are there.
 func TestProvenance(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(made, provenanceFile))
 	if err != nil {
@@ -324,7 +343,8 @@ func TestProvenance(t *testing.T) {
 	var subjects []string
 	for _, subject := range s.GetSubject() {
 		subjects = append(subjects, subject.GetName())
-		if sum, err := sumOf(filepath.Join(made, subject.GetName())); err != nil || subject.GetDigest()["sha256"] != sum {
+		if sum, err := sumOf(filepath.Join(made, subject.GetName())); err != nil ||
+			subject.GetDigest()["sha256"] != sum {
 			t.Errorf("%s: %v, or another digest", subject.GetName(), err)
 		}
 	}
@@ -338,8 +358,8 @@ func TestProvenance(t *testing.T) {
 	}
 }
 
-// TestKrewManifest: as krew checks it: a name and a version of its form, platforms that do not overlap, and archives that
-// have the digest, the program and a licence.
+// TestKrewManifest: as krew checks it: a name and a version of its form, platforms that do not overlap, and archives
+// that have the digest, the program and a licence.
 func TestKrewManifest(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(made, krewFile))
 	if err != nil {
@@ -349,7 +369,8 @@ func TestKrewManifest(t *testing.T) {
 	if err := yaml.UnmarshalStrict(data, &plugin); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkVersion(plugin.Spec.Version); err != nil || plugin.Metadata.Name+".yaml" != krewFile || plugin.Spec.ShortDescription == "" ||
+	if err := checkVersion(plugin.Spec.Version); err != nil || plugin.Metadata.Name+".yaml" != krewFile ||
+		plugin.Spec.ShortDescription == "" ||
 		len(plugin.Spec.ShortDescription) > 50 || strings.HasSuffix(plugin.Spec.ShortDescription, ".") {
 		t.Errorf("%v: %+v", err, plugin)
 	}
@@ -385,10 +406,12 @@ func TestChart(t *testing.T) {
 	chart := filepath.Join(made, chartName(version))
 	env := []string{"HOME=" + t.TempDir()}
 	out, err := output(t, "", env, binary(t, "helm"), "show", "chart", chart)
-	if err != nil || !strings.Contains(out, "version: "+strings.TrimPrefix(version, "v")+"\n") || !strings.Contains(out, "appVersion: "+version+"\n") {
+	if err != nil || !strings.Contains(out, "version: "+strings.TrimPrefix(version, "v")+"\n") ||
+		!strings.Contains(out, "appVersion: "+version+"\n") {
 		t.Errorf("%v: %s", err, out)
 	}
-	out, err = output(t, "", env, binary(t, "helm"), "template", "application-grid", chart, "--namespace=kube-system", "--set=distribution=k3s")
+	out, err = output(t, "", env, binary(t, "helm"), "template", "application-grid", chart, "--namespace=kube-system",
+		"--set=distribution=k3s", "--set=hub.enabled=true")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,16 +425,20 @@ func TestChart(t *testing.T) {
 // TestManifests: they name the images of the release.
 func TestManifests(t *testing.T) {
 	version := versionMade(t)
-	below := filepath.Join(extract(t, "application-grid_"+version+"_manifests.tar.gz"), "application-grid_"+version, "manifests")
+	below := filepath.Join(extract(t, "application-grid_"+version+"_manifests.tar.gz"), "application-grid_"+version,
+		"manifests")
 	for program, file := range map[string]string{
-		"application-grid-controller": "deployment.yaml", "application-grid-wrapper": "daemonset.yaml", "statefulset-grid-daemon": "daemonset.yaml",
+		"application-grid-controller": "deployment.yaml", "application-grid-hub": "deployment.yaml",
+		"application-grid-wrapper": "daemonset.yaml", "statefulset-grid-daemon": "daemonset.yaml",
 	} {
 		data, err := os.ReadFile(filepath.Join(below, program, file))
 		if err != nil || !strings.Contains(string(data), "image: "+program+":"+version+"\n") {
 			t.Errorf("%s: %v", program, err)
 		}
 	}
-	for _, file := range []string{"kubeadm/kustomization.yaml", "crds/superedge.io_servicegrids.yaml", "monitoring/alerts.yaml"} {
+	for _, file := range []string{
+		"kubeadm/kustomization.yaml", "crds/superedge.io_servicegrids.yaml", "monitoring/alerts.yaml",
+	} {
 		if _, err := os.Stat(filepath.Join(below, file)); err != nil {
 			t.Error(err)
 		}
@@ -428,7 +455,8 @@ func TestPush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := push(t.Context(), []string{"--release=" + made}); err == nil || !strings.Contains(err.Error(), "REGISTRY=") {
+	if err := push(t.Context(), []string{"--release=" + made}); err == nil ||
+		!strings.Contains(err.Error(), "REGISTRY=") {
 		t.Errorf("without a registry: %v", err)
 	}
 	directory := t.TempDir()
@@ -468,7 +496,8 @@ func TestPush(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(directory, imagesFile), []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := push(t.Context(), []string{"--release=" + directory, "--insecure"}); err == nil || !strings.Contains(err.Error(), "the archive has the image") {
+	if err := push(t.Context(), []string{"--release=" + directory, "--insecure"}); err == nil ||
+		!strings.Contains(err.Error(), "the archive has the image") {
 		t.Errorf("another digest: %v", err)
 	}
 }

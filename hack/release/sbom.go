@@ -37,8 +37,8 @@ func readLicenses(file string) (licenses, error) {
 // standardLibrary is the name that purl and vulnerability databases have for it.
 const standardLibrary = "std"
 
-// billOfMaterials writes, beside a file of the release, the bill of materials of the programs that are in it, by what the
-// Go linker has written into each: CycloneDX 1.6, JSON.
+// billOfMaterials writes the bill of materials of the programs in one file of the release, next to that file, as
+// CycloneDX 1.6 in JSON. It reads what the Go linker has written into each program.
 func (r *release) billOfMaterials(artifact string, binaries []string) error {
 	bill, err := r.bill(artifact, binaries)
 	if err != nil {
@@ -49,7 +49,8 @@ func (r *release) billOfMaterials(artifact string, binaries []string) error {
 		return err
 	}
 	defer out.Close()
-	err = cyclonedx.NewBOMEncoder(out, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(bill, cyclonedx.SpecVersion1_6)
+	err = cyclonedx.NewBOMEncoder(out,
+		cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(bill, cyclonedx.SpecVersion1_6)
 	return errors.Join(err, out.Close())
 }
 
@@ -60,7 +61,8 @@ func (r *release) bill(artifact string, binaries []string) (*cyclonedx.BOM, erro
 	}
 	whole := &cyclonedx.Component{
 		BOMRef: "file:" + artifact, Type: cyclonedx.ComponentTypeFile, Name: artifact, Version: r.version,
-		Hashes: &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}}, Licenses: licenseOf([]string{"Apache-2.0"}),
+		Hashes:   &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}},
+		Licenses: licenseOf([]string{"Apache-2.0"}),
 	}
 	components := map[string]cyclonedx.Component{}
 	dependencies := map[string][]string{}
@@ -111,11 +113,16 @@ func (r *release) program(binary string) (cyclonedx.Component, []cyclonedx.Compo
 	platform := strings.Trim(strings.Join([]string{settings["GOOS"], settings["GOARCH"], settings["GOARM"]}, "/"), "/")
 	name := filepath.Base(binary)
 	program := cyclonedx.Component{
-		BOMRef: fmt.Sprintf("%s?%s", purl(info.Main.Path, r.version)+"#cmd/"+strings.TrimSuffix(name, ".exe"), platform),
-		Type:   cyclonedx.ComponentTypeApplication, Name: name, Version: r.version,
-		PackageURL: fmt.Sprintf("%s?goos=%s&goarch=%s#cmd/%s", purl(info.Main.Path, r.version), settings["GOOS"], settings["GOARCH"], strings.TrimSuffix(name, ".exe")),
-		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}}, Licenses: licenseOf([]string{"Apache-2.0"}),
-		Properties: &[]cyclonedx.Property{{Name: "go:version", Value: info.GoVersion}, {Name: "go:platform", Value: platform}},
+		BOMRef: fmt.Sprintf("%s?%s",
+			purl(info.Main.Path, r.version)+"#cmd/"+strings.TrimSuffix(name, ".exe"), platform),
+		Type: cyclonedx.ComponentTypeApplication, Name: name, Version: r.version,
+		PackageURL: fmt.Sprintf("%s?goos=%s&goarch=%s#cmd/%s",
+			purl(info.Main.Path, r.version), settings["GOOS"], settings["GOARCH"], strings.TrimSuffix(name, ".exe")),
+		Hashes:   &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: sum}},
+		Licenses: licenseOf([]string{"Apache-2.0"}),
+		Properties: &[]cyclonedx.Property{
+			{Name: "go:version", Value: info.GoVersion}, {Name: "go:platform", Value: platform},
+		},
 	}
 	modules := []cyclonedx.Component{{
 		Name: standardLibrary, Version: strings.TrimPrefix(info.GoVersion, "go"),
@@ -128,7 +135,9 @@ func (r *release) program(binary string) (cyclonedx.Component, []cyclonedx.Compo
 			return none, nil, fmt.Errorf("%s has module %s from a directory", binary, module.Path)
 		}
 		modules = append(modules, cyclonedx.Component{
-			Name: module.Path, Version: module.Version, Properties: &[]cyclonedx.Property{{Name: "go:sum", Value: module.Sum}},
+			Name:       module.Path,
+			Version:    module.Version,
+			Properties: &[]cyclonedx.Property{{Name: "go:sum", Value: module.Sum}},
 		})
 	}
 	for i := range modules {

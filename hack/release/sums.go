@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// sumsFile has the checksums of what is beside it, as sha256sum writes and reads them.
+// sumsFile has the checksums of the other files in its directory, in the format of sha256sum.
 const sumsFile = "SHA256SUMS"
 
 // checksums writes those of all other files of the release.

@@ -33,9 +33,12 @@ func twice(ctx context.Context, args []string) error {
 	if err := copyTracked(ctx, *root, sources); err != nil {
 		return err
 	}
-	build := exec.CommandContext(ctx, "make", append([]string{"--no-print-directory", "-C", sources, "release-files"}, f.Args()...)...) //nolint:gosec // the caller's variables
+	//nolint:gosec // the caller's variables
+	build := exec.CommandContext(ctx, "make",
+		append([]string{"--no-print-directory", "-C", sources, "release-files"}, f.Args()...)...)
 	// Variables of a make that this runs under are not this one's.
-	build.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") }),
+	build.Env = append(slices.DeleteFunc(os.Environ(),
+		func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") }),
 		"GOCACHE="+cache)
 	build.Stdout, build.Stderr = os.Stdout, os.Stderr
 	if err := build.Run(); err != nil {
@@ -45,7 +48,8 @@ func twice(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("made twice with equal bytes: %d files, the second time in %s\n", n, time.Since(begin).Round(time.Second))
+	fmt.Printf("made twice with equal bytes: %d files, the second time in %s\n",
+		n, time.Since(begin).Round(time.Second))
 	return nil
 }
 
@@ -71,10 +75,12 @@ func copyTracked(ctx context.Context, root, to string) error {
 			return err
 		}
 		target := filepath.Join(to, name)
-		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as any directory of a repository
+		//nolint:gosec // as any directory of a repository
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(target, data, info.Mode().Perm()); err != nil { //nolint:gosec // a copy, below a directory of our own
+		//nolint:gosec // a copy, below a directory of our own
+		if err := os.WriteFile(target, data, info.Mode().Perm()); err != nil {
 			return err
 		}
 	}

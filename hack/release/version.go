@@ -22,7 +22,8 @@ func checkVersion(version string) error {
 	case !semver.IsValid(version):
 		return fmt.Errorf("VERSION=%s is no semantic version: want one like v1.2.3 or v1.2.3-rc.1", version)
 	case semver.Build(version) != "":
-		return fmt.Errorf("VERSION=%s has build metadata (%s), which no tag of an image can have", version, semver.Build(version))
+		return fmt.Errorf("VERSION=%s has build metadata (%s), which no tag of an image can have",
+			version, semver.Build(version))
 	case semver.Canonical(version) != version:
 		return fmt.Errorf("VERSION=%s is not whole: %s would be", version, semver.Canonical(version))
 	}
@@ -45,7 +46,11 @@ func check(ctx context.Context, args []string) error {
 		return fmt.Errorf("git status: %w", err)
 	}
 	if len(status) > 0 {
-		return fmt.Errorf("the working tree differs from its commit: commit what is there, or make no more than a try with SNAPSHOT=1\n%s", status)
+		return fmt.Errorf(
+			"the working tree differs from its commit: commit what is there, or make no more than a try with "+
+				"SNAPSHOT=1\n%s",
+			status,
+		)
 	}
 	_, err = readNotes(*version)
 	return err

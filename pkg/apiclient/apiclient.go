@@ -19,11 +19,11 @@ import (
 const (
 	// DialTimeout is how long a connection may take to be made. SYNs are sent after 0, 1 and 3 s.
 	DialTimeout = 5 * time.Second
-	// userTimeout is how long what was sent may stay without an answer from the other end's kernel.
+	// userTimeout is how long sent data may stay unacknowledged by the other end's kernel.
 	userTimeout = 20 * time.Second
 )
 
-// keepAlive probes a quiet connection. It is given up 25 s after the other end was last heard of.
+// keepAlive probes a quiet connection, and breaks it 25 s after the last packet from the other end.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // Options are the flags that lead to the API server.
@@ -36,7 +36,7 @@ type Options struct {
 	// QPS and Burst bound the program's own requests; both must be greater than 0.
 	QPS   float32
 	Burst int
-	// PassesOn leaves the StallGuard out, for a program that passes requests on for others.
+	// PassesOn leaves the StallGuard out, for a program that passes on the requests of other clients.
 	PassesOn bool
 }
 
@@ -44,7 +44,7 @@ func (o Options) userAgent() string {
 	return o.Program + "/" + strings.Fields(version.String())[0]
 }
 
-// load reads what leads to the API server. The error says which flag to change.
+// load reads the client configuration. The error says which flag to change.
 func (o Options) load() (*rest.Config, error) {
 	config, err := o.read()
 	if err != nil {
@@ -74,15 +74,15 @@ func (o Options) read() (*rest.Config, error) {
 	}
 }
 
-// Dial makes a connection that breaks within half a minute after the other end fell silent. The kernel's own
-// patience is 15 minutes for data that nobody acknowledges, and endless for a watch that only listens.
+// Dial makes a connection that breaks within half a minute after the other end fell silent. By default the kernel waits
+// 15 minutes for unacknowledged data to be acknowledged, and without limit on a watch, which sends nothing.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: DialTimeout, KeepAliveConfig: keepAlive, ControlContext: setUserTimeout}
 	return dialer.DialContext(ctx, network, address)
 }
 
-// setUserTimeout sets TCP_USER_TIMEOUT (RFC 5482). The keep-alive probes heed it as well, but no probe is sent
-// while data is on its way, which is when this one is needed.
+// setUserTimeout sets TCP_USER_TIMEOUT (RFC 5482). Keep-alive probes are not sent while data is unacknowledged, so they
+// alone do not notice a peer that dies then.
 func setUserTimeout(_ context.Context, network, _ string, c syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

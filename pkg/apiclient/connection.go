@@ -20,37 +20,37 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// reloadInterval is the time between two looks at the kubeconfig. They cost a small read, and notice every way in which
-// a file is replaced: a rename, another link, a mount.
+// reloadInterval is the time between two reads of the kubeconfig. A read is cheap, and notices every way in which a
+// file can be replaced: a rename, another link, a mount.
 const reloadInterval = 5 * time.Second
 
-// Connection leads to the API server with what the kubeconfig says now: when the file changes, the transports that it
-// made go on with the new server, authority and credentials. What is under way is not broken by that, unless the server
-// is another one.
+// Connection connects to the API server as the kubeconfig says at any time. When the file changes, the transports that
+// the Connection made continue with the new server, certificate authority and credentials. Requests under way go on,
+// unless the server changes: those are ended.
 //
-// client-go itself reads files anew that a kubeconfig names as tokenFile, client-certificate and client-key, and the
+// client-go itself rereads the files that a kubeconfig names as tokenFile, client-certificate and client-key, and the
 // token of a pod's service account.
 type Connection struct {
 	options Options
-	// fixed is set for a Connection that nothing changes.
+	// fixed is set for a Connection that never changes.
 	fixed bool
 
 	mu sync.Mutex
-	// loaded is what the kubeconfig says, sum is of the files that it was read from. Guarded by mu.
+	// loaded is the configuration in use, and sum the digest of the files that it was read from. Guarded by mu.
 	loaded *rest.Config
 	sum    [sha256.Size]byte
-	// server is the API server's address; left ends when it becomes another one. Guarded by mu.
+	// server is the API server's address. leave cancels left when the address changes. Guarded by mu.
 	server *url.URL
 	left   context.Context //nolint:containedctx // an event to react to, not the context of a call
 	leave  context.CancelFunc
 	// transports and changed are guarded by mu.
 	transports []*transport
 	changed    []func()
-	// refused is why the file that is there now is not used. Guarded by mu.
+	// refused is why the current file is not used, nil if it is. Guarded by mu.
 	refused error
 }
 
-// Connect reads the kubeconfig. The error says which flag to change. Its later contents count once Run is called.
+// Connect reads the kubeconfig. The error says which flag to change. Run notices later changes of the file.
 func (o Options) Connect() (*Connection, error) {
 	if o.QPS <= 0 || o.Burst <= 0 {
 		return nil, errors.New("--kube-qps and --kube-burst must be greater than 0")
@@ -63,13 +63,13 @@ func (o Options) Connect() (*Connection, error) {
 	return c, c.use(loaded, c.digest(loaded))
 }
 
-// Fixed is a Connection that nothing changes.
+// Fixed makes a Connection that never changes.
 func Fixed(config *rest.Config) (*Connection, error) {
 	c := &Connection{fixed: true}
 	return c, c.use(rest.CopyConfig(config), [sha256.Size]byte{})
 }
 
-// use makes a configuration the one that counts, and leaves all as it was if no transport can be made of it.
+// use takes a configuration into use. If no transport can be made from it, nothing changes.
 func (c *Connection) use(loaded *rest.Config, sum [sha256.Size]byte) error {
 	server, _, err := rest.DefaultServerUrlFor(loaded)
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *Connection) use(loaded *rest.Config, sum [sha256.Size]byte) error {
 	return nil
 }
 
-// Config is the configuration of clients with the program's own credentials, which are in its transport.
+// Config returns a configuration for clients with the program's own credentials, which are in its transport.
 func (c *Connection) Config() (*rest.Config, error) {
 	t, err := c.Transport(func(config *rest.Config) *rest.Config { return config })
 	if err != nil {
@@ -121,14 +121,16 @@ func (c *Connection) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Server is the API server's address as it was at the start. Transports take requests for it to where the server is now.
+// Server returns the API server's current address. A transport redirects requests from the address at the time when the
+// transport was made to the current one.
 func (c *Connection) Server() *url.URL {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server
 }
 
-// Transport makes a transport of a variant of what the kubeconfig says, which may keep and change its argument.
+// Transport makes a transport that follows the kubeconfig. variant gets a copy of each configuration, may change it,
+// and returns the one that the transport uses.
 func (c *Connection) Transport(variant func(*rest.Config) *rest.Config) (http.RoundTripper, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,14 +144,14 @@ func (c *Connection) Transport(variant func(*rest.Config) *rest.Config) (http.Ro
 	return t, nil
 }
 
-// OnChange lets a function be called after every change.
+// OnChange registers a function that is called after every change.
 func (c *Connection) OnChange(changed func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changed = append(c.changed, changed)
 }
 
-// Credentials says where the credentials come from, for people who are to renew them.
+// Credentials says where the credentials come from, so that people know what to renew.
 func (c *Connection) Credentials() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +161,7 @@ func (c *Connection) Credentials() string {
 	case config.CertFile != "":
 		return "the certificate in " + config.CertFile
 	case config.ExecProvider != nil:
-		return "what " + config.ExecProvider.Command + " prints"
+		return "the output of " + config.ExecProvider.Command
 	case c.options.Kubeconfig == "":
 		return "the credentials (there are none: --kubeconfig names no file)"
 	case config.BearerToken != "":
@@ -169,17 +171,17 @@ func (c *Connection) Credentials() string {
 	}
 }
 
-// Problem is why the kubeconfig that is there now is not used; nil if it is.
+// Problem returns why the current kubeconfig is not used; nil if it is used.
 func (c *Connection) Problem() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refused
 }
 
-// Run looks after the kubeconfig until ctx is done.
+// Run rereads the kubeconfig from time to time until ctx is done.
 func (c *Connection) Run(ctx context.Context) {
 	if c.fixed || (c.options.Kubeconfig == "" && c.options.Master != "") {
-		return // there are no files
+		return // there is no file to reread
 	}
 	ticker := time.NewTicker(reloadInterval)
 	defer ticker.Stop()
@@ -193,7 +195,7 @@ func (c *Connection) Run(ctx context.Context) {
 	}
 }
 
-// reload reads the kubeconfig, if it is another one.
+// reload rereads the kubeconfig, and takes it into use if it changed.
 func (c *Connection) reload(logger klog.Logger) {
 	loaded, err := c.options.load()
 	c.mu.Lock()
@@ -211,11 +213,13 @@ func (c *Connection) reload(logger klog.Logger) {
 		c.refused = err
 		c.mu.Unlock()
 		if before == nil || before.Error() != err.Error() {
-			logger.Error(err, "The kubeconfig cannot be used any more; going on with what it said before", "file", c.options.Kubeconfig)
+			logger.Error(err, "The kubeconfig cannot be used any more; going on with what it said before",
+				"file", c.options.Kubeconfig)
 		}
 		return
 	}
-	logger.Info("The kubeconfig has changed; going on with what it says now", "file", c.options.Kubeconfig, "server", c.Server().Redacted())
+	logger.Info("The kubeconfig has changed; going on with what it says now",
+		"file", c.options.Kubeconfig, "server", c.Server().Redacted())
 	c.mu.Lock()
 	changed := c.changed
 	c.mu.Unlock()
@@ -224,7 +228,8 @@ func (c *Connection) reload(logger klog.Logger) {
 	}
 }
 
-// digest is of the files that client-go reads once: the kubeconfig, and the authority that it may name.
+// digest returns the digest of the files that client-go reads only once: the kubeconfig, and the certificate
+// authority's file if the kubeconfig names one.
 func (c *Connection) digest(loaded *rest.Config) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, path := range []string{c.options.Kubeconfig, loaded.CAFile} {
@@ -241,26 +246,26 @@ func (c *Connection) digest(loaded *rest.Config) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// route is the way to the API server as a transport knows it at one moment.
+// route is how a transport reaches the API server until the next change.
 type route struct {
 	next   http.RoundTripper
 	server *url.URL
-	// left ends when the server becomes another one.
+	// left ends when the server's address changes.
 	left context.Context //nolint:containedctx // as in Connection
 }
 
-// transport takes requests the newest way.
+// transport sends each request by the newest route.
 type transport struct {
 	variant func(*rest.Config) *rest.Config
-	// first is the server for which requests are made.
+	// first is the server's address when the transport was made, which the URLs of requests have.
 	first *url.URL
 	route atomic.Pointer[route]
 }
 
-// WrappedRoundTripper is for client-go, which looks for what is below.
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.route.Load().next }
 
-// CloseIdleConnections is for http.Client.
+// CloseIdleConnections closes the current route's idle connections. http.Client calls it.
 func (t *transport) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(t.route.Load().next) }
 
 // RoundTrip implements http.RoundTripper.
@@ -279,7 +284,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel()
 		return nil, err
 	case response.StatusCode == http.StatusSwitchingProtocols:
-		// Its body is a connection, and who has one is not moved. It ends with the request.
+		// The body is a connection, which stays with its server. It ends with the request.
 		release()
 		context.AfterFunc(r.Context(), cancel)
 		return response, nil
@@ -292,7 +297,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// redirect makes a request that is for one server one for another.
+// redirect changes a request's URL from one server to another.
 func redirect(r *http.Request, from, to *url.URL) {
 	r.URL.Scheme, r.URL.Host, r.Host = to.Scheme, to.Host, to.Host
 	before, after := strings.TrimSuffix(from.Path, "/"), strings.TrimSuffix(to.Path, "/")
@@ -303,7 +308,7 @@ func redirect(r *http.Request, from, to *url.URL) {
 	}
 }
 
-// routedBody is the body of a response that ends when the server becomes another one.
+// routedBody is the body of a response that is cut off when the server's address changes.
 type routedBody struct {
 	io.ReadCloser
 

@@ -10,41 +10,45 @@ import (
 )
 
 const (
-	// stallLimit is how long the other end may keep silent before it answers a question, and in the midst of a
-	// list. A slow link is no reason to give up, so there is no limit on the whole.
+	// stallLimit is how long the other end may be silent before and during the response to a read. There is no limit on
+	// the whole response: a slow link is no reason to give up.
 	stallLimit = 30 * time.Second
-	// writeLimit is the same before the answer to a write: webhooks may take their time, and kube-apiserver itself
-	// gives up after 60 s.
+	// writeLimit is how long the other end may be silent before the response to a write. Webhooks may take long;
+	// kube-apiserver itself gives up after 60 s.
 	writeLimit = 70 * time.Second
-	// bookmarkLimit is how long a watch may keep silent if the other end is known to send bookmarks.
-	// kube-apiserver sends one a minute.
+	// bookmarkLimit is how long a watch may be silent if the other end is known to send bookmarks. kube-apiserver sends
+	// one a minute.
 	bookmarkLimit = 150 * time.Second
-	// WatchMargin is how much later than a watch's own timeout it is ended from here.
+	// WatchMargin is how long after its own timeout a watch is ended from here.
 	WatchMargin = 30 * time.Second
 )
 
-// ErrStalled is why a response is given up.
+// ErrStalled is the error of a response that is given up.
 var ErrStalled = errors.New("the API server, or what is before it, fell silent in the middle of a response")
 
-// StallGuard gives up on responses that stall, with ErrStalled. TCP notices a dead peer; this is for one that lives
-// and says nothing, as a gateway may that has lost what is behind it. client-go has no such limit: a list that stalls
-// would hold its informer up for ever.
+// StallGuard is a transport that ends responses that stall, with ErrStalled. TCP notices a dead peer; this is for a
+// peer that is alive and sends nothing, such as a gateway that has lost the server behind it. client-go has no such
+// limit, and an informer whose list stalls would never recover.
 //
-// It is not for requests that are passed on for others, who may ask for what is silent for long, and have patience
-// of their own.
+// It is not for requests that a program passes on for its clients: those may be silent for long on purpose, and clients
+// have timeouts of their own.
 type StallGuard struct {
 	Next http.RoundTripper
-	// Headers limits the silence before the response to a request, Body that in it. Body is asked again whenever
-	// something comes: a watch may learn on its way that the other end sends bookmarks.
+	// Headers returns how long the server may be silent before its response, Body how long within it. Body is called
+	// again whenever data comes: the reader of a watch may learn meanwhile that the server sends bookmarks.
 	Headers, Body func(*http.Request) time.Duration
 }
 
-// guard is the StallGuard for clients of which nothing is known.
+// guard is the StallGuard for clients that do not know whether the server sends bookmarks.
 func guard(next http.RoundTripper) http.RoundTripper {
-	return StallGuard{Next: next, Headers: SilenceBefore, Body: func(r *http.Request) time.Duration { return SilenceIn(r, false) }}
+	return StallGuard{
+		Next:    next,
+		Headers: SilenceBefore,
+		Body:    func(r *http.Request) time.Duration { return SilenceIn(r, false) },
+	}
 }
 
-// SilenceBefore is how long the other end may keep silent before it responds.
+// SilenceBefore returns how long the server may be silent before its response.
 func SilenceBefore(r *http.Request) time.Duration {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return stallLimit
@@ -52,8 +56,8 @@ func SilenceBefore(r *http.Request) time.Duration {
 	return writeLimit
 }
 
-// SilenceIn is how long the other end may keep silent within a response. bookmarks is set if it is known to send
-// them; who takes sendInitialEvents promises to.
+// SilenceIn returns how long the server may be silent within its response. bookmarks is set if the server is known to
+// send bookmarks; one that accepts sendInitialEvents sends them too.
 func SilenceIn(r *http.Request, bookmarks bool) time.Duration {
 	query := r.URL.Query()
 	if query.Get("watch") != "true" {
@@ -85,10 +89,10 @@ func (g StallGuard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// WrappedRoundTripper is for client-go, which looks for what is below.
+// WrappedRoundTripper implements net.RoundTripperWrapper of apimachinery.
 func (g StallGuard) WrappedRoundTripper() http.RoundTripper { return g.Next }
 
-// stalled is the error as it is to be told.
+// stalled returns ErrStalled if the guard ended the request, else err.
 func stalled(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), ErrStalled) {
 		return ErrStalled
@@ -96,7 +100,7 @@ func stalled(ctx context.Context, err error) error {
 	return err
 }
 
-// guardedBody is a response body that breaks when nothing comes for a while.
+// guardedBody is a response body that fails after too long a silence.
 type guardedBody struct {
 	io.ReadCloser
 

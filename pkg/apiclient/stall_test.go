@@ -24,7 +24,11 @@ func always(limit time.Duration) func(*http.Request) time.Duration {
 
 // guarded is a client with short limits.
 func guarded(headers, body time.Duration) *http.Client {
-	return &http.Client{Transport: StallGuard{Next: &http.Transport{DisableKeepAlives: true}, Headers: always(headers), Body: always(body)}}
+	return &http.Client{
+		Transport: StallGuard{
+			Next: &http.Transport{DisableKeepAlives: true}, Headers: always(headers), Body: always(body),
+		},
+	}
 }
 
 // TestStallGuard: what falls silent is given up, what is merely slow is not.
@@ -84,7 +88,9 @@ func TestStallGuard(t *testing.T) {
 
 // TestStallGuardLeavesTheCallersEndAlone: a request that its caller ends did not stall.
 func TestStallGuardLeavesTheCallersEndAlone(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+	}))
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -133,7 +139,9 @@ func TestSilence(t *testing.T) {
 // TestClientsAreGuarded: all but those that pass requests on.
 func TestClientsAreGuarded(t *testing.T) {
 	for _, passesOn := range []bool{false, true} {
-		connection, err := Options{Program: "x", Master: "http://localhost", QPS: 1, Burst: 1, PassesOn: passesOn}.Connect()
+		connection, err := Options{
+			Program: "x", Master: "http://localhost", QPS: 1, Burst: 1, PassesOn: passesOn,
+		}.Connect()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +158,8 @@ func TestClientsAreGuarded(t *testing.T) {
 			if g, ok := transport.(StallGuard); ok {
 				found = true
 				request := httptest.NewRequest(http.MethodGet, "/x?watch=true&timeoutSeconds=400", nil)
-				if headers, body := g.Headers(request), g.Body(request); headers != stallLimit || body != 430*time.Second {
+				if headers, body := g.Headers(request), g.Body(request); headers != stallLimit ||
+					body != 430*time.Second {
 					t.Errorf("a watch is given up after %s and %s of silence", headers, body)
 				}
 			}
@@ -175,12 +184,13 @@ func TestStallGuardLearns(t *testing.T) {
 	}))
 	defer server.Close()
 	var asked atomic.Int64
-	client := &http.Client{Transport: StallGuard{Next: http.DefaultTransport, Headers: always(patience), Body: func(*http.Request) time.Duration {
-		if asked.Add(1) == 1 {
-			return time.Hour
-		}
-		return time.Millisecond
-	}}}
+	client := &http.Client{Transport: StallGuard{Next: http.DefaultTransport, Headers: always(patience),
+		Body: func(*http.Request) time.Duration {
+			if asked.Add(1) == 1 {
+				return time.Hour
+			}
+			return time.Millisecond
+		}}}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
 	if err != nil {
 		t.Fatal(err)

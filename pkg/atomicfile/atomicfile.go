@@ -8,27 +8,27 @@ import (
 	"syscall"
 )
 
-// Replacement is the content of a file that takes the place of another one.
+// Replacement is a new file that takes the place of another one.
 type Replacement struct {
-	// Path is the file that is replaced. It need not be there.
+	// Path is the file to replace. It need not exist.
 	Path string
-	// Aside is the new file, empty and open for writing, in the directory of Path: a file can be renamed within one
-	// file system only. Replace closes it, and removes it if it fails.
+	// Aside is the new file, empty and open for writing. It is in the directory of Path, because a file can be renamed
+	// within one file system only. Replace closes it, and removes it on failure.
 	Aside *os.File
-	// Mode is that of the new file; 0 leaves the one that Aside was made with.
+	// Mode is the mode of the new file; 0 leaves the one that Aside was made with.
 	Mode fs.FileMode
 	// Write writes the content.
 	Write func(*os.File) error
-	// Check, if set, is called when the content is on the disk. Its error keeps the old file.
+	// Check, if set, is called when the content is on the disk. If it returns an error, the old file stays.
 	Check func() error
 }
 
-// Replace writes the new file, and gives it its name once all of it is on the disk.
+// Replace writes the new file, and renames it to Path once all of it is on the disk.
 func (r Replacement) Replace() (err error) {
 	defer func() {
 		if err != nil {
-			_ = r.Aside.Close()           // the first error is the one to tell
-			_ = os.Remove(r.Aside.Name()) // a full disk wants it back now
+			_ = r.Aside.Close()           // the first error is the one to return
+			_ = os.Remove(r.Aside.Name()) // a full disk needs the space
 		}
 	}()
 	if err := r.Write(r.Aside); err != nil {
@@ -39,7 +39,7 @@ func (r Replacement) Replace() (err error) {
 			return err
 		}
 	}
-	// Without it a machine that loses its power may keep the new name and none of the content.
+	// Without Sync a machine that loses its power may keep the new name and none of the content.
 	if err := r.Aside.Sync(); err != nil {
 		return err
 	}
@@ -57,14 +57,15 @@ func (r Replacement) Replace() (err error) {
 	return syncDir(filepath.Dir(r.Path))
 }
 
-// syncDir makes a renaming last.
+// syncDir writes the directory to the disk, so that a rename in it survives a loss of power.
 func syncDir(path string) error {
 	dir, err := os.Open(path) //nolint:gosec // the directory of a file that the caller names
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems know no sync of directories
+	// Some file systems cannot sync directories.
+	if err := dir.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return err
 	}
 	return nil

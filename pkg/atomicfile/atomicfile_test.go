@@ -23,12 +23,22 @@ func TestReplace(t *testing.T) {
 		want    string
 		err     error
 	}{
-		"there was none":       {write: write, want: "new"},
-		"there was one":        {present: true, write: write, want: "new"},
-		"a failed write":       {present: true, write: func(f *os.File) error { _, _ = f.WriteString("ne"); return broken }, want: "old", err: broken},
-		"a failed check":       {present: true, write: write, check: func() error { return broken }, want: "old", err: broken},
-		"a closed file":        {present: true, write: func(f *os.File) error { return f.Close() }, want: "old", err: os.ErrClosed},
-		"a file that has gone": {present: true, write: func(f *os.File) error { return os.Remove(f.Name()) }, want: "old", err: fs.ErrNotExist},
+		"there was none": {write: write, want: "new"},
+		"there was one":  {present: true, write: write, want: "new"},
+		"a failed write": {
+			present: true, write: func(f *os.File) error { _, _ = f.WriteString("ne"); return broken }, want: "old",
+			err: broken,
+		},
+		"a failed check": {
+			present: true, write: write, check: func() error { return broken }, want: "old", err: broken,
+		},
+		"a closed file": {
+			present: true, write: func(f *os.File) error { return f.Close() }, want: "old", err: os.ErrClosed,
+		},
+		"a file that has gone": {
+			present: true, write: func(f *os.File) error { return os.Remove(f.Name()) }, want: "old",
+			err: fs.ErrNotExist,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,35 +10,36 @@ import (
 	"net/netip"
 )
 
-// maxBody is the most bytes that an answer may have: that of 10,000 nodes has less.
+// maxBody is the most bytes that an answer may have. An answer about 10,000 nodes is smaller.
 const maxBody = 1 << 20
 
-// What came of a poll; the values of the metric's label.
+// Results of a poll: the values of the metric's label.
 const (
 	resultOK = "ok"
-	// resultUnreachable: no connection, or one that broke.
+	// resultUnreachable is a connection that could not be made, or that broke.
 	resultUnreachable = "unreachable"
-	// resultTimeout: no complete answer within the limit.
+	// resultTimeout is an answer that was not complete in time.
 	resultTimeout = "timeout"
-	// resultStatus: another status than 200.
+	// resultStatus is a status other than 200.
 	resultStatus = "status"
-	// resultInvalid: a body that is too large or is not the JSON that it should be.
+	// resultInvalid is a body that is too large, or not the expected JSON.
 	resultInvalid = "invalid"
-	// resultStale is of no poll: the last good answer is too old, and no other came.
+	// resultStale replaces a good answer that has become too old, because no poll after it has ended yet. The metric
+	// does not count it.
 	resultStale = "stale"
 )
 
-// answer is what came of a poll.
+// answer is the result of a poll.
 type answer struct {
 	result string
 	// err is why there is no good answer; nil with resultOK.
 	err error
-	// dead are the keys with normal=false, addresses all keys that are IP addresses.
+	// dead has the keys with normal=false. addresses has all keys that are IP addresses.
 	dead      []string
 	addresses map[string]netip.Addr
 }
 
-// ask asks the health service once.
+// ask polls the health service once.
 func (p *Poller) ask(ctx context.Context) answer {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
 	if err != nil {
@@ -74,11 +75,14 @@ func parse(body []byte) answer {
 		err = errors.New("it is null")
 	}
 	if err != nil {
-		return answer{result: resultInvalid, err: fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err)}
+		return answer{
+			result: resultInvalid,
+			err:    fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err),
+		}
 	}
 	a := answer{result: resultOK, addresses: make(map[string]netip.Addr)}
 	for key, node := range nodes {
-		// An address with a zone is one of a link, not of a node.
+		// An address with a zone belongs to a link, not to a node.
 		if address, err := netip.ParseAddr(key); err == nil && address.Zone() == "" {
 			a.addresses[key] = address.Unmap()
 		}

@@ -1,11 +1,11 @@
-// Package autonomy follows this node's health service: a program beside the wrapper that watches its neighbours
-// (SuperEdge's edge-health) and knows of a dead one while the cloud, which is away, does not.
+// Package autonomy polls this node's health service: another program on the node (SuperEdge's edge-health) that checks
+// the neighbouring nodes, and notices a dead one while the cloud cannot be reached.
 //
-// A Poller asks it at an interval which nodes are dead, and tells the Store, which hides the endpoints on them.
-// An answer counts for no longer than it takes to ask again: whatever goes wrong with the service (it is away,
-// slow, answers nonsense) leaves no node dead, at once. A neighbour that is wrongly shown costs retries; one
-// that is wrongly hidden costs the Service.
+// A Poller asks the service at an interval which nodes are dead, and passes their names to its Nodes, which hide the
+// endpoints on them. An answer counts only until the next poll has ended. If that fails, whatever the reason (the
+// service is away, is slow, or answers nonsense), no node counts as dead any more. An endpoint that is wrongly shown
+// costs retries; one that is wrongly hidden may cost the Service.
 //
-// It owns the question and the reading of the answer. What dead means for a view is package storage's, what
-// may be asked of the upstream about addresses is package upstream's. Package proxy starts it.
+// Package storage/view decides what a dead node means for what is shown, and package upstream lists the addresses of
+// nodes. Package proxy starts the Poller.
 package autonomy

@@ -17,13 +17,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// MaxInterval is the longest time between two polls. A node that died is shown for so long.
+// MaxInterval is the longest time between two polls. The endpoints of a node that died are shown for up to that time.
 const MaxInterval = 24 * time.Hour
 
 // maxWait is the longest time that a poll may take.
 const maxWait = 10 * time.Second
 
-// Options say whom to ask, and how often.
+// Options say which service to poll, and how often.
 type Options struct {
 	// Address is the http or https URL of the health service.
 	Address string
@@ -41,7 +41,9 @@ func (o Options) Validate() error {
 		return fmt.Errorf("address=%q is not a URL: %w", o.Address, err)
 	}
 	if (address.Scheme != "http" && address.Scheme != "https") || address.Hostname() == "" {
-		return fmt.Errorf("address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address)
+		return fmt.Errorf(
+			"address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address,
+		)
 	}
 	return nil
 }
@@ -49,13 +51,13 @@ func (o Options) Validate() error {
 // wait is how long a poll may take: less than the interval, so that each ends before the next is due.
 func (o Options) wait() time.Duration { return min(o.Interval*3/4, maxWait) }
 
-// Nodes is who is told of dead nodes, and knows the others.
+// Nodes takes the names of the dead nodes. It also knows which nodes there are.
 type Nodes interface {
-	// SetDeadNodes takes the names of all nodes that are dead. They need not be known.
+	// SetDeadNodes takes the names of all dead nodes. They may include names of nodes that do not exist.
 	SetDeadNodes(names map[string]struct{})
-	// NodeExists tells whether a node of that name is known.
+	// NodeExists reports whether a node of that name is known.
 	NodeExists(name string) bool
-	// NodeAddresses are the names of nodes by their addresses, as far as they are known.
+	// NodeAddresses returns the names of nodes by their addresses, as far as they are known.
 	NodeAddresses() map[netip.Addr]string
 }
 
@@ -65,30 +67,30 @@ type Config struct {
 	// NodeName is this node's name. It is never dead.
 	NodeName string
 	Nodes    Nodes
-	// ListAddresses makes Nodes know the nodes' addresses, if it is time for that; listed tells whether it did.
-	// It is called when the service names an address that is not known, one call at a time, and may take long.
+	// ListAddresses lists the addresses of nodes for Nodes, if the last list is long enough ago; listed reports whether
+	// it did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
 	ListAddresses func(context.Context) (listed bool, err error)
 	// Observer may be nil.
 	Observer Observer
-	// Client is one for polls of a local service if nil.
+	// Client is a client for a local service if nil.
 	Client *http.Client
-	// Clock is the real one if nil.
+	// Clock is the real clock if nil.
 	Clock clock.WithTicker
 }
 
-// Observer is told of every poll.
+// Observer observes polls.
 type Observer interface {
-	// PollDone tells what came of it: ok, or in a word why no endpoint is hidden.
+	// PollDone is called after every poll. result is ok, or one word for why no endpoint is hidden.
 	PollDone(result string)
 }
 
 // Status is what a Poller has found.
 type Status struct {
-	// Dead are the names of the nodes that are dead, sorted.
+	// Dead has the names of the dead nodes, sorted.
 	Dead []string
-	// UnknownAddresses are those that the service calls nodes, but of which it is not known which, sorted.
+	// UnknownAddresses has the addresses in the service's answer that belong to no known node, sorted.
 	UnknownAddresses []string
-	// Err is why no node is dead; nil if the service's answer says so, or if some are.
+	// Err is why there is no valid answer, so that no node counts as dead; nil after a valid answer.
 	Err error
 }
 
@@ -96,11 +98,11 @@ type Status struct {
 type Poller struct {
 	config Config
 
-	// What follows is that of Run's goroutine.
+	// Only the goroutine of Run uses these.
 
 	// last is the answer that counts now.
 	last answer
-	// given is what Nodes was told, said what was last logged.
+	// given is what Nodes got last, said what was logged last.
 	given map[string]struct{}
 	said  string
 
@@ -115,7 +117,7 @@ var (
 	errStale    = errors.New("its last answer is too old")
 )
 
-// New makes a Poller. Nothing is asked before Run. The error says what about the options is wrong.
+// New makes a Poller, which sends no request before Run. The error says what about the options is wrong.
 func New(config Config) (*Poller, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -125,17 +127,17 @@ func New(config Config) (*Poller, error) {
 	}
 	if config.Client == nil {
 		config.Client = &http.Client{
-			// Without the environment's proxy: the service is this node's. Without kept connections: one poll per
-			// interval is not worth one, and one that broke unnoticed would cost a good answer.
+			// There is no proxy, because the service runs on this node. Connections are not kept: one request per
+			// interval does not need that, and a kept connection that broke unnoticed would make a poll fail.
 			Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
-			// The service itself is to answer.
+			// A redirect would lead to another service.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
 	return &Poller{config: config, last: answer{err: errNotAsked}, status: Status{Err: errNotAsked}}, nil
 }
 
-// Status is what the Poller found last.
+// Status returns what the Poller found last.
 func (p *Poller) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +153,7 @@ func (p *Poller) Run(ctx context.Context) {
 	ticker := p.config.Clock.NewTicker(p.config.Interval)
 	defer ticker.Stop()
 
-	// The limits are kept here, not by whoever asks: nothing that hangs there may keep a node dead.
+	// The time limits are enforced here and not in ask: a node must not stay dead because ask hangs.
 	answers, listed := make(chan answer, 1), make(chan bool, 1)
 	var wait, stale alarm
 	defer wait.stop()
@@ -160,7 +162,7 @@ func (p *Poller) Run(ctx context.Context) {
 	giveUp := func() {}
 	poll := func() {
 		if asking {
-			// The one before does not even end when it is cut off.
+			// The request before this one has not even ended after it was cancelled.
 			p.done(resultTimeout)
 			return
 		}
@@ -197,7 +199,7 @@ func (p *Poller) Run(ctx context.Context) {
 		case a := <-answers:
 			asking = false
 			giveUp()
-			// Without the alarm, it has gone off: the answer comes too late.
+			// If the alarm is not set any more, it went off before: this answer is too late.
 			if wait.stop() {
 				take(a)
 				p.done(a.result)
@@ -219,19 +221,20 @@ func (p *Poller) done(result string) {
 	}
 }
 
-// listAddresses tells whether more addresses may be known now.
+// listAddresses has the addresses of nodes listed, and reports whether more of them may be known now.
 func (p *Poller) listAddresses(ctx context.Context) bool {
 	if p.config.ListAddresses == nil {
 		return false
 	}
 	listed, err := p.config.ListAddresses(ctx)
 	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot find out which nodes the health service names by address, they are not taken for dead")
+		klog.FromContext(ctx).Error(err,
+			"Cannot list the addresses of nodes; nodes that the health service names by address do not count as dead")
 	}
 	return listed
 }
 
-// show makes the last answer the state of the nodes, and tells whether an address in it is not known.
+// show passes the dead nodes of the last answer to Nodes, and reports whether an address in it is unknown.
 func (p *Poller) show(ctx context.Context) (unknown bool) {
 	dead, unknownAddresses := p.names(p.last)
 	if !maps.Equal(dead, p.given) {
@@ -252,21 +255,23 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
 	switch {
 	case p.last.err != nil:
-		logger.Info("No node is taken for dead, for want of a good answer from the health service", "reason", p.last.err.Error(), "revived", before)
+		logger.Info("No node counts as dead: the health service gave no valid answer",
+			"reason", p.last.err.Error(), "revived", before)
 	default:
-		logger.Info("The health service says which nodes are dead, endpoints on them are hidden", "dead", status.Dead, "unknownAddresses", unknownAddresses)
+		logger.Info("Hiding the endpoints on nodes that the health service calls dead",
+			"dead", status.Dead, "unknownAddresses", unknownAddresses)
 	}
 	return len(unknownAddresses) > 0
 }
 
-// names are those of the nodes that an answer calls dead, and the addresses in it that nobody knows.
+// names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node.
 func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
 	nameOf := make(map[string]string, len(a.addresses))
 	if len(a.addresses) > 0 {
 		known := p.config.Nodes.NodeAddresses()
 		for key, address := range a.addresses {
-			// There are clusters whose nodes' names are their addresses.
+			// In some clusters the names of nodes are their addresses.
 			if p.config.Nodes.NodeExists(key) {
 				continue
 			}
@@ -300,7 +305,7 @@ func redacted(address string) string {
 	return parsed.Redacted()
 }
 
-// alarm is a timer that may not be set. It belongs to one goroutine.
+// alarm is a timer that can be unset. Only one goroutine may use it.
 type alarm struct{ timer clock.Timer }
 
 func (a *alarm) set(c clock.Clock, after time.Duration) {
@@ -308,7 +313,7 @@ func (a *alarm) set(c clock.Clock, after time.Duration) {
 	a.timer = c.NewTimer(after)
 }
 
-// stop tells whether the alarm was set, whether it has gone off meanwhile or not.
+// stop unsets the alarm, and reports whether it was set. An alarm that went off is set until stop is called.
 func (a *alarm) stop() (wasSet bool) {
 	if a.timer == nil {
 		return false

@@ -14,14 +14,17 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/application-grid/application-grid/pkg/await"
 )
 
 // soon is what tests wait with for another goroutine.
@@ -136,10 +139,14 @@ func (f *fixture) done() (total int, results map[string]int) {
 // start runs a Poller whose service first says body. configure may be nil.
 func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, service: &service{handler: body200(body)}, nodes: &nodes{}, clock: clocktesting.NewFakeClock(time.Unix(1800000000, 0)), results: map[string]int{}}
+	f := &fixture{
+		t: t, service: &service{handler: body200(body)}, nodes: &nodes{},
+		clock: clocktesting.NewFakeClock(time.Unix(1800000000, 0)), results: map[string]int{},
+	}
 	f.server = httptest.NewServer(f.service)
 	config := Config{
-		Options: Options{Address: f.server.URL + "/localinfo", Interval: interval}, NodeName: "here", Nodes: f.nodes, Clock: f.clock, Observer: f,
+		Options: Options{Address: f.server.URL + "/localinfo", Interval: interval}, NodeName: "here", Nodes: f.nodes,
+		Clock: f.clock, Observer: f,
 	}
 	if configure != nil {
 		configure(f, &config)
@@ -159,7 +166,7 @@ func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixtur
 		select {
 		case <-ended:
 		case <-time.After(patience):
-			t.Error("Run does not return when it is told to")
+			t.Error("Run does not return when its context ends")
 		}
 	}
 	t.Cleanup(func() {
@@ -194,7 +201,8 @@ func (f *fixture) expectStatus(dead []string, err string) {
 	f.t.Helper()
 	f.eventually(func() string {
 		got := f.poller.Status()
-		if !slices.Equal(got.Dead, dead) || (got.Err == nil) != (err == "") || (err != "" && !strings.Contains(got.Err.Error(), err)) {
+		if !slices.Equal(got.Dead, dead) || (got.Err == nil) != (err == "") ||
+			(err != "" && !strings.Contains(got.Err.Error(), err)) {
 			return fmt.Sprintf("the status is %+v, want %v dead, error %q", got, dead, err)
 		}
 		return ""
@@ -234,8 +242,16 @@ func TestAnswers(t *testing.T) {
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(w, twoDead)
 		}, "", "status", "202"},
-		{"a failure", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, twoDead, http.StatusInternalServerError) }, "", "status", "500"},
-		{"a redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "", "status", "302"},
+		{
+			"a failure",
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, twoDead, http.StatusInternalServerError) }, "",
+			"status", "500",
+		},
+		{
+			"a redirect",
+			func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, "",
+			"status", "302",
+		},
 		{"nothing", body200(""), "", "invalid", "JSON"},
 		{"no JSON", body200("<html>"), "", "invalid", "JSON"},
 		{"half an answer", body200(twoDead[:len(twoDead)-2]), "", "invalid", "JSON"},
@@ -256,7 +272,10 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, twoDead)
 		}, "", "unreachable", "reading"},
-		{"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "", "unreachable", "EOF"},
+		{
+			"a broken connection", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "",
+			"unreachable", "EOF",
+		},
 	}
 	f := start(t, twoDead, nil)
 	polls := 1
@@ -283,7 +302,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestTheFirstPollIsAtOnce, and then there is one per interval, and the Store is told of changes only.
+// TestTheFirstPollIsAtOnce, and then there is one per interval, and the Store gets only changes.
 func TestTheFirstPollIsAtOnce(t *testing.T) {
 	f := start(t, twoDead, nil)
 	f.expect(1, "a b")
@@ -309,45 +328,91 @@ func TestAServiceThatIsAway(t *testing.T) {
 	f.expectStatus(nil, "refused")
 }
 
-// TestASlowAnswerIsNone: the limit is below the interval, also for one that begins and does not end.
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// endless is a body that begins, and goes on until its request is cancelled.
+type endless struct {
+	begin io.Reader
+	ctx   context.Context
+}
+
+func (b endless) Read(p []byte) (int, error) {
+	if n, _ := b.begin.Read(p); n > 0 {
+		return n, nil
+	}
+	<-b.ctx.Done()
+	return 0, b.ctx.Err()
+}
+
+func (endless) Close() error { return nil }
+
+// TestASlowAnswerIsNone: the limit is below the interval, also for an answer that begins and does not end.
 func TestASlowAnswerIsNone(t *testing.T) {
-	release := make(chan struct{})
-	defer close(release)
-	for _, handler := range []http.HandlerFunc{
-		func(_ http.ResponseWriter, r *http.Request) {
-			select {
-			case <-release:
-			case <-r.Context().Done():
-			}
+	answer := func(body io.Reader) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(body)}, nil
+	}
+	for name, slow := range map[string]roundTrip{
+		"no answer": func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
 		},
-		func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, `{"a":`)
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-release:
-			case <-r.Context().Done():
-			}
+		"an answer that does not end": func(r *http.Request) (*http.Response, error) {
+			return answer(endless{strings.NewReader(`{"a":`), r.Context()})
 		},
 	} {
-		f := start(t, twoDead, nil)
-		f.expect(1, "a b")
-		f.service.answer(handler)
-		f.next()
-		f.eventually(func() string { return unless(f.service.asked() == 2, "not asked") })
-		f.clock.Step(maxWait - time.Millisecond)
-		if dead, _ := f.nodes.state(); dead != "a b" {
-			t.Errorf("before the limit %q are dead", dead)
-		}
-		f.clock.Step(time.Millisecond)
-		f.expect(2, "")
-		f.expectStatus(nil, "in time")
-		// The next is asked again, and its answer counts.
-		f.service.says(twoDead)
-		f.clock.Step(interval - maxWait)
-		f.expect(3, "a b")
-		if _, results := f.done(); results[resultTimeout] != 1 || results[resultOK] != 2 {
-			t.Errorf("counted: %v", results)
-		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var isSlow atomic.Bool
+				f := &fixture{t: t, nodes: &nodes{}, results: map[string]int{}}
+				poller, err := New(Config{
+					Options:  Options{Address: "http://127.0.0.1:1/localinfo", Interval: interval},
+					NodeName: "here", Nodes: f.nodes, Observer: f,
+					Client: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+						if isSlow.Load() {
+							return slow(r)
+						}
+						return answer(strings.NewReader(twoDead))
+					})},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					poller.Run(ctx)
+				}()
+				after := func(d time.Duration, polls int, want string) {
+					t.Helper()
+					time.Sleep(d)
+					synctest.Wait()
+					total, _ := f.done()
+					if dead, _ := f.nodes.state(); dead != want || total != polls {
+						t.Errorf("dead are %q after %d polls, want %q after %d", dead, total, want, polls)
+					}
+				}
+				after(0, 1, "a b")
+				isSlow.Store(true)
+				after(interval+maxWait-time.Millisecond, 1, "a b")
+				after(time.Millisecond, 2, "")
+				if err := poller.Status().Err; err == nil || !strings.Contains(err.Error(), "in time") {
+					t.Errorf("the status says %v", err)
+				}
+				// The service is asked again, and its answer counts.
+				isSlow.Store(false)
+				after(interval-maxWait, 3, "a b")
+				if _, results := f.done(); results[resultTimeout] != 1 || results[resultOK] != 2 {
+					t.Errorf("counted: %v", results)
+				}
+				cancel()
+				<-ended
+			})
+		})
 	}
 }
 
@@ -403,7 +468,7 @@ func TestAPollThatHangsKeepsNothingHidden(t *testing.T) {
 	})
 }
 
-// noTicks is a clock whose tickers are late for ever.
+// noTicks is a clock whose tickers never tick.
 type noTicks struct{ *clocktesting.FakeClock }
 
 func (noTicks) NewTicker(time.Duration) clock.Ticker { return never{} }
@@ -467,7 +532,8 @@ func (l *lister) called() int {
 // TestKeysThatAreAddresses: by value, of both families, once they are known.
 func TestKeysThatAreAddresses(t *testing.T) {
 	known := map[netip.Addr]string{
-		netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("fd00::1"): "b", netip.MustParseAddr("10.0.0.9"): "here", netip.MustParseAddr("fd00::9"): "here",
+		netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("fd00::1"): "b",
+		netip.MustParseAddr("10.0.0.9"): "here", netip.MustParseAddr("fd00::9"): "here",
 	}
 	for _, test := range []struct{ key, dead, unknown string }{
 		{"10.0.0.1", "a", ""},
@@ -491,7 +557,8 @@ func TestKeysThatAreAddresses(t *testing.T) {
 			})
 			f.expect(1, test.dead)
 			f.eventually(func() string {
-				return unless(strings.Join(f.poller.Status().UnknownAddresses, " ") == test.unknown, "unknown addresses: "+fmt.Sprint(f.poller.Status()))
+				return unless(strings.Join(f.poller.Status().UnknownAddresses, " ") == test.unknown,
+					"unknown addresses: "+fmt.Sprint(f.poller.Status()))
 			})
 			f.eventually(func() string {
 				return unless((l.called() == 1) == (test.unknown != ""), "asked for addresses: "+fmt.Sprint(l.called()))
@@ -503,7 +570,10 @@ func TestKeysThatAreAddresses(t *testing.T) {
 // TestAddressesAreAskedForOffThePoll: polls go on meanwhile, one list at a time, and what it finds counts at once.
 func TestAddressesAreAskedForOffThePoll(t *testing.T) {
 	hold := make(chan struct{})
-	l := &lister{hold: hold, finds: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("10.0.0.2"): "b"}}
+	l := &lister{
+		hold:  hold,
+		finds: map[netip.Addr]string{netip.MustParseAddr("10.0.0.1"): "a", netip.MustParseAddr("10.0.0.2"): "b"},
+	}
 	const body = `{"10.0.0.1":{"normal":false},"10.0.0.2":{"normal":true},"c":{"normal":false}}`
 	f := start(t, body, func(f *fixture, c *Config) {
 		l.nodes = f.nodes

@@ -1,6 +1,6 @@
-// Package await waits for what happens in another goroutine or in another process: in tests, and in the programs that start
-// a cluster for them. A test that crosses no network is better off in a bubble of testing/synctest, which needs no patience.
-// The product does not import it.
+// Package await waits for what happens in another goroutine or in another process: in tests, and in the programs that
+// start a cluster for them. A test that crosses no network is better off in a bubble of testing/synctest, which needs
+// no patience. The product does not import it.
 package await
 
 import (
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// NoError calls ask until it returns no error or ctx ends, with this pause between two calls. ask gets a context that ends
-// with ctx. The error names why ctx ended, and what the last call that ctx did not cut off has returned.
+// NoError calls ask until it returns no error or ctx ends, with this pause between two calls. ask gets a context that
+// ends with ctx. The error names why ctx ended, and what the last call that ctx did not cut off has returned.
 func NoError(ctx context.Context, between time.Duration, ask func(context.Context) error) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -49,8 +49,8 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// Until calls ask until it returns no error, and returns how long that took. The test fails when the time is over; what says
-// what is waited for.
+// Until calls ask until it returns no error, and returns how long that took. The test fails when the time is over; what
+// says what is waited for.
 func (p Patience) Until(t T, what string, ask func() error) time.Duration {
 	t.Helper()
 	begin := time.Now()

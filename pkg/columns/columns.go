@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// none and unknown stand in a cell for what an object does not have.
+// What kubectl shows for a value that an object does not have.
 const (
 	none    = "<none>"
 	unknown = "<unknown>"
@@ -21,7 +21,7 @@ const (
 // wide is the priority of a column that kubectl shows with --output=wide only.
 const wide = 1
 
-// Definitions are the columns of an object's kind. The error names a kind that has none here.
+// Definitions returns the columns for an object's kind. The error names a kind for which there are none.
 func Definitions(o runtime.Object) ([]metav1.TableColumnDefinition, error) {
 	switch o.(type) {
 	case *corev1.Service:
@@ -37,7 +37,7 @@ func Definitions(o runtime.Object) ([]metav1.TableColumnDefinition, error) {
 	}
 }
 
-// Cells are what the columns hold of an object at a time, all of them, in the order of Definitions.
+// Cells returns an object's cells at the time now: one for each column, in the order of Definitions.
 func Cells(o runtime.Object, now time.Time) ([]any, error) {
 	switch o := o.(type) {
 	case *corev1.Service:
@@ -53,12 +53,12 @@ func Cells(o runtime.Object, now time.Time) ([]any, error) {
 	}
 }
 
-// text is a column of strings. Every cell of the four kinds is one.
+// text makes a column of strings. All cells of the four kinds are strings.
 func text(name, description string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
 }
 
-// wideText is a text column that is shown on request.
+// wideText makes a text column that is shown with --output=wide only.
 func wideText(name, description string) metav1.TableColumnDefinition {
 	column := text(name, description)
 	column.Priority = wide
@@ -75,7 +75,7 @@ func ageColumn() metav1.TableColumnDefinition {
 	return text("Age", metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"])
 }
 
-// age is how long ago something was created.
+// age returns how long ago an object was created.
 func age(created metav1.Time, now time.Time) string {
 	if created.IsZero() {
 		return unknown

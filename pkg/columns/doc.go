@@ -1,5 +1,5 @@
-// Package columns has the columns that kubectl shows of the served resources: their definitions, and the cells of an
-// object. Names, order and texts are those of kube-apiserver, so that kubectl reads the same through the wrapper.
+// Package columns has the columns that kubectl shows for the served resources: their definitions, and the cells of an
+// object. Names, order and texts are those of kube-apiserver, so that kubectl shows the same through the wrapper.
 //
-// It knows nothing of requests and of tables; package serve writes those.
+// Package serve makes tables of them.
 package columns

@@ -47,7 +47,7 @@ func endpointSliceCells(s *discoveryv1.EndpointSlice, now time.Time) []any {
 	return []any{s.Name, string(s.AddressType), ports.or(unset), addresses.or(unset), age(s.CreationTimestamp, now)}
 }
 
-// endpointsCells shows the addresses that are ready, with every port of theirs.
+// endpointsCells shows the ready addresses, each with all its ports.
 func endpointsCells(e *corev1.Endpoints, now time.Time) []any {
 	var addresses abridged
 	for _, subset := range e.Subsets {
@@ -64,12 +64,12 @@ func endpointsCells(e *corev1.Endpoints, now time.Time) []any {
 	}
 	nothing := none
 	if len(e.Subsets) > 0 {
-		nothing = "" // there are addresses, and none of them is ready
+		nothing = "" // there are addresses, but none is ready
 	}
 	return []any{e.Name, addresses.or(nothing), age(e.CreationTimestamp, now)}
 }
 
-// abridged is a list of which a cell shows the first few.
+// abridged is a list whose first few entries are shown in a cell.
 type abridged struct {
 	shown []string
 	more  int
@@ -85,7 +85,7 @@ func (a *abridged) add(entry string) {
 	a.shown = append(a.shown, entry)
 }
 
-// or is the list as a cell shows it, or what it shows for an empty one.
+// or returns the list as a cell shows it, or nothing if it is empty.
 func (a *abridged) or(nothing string) string {
 	list := strings.Join(a.shown, ",")
 	switch {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// labelRolePrefix begins a label that gives a node the role that its key ends with, labelRole one that gives it its
-	// value. kubectl defines them, and no API.
+	// A label whose key begins with labelRolePrefix gives a node the role that follows in the key. The label labelRole
+	// gives it the role that is its value. kubectl defines both; they are not part of an API.
 	labelRolePrefix = "node-role.kubernetes.io/"
 	labelRole       = "kubernetes.io/role"
 )
@@ -37,7 +37,8 @@ func nodeCells(n *corev1.Node, now time.Time) []any {
 		kernel += " (" + info.Architecture + ")"
 	}
 	return []any{
-		n.Name, nodeStatus(n), cmp.Or(strings.Join(roles(n), ","), none), age(n.CreationTimestamp, now), info.KubeletVersion,
+		n.Name, nodeStatus(n), cmp.Or(strings.Join(roles(n), ","), none), age(n.CreationTimestamp, now),
+		info.KubeletVersion,
 		addressOf(n, corev1.NodeInternalIP), addressOf(n, corev1.NodeExternalIP),
 		cmp.Or(info.OSImage, unknown), kernel, cmp.Or(info.ContainerRuntimeVersion, unknown),
 	}
@@ -60,7 +61,7 @@ func nodeStatus(n *corev1.Node) string {
 	return status
 }
 
-// roles are what the node's labels call it, sorted, each once.
+// roles returns the node's roles, sorted, without duplicates.
 func roles(n *corev1.Node) []string {
 	var all []string
 	for key, value := range n.Labels {

@@ -27,17 +27,19 @@ func serviceCells(s *corev1.Service, now time.Time) []any {
 	case len(s.Spec.ClusterIPs) > 0:
 		clusterIP = s.Spec.ClusterIPs[0]
 	case s.Spec.ClusterIP != "":
-		// A Service of before Kubernetes 1.20. A newer kube-apiserver fills the list in when it reads one.
+		// This Service was written before Kubernetes 1.20. Newer API servers fill in the list when they read such a
+		// Service.
 		clusterIP = s.Spec.ClusterIP
 	}
 	return []any{
-		s.Name, string(s.Spec.Type), clusterIP, externalIPs(s), servicePorts(s.Spec.Ports), age(s.CreationTimestamp, now),
+		s.Name, string(s.Spec.Type), clusterIP, externalIPs(s), servicePorts(s.Spec.Ports),
+		age(s.CreationTimestamp, now),
 		labels.FormatLabels(s.Spec.Selector),
 	}
 }
 
-// externalIPs are the addresses by which a Service is reached from outside. kube-apiserver never shortens them in its
-// tables: it makes them for --output=wide.
+// externalIPs returns the addresses by which a Service is reached from outside. It returns all of them: kube-apiserver
+// makes its tables for --output=wide too, and never shortens this column.
 func externalIPs(s *corev1.Service) string {
 	addresses := s.Spec.ExternalIPs
 	switch s.Spec.Type {
@@ -58,7 +60,7 @@ func externalIPs(s *corev1.Service) string {
 	return strings.Join(addresses, ",")
 }
 
-// balancers are the addresses of a load balancer, sorted, each once.
+// balancers returns the addresses of a load balancer, sorted, without duplicates.
 func balancers(ingress []corev1.LoadBalancerIngress) []string {
 	var addresses []string
 	for _, i := range ingress {

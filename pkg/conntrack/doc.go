@@ -1,5 +1,5 @@
-// Package conntrack asks the kernel where a connection of this network namespace was sent: kube-proxy's rules give a
-// connection to a Service the address of an endpoint, of which the client sees nothing, and the kernel's table of
-// connections keeps both. It asks for one connection at a time, so that a node with many costs no more. It needs the
-// capability NET_ADMIN in the network namespace.
+// Package conntrack asks the kernel where a connection of this network namespace was sent. kube-proxy's rules replace a
+// Service's address by that of an endpoint, which the client cannot see; the kernel's connection tracking table has
+// both. A query is for one connection, so its cost does not grow with the table. It needs the capability NET_ADMIN in
+// the network namespace.
 package conntrack

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNone is that the kernel's table has no such connection: nothing was sent, a rule rejected it, or something that does
-// not use the table handles it.
+// ErrNone is returned if the kernel's table does not have the connection: nothing was sent, a rule rejected it, or
+// something that does not use the table handles it.
 var ErrNone = errors.New("the kernel has no such connection")
 
-// The message types and attributes of the kernel's nfnetlink_conntrack.h that are used.
+// Message types and attributes of the kernel's nfnetlink_conntrack.h.
 const (
 	getConnection = 1<<8 | 1 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
 
@@ -25,43 +25,48 @@ const (
 	protocolNumber, sourcePort, targetPort   = 1, 2, 3
 	headerSize, netfilterSize, attributeSize = unix.SizeofNlMsghdr, 4, unix.SizeofRtAttr
 
-	// typeMask leaves out NLA_F_NESTED and NLA_F_NET_BYTEORDER.
+	// typeMask removes the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER from an attribute's type.
 	typeMask = 0x3fff
 )
 
-// Destination is where the TCP connection from source to target was sent: the endpoint's address if a rule translated
-// it, target if none did. It is known from the first packet on, answered or not.
+// Destination returns where the TCP connection from source to target was sent: the endpoint's address if a rule
+// translated target, else target. The kernel knows it from the first packet on, even if no answer came.
 func Destination(source, target netip.AddrPort) (netip.AddrPort, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", os.NewSyscallError("socket", err))
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
+			os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)
-	// The kernel answers at once; without a limit a lost answer would be waited for.
+	// The kernel answers at once. The limit is for an answer that is lost.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}); err != nil {
 		return netip.AddrPort{}, os.NewSyscallError("setsockopt", err)
 	}
 	if err := unix.Sendto(fd, request(source, target), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", os.NewSyscallError("sendto", err))
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
+			os.NewSyscallError("sendto", err))
 	}
 	buffer := make([]byte, os.Getpagesize())
 	n, _, err := unix.Recvfrom(fd, buffer, 0)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w", os.NewSyscallError("recvfrom", err))
+		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",
+			os.NewSyscallError("recvfrom", err))
 	}
 	return destination(buffer[:n])
 }
 
-// request is the message that asks for one connection by its original addresses.
+// request returns the message that queries one connection by its original addresses.
 func request(source, target netip.AddrPort) []byte {
 	family, from, to := byte(unix.AF_INET), uint16(ip4Source), uint16(ip4Target)
 	if target.Addr().Is6() {
 		family, from, to = unix.AF_INET6, ip6Source, ip6Target
 	}
 	addresses := append(attribute(from, source.Addr().AsSlice()), attribute(to, target.Addr().AsSlice())...)
-	ports := append(attribute(protocolNumber, []byte{unix.IPPROTO_TCP}), attribute(sourcePort, binary.BigEndian.AppendUint16(nil, source.Port()))...)
+	ports := append(attribute(protocolNumber, []byte{unix.IPPROTO_TCP}),
+		attribute(sourcePort, binary.BigEndian.AppendUint16(nil, source.Port()))...)
 	ports = append(ports, attribute(targetPort, binary.BigEndian.AppendUint16(nil, target.Port()))...)
-	tuple := append(attribute(tupleIP|unix.NLA_F_NESTED, addresses), attribute(tupleProtocol|unix.NLA_F_NESTED, ports)...)
+	tuple := append(attribute(tupleIP|unix.NLA_F_NESTED, addresses),
+		attribute(tupleProtocol|unix.NLA_F_NESTED, ports)...)
 	body := append([]byte{family, 0, 0, 0}, attribute(tupleOriginal|unix.NLA_F_NESTED, tuple)...)
 
 	message := binary.NativeEndian.AppendUint32(nil, uint32(headerSize+len(body))) //nolint:gosec // a hundred bytes
@@ -72,14 +77,14 @@ func request(source, target netip.AddrPort) []byte {
 	return append(message, body...)
 }
 
-// attribute encodes one, padded to four bytes.
+// attribute encodes an attribute, padded to four bytes.
 func attribute(kind uint16, value []byte) []byte {
 	encoded := binary.NativeEndian.AppendUint16(nil, uint16(attributeSize+len(value))) //nolint:gosec // a hundred bytes
 	encoded = append(binary.NativeEndian.AppendUint16(encoded, kind), value...)
 	return append(encoded, make([]byte, (4-len(encoded)%4)%4)...)
 }
 
-// destination reads the kernel's answer: who the replies come from.
+// destination reads from the kernel's answer the address that the replies come from.
 func destination(message []byte) (netip.AddrPort, error) {
 	if len(message) < headerSize {
 		return netip.AddrPort{}, errors.New("the kernel's answer is cut short")
@@ -110,7 +115,7 @@ func destination(message []byte) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("the kernel's answer names no address")
 }
 
-// attributes are those of a message or of another attribute, by kind.
+// attributes returns the attributes in a message or in another attribute, by kind.
 func attributes(data []byte) map[uint16][]byte {
 	found := map[uint16][]byte{}
 	for len(data) >= attributeSize {

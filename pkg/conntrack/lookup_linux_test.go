@@ -19,7 +19,9 @@ func reply(source, target netip.AddrPort) []byte {
 
 // TestDestination: who the replies come from, for both families, and what is no answer.
 func TestDestination(t *testing.T) {
-	for endpoint, client := range map[string]string{"10.244.1.7:8080": "10.0.0.1:40000", "[fd00:10:244::7]:80": "[fd00::1]:40000"} {
+	for endpoint, client := range map[string]string{
+		"10.244.1.7:8080": "10.0.0.1:40000", "[fd00:10:244::7]:80": "[fd00::1]:40000",
+	} {
 		want := netip.MustParseAddrPort(endpoint)
 		if got, err := destination(reply(want, netip.MustParseAddrPort(client))); err != nil || got != want {
 			t.Errorf("got %v, %v; want %v", got, err, want)

@@ -6,34 +6,34 @@ import (
 	"strings"
 )
 
-// The lines that begin and end the part of a hosts file that is this package's. Everything else in the file is
-// foreign, and kept byte by byte.
+// The lines that begin and end the block that this package writes. Everything else in a hosts file is foreign, and kept
+// byte for byte.
 const (
 	beginMark = "# BEGIN statefulset-grid-daemon (this block is rewritten; lines outside of it are kept)"
 	endMark   = "# END statefulset-grid-daemon"
-	// beginPrefix is what makes a line a beginMark: the remark in it may change between versions.
+	// beginPrefix is the part of beginMark that is recognised. The remark after it may change between versions.
 	beginPrefix = "# BEGIN statefulset-grid-daemon"
 )
 
-// Content is a hosts file taken apart.
+// Content is the content of a hosts file, split into the block and what is around it.
 type Content struct {
 	// Before and After are the foreign bytes around the block. Before is empty, or ends with a newline.
 	Before, After []byte
 	// Block has the lines of the block, without the marks and without newlines.
 	Block []string
-	// Marked is set if the file has a block at all.
+	// Marked is set if the file has a block.
 	Marked bool
 }
 
-// Parse takes a hosts file apart. It takes any bytes.
+// Parse splits a hosts file. It accepts any bytes.
 //
-// Of a block that lost its end, the lines that could have been written here are the block; where they stop,
-// foreign bytes begin. Of several blocks (a file appended to itself) all lines are ours, and Render makes one
-// of them, where the first one is.
+// If a block has lost its end mark, it ends at the first line that this package does not write. If there are several
+// blocks (a file was appended to itself), the lines of all belong to the block, which Render writes where the first one
+// is.
 //
-// A file without any block may be the one that SuperEdge's daemon wrote, which knows no marks. Lines that look
-// exactly like its own, for names below domain, are taken over as the block: were they kept as foreign, their
-// addresses would be answered for ever.
+// A file without a block may be one that SuperEdge's daemon wrote, which uses no marks. Lines that look exactly like
+// its lines, for names below domain, are taken over as the block. If they were kept as foreign, CoreDNS would go on
+// answering with their addresses forever.
 func Parse(data []byte, domain string) Content {
 	var c Content
 	inside := false
@@ -70,8 +70,7 @@ func (c *Content) foreign(data []byte) {
 	}
 }
 
-// takeOver moves the lines that SuperEdge's daemon wrote from the foreign bytes of an unmarked file to its
-// block.
+// takeOver moves the lines that SuperEdge's daemon wrote from the foreign bytes of a file without a block to a block.
 func (c *Content) takeOver(data []byte, domain string) {
 	c.Before, c.After = nil, nil
 	for rest := data; len(rest) > 0; {
@@ -79,14 +78,14 @@ func (c *Content) takeOver(data []byte, domain string) {
 		if isOurs(line, domain) {
 			c.Block = append(c.Block, line)
 		} else {
-			// All of it comes after the block: its end need not be a newline.
+			// Foreign lines go after the block, because the last of them may lack a newline.
 			c.After = append(c.After, rest[:width]...)
 		}
 		rest = rest[width:]
 	}
 }
 
-// cutLine returns the first line without its newline, and its width with it.
+// cutLine returns the first line without its newline, and its length with it.
 func cutLine(data []byte) (string, int) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		return string(data[:i]), i + 1
@@ -99,7 +98,7 @@ func isBegin(line string) bool {
 	return found && (rest == "" || rest[0] == ' ')
 }
 
-// hasEnd tells whether the block that begins before rest is ended before another one begins.
+// hasEnd reports whether the block that begins before rest has an end mark before another block begins.
 func hasEnd(rest []byte) bool {
 	for len(rest) > 0 {
 		line, width := cutLine(rest)
@@ -114,7 +113,7 @@ func hasEnd(rest []byte) bool {
 	return false
 }
 
-// isOurs tells whether a line has the form of Record.Line, below the cluster's domain if that is not "".
+// isOurs reports whether a line has the form of Record.Line, below the cluster's domain if that is not "".
 func isOurs(line, domain string) bool {
 	address, name, found := strings.Cut(line, " ")
 	if !found {
@@ -127,8 +126,7 @@ func isOurs(line, domain string) bool {
 	return ok
 }
 
-// Render puts a hosts file together, with these lines as its block. The foreign bytes are those that were
-// parsed.
+// Render returns a hosts file with these lines as its block, and with the foreign bytes of the Content.
 func (c *Content) Render(lines []string) []byte {
 	var b bytes.Buffer
 	size := len(c.Before) + len(c.After) + len(beginMark) + len(endMark) + 2

@@ -23,32 +23,55 @@ func TestParse(t *testing.T) {
 		block         string
 		unmarked      bool
 	}{
-		"empty":                              {unmarked: true},
-		"foreign only":                       {file: theirs, after: theirs, unmarked: true},
-		"foreign without a newline":          {file: "::1 localhost", after: "::1 localhost", unmarked: true},
-		"foreign around the block":           {file: theirs + begin + ours + end + theirs, before: theirs, after: theirs, block: ours},
-		"empty block":                        {file: begin + end},
-		"another remark in the mark":         {file: beginPrefix + " v0\n" + ours + end, block: ours},
-		"a mark that is not one":             {file: beginPrefix + "s\n" + theirs, after: beginPrefix + "s\n" + theirs, unmarked: true},
-		"foreign line in the block is ours":  {file: begin + theirs + ours + end, block: theirs + ours},
-		"block without an end":               {file: begin + ours + ours6 + theirs + ours, after: theirs + ours, block: ours + ours6},
-		"block cut off":                      {file: begin + ours + "10.0.0.", after: "10.0.0.", block: ours},
-		"begin twice, end once":              {file: begin + ours + begin + ours6 + end + theirs, after: theirs, block: ours + ours6},
-		"two blocks":                         {file: begin + ours + end + theirs + begin + ours6 + end, after: theirs, block: ours + ours6},
-		"end alone":                          {file: end + theirs, after: end + theirs, unmarked: true},
-		"carriage returns are foreign":       {file: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n", unmarked: true},
-		"SuperEdge's lines":                  {file: theirs + ours + theirs, after: theirs + theirs, block: ours, unmarked: true},
-		"like SuperEdge's, another domain":   {file: "10.0.0.1 a-0.b.c.svc.example.org\n", after: "10.0.0.1 a-0.b.c.svc.example.org\n", unmarked: true},
-		"like SuperEdge's, two names":        {file: "10.0.0.1 a-0.b.c.svc.cluster.local a\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local a\n", unmarked: true},
-		"like SuperEdge's, no ordinal":       {file: "10.0.0.1 a.b.c.svc.cluster.local\n", after: "10.0.0.1 a.b.c.svc.cluster.local\n", unmarked: true},
-		"like SuperEdge's, beside the block": {file: ours + begin + end, before: ours},
+		"empty":                     {unmarked: true},
+		"foreign only":              {file: theirs, after: theirs, unmarked: true},
+		"foreign without a newline": {file: "::1 localhost", after: "::1 localhost", unmarked: true},
+		"foreign around the block": {
+			file: theirs + begin + ours + end + theirs, before: theirs, after: theirs, block: ours,
+		},
+		"empty block":                {file: begin + end},
+		"another remark in the mark": {file: beginPrefix + " v0\n" + ours + end, block: ours},
+		"a mark that is not one": {
+			file: beginPrefix + "s\n" + theirs, after: beginPrefix + "s\n" + theirs, unmarked: true,
+		},
+		"foreign line in the block is ours": {file: begin + theirs + ours + end, block: theirs + ours},
+		"block without an end": {
+			file: begin + ours + ours6 + theirs + ours, after: theirs + ours, block: ours + ours6,
+		},
+		"block cut off": {file: begin + ours + "10.0.0.", after: "10.0.0.", block: ours},
+		"begin twice, end once": {
+			file: begin + ours + begin + ours6 + end + theirs, after: theirs, block: ours + ours6,
+		},
+		"two blocks": {
+			file: begin + ours + end + theirs + begin + ours6 + end, after: theirs, block: ours + ours6,
+		},
+		"end alone": {file: end + theirs, after: end + theirs, unmarked: true},
+		"carriage returns are foreign": {
+			file: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local\r\n",
+			unmarked: true,
+		},
+		"SuperEdge's lines": {
+			file: theirs + ours + theirs, after: theirs + theirs, block: ours, unmarked: true,
+		},
+		"like SuperEdge's, another domain": {
+			file: "10.0.0.1 a-0.b.c.svc.example.org\n", after: "10.0.0.1 a-0.b.c.svc.example.org\n", unmarked: true,
+		},
+		"like SuperEdge's, two names": {
+			file: "10.0.0.1 a-0.b.c.svc.cluster.local a\n", after: "10.0.0.1 a-0.b.c.svc.cluster.local a\n",
+			unmarked: true,
+		},
+		"like SuperEdge's, no ordinal": {
+			file: "10.0.0.1 a.b.c.svc.cluster.local\n", after: "10.0.0.1 a.b.c.svc.cluster.local\n", unmarked: true,
+		},
+		"like SuperEdge's, outside the block": {file: ours + begin + end, before: ours},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := Parse([]byte(test.file), testDomain)
 			if string(c.Before) != test.before || string(c.After) != test.after || c.Marked == test.unmarked {
 				t.Errorf("before %q, after %q, marked %v", c.Before, c.After, c.Marked)
 			}
-			if want := strings.FieldsFunc(test.block, func(r rune) bool { return r == '\n' }); !slices.Equal(c.Block, want) {
+			if want := strings.FieldsFunc(test.block,
+				func(r rune) bool { return r == '\n' }); !slices.Equal(c.Block, want) {
 				t.Errorf("block %q, want %q", c.Block, want)
 			}
 			checkRoundTrip(t, []byte(test.file), nil)
@@ -64,7 +87,8 @@ func checkRoundTrip(t *testing.T, data []byte, lines []string) {
 	rendered := first.Render(lines)
 	second := Parse(rendered, testDomain)
 	if !bytes.Equal(first.Before, second.Before) || !bytes.Equal(first.After, second.After) {
-		t.Errorf("foreign bytes changed:\nbefore %q\nafter  %q\nnow    %q\nand    %q", first.Before, first.After, second.Before, second.After)
+		t.Errorf("foreign bytes changed:\nbefore %q\nafter  %q\nnow    %q\nand    %q",
+			first.Before, first.After, second.Before, second.After)
 	}
 	if !slices.Equal(second.Block, lines) {
 		t.Errorf("the block is %q, written were %q", second.Block, lines)
@@ -78,14 +102,19 @@ func FuzzParse(f *testing.F) {
 	block := beginMark + "\n10.0.0.1 demo-0.demo-svc.default.svc.cluster.local\n" + endMark + "\n"
 	for _, seed := range []string{
 		"", "127.0.0.1 localhost", "127.0.0.1 localhost\n", block, "a\n" + block + "b", block + block,
-		beginMark + "\n::1 a-1.b.c.svc.d\nx", endMark, beginMark, "\x00\xff\r\n" + block + "\r", strings.TrimSuffix(block, "\n"),
+		beginMark + "\n::1 a-1.b.c.svc.d\nx", endMark, beginMark, "\x00\xff\r\n" + block + "\r",
+		strings.TrimSuffix(block, "\n"),
 	} {
 		f.Add([]byte(seed), uint8(2))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, count uint8) {
 		var lines []string
 		for i := range int(count % 4) {
-			lines = append(lines, Record{Name: "demo-" + string(rune('0'+i)) + ".demo-svc.default.svc.cluster.local", Address: addr("10.0.0.1")}.Line())
+			lines = append(lines,
+				Record{
+					Name:    "demo-" + string(rune('0'+i)) + ".demo-svc.default.svc.cluster.local",
+					Address: addr("10.0.0.1"),
+				}.Line())
 		}
 		checkRoundTrip(t, data, lines)
 		// Nothing is lost or made up: what is neither a mark nor in the block is foreign, byte by byte.
@@ -96,7 +125,8 @@ func FuzzParse(f *testing.F) {
 			line, width := cutLine(rest)
 			switch {
 			case isBegin(line):
-			case len(block) > 0 && line == block[0] && (c.Marked && insideBlock(data, len(data)-len(rest)) || !c.Marked):
+			case len(block) > 0 && line == block[0] &&
+				(c.Marked && insideBlock(data, len(data)-len(rest)) || !c.Marked):
 				block = block[1:]
 			case line == endMark && endsBlock(data, len(data)-len(rest)):
 			default:
@@ -139,7 +169,7 @@ func insideBlock(data []byte, offset int) bool {
 	return true
 }
 
-// endsBlock tells whether the endMark at the offset ends a block.
+// endsBlock reports whether the endMark at the offset ends a block.
 func endsBlock(data []byte, offset int) bool {
 	before := string(data[:offset])
 	begin := -1

@@ -27,34 +27,35 @@ type Config struct {
 	Connection *apiclient.Connection
 	// NodeName is this node's name.
 	NodeName string
-	// Path is where the hosts file stands.
+	// Path is the path of the hosts file.
 	Path string
 	// Domain is the cluster's DNS domain, without a dot at its end.
 	Domain string
-	// WholeSync is the time between two comparisons of everything with the file, changes or none.
+	// WholeSync is the time between two comparisons of all records with the file, which are made even without changes.
 	WholeSync time.Duration
-	// BindAddress is host:port of health, readiness and metrics; "" for none.
+	// BindAddress is the host:port at which health, readiness and metrics are served; "" serves none.
 	BindAddress string
 }
 
-// GCPercent is the GOGC of a process that is a daemon. A full list of a big cluster's StatefulSets is garbage as
-// soon as it is read, and there should not be two of them.
+// GCPercent is the GOGC for the daemon's process. A full list of a big cluster's StatefulSets is garbage as soon as it
+// is read; a low value keeps two of them from being in memory at once.
 const GCPercent = 40
 
 const (
-	// batch is how long the changes that follow a first one are waited for. A file is written once for them all.
+	// batch is how long to wait for further changes after a first one, so that the file is written once for all of
+	// them.
 	batch = 20 * time.Millisecond
-	// fileCheck is the time between two looks at whether someone else changed the file. A look is a stat.
+	// fileCheck is the time between two checks (a stat) whether someone else changed the file.
 	fileCheck = time.Second
 	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// podsPerSource is how many of a set's ordinals one source of pods asks for. It stays the same when the set
-	// is scaled, so that most scaling needs no new source; and its names fit into a URL.
+	// podsPerSource is how many ordinals of a set one source of pods covers. It does not depend on the set's size, so
+	// that most scaling needs no new source. The pods' names fit into a URL.
 	podsPerSource = 32
 )
 
-// Daemon keeps the hosts file as the cluster and this node's labels want it.
+// Daemon keeps the hosts file up to date with the cluster's state and this node's labels.
 type Daemon struct {
 	config  Config
 	file    *File
@@ -73,39 +74,39 @@ type Daemon struct {
 	wake chan struct{}
 
 	mu sync.Mutex
-	// gone are the UIDs of grids that were there and are not any more, as long as there are sets of theirs.
+	// gone has the UIDs of grids that were deleted and whose sets still exist.
 	gone map[types.UID]bool
 	// woken is when the first change came that is not in the file yet; zero if there is none.
 	woken time.Time
-	// status is what the last sync came to.
+	// status is the result of the last sync.
 	status status
 	pods   map[chunk]*podSource // written by the loop only; guarded for readers
-	// podLists are the lists that sources of pods took which have ended.
+	// podLists counts the lists of the sources of pods that have ended.
 	podLists uint64
 
-	// What follows is the loop's alone.
+	// Only the loop uses the fields below.
 
-	labels  map[string]string // this node's, as last heard of; nil if never
-	trimmed bool              // the memory that the first lists took was given back
+	labels  map[string]string // the last known labels of this node; nil if none are known
+	trimmed bool              // set once the memory of the first lists was freed
 	running sync.WaitGroup
 }
 
-// status is what is told of the last sync.
+// status is the result of the last sync.
 type status struct {
-	// blocked says why nothing can be said of what should be in the file; "" if it can.
+	// blocked says why it is not known what the file should have; "" if it is known.
 	blocked string
 	// err is why the file could not be written.
 	err error
-	// retryAt is when that is tried again, after retryIn.
+	// retryAt is when the next attempt is made, retryIn after the failed one.
 	retryAt time.Time
 	retryIn time.Duration
-	// records and sets are what the file should hold, pending how many sets' pods are not known yet.
+	// records and sets count what the file should have. pending counts the sets whose pods are not known yet.
 	records, sets, pending int
-	// synced is set once the file was what it should be.
+	// synced is set once the file had the right content.
 	synced bool
 }
 
-// chunk is some ordinals of a set: podsPerSource of them from index*podsPerSource on.
+// chunk is a range of a set's ordinals: podsPerSource of them from index*podsPerSource on.
 type chunk struct {
 	namespace, set string
 	index          int32
@@ -117,7 +118,7 @@ type podSource struct {
 	table  *table[*Pod]
 }
 
-// New makes a Daemon. Nothing is asked, listened on or written before Run.
+// New makes a Daemon. It sends no request, listens to nothing and writes nothing before Run.
 func New(config Config, logger klog.Logger) (*Daemon, error) {
 	upstream, err := config.Connection.Config()
 	if err != nil {
@@ -166,7 +167,7 @@ func (d *Daemon) changed() {
 	d.mu.Unlock()
 	select {
 	case d.wake <- struct{}{}:
-	default: // it will sync anyway
+	default: // a sync is due already
 	}
 }
 
@@ -176,7 +177,7 @@ func (d *Daemon) gridRemoved(grid Grid) {
 	d.gone[grid.UID] = true
 }
 
-// Run keeps the file until ctx is done. It returns an error only if it cannot listen.
+// Run keeps the file up to date until ctx is done. It returns an error only if it cannot listen.
 func (d *Daemon) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer d.running.Wait()
@@ -192,7 +193,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		d.running.Go(func() {
 			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-				d.logger.Error(err, "Health and metrics are not served any more", "address", d.config.BindAddress)
+				d.logger.Error(err, "Stopped serving health and metrics", "address", d.config.BindAddress)
 			}
 		})
 		defer server.Close()
@@ -221,8 +222,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare looks at the file before anything is known of the cluster. What is wrong would keep it from being written,
-// too.
+// prepare checks the file before anything is known of the cluster, for problems that would keep it from being written.
 func (d *Daemon) prepare() error {
 	if err := d.file.Prepare(); err != nil {
 		return err
@@ -232,12 +232,14 @@ func (d *Daemon) prepare() error {
 		return err
 	}
 	if len(block) > 0 && !d.file.content.Marked {
-		d.logger.Info("Taking over lines that another daemon of this kind wrote, without a marked block", "lines", len(block))
+		d.logger.Info("Taking over the lines that SuperEdge's daemon wrote, which are not in a marked block",
+			"lines", len(block))
 	}
 	return nil
 }
 
-// loop syncs when something has changed, when the file is not what was written, and when it is time.
+// loop syncs after a change of the cluster's state, after someone else changed the file, after a failure, and every
+// WholeSync.
 func (d *Daemon) loop(ctx context.Context) {
 	whole := time.NewTicker(d.config.WholeSync)
 	defer whole.Stop()
@@ -255,7 +257,7 @@ func (d *Daemon) loop(ctx context.Context) {
 				return
 			case <-time.After(batch):
 			}
-			select { // what came meanwhile is in this sync
+			select { // this sync includes what came meanwhile
 			case <-d.wake:
 			default:
 			}
@@ -272,7 +274,7 @@ func (d *Daemon) loop(ctx context.Context) {
 	}
 }
 
-// sync brings the file in line with what is known, and returns after what time to try again; 0 if it need not be.
+// sync writes what is known to the file. It returns after what time to try again; 0 if that is not necessary.
 func (d *Daemon) sync() time.Duration {
 	d.mu.Lock()
 	now, retryAt := time.Now(), d.status.retryAt
@@ -320,8 +322,8 @@ func (d *Daemon) sync() time.Duration {
 	return 0
 }
 
-// blocked says why nothing can be said yet of what should be in the file. While it cannot, the file stays: what
-// a process before this one wrote is better than nothing.
+// blocked says why it is not known yet what the file should have; "" if it is known. Until then the file stays as an
+// earlier process left it, which is better than nothing.
 func (d *Daemon) blocked() string {
 	if !d.node.isListed() || !d.services.isListed() || !d.sets.isListed() {
 		if unlisted := d.unlisted(); unlisted != "" {
@@ -334,9 +336,12 @@ func (d *Daemon) blocked() string {
 			d.labels = map[string]string{}
 		}
 	}
-	// A Node that was deleted says nothing of its unit. It may be on its way back; its last labels hold.
+	// A deleted Node may be registered again. Until then its last labels count.
 	if d.labels == nil {
-		return fmt.Sprintf("there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register", d.config.NodeName)
+		return fmt.Sprintf(
+			"there is no node %s, so its unit is unknown: check --hostname, or wait for the node to register",
+			d.config.NodeName,
+		)
 	}
 	return ""
 }
@@ -355,7 +360,7 @@ func (d *Daemon) unlisted() string {
 	return ""
 }
 
-// view is what is known now.
+// view returns the current state, from which the records follow.
 func (d *Daemon) view() *View {
 	sets := d.sets.all()
 	d.mu.Lock()
@@ -386,7 +391,7 @@ func (d *Daemon) view() *View {
 	}
 }
 
-// chunks are those that cover the ordinals that a set asks for.
+// chunks returns the chunks that cover the set's ordinals.
 func (s *Set) chunks() []chunk {
 	var chunks []chunk
 	if s.Replicas <= 0 {
@@ -398,7 +403,7 @@ func (s *Set) chunks() []chunk {
 	return chunks
 }
 
-// podNames are the names of the pods that a chunk asks for.
+// podNames returns the names of the pods of a chunk.
 func (c chunk) podNames() []string {
 	names := make([]string, podsPerSource)
 	for i := range names {
@@ -407,7 +412,7 @@ func (c chunk) podNames() []string {
 	return names
 }
 
-// followPods starts the sources of the own sets' pods, and ends those that are not needed any more.
+// followPods starts the sources for the pods of the own sets, and stops those that are not needed any more.
 func (d *Daemon) followPods(own []ownSet) error {
 	wanted := map[chunk]bool{}
 	for _, o := range own {
@@ -426,7 +431,7 @@ func (d *Daemon) followPods(own []ownSet) error {
 	}
 	d.mu.Unlock()
 	for _, s := range dropped {
-		d.group.Remove(s) // which waits for its table, and that for the lock
+		d.group.Remove(s) // without d.mu: it waits for the source's table, which may wait for d.mu
 	}
 	for c := range wanted {
 		if d.pods[c] != nil {
@@ -445,7 +450,7 @@ func (d *Daemon) followPods(own []ownSet) error {
 	return nil
 }
 
-// podsOf are a set's pods; false while some are not known yet.
+// podsOf returns a set's pods; false while some are not known yet.
 func (d *Daemon) podsOf(set *Set) ([]*Pod, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -460,13 +465,13 @@ func (d *Daemon) podsOf(set *Set) ([]*Pod, bool) {
 	return pods, true
 }
 
-// fail notes that the file is not what it should be, and returns after what time to try again.
+// fail notes an error of a sync, and returns after what time to try again.
 func (d *Daemon) fail(err error) time.Duration {
 	d.metrics.failures.Inc()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.status.err == nil || d.status.err.Error() != err.Error() {
-		d.logger.Error(err, "The hosts file stays as it is; trying again", "path", d.config.Path)
+		d.logger.Error(err, "Cannot update the hosts file; will try again", "path", d.config.Path)
 	}
 	d.status.err = err
 	d.status.retryIn = min(max(2*d.status.retryIn, firstRetry), lastRetry)
@@ -483,7 +488,7 @@ func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
 	d.status = now
 	d.mu.Unlock()
 	if before.err != nil {
-		d.logger.Info("The hosts file is as it should be again", "path", d.config.Path)
+		d.logger.Info("Updating the hosts file works again", "path", d.config.Path)
 	}
 	if replaced {
 		d.metrics.writes.Inc()
@@ -493,7 +498,7 @@ func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
 		d.logger.V(2).Info("Wrote the hosts file", "records", now.records, "sets", now.sets)
 	}
 	if now.pending == 0 && !d.trimmed {
-		// The first lists are the biggest things that ever pass through here.
+		// The first lists are the largest use of memory in the process's life.
 		d.trimmed = true
 		debug.FreeOSMemory()
 	}

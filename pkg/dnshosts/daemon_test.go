@@ -47,7 +47,10 @@ type api struct {
 
 func newAPI(t *testing.T) *api {
 	t.Helper()
-	a := &api{objects: map[string][]metav1.Object{}, broken: map[string]int{}, treat: map[string]behaviour{}, treated: map[string]int{}, changed: make(chan struct{}), version: 1}
+	a := &api{
+		objects: map[string][]metav1.Object{}, broken: map[string]int{}, treat: map[string]behaviour{},
+		treated: map[string]int{}, changed: make(chan struct{}), version: 1,
+	}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(func() {
 		a.CloseClientConnections()
@@ -97,12 +100,15 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if status != 0 {
 		w.WriteHeader(status)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"broken on purpose","code":%d}`, status)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"broken on purpose","code":%d}`,
+			status)
 		return
 	}
 	if query.Get("watch") != "" {
 		if query.Get("resourceVersion") != strconv.Itoa(version) {
-			fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`)
+			fmt.Fprint(w,
+				`{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired",`+
+					`"code":410}}`)
 			return
 		}
 		w.(http.Flusher).Flush()
@@ -119,7 +125,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	kind := kinds[resource]
 	list := map[string]any{
-		"apiVersion": kind.apiVersion, "kind": kind.kind + "List", "metadata": map[string]any{"resourceVersion": strconv.Itoa(version)},
+		"apiVersion": kind.apiVersion, "kind": kind.kind + "List",
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)},
 	}
 	items := []any{}
 	for _, object := range objects {
@@ -143,28 +150,41 @@ func controlledBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerRe
 }
 
 func metadataObject(m metav1.ObjectMeta) metav1.Object {
-	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: m}
+	return &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: m,
+	}
 }
 
 // addUnit adds a unit's set of grid demo with pods.
 func (a *api) addUnit(unit string, network, pods int) {
 	count := int32(pods)
 	set := &appsv1.StatefulSet{
-		ObjectMeta: meta("default", "demo-"+unit, types.UID("set-"+unit), map[string]string{v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1"}),
+		ObjectMeta: meta("default", "demo-"+unit, types.UID("set-"+unit), map[string]string{
+			v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1",
+		}),
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: &count, ServiceName: "demo-svc", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "demo"}},
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": unit}, Containers: []corev1.Container{{
-				Name: "demo", Image: "registry.example.org/demo:v1", Args: slices.Repeat([]string{"--an-argument=of-some-length"}, 20),
-				Env: slices.Repeat([]corev1.EnvVar{{Name: "VARIABLE", Value: "a value"}}, 20),
-			}}}},
+			Replicas: &count, ServiceName: "demo-svc",
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "demo"}},
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": unit},
+				Containers: []corev1.Container{{
+					Name: "demo", Image: "registry.example.org/demo:v1",
+					Args: slices.Repeat([]string{"--an-argument=of-some-length"}, 20),
+					Env:  slices.Repeat([]corev1.EnvVar{{Name: "VARIABLE", Value: "a value"}}, 20),
+				}}}},
 		},
 	}
 	set.OwnerReferences = controlledBy("superedge.io/v1", "StatefulSetGrid", "demo", "grid")
-	set.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "controller", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`)}}
+	set.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: "controller", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`)},
+	}
 	a.objects["statefulsets"] = append(a.objects["statefulsets"], set)
 	for i := range pods {
 		name := fmt.Sprintf("demo-%s-%d", unit, i)
-		pod := &corev1.Pod{ObjectMeta: meta("default", name, types.UID(name), map[string]string{"app": "demo", appsv1.StatefulSetPodNameLabel: name})}
+		pod := &corev1.Pod{
+			ObjectMeta: meta("default", name, types.UID(name), map[string]string{
+				"app": "demo", appsv1.StatefulSetPodNameLabel: name,
+			}),
+		}
 		pod.OwnerReferences = controlledBy("apps/v1", "StatefulSet", set.Name, set.UID)
 		pod.Status.PodIP = fmt.Sprintf("10.%d.%d.%d", network>>8, network&0xff, i+1)
 		a.objects["pods"] = append(a.objects["pods"], pod)
@@ -177,7 +197,9 @@ func (a *api) populate(units, pods int) {
 	defer a.mu.Unlock()
 	a.objects["nodes"] = []metav1.Object{metadataObject(meta("", "node0", "n", map[string]string{"zone1": "east"}))}
 	a.objects["statefulsetgrids"] = []metav1.Object{metadataObject(meta("default", "demo", "grid", nil))}
-	a.objects["services"] = []metav1.Object{metadataObject(meta("default", "demo-svc", "svc", map[string]string{v1.LabelGridUniqKey: "zone1"}))}
+	a.objects["services"] = []metav1.Object{
+		metadataObject(meta("default", "demo-svc", "svc", map[string]string{v1.LabelGridUniqKey: "zone1"})),
+	}
 	a.addUnit("east", 0, pods)
 	for i := 1; i < units; i++ {
 		a.addUnit(fmt.Sprintf("unit%d", i), i, pods)
@@ -195,7 +217,13 @@ func fixed(config *rest.Config) *apiclient.Connection {
 
 func startDaemon(t *testing.T, url, path string) *Daemon {
 	t.Helper()
-	d, err := New(Config{Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
+	d, err := New(
+		Config{
+			Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain,
+			WholeSync: 30 * time.Second,
+		},
+		klog.Background(),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +264,9 @@ const (
 // TestErrorsClearNothing: whatever the API server refuses, the lines stay; and what comes after it is followed.
 func TestErrorsClearNothing(t *testing.T) {
 	for resource := range kinds {
-		for _, status := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests} {
+		for _, status := range []int{
+			http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests,
+		} {
 			t.Run(fmt.Sprintf("%s %d", resource, status), func(t *testing.T) {
 				t.Parallel()
 				a := newAPI(t)
@@ -369,7 +399,8 @@ func TestOnlyOwnPodsAreAskedFor(t *testing.T) {
 		path, selector, _ := strings.Cut(query, "?")
 		switch {
 		case strings.HasSuffix(path, "/pods"):
-			if !strings.HasPrefix(selector, appsv1.StatefulSetPodNameLabel+" in (demo-east-0,demo-east-1,") || path != "/api/v1/namespaces/default/pods" {
+			if !strings.HasPrefix(selector, appsv1.StatefulSetPodNameLabel+" in (demo-east-0,demo-east-1,") ||
+				path != "/api/v1/namespaces/default/pods" {
 				t.Errorf("pods are asked for with %s", query)
 			}
 		case strings.HasSuffix(path, "/nodes"):
@@ -440,7 +471,13 @@ func TestMemory(t *testing.T) {
 // runDaemon is a daemon for a process of its own.
 func runDaemon(url, path string) {
 	debug.SetGCPercent(GCPercent)
-	d, err := New(Config{Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain, WholeSync: 30 * time.Second}, klog.Background())
+	d, err := New(
+		Config{
+			Connection: fixed(&rest.Config{Host: url, QPS: -1}), NodeName: "node0", Path: path, Domain: testDomain,
+			WholeSync: 30 * time.Second,
+		},
+		klog.Background(),
+	)
 	if err != nil {
 		panic(err)
 	}

@@ -12,7 +12,13 @@ import (
 // TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
 func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
-	d, err := New(Config{Connection: fixed(&rest.Config{Host: "http://127.0.0.1:1"}), NodeName: "node0", Path: t.TempDir() + "/hosts"}, klog.Background())
+	d, err := New(
+		Config{
+			Connection: fixed(&rest.Config{Host: "http://127.0.0.1:1"}), NodeName: "node0",
+			Path: t.TempDir() + "/hosts",
+		},
+		klog.Background(),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

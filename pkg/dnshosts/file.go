@@ -16,31 +16,31 @@ import (
 	"github.com/application-grid/application-grid/pkg/atomicfile"
 )
 
-// maxFileSize limits what is read of a hosts file. Nobody's hosts file is that big; a path given by mistake may
-// lead to one that is.
+// maxFileSize is the most bytes of a hosts file. A larger file was probably given by mistake.
 const maxFileSize = 64 << 20
 
-// tempPrefix begins the names of the files that are written aside. They stand in the hosts file's directory,
-// because a file can be renamed within one file system only.
+// tempPrefix begins the names of the temporary files. They are in the hosts file's directory, because a file can be
+// renamed within one file system only.
 const tempPrefix = ".statefulset-grid-daemon-"
 
-// MountedAloneError says that the hosts file itself is a mount point: what is mounted there cannot be
-// replaced, only written over, and a reader would see halves.
+// MountedAloneError means that the hosts file itself is a mount point. Such a file cannot be replaced, only
+// overwritten, and readers would see parts of it.
 type MountedAloneError struct{ Path string }
 
 func (e *MountedAloneError) Error() string {
-	return fmt.Sprintf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s instead, here and in CoreDNS",
+	return fmt.Sprintf("%s is mounted as a single file and cannot be replaced as a whole: mount its directory %s "+
+		"instead, here and in CoreDNS",
 		e.Path, filepath.Dir(e.Path))
 }
 
 // File is a hosts file on disk. Its methods are for one goroutine at a time.
 type File struct {
-	// Path is where it stands. If it is a symbolic link, the link stays and what it leads to is replaced.
+	// Path is the path of the file. If it is a symbolic link, the link stays and its target is replaced.
 	Path string
 	// Domain is the cluster's domain, for Parse.
 	Domain string
 
-	// seen is the file as it was last read or written; nil if it is to be read again.
+	// seen describes the file as it was last read or written; nil if it must be read again.
 	seen    fs.FileInfo
 	content Content
 	data    []byte
@@ -50,7 +50,7 @@ type File struct {
 	clock     func() time.Time
 }
 
-// step is a point in the writing of a file, for tests to fail or die at.
+// step is a point in the writing of a file at which tests fail or kill the process.
 type step int
 
 const (
@@ -67,13 +67,13 @@ func (f *File) at(s step) {
 	}
 }
 
-// target is the path with symbolic links followed.
+// target returns the path with symbolic links resolved.
 func (f *File) target() (string, error) {
 	path, err := filepath.EvalSymlinks(f.Path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	// It is not there yet, or it is a link to something that is not.
+	// The file does not exist yet, or is a link to a file that does not exist.
 	info, err := os.Lstat(f.Path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
 		return f.Path, nil
@@ -88,8 +88,8 @@ func (f *File) target() (string, error) {
 	return link, err
 }
 
-// Load reads the file, if it is another one than was last read or written, and returns the lines of its block.
-// A file that is not there has none.
+// Load returns the lines of the file's block; none if there is no file. It reads the file only if that changed since it
+// was last read or written.
 func (f *File) Load() (block []string, err error) {
 	path, err := f.target()
 	if err != nil {
@@ -125,7 +125,7 @@ func (f *File) Load() (block []string, err error) {
 	return f.content.Block, nil
 }
 
-// sameVersion tells whether a file has not been written or replaced in between, as far as its inode says.
+// sameVersion reports whether a file was neither written nor replaced in between, as far as its inode shows.
 func sameVersion(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && changeTime(a) == changeTime(b)
 }
@@ -137,11 +137,11 @@ func changeTime(info fs.FileInfo) syscall.Timespec {
 	return syscall.Timespec{}
 }
 
-// errChanged is told when someone else writes the file at the same time.
+// errChanged means that someone else writes the file at the same time.
 var errChanged = errors.New("the hosts file changed while it was about to be replaced")
 
-// Write makes these lines the file's block, and tells whether the file had to be replaced for it. Whatever
-// fails, the file is the old one or the new one, and never a part of one.
+// Write writes these lines as the file's block, and reports whether it replaced the file. Whatever fails, the file is
+// the old one or the new one, and never a part of one.
 func (f *File) Write(lines []string) (replaced bool, err error) {
 	const tries = 5
 	for range tries {
@@ -163,13 +163,14 @@ func (f *File) Write(lines []string) (replaced bool, err error) {
 	return true, nil
 }
 
-// replace puts data in the file's place.
+// replace replaces the file by one with this content.
 func (f *File) replace(data []byte) error {
 	path, err := f.target()
 	if err != nil {
 		return err
 	}
-	aside, err := os.CreateTemp(filepath.Dir(path), tempPrefix) // what a kill leaves is removed by the next start
+	// If the process is killed, the next one removes the temporary file (Prepare).
+	aside, err := os.CreateTemp(filepath.Dir(path), tempPrefix)
 	if err != nil {
 		return err
 	}
@@ -204,9 +205,10 @@ func (f *File) replace(data []byte) error {
 	}
 	f.at(stepDone)
 	f.seen = nil
-	// Renaming changes the inode's ctime: what is known is what is there now, if that is still this file.
+	// Renaming has changed the inode's ctime. So seen is read again, if the file is still this one.
 	now, err := os.Stat(path)
-	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() && now.ModTime().Equal(written.ModTime()) {
+	if err == nil && os.SameFile(now, written) && now.Size() == written.Size() &&
+		now.ModTime().Equal(written.ModTime()) {
 		f.seen, f.data, f.content = now, data, Parse(data, f.Domain)
 	}
 	return nil
@@ -214,15 +216,16 @@ func (f *File) replace(data []byte) error {
 
 // dress gives the new file the mode and the owner of the old one, and a later modification time.
 //
-// CoreDNS' hosts plugin reads a file again when its size or its modification time is another one. Two versions of
-// one size within a tick of the file system's clock, or a clock that was set back, would leave it with the old
-// one for ever.
+// CoreDNS' hosts plugin rereads a file when its size or its modification time has changed. Without a later modification
+// time it would keep the old version if the new one has the same size and was written within the same tick of the file
+// system's clock, or after the clock was set back.
 func (f *File) dress(aside *os.File) error {
 	mode := fs.FileMode(0o644) // CoreDNS runs as another user
 	if f.seen != nil {
 		mode = f.seen.Mode().Perm()
 		if stat, ok := f.seen.Sys().(*syscall.Stat_t); ok {
-			_ = aside.Chown(int(stat.Uid), int(stat.Gid)) // it takes privileges, which a reader of the file does not need
+			// Chown needs privileges. Without them readers can still read the file.
+			_ = aside.Chown(int(stat.Uid), int(stat.Gid))
 		}
 	}
 	if err := aside.Chmod(mode); err != nil {
@@ -237,7 +240,7 @@ func (f *File) dress(aside *os.File) error {
 		now = f.clock
 	}
 	wanted := now()
-	// Some file systems keep whole seconds, or every other one.
+	// Some file systems store times in steps of one or two seconds.
 	for _, later := range []time.Duration{time.Microsecond, 10 * time.Millisecond, time.Second, 2 * time.Second} {
 		if !wanted.After(old) {
 			wanted = old.Add(later)
@@ -254,10 +257,11 @@ func (f *File) dress(aside *os.File) error {
 		}
 		wanted = old
 	}
-	return fmt.Errorf("the file system at %s does not keep modification times, by which CoreDNS notices changes", filepath.Dir(f.Path))
+	return fmt.Errorf("the file system at %s does not keep modification times, by which CoreDNS notices changes",
+		filepath.Dir(f.Path))
 }
 
-// unchanged checks that the file is still the one that the new content was made from.
+// unchanged returns errChanged if the file is not the one that the new content was made from.
 func (f *File) unchanged(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -274,7 +278,7 @@ func (f *File) unchanged(path string) error {
 	return nil
 }
 
-// Changed tells whether the file is another one than was last read or written. It costs one stat.
+// Changed reports whether the file changed since it was last read or written. It costs one stat.
 func (f *File) Changed() bool {
 	info, err := os.Stat(f.Path)
 	if err != nil {
@@ -283,8 +287,8 @@ func (f *File) Changed() bool {
 	return f.seen == nil || !sameVersion(info, f.seen)
 }
 
-// Prepare removes what a process before this one left aside when it was killed, and tells of a file that is
-// mounted alone, before anything has to be written.
+// Prepare removes temporary files of an earlier process that was killed. It returns MountedAloneError if the file
+// itself is a mount point.
 func (f *File) Prepare() error {
 	path, err := f.target()
 	if err != nil {
@@ -292,11 +296,11 @@ func (f *File) Prepare() error {
 	}
 	leftovers, err := filepath.Glob(filepath.Join(filepath.Dir(path), tempPrefix+"*"))
 	if err != nil {
-		return fmt.Errorf("looking for leftovers beside the hosts file: %w", err)
+		return fmt.Errorf("looking for temporary files next to the hosts file: %w", err)
 	}
 	for _, leftover := range leftovers {
 		if err := os.Remove(leftover); err != nil {
-			return fmt.Errorf("removing a leftover beside the hosts file: %w", err)
+			return fmt.Errorf("removing a temporary file next to the hosts file: %w", err)
 		}
 	}
 	if f.isMountPoint(path) {
@@ -312,7 +316,7 @@ func (f *File) isMountPoint(path string) bool {
 	}
 	mounts, err := os.ReadFile(source) //nolint:gosec // a constant but for tests
 	if err != nil {
-		return false // not Linux, or no /proc: renaming will tell
+		return false // without /proc, replacing the file will fail and say so
 	}
 	if path, err = filepath.Abs(path); err != nil {
 		return false
@@ -327,7 +331,7 @@ func (f *File) isMountPoint(path string) bool {
 	return false
 }
 
-// unescape replaces the \ooo of mountinfo.
+// unescape replaces the escapes \ooo of mountinfo.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

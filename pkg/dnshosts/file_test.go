@@ -112,7 +112,9 @@ func TestForeignLinesStay(t *testing.T) {
 		}
 	}
 	// Someone edits the file, and someone breaks the block.
-	if err := os.WriteFile(f.Path, []byte("10.2.2.2 another\n"+before+strings.Replace(block(line1), "10.0.0.1", "6.6.6.6", 1)+after), 0o600); err != nil {
+	if err := os.WriteFile(f.Path,
+		[]byte("10.2.2.2 another\n"+before+strings.Replace(block(line1), "10.0.0.1", "6.6.6.6", 1)+after),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if !f.Changed() {
@@ -142,7 +144,8 @@ func TestChangedMeanwhile(t *testing.T) {
 	f.step = func(s step) {
 		if s == stepSynced && edits < 2 {
 			edits++
-			if err := os.WriteFile(f.Path, []byte(fmt.Sprintf("10.2.2.%d edited\n", edits)+block(line1)), 0o600); err != nil {
+			if err := os.WriteFile(f.Path, []byte(fmt.Sprintf("10.2.2.%d edited\n", edits)+block(line1)),
+				0o600); err != nil {
 				t.Error(err)
 			}
 		}
@@ -292,7 +295,8 @@ func TestFailuresKeepTheFile(t *testing.T) {
 		if err := f.Prepare(); !errors.As(err, &alone) {
 			t.Errorf("at the start: %v", err)
 		}
-		if _, err := f.Write([]string{line2}); !errors.As(err, &alone) || !strings.Contains(err.Error(), "mount its directory") {
+		if _, err := f.Write([]string{line2}); !errors.As(err, &alone) ||
+			!strings.Contains(err.Error(), "mount its directory") {
 			t.Errorf("at the write: %v", err)
 		}
 		if got := f.read(t); got != block(line1) {
@@ -326,7 +330,9 @@ func TestMountPoint(t *testing.T) {
 	f.Path = filepath.Join(filepath.Dir(f.Path), "the hosts")
 	f.mountinfo = filepath.Join(t.TempDir(), "mountinfo")
 	line := "36 35 98:0 /mnt1 " + strings.ReplaceAll(f.Path, " ", `\040`) + " rw,noatime master:1 - ext3 /dev/root rw\n"
-	for content, want := range map[string]bool{line: true, strings.ReplaceAll(line, "hosts", "host"): false, "": false, "garbage\n\n": false} {
+	for content, want := range map[string]bool{
+		line: true, strings.ReplaceAll(line, "hosts", "host"): false, "": false, "garbage\n\n": false,
+	} {
 		if err := os.WriteFile(f.mountinfo, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +347,8 @@ func TestMountPoint(t *testing.T) {
 func version(i int) []string {
 	lines := make([]string, 200+i%100)
 	for n := range lines {
-		lines[n] = fmt.Sprintf("10.%d.%d.%d demo-%d.demo-svc.default.svc.cluster.local", i>>16&0xff, i>>8&0xff, i&0xff, n)
+		lines[n] = fmt.Sprintf("10.%d.%d.%d demo-%d.demo-svc.default.svc.cluster.local",
+			i>>16&0xff, i>>8&0xff, i&0xff, n)
 	}
 	return lines
 }
@@ -352,7 +359,8 @@ const foreignHead, foreignTail = "127.0.0.1 localhost\n", "10.1.1.1 printer\n"
 func versionOf(data string) (int, error) {
 	content := Parse([]byte(data), testDomain)
 	if string(content.Before) != foreignHead || string(content.After) != foreignTail || len(content.Block) == 0 {
-		return 0, fmt.Errorf("not whole: %d bytes, before %q, after %q, %d lines", len(data), content.Before, content.After, len(content.Block))
+		return 0, fmt.Errorf("not whole: %d bytes, before %q, after %q, %d lines",
+			len(data), content.Before, content.After, len(content.Block))
 	}
 	address, _, _ := strings.Cut(content.Block[0], " ")
 	var i int
@@ -483,7 +491,8 @@ func TestKilled(t *testing.T) {
 		t.Errorf("leftovers stay: %v", entries)
 	}
 	if interrupted == 0 || latest == 0 {
-		t.Errorf("%d of %d kills were in the middle of a write, %d versions were written: the test proves nothing", interrupted, kills, latest)
+		t.Errorf("%d of %d kills were in the middle of a write, %d versions were written: the test proves nothing",
+			interrupted, kills, latest)
 	}
 	t.Logf("%d kills, %d in the middle of a write, %d versions", kills, interrupted, latest)
 }

@@ -38,7 +38,8 @@ func refuse(code int) behaviour {
 	return func(_ *api, w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"refused on purpose","code":%d}`, code)
+		fmt.Fprintf(w,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"refused on purpose","code":%d}`, code)
 	}
 }
 
@@ -63,12 +64,14 @@ func half(honest bool) behaviour {
 
 // behaviours are all ways in which a list or a watch fails.
 var behaviours = map[string]behaviour{
-	"500": refuse(http.StatusInternalServerError), "403": refuse(http.StatusForbidden), "404": refuse(http.StatusNotFound),
+	"500": refuse(http.StatusInternalServerError), "403": refuse(http.StatusForbidden),
+	"404": refuse(http.StatusNotFound),
 	"410": refuse(http.StatusGone), "429": refuse(http.StatusTooManyRequests),
-	"empty body":            answer("application/json", ""),
-	"empty protobuf":        answer("application/vnd.kubernetes.protobuf", ""),
-	"no object":             answer("application/json", "{}"),
-	"a success":             answer("application/json", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`),
+	"empty body":     answer("application/json", ""),
+	"empty protobuf": answer("application/vnd.kubernetes.protobuf", ""),
+	"no object":      answer("application/json", "{}"),
+	"a success": answer("application/json",
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`),
 	"a page":                answer("text/html", "<html><body>Please log in</body></html>"),
 	"truncated":             half(true),
 	"truncated and at ease": half(false),
@@ -166,7 +169,8 @@ func TestStartedWhileAway(t *testing.T) {
 				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 				body := response.Body.String()
 				silent := strings.Contains(body, "[-] node: not listed yet: waiting for the API server")
-				if response.Code != http.StatusServiceUnavailable || !strings.Contains(body, "[-] node: not listed yet: ") || silent != isQuiet(name) {
+				if response.Code != http.StatusServiceUnavailable ||
+					!strings.Contains(body, "[-] node: not listed yet: ") || silent != isQuiet(name) {
 					return fmt.Errorf("status %d: %s", response.Code, body)
 				}
 				return nil
@@ -225,7 +229,8 @@ func TestRelistFailsHalfWay(t *testing.T) {
 			a.treatedOften(t, resource, 1)
 			if !isQuiet(name) {
 				eventually(t, "it says that it goes by what was last known", func() error {
-					if _, details := d.state(); !strings.Contains(strings.Join(details, " "), "what was last known holds") {
+					if _, details := d.state(); !strings.Contains(strings.Join(details, " "),
+						"using what was last known") {
 						return fmt.Errorf("it says %q", details)
 					}
 					return nil
@@ -252,7 +257,7 @@ func TestRelistFailsHalfWay(t *testing.T) {
 				}
 			})
 			eventually(t, "all is well", func() error {
-				if _, details := d.state(); strings.Contains(strings.Join(details, " "), "what was last known holds") {
+				if _, details := d.state(); strings.Contains(strings.Join(details, " "), "using what was last known") {
 					return fmt.Errorf("it says %q", details)
 				}
 				return nil
@@ -318,13 +323,17 @@ func TestDiskFails(t *testing.T) {
 			eventually(t, "it is said", func() error {
 				response := httptest.NewRecorder()
 				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-				if body := response.Body.String(); response.Code != http.StatusServiceUnavailable || !strings.Contains(body, says) || !strings.Contains(body, "trying again") {
+				if body := response.Body.String(); response.Code != http.StatusServiceUnavailable ||
+					!strings.Contains(body, says) || !strings.Contains(body, "trying again") {
 					return fmt.Errorf("status %d: %s", response.Code, body)
 				}
 				response = httptest.NewRecorder()
 				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-				for _, line := range []string{"statefulset_grid_daemon_in_sync 0\n", "statefulset_grid_daemon_write_failures_total "} {
-					if !strings.Contains(response.Body.String(), line) || strings.Contains(response.Body.String(), line+"0\n") {
+				for _, line := range []string{
+					"statefulset_grid_daemon_in_sync 0\n", "statefulset_grid_daemon_write_failures_total ",
+				} {
+					if !strings.Contains(response.Body.String(), line) ||
+						strings.Contains(response.Body.String(), line+"0\n") {
 						return fmt.Errorf("the metrics do not say %q", line)
 					}
 				}

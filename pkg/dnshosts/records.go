@@ -19,11 +19,11 @@ type Record struct {
 	Address netip.Addr
 }
 
-// Line is the record as it stands in the file: the address, one space, the name. It is also the form that
-// SuperEdge's daemon writes.
+// Line returns the record as a line of the file: the address, one space, the name. SuperEdge's daemon writes the same
+// form.
 func (r Record) Line() string { return r.Address.String() + " " + r.Name }
 
-// compare orders records for the file: by name, and of one name IPv4 first.
+// compare orders records for the file: by name, and for the same name by address, IPv4 first.
 func compare(a, b Record) int {
 	if order := strings.Compare(a.Name, b.Name); order != 0 {
 		return order
@@ -31,7 +31,7 @@ func compare(a, b Record) int {
 	return a.Address.Compare(b.Address)
 }
 
-// name puts the name of a set's pod together from its parts.
+// name returns the DNS name of a set's pod.
 func (s *ownSet) name(ordinal int32, domain string) string {
 	return s.grid + "-" + strconv.Itoa(int(ordinal)) + s.suffix(domain)
 }
@@ -40,10 +40,10 @@ func (s *ownSet) suffix(domain string) string {
 	return "." + s.set.ServiceName + "." + s.set.Namespace + ".svc." + domain
 }
 
-// parsedName is a record's name taken apart.
+// parsedName has the parts of a record's name, without the ordinal and the domain.
 type parsedName struct{ grid, service, namespace string }
 
-// parseName takes a record's name apart. With domain "" any domain will do. A grid's name may have dots.
+// parseName parses a record's name. With domain "" it accepts any domain. A grid's name may have dots.
 func parseName(name, domain string) (parsedName, bool) {
 	var parsed parsedName
 	var before string
@@ -88,7 +88,7 @@ func parseOrdinal(text string) (int32, bool) {
 	return int32(n), true
 }
 
-// ordinalOf is the ordinal of a set's pod: what follows the set's whole name and a dash.
+// ordinalOf returns the ordinal of a set's pod: what follows the set's whole name and a dash.
 func ordinalOf(set, pod string) (int32, bool) {
 	text, ok := strings.CutPrefix(pod, set+"-")
 	if !ok {
@@ -97,31 +97,31 @@ func ordinalOf(set, pod string) (int32, bool) {
 	return parseOrdinal(text)
 }
 
-// ownSet is a StatefulSet that makes up this node's unit's part of a grid.
+// ownSet is the StatefulSet of a grid for this node's unit.
 type ownSet struct {
 	set  *Set
 	grid string
 }
 
-// View is the state that records follow from.
+// View is the state on which records depend.
 type View struct {
-	// NodeLabels are this node's.
+	// NodeLabels are the labels of this node.
 	NodeLabels map[string]string
 	Sets       []*Set
-	// Service finds a Service; nil if there is none.
+	// Service returns a Service; nil if there is none.
 	Service func(namespace, name string) *Service
-	// Grid finds a StatefulSetGrid; nil if it is not there.
+	// Grid returns a StatefulSetGrid; nil if there is none.
 	Grid func(namespace, name string) *Grid
-	// GridGone tells whether the grid with this UID was there and is not any more.
+	// GridGone reports whether the grid with this UID was known and was deleted.
 	GridGone func(uid types.UID) bool
-	// Pods are a set's pods; false while they are not known yet.
+	// Pods returns a set's pods; false while they are not known yet.
 	Pods func(set *Set) ([]*Pod, bool)
 }
 
-// ownSets are the sets that count: those that are this node's unit's part of a grid.
+// ownSets returns the sets that belong to this node's units.
 func (v *View) ownSets() []ownSet {
-	// What a set of this unit says of its key and its unit, by what stands in its label. Two keys may share a
-	// label's value, which holds no slash.
+	// The keys of the node's labels, by the value that LabelGridUniqKey has for them. Two keys may have the same value,
+	// because a label's value cannot contain a slash.
 	units := make(map[string][]string, len(v.NodeLabels))
 	for key := range v.NodeLabels {
 		value := v1.KeyLabelValue(key)
@@ -139,7 +139,7 @@ func (v *View) ownSets() []ownSet {
 	return own
 }
 
-// counts tells whether a set is the part of its grid for the unit that key and value of a node label make.
+// counts reports whether a set is the one of its grid for the unit with this key and value of a node label.
 func (v *View) counts(set *Set, key, unit string) bool {
 	switch {
 	case set.Owner == "", set.ServiceName == "", set.Terminating:
@@ -155,11 +155,11 @@ func (v *View) counts(set *Set, key, unit string) bool {
 			return false
 		}
 	case set.Name != set.Owner+"-"+unit:
-		// Not a name that a grid gives: what its pods should be called is anyone's guess.
+		// A grid does not give such a name, so the set's unit is not known.
 		return false
 	}
-	// A grid that is not there is tolerated: its list may not be readable here. One that was there and has gone,
-	// or came back as another one, takes its sets with it.
+	// A missing grid is tolerated, because the daemon may not be allowed to list grids. But if the grid was known and
+	// was deleted, or was created again, its old sets do not count.
 	if v.GridGone(set.OwnerUID) {
 		return false
 	}
@@ -170,8 +170,8 @@ func (v *View) counts(set *Set, key, unit string) bool {
 	return service != nil && !service.Terminating && service.KeyLabel == set.KeyLabel
 }
 
-// Records are the lines that should stand in the file, in order. Of a set whose pods are not known yet, the
-// lines that stand there now stay: previous are the present lines of the block.
+// Records returns the lines for the file, sorted. previous has the current lines of the block: of those, the lines of
+// sets whose pods are not known yet stay. pending counts these sets.
 func (v *View) Records(domain string, previous []string) (lines []string, pending int) {
 	var records []Record
 	unknown := map[parsedName]bool{}
@@ -200,7 +200,7 @@ func (v *View) Records(domain string, previous []string) (lines []string, pendin
 	return lines, pending
 }
 
-// kept are the records among lines whose names belong to one of these sets.
+// kept returns the records among lines whose names belong to one of these sets.
 func kept(lines []string, domain string, of map[parsedName]bool) []Record {
 	var records []Record
 	for _, line := range lines {
@@ -216,9 +216,9 @@ func kept(lines []string, domain string, of map[parsedName]bool) []Record {
 	return records
 }
 
-// records are those of one pod: one for each of its addresses. A pod that is not the set's own (another
-// incarnation's of the same name), that ends or has ended, or that the set does not ask for any more has none.
-// Whether it is ready does not matter: the members of a set have to find each other before they are.
+// records returns the records of one pod: one for each of its addresses. A pod has none if it belongs to a deleted set
+// of the same name, if it is ending or has ended, or if the set was scaled below its ordinal. Readiness does not
+// matter: the members of a set must find each other before they are ready.
 func (s *ownSet) records(pod *Pod, domain string) []Record {
 	if pod.OwnerUID != s.set.UID || pod.Namespace != s.set.Namespace || pod.Ended {
 		return nil

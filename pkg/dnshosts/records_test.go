@@ -45,7 +45,8 @@ func newWorld() *world {
 // unitSet is the set that the controller makes.
 func unitSet(grid, keyName, unit string, replicas int32) *Set {
 	return &Set{
-		Namespace: "default", Name: grid + "-" + unit, UID: types.UID(grid + "-" + unit + "-uid"), Owner: grid, OwnerUID: "grid-uid",
+		Namespace: "default", Name: grid + "-" + unit, UID: types.UID(grid + "-" + unit + "-uid"), Owner: grid,
+		OwnerUID:  "grid-uid",
 		GridLabel: grid, KeyLabel: v1.KeyLabelValue(keyName), ServiceName: "demo-svc",
 		NodeSelector: map[string]string{keyName: unit}, Replicas: replicas,
 	}
@@ -54,7 +55,8 @@ func unitSet(grid, keyName, unit string, replicas int32) *Set {
 func (w *world) addPods(set *Set, addresses ...string) {
 	for i, address := range addresses {
 		w.pods = append(w.pods, &Pod{
-			Namespace: set.Namespace, Name: set.Name + "-" + string(rune('0'+i)), OwnerUID: set.UID, Addresses: []netip.Addr{addr(address)},
+			Namespace: set.Namespace, Name: set.Name + "-" + string(rune('0'+i)), OwnerUID: set.UID,
+			Addresses: []netip.Addr{addr(address)},
 		})
 	}
 }
@@ -103,7 +105,8 @@ func TestRecords(t *testing.T) {
 			w.grids[key{"default", "east-db"}] = Grid{UID: "grid-uid"}
 			w.sets, w.pods = []*Set{set}, nil
 			w.addPods(set, "10.0.0.1", "10.0.0.2")
-		}, "10.0.0.1 east-db-0.demo-svc.default.svc.cluster.local\n10.0.0.2 east-db-1.demo-svc.default.svc.cluster.local"},
+		}, "10.0.0.1 east-db-0.demo-svc.default.svc.cluster.local\n10.0.0.2 " +
+			"east-db-1.demo-svc.default.svc.cluster.local"},
 		"the unit's name is the grid's": {func(w *world) {
 			set := unitSet("east", "zone1", "east", 1)
 			w.grids[key{"default", "east"}] = Grid{UID: "grid-uid"}
@@ -141,22 +144,33 @@ func TestRecords(t *testing.T) {
 			"fd00::2 demo-1.demo-svc.default.svc.cluster.local\n10.0.0.3 demo-2.demo-svc.default.svc.cluster.local"},
 
 		// Which sets count.
-		"the grid is not there":           {func(w *world) { clear(w.grids) }, demoLines},
-		"the grid has gone":               {func(w *world) { clear(w.grids); w.gone["grid-uid"] = true }, ""},
-		"the grid is being deleted":       {func(w *world) { w.grids[key{"default", "demo"}] = Grid{UID: "grid-uid", Terminating: true} }, ""},
-		"another grid of the name":        {func(w *world) { w.grids[key{"default", "demo"}] = Grid{UID: "another"} }, ""},
-		"the grid's label is another's":   {func(w *world) { w.sets[0].GridLabel = "other" }, ""},
-		"the key's label is another's":    {func(w *world) { w.sets[0].KeyLabel = "zone2" }, ""},
-		"no serviceName":                  {func(w *world) { w.sets[0].ServiceName = "" }, ""},
-		"the set is being deleted":        {func(w *world) { w.sets[0].Terminating = true }, ""},
-		"the selector is of another unit": {func(w *world) { w.sets[0].NodeSelector = map[string]string{"zone1": "west"} }, ""},
-		"the name is not {grid}-{unit}":   {func(w *world) { w.sets[0].Name = "demo-easter" }, ""},
-		"this node is in no unit":         {func(w *world) { delete(w.labels, "zone1") }, ""},
-		"this node is in the unit \"\"":   {func(w *world) { w.labels["zone1"] = "" }, ""},
-		"this node is in another unit":    {func(w *world) { w.labels["zone1"] = "west" }, ""},
-		"no Service":                      {func(w *world) { clear(w.services) }, ""},
-		"the Service has another key":     {func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone2"} }, ""},
-		"the Service is being deleted":    {func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone1", Terminating: true} }, ""},
+		"the grid is not there": {func(w *world) { clear(w.grids) }, demoLines},
+		"the grid has gone":     {func(w *world) { clear(w.grids); w.gone["grid-uid"] = true }, ""},
+		"the grid is being deleted": {
+			func(w *world) { w.grids[key{"default", "demo"}] = Grid{UID: "grid-uid", Terminating: true} }, "",
+		},
+		"another grid of the name": {
+			func(w *world) { w.grids[key{"default", "demo"}] = Grid{UID: "another"} }, "",
+		},
+		"the grid's label is another's": {func(w *world) { w.sets[0].GridLabel = "other" }, ""},
+		"the key's label is another's":  {func(w *world) { w.sets[0].KeyLabel = "zone2" }, ""},
+		"no serviceName":                {func(w *world) { w.sets[0].ServiceName = "" }, ""},
+		"the set is being deleted":      {func(w *world) { w.sets[0].Terminating = true }, ""},
+		"the selector is of another unit": {
+			func(w *world) { w.sets[0].NodeSelector = map[string]string{"zone1": "west"} }, "",
+		},
+		"the name is not {grid}-{unit}": {func(w *world) { w.sets[0].Name = "demo-easter" }, ""},
+		"this node is in no unit":       {func(w *world) { delete(w.labels, "zone1") }, ""},
+		"this node is in the unit \"\"": {func(w *world) { w.labels["zone1"] = "" }, ""},
+		"this node is in another unit":  {func(w *world) { w.labels["zone1"] = "west" }, ""},
+		"no Service":                    {func(w *world) { clear(w.services) }, ""},
+		"the Service has another key": {
+			func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone2"} }, "",
+		},
+		"the Service is being deleted": {
+			func(w *world) { w.services[key{"default", "demo-svc"}] = Service{KeyLabel: "zone1", Terminating: true} },
+			"",
+		},
 		"the Service is in another namespace": {func(w *world) {
 			clear(w.services)
 			w.services[key{"other", "demo-svc"}] = Service{KeyLabel: "zone1"}
@@ -180,8 +194,10 @@ func TestRecords(t *testing.T) {
 		"a pod without an address":     {func(w *world) { w.pods[2].Addresses = nil }, lines(demoLines, 0, 1)},
 		"a pod beyond the replicas":    {func(w *world) { w.sets[0].Replicas = 1 }, lines(demoLines, 0)},
 		"no replicas":                  {func(w *world) { w.sets[0].Replicas = 0 }, ""},
-		"ordinals that begin later":    {func(w *world) { w.sets[0].Start, w.sets[0].Replicas = 1, 2 }, lines(demoLines, 1, 2)},
-		"a pod in another namespace":   {func(w *world) { w.pods[0].Namespace = "other" }, lines(demoLines, 1, 2)},
+		"ordinals that begin later": {
+			func(w *world) { w.sets[0].Start, w.sets[0].Replicas = 1, 2 }, lines(demoLines, 1, 2),
+		},
+		"a pod in another namespace": {func(w *world) { w.pods[0].Namespace = "other" }, lines(demoLines, 1, 2)},
 		"a pod of a name that is none": {func(w *world) {
 			for i, name := range []string{"demo-east-00", "demo-east-+1", "demo-east-"} {
 				w.pods[i].Name = name
@@ -278,7 +294,9 @@ func TestKeptObjects(t *testing.T) {
 	if kept := keptOf(t, setOf, set); kept.Owner != "" || kept.Replicas != 1 || kept.Start != 0 {
 		t.Errorf("an empty set: %+v", kept)
 	}
-	set.OwnerReferences = []metav1.OwnerReference{{APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: "demo", UID: "g"}}
+	set.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: "demo", UID: "g"},
+	}
 	if kept := keptOf(t, setOf, set); kept.Owner != "" {
 		t.Errorf("an owner that is not the controller: %+v", kept)
 	}
@@ -292,7 +310,9 @@ func TestKeptObjects(t *testing.T) {
 	}
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
-	pod.Status.PodIP, pod.Status.PodIPs = "10.0.0.1", []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}, {IP: "nonsense"}}
+	pod.Status.PodIP, pod.Status.PodIPs = "10.0.0.1", []corev1.PodIP{
+		{IP: "10.0.0.1"}, {IP: "fd00::1"}, {IP: "nonsense"},
+	}
 	if kept := keptOf(t, podOf, pod); len(kept.Addresses) != 2 || kept.OwnerUID != "" || kept.Ended {
 		t.Errorf("addresses: %+v", kept)
 	}

@@ -25,13 +25,13 @@ func (d *Daemon) handler() http.Handler {
 	return mux
 }
 
-// report is how the daemon is now: it is ready while the file is what it should be, as far as is known here.
+// report returns the daemon's current health: it is ready while the file has the right content, as far as is known.
 func (d *Daemon) report() health.Report {
 	reasons, details := d.state()
 	return health.Report{Reasons: reasons, Details: details}
 }
 
-// state says why the file is not what it should be, and what else there is to know.
+// state returns why the file does not have the right content, and what else is worth knowing.
 func (d *Daemon) state() (reasons, details []string) {
 	d.mu.Lock()
 	now := d.status
@@ -41,7 +41,7 @@ func (d *Daemon) state() (reasons, details []string) {
 	}
 	switch {
 	case now.blocked != "":
-		// The reason may have become another one since the last sync.
+		// The reason may have changed since the last sync.
 		if unlisted := d.unlisted(); unlisted != "" {
 			now.blocked = unlisted
 		}
@@ -49,30 +49,38 @@ func (d *Daemon) state() (reasons, details []string) {
 	case !now.synced && now.err == nil:
 		reasons = append(reasons, "starting: waiting for the API server")
 	case now.pending > 0:
-		reasons = append(reasons, fmt.Sprintf("the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))
+		reasons = append(reasons, fmt.Sprintf(
+			"the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))
 	}
 	if err := d.config.Connection.Problem(); err != nil {
-		details = append(details, fmt.Sprintf("kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+		details = append(details, fmt.Sprintf(
+			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
 	}
 	for _, s := range d.states() {
 		switch {
 		case s.Forbidden && !s.Optional:
-			reasons = append(reasons, fmt.Sprintf("%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name, d.config.Connection.Credentials(), s.Err))
+			reasons = append(reasons, fmt.Sprintf(
+				"%s: the API server refuses the daemon, renew %s or its permissions: %v", s.Name,
+				d.config.Connection.Credentials(), s.Err))
 		case s.Err != nil && s.Synced && s.LastContact.IsZero():
-			details = append(details, fmt.Sprintf("%s: what was last known holds, which came from a cache: %v", s.Name, s.Err))
+			details = append(details, fmt.Sprintf(
+				"%s: using what was last known, which came from a cache: %v", s.Name, s.Err))
 		case s.Err != nil && s.Synced:
-			details = append(details, fmt.Sprintf("%s: what was last known holds, %s ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second), s.Err))
+			details = append(details, fmt.Sprintf(
+				"%s: using what was last known, %s "+
+					"ago: %v", s.Name, time.Since(s.LastContact).Round(time.Second), s.Err))
 		case s.Err != nil:
 			details = append(details, fmt.Sprintf("%s: %v", s.Name, s.Err))
 		}
 	}
 	if now.synced {
-		details = append(details, fmt.Sprintf("%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))
+		details = append(details, fmt.Sprintf(
+			"%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))
 	}
 	return reasons, details
 }
 
-// states are those of all sources.
+// states returns the states of the daemon's sources. All sources of pods count as one.
 func (d *Daemon) states() []follow.State {
 	var states []follow.State
 	for _, s := range d.sources {
@@ -80,7 +88,7 @@ func (d *Daemon) states() []follow.State {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// There may be many of them. One is told of, the worst, with the lists of all.
+	// There may be many sources of pods. The state of the worst is returned, with the number of lists of all.
 	lists := d.podLists
 	pods, worst := follow.State{Name: sourcePods, Started: true, Synced: true}, 0
 	for _, p := range d.pods {
@@ -101,7 +109,7 @@ func (d *Daemon) states() []follow.State {
 	return append(states, pods)
 }
 
-// metrics are the daemon's.
+// metrics has the daemon's metrics.
 type metrics struct {
 	registry         *prometheus.Registry
 	writes, failures prometheus.Counter
@@ -115,24 +123,29 @@ func newMetrics(d *Daemon) *metrics {
 			Namespace: namespace, Name: "writes_total", Help: "Times the hosts file was replaced.",
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: namespace, Name: "write_failures_total", Help: "Times the hosts file could not be read or replaced. Each is tried again.",
+			Namespace: namespace,
+			Name:      "write_failures_total",
+			Help:      "Times the hosts file could not be read or replaced. Each is tried again.",
 		}),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "change_delay_seconds", Help: "Time from the arrival of a change to the new hosts file.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+			Namespace: namespace,
+			Name:      "change_delay_seconds",
+			Help:      "Time from the arrival of a change to the new hosts file.",
+			Buckets:   prometheus.ExponentialBuckets(0.005, 2, 12),
 		}),
 	}
 	gauge := func(name, help string, value func(status) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, func() float64 {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return value(d.status)
-		})
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help},
+			func() float64 {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return value(d.status)
+			})
 	}
 	m.registry.MustRegister(m.writes, m.failures, m.delay,
 		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),
 		gauge("sets", "StatefulSets of this node's units.", func(s status) float64 { return float64(s.sets) }),
-		gauge("in_sync", "1 while the hosts file is what it should be.", func(s status) float64 {
+		gauge("in_sync", "1 while the hosts file has the right content.", func(s status) float64 {
 			if s.synced && s.err == nil && s.blocked == "" && s.pending == 0 {
 				return 1
 			}

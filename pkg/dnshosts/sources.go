@@ -24,17 +24,21 @@ const (
 	sourcePods     = "pods"
 )
 
-// followed are the sources that never end: this node, all StatefulSetGrids and the Services of ServiceGrids by their
-// metadata, and the StatefulSets of StatefulSetGrids. A list of nothing is believed only from an API server that knows
-// this node, but for the node itself.
+// followed returns the sources that the daemon always follows: the metadata of this node, of all StatefulSetGrids and
+// of the Services of ServiceGrids, and the StatefulSets of StatefulSetGrids. Except for the node, an empty list is used
+// only if it comes from an API server that knows this node.
 func (d *Daemon) followed() []follow.Options {
 	return []follow.Options{{
 		Name: sourceNode, Resource: corev1.SchemeGroupVersion.WithResource("nodes"), MetadataOnly: true,
 		FieldSelector: "metadata.name=" + d.config.NodeName, Sink: d.node,
 	}, {
-		// A missing grid is tolerated, and so is a missing list of them.
-		Name: sourceGrids, Resource: v1.GroupVersion.WithResource("statefulsetgrids"), MetadataOnly: true, Optional: true,
-		Witness: d.witness, Sink: d.grids,
+		// Optional, because a missing grid is tolerated (see View.counts).
+		Name:         sourceGrids,
+		Resource:     v1.GroupVersion.WithResource("statefulsetgrids"),
+		MetadataOnly: true,
+		Optional:     true,
+		Witness:      d.witness,
+		Sink:         d.grids,
 	}, {
 		Name: sourceServices, Resource: corev1.SchemeGroupVersion.WithResource("services"), MetadataOnly: true,
 		LabelSelector: v1.LabelGridUniqKey, Witness: d.witness, Sink: d.services,
@@ -44,7 +48,7 @@ func (d *Daemon) followed() []follow.Options {
 	}}
 }
 
-// podsOptions follow the pods of a chunk.
+// podsOptions returns the options of the source for a chunk's pods.
 func (d *Daemon) podsOptions(c chunk, into *table[*Pod]) follow.Options {
 	return follow.Options{
 		Name: sourcePods, Agent: fmt.Sprintf("%s.%s.%s.%d", sourcePods, c.namespace, c.set, c.index),
@@ -59,19 +63,19 @@ type key struct{ namespace, name string }
 
 func keyOf(o *wire.Object) key { return key{o.Namespace, o.Name} }
 
-// table is the follow.Sink of one source: it has of each object what keep makes of it. changed is called, without the
-// lock, after every change of that; nothing else is heard of, above all not of updates that kept fields have no part in.
+// table is the follow.Sink of one source. It stores what keep returns for each object, and calls changed, without the
+// lock, when that changes. Updates of other fields do not call changed.
 type table[T any] struct {
 	keep    func(*wire.Object) (T, error)
 	equal   func(a, b T) bool
 	changed func()
-	// removed is called for what was there and is not; it may be nil.
+	// removed is called for every object that was removed; it may be nil.
 	removed func(T)
 	logger  klog.Logger
 
 	mu      sync.Mutex
 	objects map[key]T // guarded by mu
-	// listed is set with the first complete list. Guarded by mu.
+	// listed is set after the first complete list. Guarded by mu.
 	listed bool
 }
 
@@ -79,13 +83,14 @@ func newTable[T any](d *Daemon, keep func(*wire.Object) (T, error), equal func(a
 	return &table[T]{keep: keep, equal: equal, changed: d.changed, logger: d.logger, objects: map[key]T{}}
 }
 
-// kept is what is kept of an object. Of one that cannot be read, that is what is there already.
+// kept returns what to store of an object. If the object cannot be read, that is what the table already has.
 func (t *table[T]) kept(o *wire.Object) (T, bool) {
 	kept, err := t.keep(o)
 	if err == nil {
 		return kept, true
 	}
-	t.logger.Error(err, "The API server sent what cannot be read; what was known of it stays", "namespace", o.Namespace, "name", o.Name)
+	t.logger.Error(err, "Cannot read an object that the API server sent; keeping what was known of it",
+		"namespace", o.Namespace, "name", o.Name)
 	return t.get(keyOf(o))
 }
 
@@ -137,7 +142,7 @@ func (t *table[T]) Replace(listed []*wire.Object) {
 	t.objects, t.listed = objects, true
 	t.mu.Unlock()
 	for k, old := range before {
-		// What came back under its name as another one was removed in between; the receiver tells.
+		// An object that was deleted and created again between two lists counts as removed.
 		if now, exists := objects[k]; t.removed != nil && (!exists || !t.equal(old, now)) {
 			t.removed(old)
 		}
@@ -145,10 +150,10 @@ func (t *table[T]) Replace(listed []*wire.Object) {
 	t.changed()
 }
 
-// SetAbsent implements follow.Sink. What was known stays.
+// SetAbsent implements follow.Sink. The table keeps its objects.
 func (t *table[T]) SetAbsent() {}
 
-// isListed reports whether there was a complete list.
+// isListed reports whether the source was listed completely.
 func (t *table[T]) isListed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// The types below are what is kept of the objects of the API: the fields that records follow from. There are
-// as many Sets as there are units in the cluster; another field in them costs memory on every node.
+// The types below have the fields of API objects on which records depend. There are at least as many Sets as units in
+// the cluster, so a further field costs memory on every node.
 
 // Node is this node.
 type Node struct{ Labels map[string]string }
@@ -37,18 +37,18 @@ type Service struct {
 type Set struct {
 	Namespace, Name string
 	UID             types.UID
-	// Owner and OwnerUID are those of the StatefulSetGrid that controls the set; "" if none does.
+	// Owner and OwnerUID are the name and UID of the StatefulSetGrid that controls the set; "" if none does.
 	Owner    string
 	OwnerUID types.UID
-	// GridLabel and KeyLabel are the labels grid-selector and grid-uniq-key; Key is the whole key where the
-	// label cannot hold it.
+	// GridLabel and KeyLabel are the values of the labels grid-selector and grid-uniq-key. Key is the whole key, if it
+	// is not a valid label value.
 	GridLabel, KeyLabel, Key string
 	ServiceName              string
-	// UnitLabel is the label grid-unit. A controller before ours writes none.
+	// UnitLabel is the value of the label grid-unit. SuperEdge's controller does not set it.
 	UnitLabel string
-	// NodeSelector is that of the pods.
+	// NodeSelector is the nodeSelector of the pods.
 	NodeSelector map[string]string
-	// Start is the first ordinal, Replicas the number of them.
+	// Start is the first ordinal, Replicas the number of ordinals.
 	Start, Replicas int32
 	Terminating     bool
 }
@@ -56,19 +56,20 @@ type Set struct {
 // Pod is a pod of one of the own unit's sets.
 type Pod struct {
 	Namespace, Name string
-	// OwnerUID is that of the StatefulSet that controls it.
+	// OwnerUID is the UID of the StatefulSet that controls the pod.
 	OwnerUID  types.UID
 	Addresses []netip.Addr
-	// Ended is set for a pod that is being deleted, or has run to its end.
+	// Ended is set for a pod that is being deleted, has succeeded or has failed.
 	Ended bool
 }
 
 var statefulSets = schema.GroupKind{Group: appsv1.GroupName, Kind: "StatefulSet"}
 
-// controller is the owner of this kind that controls an object; nil if there is none.
+// controller returns the owner of this kind that controls an object; nil if there is none.
 func controller(object metav1.Object, kind schema.GroupKind) *metav1.OwnerReference {
 	owner := metav1.GetControllerOfNoCopy(object)
-	if owner == nil || owner.Kind != kind.Kind || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != kind.Group {
+	if owner == nil || owner.Kind != kind.Kind ||
+		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != kind.Group {
 		return nil
 	}
 	return owner
@@ -152,7 +153,8 @@ func podOf(o *wire.Object) (*Pod, error) {
 	}
 	pod := &Pod{
 		Namespace: object.Namespace, Name: object.Name,
-		Ended: object.DeletionTimestamp != nil || object.Status.Phase == corev1.PodFailed || object.Status.Phase == corev1.PodSucceeded,
+		Ended: object.DeletionTimestamp != nil || object.Status.Phase == corev1.PodFailed ||
+			object.Status.Phase == corev1.PodSucceeded,
 	}
 	if owner := controller(&object, statefulSets); owner != nil {
 		pod.OwnerUID = owner.UID
@@ -166,7 +168,7 @@ func podOf(o *wire.Object) (*Pod, error) {
 	for _, ip := range object.Status.PodIPs {
 		add(ip.IP)
 	}
-	add(object.Status.PodIP) // the same as the first of PodIPs, which an old server may leave out
+	add(object.Status.PodIP) // the first of PodIPs, which old API servers do not have
 	return pod, nil
 }
 

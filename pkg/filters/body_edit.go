@@ -14,15 +14,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// bodyEdit reads and changes what a write says of the object's resourceVersion. A body that cannot be read stays as it
-// is: the upstream says what is wrong with it.
+// bodyEdit replaces the resourceVersion in the body of a write. A body that cannot be read stays as it is: the upstream
+// says what is wrong with it.
 type bodyEdit struct {
 	mediaType string
 	// deletion is set for DeleteOptions; else the body is an object, or a patch of one.
 	deletion bool
 }
 
-// jsonPath and wirePath lead to the resourceVersion.
+// jsonPath returns the path of the resourceVersion in JSON, wirePath the path in protobuf.
 func (e bodyEdit) jsonPath() []string {
 	if e.deletion {
 		return []string{"preconditions", "resourceVersion"}
@@ -37,10 +37,10 @@ func (e bodyEdit) wirePath() []protowire.Number {
 	return wire.PathResourceVersion
 }
 
-// pointerResourceVersion is where a JSON patch finds the resourceVersion.
+// pointerResourceVersion is the path of the resourceVersion in a JSON patch.
 const pointerResourceVersion = "/metadata/resourceVersion"
 
-// replaceResourceVersion is the body with another resourceVersion, where it has the one before.
+// replaceResourceVersion returns the body with the resourceVersion after, if it has the resourceVersion before.
 func (e bodyEdit) replaceResourceVersion(body []byte, before, after string) []byte {
 	var edited []byte
 	var err error
@@ -62,7 +62,8 @@ func (e bodyEdit) replaceResourceVersion(body []byte, before, after string) []by
 	return edited
 }
 
-// replaceYAML makes JSON of a body in YAML, which is YAML too, if there is something to replace.
+// replaceYAML replaces the resourceVersion in a body in YAML. If there is one to replace, the result is JSON, which is
+// valid YAML.
 func (e bodyEdit) replaceYAML(body []byte, before, after string) ([]byte, error) {
 	if !bytes.Contains(body, []byte(before)) {
 		return body, nil
@@ -78,11 +79,11 @@ func (e bodyEdit) replaceYAML(body []byte, before, after string) ([]byte, error)
 	return edited, nil
 }
 
-// patchOperation is one operation of a JSON patch, by field. (A struct would take fields by names of other case, too,
+// patchOperation is one operation of a JSON patch, by field. (encoding/json ignores the case of a struct's field names,
 // which the upstream does not.)
 type patchOperation map[string]json.RawMessage
 
-// text is the string that a field has; ok is false for anything else.
+// text returns the string in a field; ok is false if it has none.
 func (o patchOperation) text(field string) (text string, ok bool) {
 	err := json.Unmarshal(o[field], &text)
 	return text, err == nil
@@ -112,8 +113,8 @@ func replaceJSONPatch(body []byte, before, after string) ([]byte, error) {
 	return json.Marshal(operations)
 }
 
-// replaceJSON is a copy of a JSON object in which every string at a path that is before is after instead, and every other
-// byte is as it was.
+// replaceJSON returns a copy of a JSON object in which the string before, wherever it is at the given path, is replaced
+// by after. Every other byte is unchanged.
 func replaceJSON(body []byte, path []string, before, after string) ([]byte, error) {
 	encoded, err := json.Marshal(after)
 	if err != nil {
@@ -131,7 +132,7 @@ func replaceJSON(body []byte, path []string, before, after string) ([]byte, erro
 	return append(edited, body[rest:]...), nil
 }
 
-// errNoObject means that a body is JSON, and no object.
+// errNoObject means that a body is JSON, but not an object.
 var errNoObject = errors.New("no JSON object")
 
 // jsonSearch finds strings in a JSON text.
@@ -139,11 +140,11 @@ type jsonSearch struct {
 	decoder *json.Decoder
 	body    []byte
 	wanted  string
-	// found are where the text has them, quotes included.
+	// found has the positions of the strings, including their quotes.
 	found []struct{ from, to int }
 }
 
-// object searches an object, of which the decoder is at the beginning.
+// object searches the object at whose beginning the decoder is.
 func (s *jsonSearch) object(path []string) error {
 	start, err := s.decoder.Token()
 	if err != nil {
@@ -165,7 +166,7 @@ func (s *jsonSearch) object(path []string) error {
 	return err
 }
 
-// value passes over a value, or searches it if it is on the path.
+// value skips a value, or searches it if it is on the path.
 func (s *jsonSearch) value(path []string, onPath bool) error {
 	before := int(s.decoder.InputOffset())
 	if onPath && len(path) > 1 {
@@ -185,10 +186,10 @@ func (s *jsonSearch) value(path []string, onPath bool) error {
 	return nil
 }
 
-// metadataFields are the fields of a patch that is about nothing but metadata.
+// metadataFields are the fields of a patch that changes metadata only.
 var metadataFields = map[string]bool{"apiVersion": true, "kind": true, "metadata": true}
 
-// onlyMetadata reports whether a patch changes nothing but metadata. One that cannot be read may change anything.
+// onlyMetadata reports whether a patch changes nothing but metadata. It is false for a patch that cannot be read.
 func (e bodyEdit) onlyMetadata(patch []byte) bool {
 	switch e.mediaType {
 	case string(types.JSONPatchType):

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// MaxBody is the largest request body, in bytes, that is taken. It is kube-apiserver's.
+	// MaxBody is the largest request body, in bytes, that is accepted. kube-apiserver has the same limit.
 	MaxBody = 3 << 20
 	// BodyTimeout is how long a body may take to arrive.
 	BodyTimeout = time.Minute
 )
 
-// errSlowBody is why a request is broken off.
+// errSlowBody is the error of a request whose body took too long.
 var errSlowBody = errors.New("the request body did not arrive in time")
 
-// WithBodyLimit refuses request bodies over MaxBody, and breaks off those that take longer than the timeout: a
-// client that sends one byte by byte would hold a connection here and another one upstream. What follows an upgrade
-// (exec, port-forward) is no body; it comes behind WithUpgrades.
+// WithBodyLimit refuses request bodies over MaxBody, and ends requests whose bodies take longer than the timeout: a
+// client that sends a body byte by byte would occupy a connection here and another one upstream. The data after an
+// upgrade (exec, port-forward) is not a body, so the filter comes after WithUpgrades.
 func WithBodyLimit(timeout time.Duration) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -37,8 +37,12 @@ func WithBodyLimit(timeout time.Duration) Filter {
 				return
 			}
 			if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
-				timed := &timedBody{ReadCloser: r.Body, controller: http.NewResponseController(w), deadline: time.Now().Add(timeout)}
-				// A writer without deadlines is that of a test.
+				timed := &timedBody{
+					ReadCloser: r.Body,
+					controller: http.NewResponseController(w),
+					deadline:   time.Now().Add(timeout),
+				}
+				// The ResponseWriter of a test may not support deadlines.
 				if timed.controller.SetReadDeadline(timed.deadline) == nil {
 					r = r.WithContext(context.WithValue(r.Context(), timedBodyKey{}, timed))
 					r.Body = timed
@@ -50,22 +54,22 @@ func WithBodyLimit(timeout time.Duration) Filter {
 	}
 }
 
-// timedBody is a body with a deadline, which must not outlive it: the server takes a deadline that passes while it
-// waits for the client's next request, or for its end, for the end of the connection.
+// timedBody is a body with a deadline. The deadline is removed when the body has been read: if it passed while the
+// server waits for the client's next request, the server would close the connection.
 type timedBody struct {
 	io.ReadCloser
 
 	controller *http.ResponseController
 	deadline   time.Time
-	// arrived is set when all of it was read.
+	// arrived is set when the whole body was read.
 	arrived atomic.Bool
 }
 
-// timedBodyKey is where a request's timedBody is kept.
+// timedBodyKey is the context key of a request's timedBody.
 type timedBodyKey struct{}
 
-// isSlow reports whether a request failed because its body did not arrive in time. The error that it failed with
-// need not say so: with the deadline the server also ends the request's context, which may be noticed first.
+// isSlow reports whether a request failed because its body did not arrive in time. The error of the request may be
+// another one: at the deadline the server also cancels the request's context, which may be noticed first.
 func isSlow(r *http.Request) bool {
 	timed, ok := r.Context().Value(timedBodyKey{}).(*timedBody)
 	return ok && !timed.arrived.Load() && !time.Now().Before(timed.deadline)
@@ -77,7 +81,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	switch {
 	case err == io.EOF:
 		b.arrived.Store(true)
-		_ = b.controller.SetReadDeadline(time.Time{}) // it could be set before
+		_ = b.controller.SetReadDeadline(time.Time{}) // setting it worked before
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errSlowBody
 	}
@@ -86,7 +90,10 @@ func (b *timedBody) Read(p []byte) (int, error) {
 
 func bodyTooSlow() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusRequestTimeout, Reason: metav1.StatusReasonTimeout, Message: errSlowBody.Error(),
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusRequestTimeout,
+		Reason:  metav1.StatusReasonTimeout,
+		Message: errSlowBody.Error(),
 	}}
 }
 

@@ -47,7 +47,10 @@ func TestSlowBody(t *testing.T) {
 			}
 			// An answer that comes long after the body.
 			time.Sleep(2 * timeout)
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(fmt.Sprintf("got %q", body)))}, nil
+			return &http.Response{
+				StatusCode: http.StatusOK, Header: http.Header{},
+				Body: io.NopCloser(strings.NewReader(fmt.Sprintf("got %q", body))),
+			}, nil
 		})
 		forward := Forward(Target{URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream})
 		listener := make(pipeListener)
@@ -61,7 +64,8 @@ func TestSlowBody(t *testing.T) {
 		}
 		ask := func(conn net.Conn, reader *bufio.Reader, body string, pause time.Duration) (int, string) {
 			t.Helper()
-			_, _ = fmt.Fprintf(conn, "POST /api/v1/namespaces/ns/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len("abcdef"))
+			_, _ = fmt.Fprintf(conn,
+				"POST /api/v1/namespaces/ns/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len("abcdef"))
 			for _, b := range []byte(body) {
 				if _, err := conn.Write([]byte{b}); err != nil {
 					t.Fatal(err)
@@ -81,13 +85,15 @@ func TestSlowBody(t *testing.T) {
 		}
 		slow, slowReader := dial()
 		for range 2 {
-			if code, body := ask(slow, slowReader, "abcdef", timeout/8); code != http.StatusOK || body != `got "abcdef"` {
+			if code, body := ask(slow, slowReader, "abcdef", timeout/8); code != http.StatusOK ||
+				body != `got "abcdef"` {
 				t.Errorf("slow: %d %s", code, body)
 			}
 		}
 		endless, endlessReader := dial()
 		began := time.Now()
-		if code, body := ask(endless, endlessReader, "abc", 0); code != http.StatusRequestTimeout || !strings.Contains(body, errSlowBody.Error()) {
+		if code, body := ask(endless, endlessReader, "abc", 0); code != http.StatusRequestTimeout ||
+			!strings.Contains(body, errSlowBody.Error()) {
 			t.Errorf("endless: %d %s", code, body)
 		}
 		if took := time.Since(began); took != timeout {

@@ -1,6 +1,6 @@
-// Package filters holds the filters of the wrapper's server, one file each. A filter wraps a handler: it
-// answers the requests that are its own and leaves the rest to the next. Their order stands in one place,
-// package proxy.
+// Package filters has the filters of the wrapper's server, one file each. A filter wraps a handler: it answers the
+// requests that it is for, and passes the others to the next handler. Package proxy puts the filters in order
+// (chain.go).
 package filters
 
 import "net/http"

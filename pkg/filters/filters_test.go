@@ -74,13 +74,19 @@ func statusOf(t *testing.T, w *httptest.ResponseRecorder) *metav1.Status {
 // TestServedOrPassedOn tells which requests are answered from the cache.
 func TestServedOrPassedOn(t *testing.T) {
 	store := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
-	store.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "1"}})})
+	store.Services().Replace([]*wire.Object{
+		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "1"}}),
+	})
 	store.NodeLabels().Replace(nil)
 	store.EndpointSlices().Replace(nil)
 	store.Endpoints().Replace(nil)
 	store.KubernetesEndpoints().Replace(nil)
-	store.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}})})
-	handler := WithRequestInfo()(WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "node0")(mark("upstream")))
+	store.OwnNode().Replace([]*wire.Object{
+		wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}}),
+	})
+	handler := WithRequestInfo()(WithServed(
+		&serve.Server{HistoryOf: serve.Only(store.History)}, "node0",
+	)(mark("upstream")))
 	const passedOn = 0
 	tests := []struct {
 		method, path string
@@ -129,7 +135,9 @@ func TestServedOrPassedOn(t *testing.T) {
 		})
 	}
 	unnamed := WithRequestInfo()(WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "")(mark("upstream")))
-	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D", "/api/v1/nodes/node0"} {
+	for _, path := range []string{
+		"/api/v1/nodes", "/api/v1/nodes?fieldSelector=metadata.name%3D", "/api/v1/nodes/node0",
+	} {
 		if w := answer(unnamed, request(t, "GET", path)); w.Body.String() != "upstream" {
 			t.Errorf("without a node's name, %s: %s", path, w.Body)
 		}
@@ -139,12 +147,23 @@ func TestServedOrPassedOn(t *testing.T) {
 func TestLocalEndpoints(t *testing.T) {
 	profiles := []string{"", "cmdline", "symbol", "heap", "goroutine", "allocs", "block", "mutex", "threadcreate"}
 	for _, debug := range []bool{false, true} {
-		handler := WithLocalEndpoints(LocalEndpoints{Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"), Debug: debug})(mark("upstream"))
-		for path, want := range map[string]string{"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream", "/debug/explain/ns/svc": "explain", "/debug/explain/ns": "upstream", "/api//v1": "upstream", "/a/../healthz": "upstream",
-			// An escaped slash is no slash, and what is written otherwise than these paths is the upstream's to understand.
-			"/debug/explain/ns/a%2Fb": "explain", "/debug/explain/n%73/svc": "explain", "/debug/explain/ns%2Fsvc": "upstream", "/debug%2Fexplain/ns/svc": "upstream",
-			"/debug/explain/ns/svc/": "upstream", "/debug/explain//svc": "upstream", "/%68ealthz": "upstream", "/healthz/": "upstream", "//healthz": "upstream", "/healthz%00": "upstream",
-			"/x/%2e%2e/metrics": "upstream", "/metrics%3Fx": "upstream", "/metrics?x=1": "metrics", "/debug/pprof%2Fheap": "upstream"} {
+		handler := WithLocalEndpoints(LocalEndpoints{
+			Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"),
+			Debug: debug,
+		})(mark("upstream"))
+		for path, want := range map[string]string{
+			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream",
+			"/debug/explain/ns/svc": "explain", "/debug/explain/ns": "upstream", "/api//v1": "upstream",
+			"/a/../healthz": "upstream",
+			// An escaped slash is no slash, and what is written otherwise than these paths is the upstream's to
+			// understand.
+			"/debug/explain/ns/a%2Fb": "explain", "/debug/explain/n%73/svc": "explain",
+			"/debug/explain/ns%2Fsvc": "upstream", "/debug%2Fexplain/ns/svc": "upstream",
+			"/debug/explain/ns/svc/": "upstream", "/debug/explain//svc": "upstream", "/%68ealthz": "upstream",
+			"/healthz/": "upstream", "//healthz": "upstream", "/healthz%00": "upstream",
+			"/x/%2e%2e/metrics": "upstream", "/metrics%3Fx": "upstream", "/metrics?x=1": "metrics",
+			"/debug/pprof%2Fheap": "upstream",
+		} {
 			if got := answer(handler, request(t, "GET", path)).Body.String(); got != want {
 				t.Errorf("%s: answered by %s, want %s", path, got, want)
 			}
@@ -176,7 +195,8 @@ func TestBodyLimit(t *testing.T) {
 	}
 	r = httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(tooLarge))
 	w := answer(handler, r)
-	if status := statusOf(t, w); w.Code != http.StatusRequestEntityTooLarge || status.Reason != metav1.StatusReasonRequestEntityTooLarge {
+	if status := statusOf(t, w); w.Code != http.StatusRequestEntityTooLarge ||
+		status.Reason != metav1.StatusReasonRequestEntityTooLarge {
 		t.Errorf("a body over the limit: %d %+v", w.Code, status)
 	}
 }
@@ -234,7 +254,10 @@ func TestForwardKeepsPathQueryAndHeaders(t *testing.T) {
 		{"/", "/api/v1/pods?limit=5&continue=a%2Bb", "/api/v1/pods?limit=5&continue=a%2Bb"},
 		{"/clusters/one", "/api/v1/pods", "/clusters/one/api/v1/pods"},
 		{"/clusters/one/", "/version", "/clusters/one/version"},
-		{"/clusters/one", "/api/v1/namespaces/a%2Fb/services/https:s:443/proxy/x%20y", "/clusters/one/api/v1/namespaces/a%2Fb/services/https:s:443/proxy/x%20y"},
+		{
+			"/clusters/one", "/api/v1/namespaces/a%2Fb/services/https:s:443/proxy/x%20y",
+			"/clusters/one/api/v1/namespaces/a%2Fb/services/https:s:443/proxy/x%20y",
+		},
 		{"/clusters/one", "/api/v1/proxy//double/", "/clusters/one/api/v1/proxy//double/"},
 	}
 	for _, test := range tests {
@@ -316,7 +339,9 @@ func TestForwardUpgrades(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, _ = io.WriteString(conn, "POST /api/v1/namespaces/n/pods/p/exec HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_, _ = io.WriteString(conn,
+		"POST /api/v1/namespaces/n/pods/p/exec HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: "+
+			"echo\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
@@ -392,8 +417,10 @@ func TestRecover(t *testing.T) {
 	wrap := func(h http.Handler) http.Handler {
 		return WithRequestInfo()(WithRequestLog(counter)(WithRecover()(h)))
 	}
-	w := answer(wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("secret detail") })), request(t, "GET", "/api/v1/services"))
-	if status := statusOf(t, w); w.Code != http.StatusInternalServerError || strings.Contains(status.Message, "secret detail") {
+	w := answer(wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("secret detail") })),
+		request(t, "GET", "/api/v1/services"))
+	if status := statusOf(t, w); w.Code != http.StatusInternalServerError ||
+		strings.Contains(status.Message, "secret detail") {
 		t.Errorf("got %d %+v", w.Code, status)
 	}
 	if counter.seen[0] != "list services 500" {

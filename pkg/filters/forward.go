@@ -19,20 +19,20 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// Target is where requests are passed on to.
+// Target is the server to which requests are passed on.
 type Target struct {
-	// URL is the upstream's, with a path if it is served under a prefix.
+	// URL is the URL of the server, with a path if the API is served under a prefix.
 	URL *url.URL
 	// Transport carries ordinary requests, over HTTP/2 where the upstream speaks it.
 	Transport http.RoundTripper
-	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which HTTP/2
-	// cannot.
+	// UpgradeTransport carries requests that upgrade their connection (exec, port-forward), which is not possible over
+	// HTTP/2.
 	UpgradeTransport http.RoundTripper
-	// Patience is how long an answer may take to begin while the upstream is known to be away; 0 while it is not. It is
-	// asked with every request. While it is 0, a request that is not answered for some seconds is given up if the
-	// upstream does not answer anything else either.
+	// Patience returns how long an answer may take to begin while the upstream is known to be away, and 0 while it is
+	// not. It is called for every request. While it returns 0, a request that has no answer for some seconds is given
+	// up only if the upstream does not answer a probe either.
 	Patience func() time.Duration
-	// Stopping is done when the process will end: streams then end too, as if the upstream had ended them.
+	// Stopping is done when the process is about to end. Streams then end as if the upstream had ended them.
 	Stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 }
 
@@ -46,7 +46,7 @@ func Forward(target Target) http.Handler {
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
 			r.Out.Host = target.URL.Host
 			if isStream(r.In) {
-				// A cache on the way, which reads along, hangs on a compressed stream.
+				// Caching proxies read the streams that they pass on, and hang on compressed ones.
 				r.Out.Header.Set("Accept-Encoding", "identity")
 			}
 		},
@@ -54,13 +54,13 @@ func Forward(target Target) http.Handler {
 		FlushInterval:  -1,
 		ErrorHandler:   forwardError,
 		ModifyResponse: target.endWithProcess,
-		// A response that breaks off is nothing that anybody could mend here.
+		// Responses that break off are logged at INFO: they are not errors of the wrapper.
 		ErrorLog: klog.NewStandardLogger("INFO"),
 	}
 	return proxy
 }
 
-// endWithProcess lets a response that has no end of its own, such as a watch, end when the process will.
+// endWithProcess makes a stream, such as a watch, end when the process is about to end.
 func (t Target) endWithProcess(r *http.Response) error {
 	if t.Stopping == nil || r.ContentLength >= 0 || !isStream(r.Request) {
 		return nil
@@ -71,20 +71,19 @@ func (t Target) endWithProcess(r *http.Response) error {
 	return nil
 }
 
-// isStream tells whether a request asks for a watch, or to follow a log.
+// isStream reports whether a request asks for a watch, or to follow a log.
 func isStream(r *http.Request) bool {
 	query := r.URL.Query()
 	return isTrue(query, "watch") || isTrue(query, "follow") || strings.Contains(r.URL.Path, "/watch/")
 }
 
-// isTrue tells whether a parameter is given and does not say no, as kube-apiserver reads it.
+// isTrue reports whether a parameter is given and is not 0 or false. kube-apiserver reads it in the same way.
 func isTrue(query url.Values, name string) bool {
 	value := query.Get(name)
 	return query.Has(name) && value != "0" && !strings.EqualFold(value, "false")
 }
 
-// endingBody is a response body that was closed under its reader when the process was told to stop; to the
-// reader that is an ordinary end.
+// endingBody is a response body that is closed when the process is about to end. To its reader that is an ordinary end.
 type endingBody struct {
 	io.ReadCloser
 
@@ -107,7 +106,7 @@ func (b *endingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// withoutPath is the URL's scheme and host.
+// withoutPath returns the URL's scheme and host.
 func withoutPath(u *url.URL) *url.URL { return &url.URL{Scheme: u.Scheme, Host: u.Host} }
 
 // joinPath puts the upstream's prefix before a path and leaves the path itself as it came.
@@ -119,16 +118,16 @@ func joinPath(prefix, requested string) string {
 type roundTripper struct{ target Target }
 
 const (
-	// doubtAfter is how long a request may be without an answer before the upstream is asked whether it is there, and
-	// the time between two such questions. Some requests take long by nature.
+	// doubtAfter is how long a request may be without an answer before the upstream is probed, and the time between two
+	// probes. Some requests take long although the upstream is well.
 	doubtAfter = 2500 * time.Millisecond
-	// probeWait is how long it may take to answer that.
+	// probeWait is how long a probe may take.
 	probeWait = 2 * time.Second
-	// probePath is what it is asked for. Whatever it says is an answer.
+	// probePath is the path of a probe. Any answer will do.
 	probePath = "/livez"
 )
 
-// errNoAnswer is why a request is given up.
+// errNoAnswer is the error of a request that is given up.
 var errNoAnswer = errors.New("it does not answer")
 
 // RoundTrip implements http.RoundTripper.
@@ -137,7 +136,7 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if isUpgrade(r) {
 		transport = t.target.UpgradeTransport
 	}
-	// The context is that of the answer's body too; the request's own, of which it is a child, ends it.
+	// The response's body needs the context, too, so it is not cancelled here. It ends with the request's own context.
 	ctx, cancel := context.WithCancelCause(r.Context())
 	w := &waiting{giveUp: func() { cancel(errNoAnswer) }, answered: make(chan struct{})}
 	patience, doubts := doubtAfter, true
@@ -161,18 +160,19 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := transport.RoundTrip(r)
 	if !w.end(true) {
 		if response != nil {
-			_ = response.Body.Close() // it came too late
+			_ = response.Body.Close() // the response came too late
 		}
 		return nil, errNoAnswer
 	}
 	return response, err
 }
 
-// doubt asks the upstream again and again whether it is there, until the request is answered or given up. A connection
-// may be dead for half a minute before anybody notices.
+// doubt probes the upstream again and again, until the request is answered or a probe fails, which gives the request
+// up. Without it half a minute may pass before a dead connection is noticed.
 func (t roundTripper) doubt(ctx context.Context, w *waiting) {
 	for sent := int64(0); ; {
-		// While its body makes progress, nobody expects an answer, and on a slow link a probe would wait behind it.
+		// While the request's body is being sent, an answer is not due yet, and on a slow link a probe would wait
+		// behind the body.
 		if now := w.sent.Load(); now != sent {
 			sent = now
 		} else if err := t.probe(ctx); err != nil {
@@ -189,7 +189,7 @@ func (t roundTripper) doubt(ctx context.Context, w *waiting) {
 	}
 }
 
-// probe asks whether the upstream is there, with no one's credentials if the transport has none.
+// probe requests probePath from the upstream, without the credentials of a caller.
 func (t roundTripper) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
@@ -210,15 +210,15 @@ func (t roundTripper) probe(ctx context.Context) error {
 type waiting struct {
 	giveUp   func()
 	answered chan struct{}
-	// sent is how much of its body was sent.
+	// sent is how many bytes of its body were sent.
 	sent atomic.Int64
 
 	mu sync.Mutex
-	// over and inTime are guarded by mu: whether the waiting is over, and by an answer.
+	// over is set when the waiting is over, inTime if that was because of an answer. Both are guarded by mu.
 	over, inTime bool
 }
 
-// end ends the waiting, by an answer or without one, and reports whether it was an answer that ended it.
+// end ends the waiting, if it is not over yet, and reports whether it ended with an answer.
 func (w *waiting) end(byAnswer bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +233,7 @@ func (w *waiting) end(byAnswer bool) bool {
 	return w.inTime
 }
 
-// sentBody is a request's body that counts what is read of it.
+// sentBody is a request's body that counts the bytes that are read of it.
 type sentBody struct {
 	io.ReadCloser
 
@@ -259,7 +259,7 @@ func forwardError(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if errors.Is(err, context.Canceled) {
-		// The client went away; nobody reads an answer.
+		// The client is gone.
 		panic(http.ErrAbortHandler)
 	}
 	klog.FromContext(r.Context()).Error(err, "Cannot reach the upstream", "method", r.Method, "path", r.URL.Path)

@@ -48,11 +48,18 @@ func TestPatience(t *testing.T) {
 		code int
 		most time.Duration
 	}{
-		"dead, and nobody knows":       {request: hang, probe: hang, code: http.StatusServiceUnavailable, most: 5 * time.Second},
-		"nothing new can be connected": {request: hang, probe: refuse, code: http.StatusServiceUnavailable, most: 5 * time.Second},
-		"known to be away":             {request: hang, probe: refusal, away: 4 * time.Second, code: http.StatusServiceUnavailable, most: 4 * time.Second},
-		"slow by nature":               {request: slowly, probe: refusal, code: http.StatusOK, most: 3 * time.Minute},
-		"quick":                        {request: refusal, probe: hang, code: http.StatusUnauthorized, most: 0},
+		"dead, and not known to be": {
+			request: hang, probe: hang, code: http.StatusServiceUnavailable, most: 5 * time.Second,
+		},
+		"nothing new can be connected": {
+			request: hang, probe: refuse, code: http.StatusServiceUnavailable, most: 5 * time.Second,
+		},
+		"known to be away": {
+			request: hang, probe: refusal, away: 4 * time.Second, code: http.StatusServiceUnavailable,
+			most: 4 * time.Second,
+		},
+		"slow by nature": {request: slowly, probe: refusal, code: http.StatusOK, most: 3 * time.Minute},
+		"quick":          {request: refusal, probe: hang, code: http.StatusUnauthorized, most: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,8 +71,9 @@ func TestPatience(t *testing.T) {
 					return test.request(r)
 				})
 				front := Forward(Target{
-					URL: &url.URL{Scheme: "https", Host: "upstream.example", Path: "/under"}, Transport: upstream, UpgradeTransport: upstream,
-					Patience: func() time.Duration { return test.away },
+					URL: &url.URL{Scheme: "https", Host: "upstream.example", Path: "/under"}, Transport: upstream,
+					UpgradeTransport: upstream,
+					Patience:         func() time.Duration { return test.away },
 				})
 				began := time.Now()
 				w := httptest.NewRecorder()
@@ -91,7 +99,9 @@ func TestSlowUpload(t *testing.T) {
 			}
 			return respond(http.StatusCreated)
 		})
-		front := Forward(Target{URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream, UpgradeTransport: upstream})
+		front := Forward(Target{
+			URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream, UpgradeTransport: upstream,
+		})
 		body, writer := io.Pipe()
 		go func() {
 			for range 30 {
@@ -111,13 +121,18 @@ func TestSlowUpload(t *testing.T) {
 // TestWatchesAreNotCompressed: a cache that reads along hangs on what is; what is no stream is asked for as it came.
 func TestWatchesAreNotCompressed(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]string{"/api/v1/pods?watch=true": "identity", "/api/v1/watch/pods": "identity", "/api/v1/pods?watch=0": "gzip", "/api/v1/pods": "gzip"} {
+	for path, want := range map[string]string{
+		"/api/v1/pods?watch=true": "identity", "/api/v1/watch/pods": "identity", "/api/v1/pods?watch=0": "gzip",
+		"/api/v1/pods": "gzip",
+	} {
 		got := ""
 		upstream := upstreamFunc(func(r *http.Request) (*http.Response, error) {
 			got = r.Header.Get("Accept-Encoding")
 			return respond(http.StatusOK)
 		})
-		front := Forward(Target{URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream, UpgradeTransport: upstream})
+		front := Forward(Target{
+			URL: &url.URL{Scheme: "https", Host: "upstream.example"}, Transport: upstream, UpgradeTransport: upstream,
+		})
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		r.Header.Set("Accept-Encoding", "gzip")
 		front.ServeHTTP(httptest.NewRecorder(), r)

@@ -15,15 +15,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// Hosts are the names and addresses by which the wrapper may be asked: those of the loopback, and what
-// --allowed-hosts adds.
+// Hosts are the names and addresses that requests to the wrapper may use as their host: those of the loopback, and
+// those of --allowed-hosts.
 type Hosts struct {
 	names     map[string]bool
 	addresses map[netip.Addr]bool
 }
 
-// NewHosts makes Hosts of the loopback's names and addresses and of those allowed besides: DNS names and IP
-// addresses, without a port. The error says what is wrong with one.
+// NewHosts makes Hosts of the loopback's names and addresses, and of the given DNS names and IP addresses, which have
+// no port. The error says which of them is not valid.
 func NewHosts(allowed []string) (Hosts, error) {
 	h := Hosts{names: map[string]bool{"localhost": true}, addresses: map[netip.Addr]bool{}}
 	for _, text := range allowed {
@@ -33,19 +33,20 @@ func NewHosts(allowed []string) (Hosts, error) {
 		}
 		name := canonicalName(text)
 		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-			return Hosts{}, fmt.Errorf("%q is neither an IP address nor a DNS name (without a port): %s", text, problems[0])
+			return Hosts{}, fmt.Errorf("%q is neither an IP address nor a DNS name (without a port): %s",
+				text, problems[0])
 		}
 		h.names[name] = true
 	}
 	return h, nil
 }
 
-// canonicalName is a DNS name in lower case and without the dot of the root.
+// canonicalName returns a DNS name in lower case and without the dot of the root.
 func canonicalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// contain reports whether the host of a Host header or of an origin, with or without a port, is one of these.
-// Only the forms of RFC 3986 are read: a browser writes 127.1 and 0x7f000001 as 127.0.0.1, so whoever sends those
-// is no browser, and nothing is gained by guessing what they mean.
+// contain reports whether the host of a Host header or of an origin, with or without a port, is one of these. It
+// accepts only the forms of RFC 3986. Browsers write 127.1 and 0x7f000001 as 127.0.0.1, so the other forms are not
+// needed.
 func (h Hosts) contain(hostport string) bool {
 	host, ok := hostOf(hostport)
 	if !ok {
@@ -66,7 +67,7 @@ func (h Hosts) containAddress(address netip.Addr) bool {
 	return address.IsLoopback() || h.addresses[address]
 }
 
-// hostOf takes a port, which may be empty, off a host. The brackets of an IPv6 address stay.
+// hostOf removes a port, which may be empty, from a host. The brackets of an IPv6 address stay.
 func hostOf(hostport string) (host string, ok bool) {
 	colon := strings.LastIndexByte(hostport, ':')
 	if colon < 0 || strings.HasSuffix(hostport, "]") {
@@ -78,14 +79,14 @@ func hostOf(hostport string) (host string, ok bool) {
 			return "", false
 		}
 	}
-	// What is left with a colon is an IPv6 address without brackets, which is none in a URL.
+	// A host with a colon is an IPv6 address, and needs brackets.
 	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
 	return host, host != "" && (bracketed || !strings.Contains(host, ":"))
 }
 
-// WithHosts refuses requests that name another host than these. A web page that has its own name resolve to the
-// loopback (DNS rebinding) is of the same origin as the wrapper to the browser and may read every answer; the name
-// that it must send gives it away. An HTTP/1.0 request that names no host is refused like one with a wrong name.
+// WithHosts refuses requests for other hosts than these. That stops DNS rebinding: a web page whose name resolves to
+// the loopback has the same origin as the wrapper for the browser, so it could read every answer. But its requests name
+// the page's host. HTTP/1.0 requests without a host are refused, too.
 func WithHosts(hosts Hosts) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,7 +95,8 @@ func WithHosts(hosts Hosts) Filter {
 				refuse(w, r, "a user name in the request's URL")
 			case !hosts.contain(r.Host):
 				refuse(w, r, fmt.Sprintf("the host %q, which is neither of the loopback nor one of --allowed-hosts. "+
-					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME", short(r.Host), localPort(r)))
+					"Ask http://localhost%s, or start the wrapper with --allowed-hosts=NAME",
+					short(r.Host), localPort(r)))
 			default:
 				next.ServeHTTP(w, r)
 			}
@@ -102,7 +104,7 @@ func WithHosts(hosts Hosts) Filter {
 	}
 }
 
-// localPort is the port that the request came to, with its colon; "" where nobody knows.
+// localPort returns the port to which the request came, with its colon; "" if it is not known.
 func localPort(r *http.Request) string {
 	address, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
@@ -115,20 +117,24 @@ func localPort(r *http.Request) string {
 	return ":" + port
 }
 
-// refuse answers a request that does not get past the door with 403 and what it came with.
+// refuse answers 403, and names the part of the request for which it is refused.
 func refuse(w http.ResponseWriter, r *http.Request, with string) {
-	klog.FromContext(r.Context()).V(2).Info("Refusing a request", "method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
+	klog.FromContext(r.Context()).V(2).Info("Refusing a request",
+		"method", r.Method, "path", r.URL.Path, "host", short(r.Host), "with", with)
 	serve.WriteError(w, r, forbidden("the wrapper does not answer a request with "+with))
 }
 
-// forbidden is 403 with a message of the wrapper's own.
+// forbidden returns a 403 with a message of the wrapper's own.
 func forbidden(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: message,
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusForbidden,
+		Reason:  metav1.StatusReasonForbidden,
+		Message: message,
 	}}
 }
 
-// short is the beginning of what a client sent, for a message that quotes it.
+// short shortens a text of a client for a message that quotes it.
 func short(text string) string {
 	const most = 100
 	if len(text) <= most {

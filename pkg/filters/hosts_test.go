@@ -29,22 +29,28 @@ func TestHosts(t *testing.T) {
 	hosts := newHosts(t, "Wrapper.Example.", "10.1.2.3", "fd00::1", "[fd00::2]")
 	for _, accepted := range []string{
 		"localhost", "localhost:51006", "LocalHost:1", "localhost.", "localhost.:51006", "localhost:",
-		"127.0.0.1", "127.0.0.1:51006", "127.3.2.1:80", "[::1]", "[::1]:51006", "[0:0:0:0:0:0:0:1]:1", "[::ffff:127.0.0.1]:51006",
-		"wrapper.example", "WRAPPER.EXAMPLE.:8443", "10.1.2.3:51006", "[::ffff:10.1.2.3]", "[fd00::1]:51006", "[fd00::2]", "[FD00:0::1]",
+		"127.0.0.1", "127.0.0.1:51006", "127.3.2.1:80", "[::1]", "[::1]:51006", "[0:0:0:0:0:0:0:1]:1",
+		"[::ffff:127.0.0.1]:51006",
+		"wrapper.example", "WRAPPER.EXAMPLE.:8443", "10.1.2.3:51006", "[::ffff:10.1.2.3]", "[fd00::1]:51006",
+		"[fd00::2]", "[FD00:0::1]",
 	} {
 		if !hosts.contain(accepted) {
 			t.Errorf("%q is refused", accepted)
 		}
 	}
 	for _, refused := range []string{
-		"", ":", ":51006", "attacker.example", "attacker.example:51006", "localhost.attacker.example", "attacker.example.localhost", "localhost..",
-		"notlocalhost", "localhost@attacker.example", "attacker.example@localhost", "localhost:51006@attacker.example", "localhost:51006:80",
-		"localhost:x", "localhost: 80", " localhost", "localhost ", "localhost,attacker.example", "localhost/", "local%68ost", "localhost\x00",
+		"", ":", ":51006", "attacker.example", "attacker.example:51006", "localhost.attacker.example",
+		"attacker.example.localhost", "localhost..",
+		"notlocalhost", "localhost@attacker.example", "attacker.example@localhost", "localhost:51006@attacker.example",
+		"localhost:51006:80",
+		"localhost:x", "localhost: 80", " localhost", "localhost ", "localhost,attacker.example", "localhost/",
+		"local%68ost", "localhost\x00",
 		// Linux connects to the loopback for these, and a browser sends them as they are.
 		"0.0.0.0", "0.0.0.0:51006", "[::]", "[::]:51006", "[::ffff:0.0.0.0]",
 		// What resolvers, but no browser's Host, may mean by 127.0.0.1.
 		"127.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "127.0.0.01",
-		"::1", "::1:51006", "[::1", "::1]", "[::1]x", "[::1]]:1", "[[::1]]", "[::1%25lo]:51006", "[::1%lo]", "[127.0.0.1]", "[localhost]",
+		"::1", "::1:51006", "[::1", "::1]", "[::1]x", "[::1]]:1", "[[::1]]", "[::1%25lo]:51006", "[::1%lo]",
+		"[127.0.0.1]", "[localhost]",
 		"128.0.0.1", "10.1.2.4", "[fd00::3]", "169.254.169.254",
 	} {
 		if hosts.contain(refused) {
@@ -55,7 +61,9 @@ func TestHosts(t *testing.T) {
 
 func TestAllowedHostsAreChecked(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"", "*", "*.example", "host:51006", "http://host", "a b", "10.0.0.0/8", "::1%lo", "[10.0.0.1]:80", "host/"} {
+	for _, bad := range []string{
+		"", "*", "*.example", "host:51006", "http://host", "a b", "10.0.0.0/8", "::1%lo", "[10.0.0.1]:80", "host/",
+	} {
 		if _, err := NewHosts([]string{bad}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -114,7 +122,10 @@ func TestDoorOverHTTP(t *testing.T) {
 		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "attacker.example:51006"},
 		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "http://localhost:" + port},
 		{"GET / HTTP/1.1\nHost: attacker.example:51006\n", 403, "--allowed-hosts"},
-		{"GET / HTTP/1.1\nHost: localhost\nX-Forwarded-Host: attacker.example\nForwarded: host=attacker.example\n", 200, "inside"},
+		{
+			"GET / HTTP/1.1\nHost: localhost\nX-Forwarded-Host: attacker.example\nForwarded: host=attacker.example\n",
+			200, "inside",
+		},
 		{"GET / HTTP/1.1\nHost: attacker.example\nX-Forwarded-Host: localhost\n", 403, "attacker.example"},
 		// The server's own: no Host, more than one, or one that is none.
 		{"GET / HTTP/1.1\n", 400, "missing required Host header"},
@@ -136,8 +147,14 @@ func TestDoorOverHTTP(t *testing.T) {
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\n", 403, "Origin: http://attacker.example"},
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: null\n", 403, "Origin: null"},
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: \n", 403, "Origin"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nOrigin: http://attacker.example\n", 403, "attacker.example"},
-		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost http://attacker.example\n", 403, "attacker.example"},
+		{
+			"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nOrigin: http://attacker.example\n", 403,
+			"attacker.example",
+		},
+		{
+			"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost http://attacker.example\n", 403,
+			"attacker.example",
+		},
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost@attacker.example\n", 403, "attacker.example"},
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example/localhost\n", 403, "attacker.example"},
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: capacitor://localhost\n", 403, "capacitor"},
@@ -146,7 +163,11 @@ func TestDoorOverHTTP(t *testing.T) {
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: localhost\n", 403, "localhost"},
 		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: http://localhost:51006\n", 200, "inside"},
 		{"GET / HTTP/1.1\nHost: localhost:51006\nOrigin: https://[::1]\n", 200, "inside"},
-		{"OPTIONS / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\nAccess-Control-Request-Method: POST\n", 403, "attacker.example"},
+		{
+			"OPTIONS / HTTP/1.1\nHost: localhost\nOrigin: http://attacker.example\nAccess-Control-Request-Method: " +
+				"POST\n",
+			403, "attacker.example",
+		},
 		// The names of both are the attacker's: without TLS nothing vouches for the name that is asked.
 		{"GET / HTTP/1.1\nHost: attacker.example\nOrigin: http://attacker.example\n", 403, "attacker.example"},
 
@@ -158,7 +179,8 @@ func TestDoorOverHTTP(t *testing.T) {
 		{"GET / HTTP/1.1\nHost: localhost\nSec-Fetch-Site: same-origin\nOrigin: http://localhost\n", 200, "inside"},
 		{"GET / HTTP/1.1\nHost: localhost\nOrigin: http://localhost\nSec-Fetch-Site: cross-site\n", 403, "cross-site"},
 	} {
-		if code, body := ask(t, address, test.request+"Connection: close\n\n"); code != test.code || !strings.Contains(body, test.says) {
+		if code, body := ask(t, address, test.request+"Connection: close\n\n"); code != test.code ||
+			!strings.Contains(body, test.says) {
 			t.Errorf("%q:\n%d %s, want %d %s", test.request, code, body, test.code, test.says)
 		}
 	}
@@ -167,7 +189,8 @@ func TestDoorOverHTTP(t *testing.T) {
 		t.Errorf("refused with %+v", status)
 	}
 	long := strings.Repeat("a", 60<<10)
-	if code, body := ask(t, address, "GET / HTTP/1.1\nHost: "+long+"\nConnection: close\n\n"); code != 403 || len(body) > 1000 {
+	if code, body := ask(t, address, "GET / HTTP/1.1\nHost: "+long+"\nConnection: close\n\n"); code != 403 ||
+		len(body) > 1000 {
 		t.Errorf("a long name: %d, %d bytes", code, len(body))
 	}
 }

@@ -15,23 +15,24 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// lentCall is a call that is made with the wrapper's identity when the caller brings none of its own.
+// lentCall is a kind of request that is sent with the wrapper's identity if the caller has no credentials.
 type lentCall struct {
 	group, resource string
 	verbs           []string
 }
 
-// lentCalls is the whole list. kube-proxy needs these, and behind a plain HTTP --master it may have no
-// credentials. (Its own Node is served from the cache.) Nothing else is ever done in the wrapper's name for
-// somebody else. Of events only those are lent that eventLender finds to be about this node, or kube-proxy's.
+// lentCalls is the complete list. kube-proxy needs these calls, and sends no credentials to a plain HTTP --master. (Its
+// own Node is served from the cache.) The wrapper's identity is lent for nothing else, and for events only if
+// eventLender finds that they are about this node, or kube-proxy's.
 var lentCalls = []lentCall{
 	{group: "", resource: "events", verbs: []string{"create", "patch"}},
 	{group: "events.k8s.io", resource: "events", verbs: []string{"create", "patch"}},
 	{group: "networking.k8s.io", resource: "servicecidrs", verbs: []string{"get", "list", "watch"}},
 }
 
-// lentHeaders are those that a lent call takes along. All others stay behind: in the wrapper's name nobody becomes
-// somebody else (Impersonate-*, X-Remote-*), upgrades a connection, or tells a gateway that another method is meant.
+// lentHeaders are the headers of a lent call that are passed on. All others are dropped: with the wrapper's identity a
+// caller must not impersonate another user (Impersonate-*, X-Remote-*), upgrade a connection, or override the method at
+// a gateway.
 var lentHeaders = []string{"Accept", "Accept-Encoding", "Content-Type", "User-Agent"}
 
 // WithLentIdentity passes the lentCalls of callers without credentials on as the wrapper, which runs on nodeName.
@@ -52,16 +53,20 @@ func withLender(events *eventLender) Filter {
 			var err error
 			switch {
 			case connectionHas(r, "upgrade"):
-				err = forbidden("the wrapper does not lend its identity to a request with Connection: Upgrade; bring credentials of your own")
+				err = forbidden("the wrapper does not lend its identity to a request with Connection: Upgrade; " +
+					"bring credentials of your own")
 			case info.Resource == "events":
 				err = events.serve(w, r, info)
 			case !reads.allow(quota.Caller(r.Context())):
-				err = apierrors.NewTooManyRequests("the wrapper lends its identity to a caller for few requests a second", 1)
+				err = apierrors.NewTooManyRequests(
+					"the wrapper lends its identity to a caller for few requests a second", 1,
+				)
 			default:
 				events.asWrapper.ServeHTTP(w, lentRequest(r, nil))
 			}
 			if err != nil {
-				logger.V(2).Info("Not lending the wrapper's identity", "method", r.Method, "path", r.URL.Path, "reason", err)
+				logger.V(2).Info("Not lending the wrapper's identity",
+					"method", r.Method, "path", r.URL.Path, "reason", err)
 				serve.WriteError(w, r, err)
 				return
 			}
@@ -71,19 +76,19 @@ func withLender(events *eventLender) Filter {
 }
 
 const (
-	// What is read in the wrapper's name is read in that of all wrappers, which are one user: a process of one node
-	// that asks without end would take the place of all at kube-apiserver. kube-proxy asks twice at its start, and then
-	// every five to ten minutes.
+	// All wrappers are the same user at kube-apiserver, so one process that sends requests without end through one
+	// wrapper would use up what all of them may. kube-proxy sends two such requests at its start, and then one every
+	// five to ten minutes.
 	lentReadsPerSecond = 5
 	lentReadsBurst     = 25
-	// rememberedCallers is how many callers' rates are known, the last that asked.
+	// rememberedCallers is for how many callers a rate is kept: those that asked last.
 	rememberedCallers = 64
 )
 
-// readLimits rates what each caller reads in the wrapper's name, so that none uses up what kube-proxy may.
+// readLimits limits the rate of each caller's lent reads, so that none uses up kube-proxy's.
 type readLimits struct {
 	now func() time.Time
-	// callers has a *rate.Limiter for each. Two first requests of a caller at one moment may get one each.
+	// callers has a *rate.Limiter for each caller. Two concurrent first requests of a caller may get one each.
 	callers *lru.Cache
 }
 
@@ -96,8 +101,8 @@ func (l *readLimits) allow(caller string) bool {
 	return limiter.(*rate.Limiter).AllowN(l.now(), 1) //nolint:forcetypeassert // nothing else is added
 }
 
-// lentRequest is what goes upstream in the wrapper's name for a request: its method, its path in the one form that
-// everybody reads alike, its query, the lentHeaders, and the body that is given.
+// lentRequest returns the request that is sent with the wrapper's identity: it has the caller's method, plain path,
+// query and lentHeaders, and the given body.
 func lentRequest(r *http.Request, body []byte) *http.Request {
 	lent := r.Clone(r.Context())
 	lent.URL.RawPath = ""
@@ -112,8 +117,8 @@ func lentRequest(r *http.Request, body []byte) *http.Request {
 	return lent
 }
 
-// isPlain reports whether everybody reads the path alike. One with "..", say, is an event's here, and may be a
-// Namespace's to a gateway before the API server that resolves it; and so may one with characters that are escaped.
+// isPlain reports whether every server reads the path in the same way. A path with ".." or escaped characters may be
+// that of an event here, and that of another object for a gateway that resolves it.
 func isPlain(requested string) bool {
 	segments, ok := strings.CutPrefix(requested, "/")
 	if !ok {
@@ -127,7 +132,7 @@ func isPlain(requested string) bool {
 	return true
 }
 
-// plainCharacters are those that nobody escapes or treats in a way of its own.
+// plainCharacters are characters that no server escapes or treats specially.
 const plainCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:"
 
 func isLent(info serve.RequestInfo) bool {
@@ -139,7 +144,9 @@ func isLent(info serve.RequestInfo) bool {
 	})
 }
 
-// tooManyEvents is 429 for an event that is one too many.
+// tooManyEvents returns a 429 for an event over the limit.
 func tooManyEvents() error {
-	return apierrors.NewTooManyRequests("the wrapper lends its identity for few events a second; a report that comes later says the same", 1)
+	return apierrors.NewTooManyRequests(
+		"the wrapper lends its identity for few events a second; a report that comes later says the same", 1,
+	)
 }

@@ -26,41 +26,42 @@ import (
 )
 
 const (
-	// maxLentEvent is the largest event or patch of one, in bytes, that is sent in the wrapper's name. kube-proxy's
-	// have about 500, and a note may have 1,024.
+	// maxLentEvent is the most bytes of an event, or of a patch of one, that is sent with the wrapper's identity.
+	// kube-proxy's events have about 500, and a note may have 1,024.
 	maxLentEvent = 16 << 10
-	// Events are lent at lentEventsPerSecond, and lentEventsBurst of them at once. A dropped event harms nobody; a
-	// flood of them fills the cluster's etcd.
+	// At most lentEventsPerSecond events are lent, and at most lentEventsBurst at once. A lost event does no harm, but
+	// a flood of events fills the cluster's etcd.
 	lentEventsPerSecond = 5
 	lentEventsBurst     = 25
-	// rememberedEvents is how many events can be patched later, the last that were created.
+	// rememberedEvents is how many events can be patched later: those that were created last.
 	rememberedEvents = 512
 
 	protobufMediaType = "application/vnd.kubernetes.protobuf"
-	// kubeProxy is what kube-proxy calls itself in its events (k8s.io/kubernetes/cmd/kube-proxy/app/server.go).
+	// kubeProxy is the component name in kube-proxy's events (k8s.io/kubernetes/cmd/kube-proxy/app/server.go).
 	kubeProxy = "kube-proxy"
 )
 
-// patchableFields are what a recorder changes of an event that happened again: client-go's tools/events the series,
-// its tools/record count, time and message.
+// patchableFields are the fields that an event recorder changes when an event happens again. client-go's tools/events
+// changes the series; its tools/record changes count, times and message.
 var patchableFields = []string{"series", "count", "firstTimestamp", "lastTimestamp", "message"}
 
-// lentParameters are the query parameters that an event may be sent with. One like dryRun changes what is done.
+// lentParameters are the query parameters that a lent event may have. Others, such as dryRun, change what the request
+// does.
 var lentParameters = []string{"fieldManager", "fieldValidation", "pretty", "timeout"}
 
-// eventLender creates and patches events in the wrapper's name: those that regard this Node, and what kube-proxy
-// reports on Services. kube-proxy 1.37 records, by events.k8s.io/v1 and as reporting controller kube-proxy, about its
-// Node in namespace default (Starting and what failed then) and about a Service in that one's namespace
-// (FailedToStartServiceHealthcheck); older ones a few more reasons, so reasons are not looked at.
+// eventLender creates and patches events with the wrapper's identity: events about this Node, and kube-proxy's events
+// about Services. kube-proxy 1.37 records events with events.k8s.io/v1 and the reporting controller kube-proxy: about
+// its Node in namespace default (Starting, and failures at the start), and about a Service in the Service's namespace
+// (FailedToStartServiceHealthcheck). Older ones use a few more reasons, so the reason is not checked.
 //
-// What goes upstream is the event as it was understood here, encoded anew: no second reading of the same bytes
-// (a key that occurs twice, or in another case) can make it one that regards something else.
+// The event is decoded and encoded again before it goes upstream. So the upstream cannot read the same bytes in another
+// way (a key that occurs twice, or in another case) as an event about something else.
 type eventLender struct {
 	asWrapper http.Handler
 	nodeName  string
 	limiter   *rate.Limiter
 	now       func() time.Time
-	// created has the types.NamespacedName of events that were lent the creation, and may be patched.
+	// created has the types.NamespacedName of events that were created in this way, and may be patched.
 	created *lru.Cache
 }
 
@@ -78,7 +79,10 @@ func (l *eventLender) serve(w http.ResponseWriter, r *http.Request, info serve.R
 	}
 	for name := range r.URL.Query() {
 		if !slices.Contains(lentParameters, name) {
-			return forbidden(fmt.Sprintf("the wrapper does not lend its identity to an event with the parameter %q; bring credentials of your own", short(name)))
+			return forbidden(fmt.Sprintf(
+				"the wrapper does not lend its identity to an event with the parameter %q; bring your own credentials",
+				short(name),
+			))
 		}
 	}
 	body, err := readLentBody(r)
@@ -91,7 +95,7 @@ func (l *eventLender) serve(w http.ResponseWriter, r *http.Request, info serve.R
 	return l.create(w, r, info, body)
 }
 
-// canonicalEventPath is the only path by which a lent event is asked for.
+// canonicalEventPath returns the only path that a request for a lent event may have.
 func canonicalEventPath(info serve.RequestInfo) string {
 	prefix := "/api/v1"
 	if info.Group != "" {
@@ -123,7 +127,7 @@ func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.
 	lent.Header.Set("Content-Type", "application/json")
 	recorder := recordStatus(w)
 	l.asWrapper.ServeHTTP(recorder, lent)
-	// An event that is there already was created before this process was. Its name says whom it regards.
+	// An event that exists already was created through an earlier process. Its name says which object it is about.
 	again := recorder.status() == http.StatusConflict && strings.HasPrefix(event.meta.Name, event.regarding.Name+".")
 	if recorder.status() == http.StatusCreated || recorder.status() == http.StatusOK || again {
 		l.created.Add(types.NamespacedName{Namespace: info.Namespace, Name: event.meta.Name}, nil)
@@ -131,7 +135,7 @@ func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.
 	return nil
 }
 
-// check refuses an event that is none of the node's and none of kube-proxy's.
+// check refuses an event that is neither about this node nor kube-proxy's about a Service.
 func (l *eventLender) check(event decodedEvent, namespace string) error {
 	regarding := event.regarding
 	core := regarding.APIVersion == "" || regarding.APIVersion == "v1"
@@ -140,16 +144,20 @@ func (l *eventLender) check(event decodedEvent, namespace string) error {
 	case core && inNamespace && regarding.Kind == "Node" && regarding.Name == l.nodeName && l.nodeName != "" &&
 		namespace == metav1.NamespaceDefault && (regarding.Namespace == "" || regarding.Namespace == namespace):
 		return nil
-	case core && inNamespace && regarding.Kind == "Service" && regarding.Namespace == namespace && event.reportedBy == kubeProxy:
+	case core && inNamespace && regarding.Kind == "Service" && regarding.Namespace == namespace &&
+		event.reportedBy == kubeProxy:
 		return nil
 	}
-	return forbidden(fmt.Sprintf("the wrapper lends its identity for events that regard Node %q, in namespace default, and for kube-proxy's reports on Services, in their namespaces; "+
-		"not for one in namespace %q that regards %s %q and is reported by %q. Bring credentials of your own",
-		l.nodeName, namespace, short(regarding.Kind), short(regarding.Namespace+"/"+regarding.Name), short(event.reportedBy)))
+	return forbidden(fmt.Sprintf(
+		"the wrapper lends its identity for events that regard Node %q, in namespace default, and for kube-proxy's "+
+			"events about Services, in their namespaces; not for one in namespace %q that regards %s %q and is "+
+			"reported by %q. Bring your own credentials",
+		l.nodeName, namespace, short(regarding.Kind), short(regarding.Namespace+"/"+regarding.Name),
+		short(event.reportedBy)))
 }
 
-// patch lets an event happen again that was created this way. For others the answer is 404: to that a recorder
-// creates the event anew, with its count, and this is checked as a creation.
+// patch patches an event that was created in this way. For other events the answer is 404: event recorders then create
+// the event again, with its count, and that is checked as a creation.
 func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.RequestInfo, body []byte) error {
 	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || (mediaType != string(types.StrategicMergePatchType) && mediaType != string(types.MergePatchType)) {
@@ -161,7 +169,10 @@ func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.R
 	}
 	for name := range fields {
 		if !slices.Contains(patchableFields, name) {
-			return forbidden(fmt.Sprintf("the wrapper lends its identity for patches of an event's %s, not of %q; bring credentials of your own", strings.Join(patchableFields, ", "), short(name)))
+			return forbidden(fmt.Sprintf(
+				"the wrapper lends its identity for patches of an event's %s, not of %q; bring credentials of your own",
+				strings.Join(patchableFields, ", "), short(name),
+			))
 		}
 	}
 	encoded, err := json.Marshal(fields)
@@ -180,7 +191,7 @@ func (l *eventLender) patch(w http.ResponseWriter, r *http.Request, info serve.R
 	return nil
 }
 
-// decodedEvent is an event of either group, and what is looked at of it.
+// decodedEvent is an event of either group, with the parts of it that are checked.
 type decodedEvent struct {
 	object     any
 	meta       *metav1.ObjectMeta
@@ -222,8 +233,11 @@ func decodeEvent(info serve.RequestInfo, contentType string, body []byte) (decod
 	return decodedEvent{event, &event.ObjectMeta, event.Regarding, event.ReportingController}, nil
 }
 
-// decodeBody decodes a body into an object, of which typeMeta is a part. It fails if that is not the wanted kind.
-func decodeBody(mediaType string, body []byte, want wire.TypeMeta, into interface{ Unmarshal([]byte) error }, typeMeta *metav1.TypeMeta) error {
+// decodeBody decodes a body into an object, whose TypeMeta is typeMeta. It fails if the body is of another kind.
+func decodeBody(
+	mediaType string, body []byte, want wire.TypeMeta, into interface{ Unmarshal([]byte) error },
+	typeMeta *metav1.TypeMeta,
+) error {
 	var err error
 	var got wire.TypeMeta
 	switch mediaType {
@@ -239,10 +253,11 @@ func decodeBody(mediaType string, body []byte, want wire.TypeMeta, into interfac
 		return unsupportedMediaType("application/json", protobufMediaType)
 	}
 	if err != nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("the body is no event: %v", err))
+		return apierrors.NewBadRequest(fmt.Sprintf("the body is not an event: %v", err))
 	}
 	if (got.Kind != "" && got.Kind != want.Kind) || (got.APIVersion != "" && got.APIVersion != want.APIVersion) {
-		return apierrors.NewBadRequest(fmt.Sprintf("the body is %s %s where %s %s is expected", short(got.APIVersion), short(got.Kind), want.APIVersion, want.Kind))
+		return apierrors.NewBadRequest(fmt.Sprintf("the body is %s %s where %s %s is expected",
+			short(got.APIVersion), short(got.Kind), want.APIVersion, want.Kind))
 	}
 	return nil
 }
@@ -256,12 +271,13 @@ func readLentBody(r *http.Request) ([]byte, error) {
 	case err != nil:
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body cannot be read: %v", err))
 	case len(body) > maxLentEvent:
-		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the wrapper lends its identity for events of up to %d bytes", maxLentEvent))
+		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the wrapper lends its identity for events "+
+			"of up to %d bytes", maxLentEvent))
 	}
 	return body, nil
 }
 
-// setBody gives a request a body of which the length is known.
+// setBody gives a request a body with a known length.
 func setBody(r *http.Request, body []byte) {
 	r.ContentLength = int64(len(body))
 	if len(body) == 0 {
@@ -278,7 +294,9 @@ func noEvent(info serve.RequestInfo) error {
 
 func unsupportedMediaType(supported ...string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusUnsupportedMediaType,
+		Reason:  metav1.StatusReasonUnsupportedMediaType,
 		Message: "the wrapper lends its identity for events in " + strings.Join(supported, " or "),
 	}}
 }

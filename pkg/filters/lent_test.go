@@ -126,7 +126,10 @@ func TestLentCallsAreOnlyThoseListed(t *testing.T) {
 		{"POST", "/api/v1beta1/namespaces/default/events", ownEvent, "", "404"},
 		{"POST", "/apis/events.k8s.io/v1beta1/namespaces/default/events", ownNewEvent, "", "404"},
 		{"POST", coreEvents + "/name", ownEvent, "", "404"},
-		{"POST", coreEvents + "?dryRun=All", ownEvent, "", `403 the wrapper does not lend its identity to an event with the parameter "dryRun"`},
+		{
+			"POST", coreEvents + "?dryRun=All", ownEvent, "",
+			`403 the wrapper does not lend its identity to an event with the parameter "dryRun"`,
+		},
 	} {
 		t.Run(test.method+" "+test.path+" "+test.authorization, func(t *testing.T) {
 			t.Parallel()
@@ -134,14 +137,15 @@ func TestLentCallsAreOnlyThoseListed(t *testing.T) {
 			if test.authorization != "" {
 				headers = []string{"Authorization", test.authorization}
 			}
-			if got := newLending().send(t, test.method, test.path, test.body, headers...); !strings.HasPrefix(got, test.want) {
+			if got := newLending().send(t, test.method, test.path, test.body,
+				headers...); !strings.HasPrefix(got, test.want) {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 		})
 	}
 }
 
-// TestLentIdentityCannotImpersonate: in the wrapper's name nobody becomes somebody else.
+// TestLentIdentityCannotImpersonate: no client can impersonate a user with the wrapper's credentials.
 func TestLentIdentityCannotImpersonate(t *testing.T) {
 	t.Parallel()
 	for _, call := range []struct{ method, path, body string }{
@@ -149,20 +153,26 @@ func TestLentIdentityCannotImpersonate(t *testing.T) {
 		{"GET", "/apis/networking.k8s.io/v1/servicecidrs", strings.Repeat("x", 1000)},
 	} {
 		l := newLending()
-		if got := l.send(t, call.method, call.path, call.body,
-			"Impersonate-User", "admin", "impersonate-group", "system:masters", "Impersonate-Extra-Scopes", "x", "Impersonate-Uid", "1",
-			"X-Remote-User", "admin", "X-Remote-Group", "system:masters", "X-Http-Method-Override", "DELETE", "Cookie", "session=1", "Upgrade", "websocket",
-			"Accept", "application/json", "User-Agent", "kube-proxy", "Content-Type", "application/json"); got != "wrapper" {
+		got := l.send(t, call.method, call.path, call.body,
+			"Impersonate-User", "admin", "impersonate-group", "system:masters",
+			"Impersonate-Extra-Scopes", "x", "Impersonate-Uid", "1",
+			"X-Remote-User", "admin", "X-Remote-Group", "system:masters",
+			"X-Http-Method-Override", "DELETE", "Cookie", "session=1", "Upgrade", "websocket",
+			"Accept", "application/json", "User-Agent", "kube-proxy", "Content-Type", "application/json")
+		if got != "wrapper" {
 			t.Fatal(got)
 		}
-		want := http.Header{"Accept": {"application/json"}, "User-Agent": {"kube-proxy"}, "Content-Type": {"application/json"}}
+		want := http.Header{
+			"Accept": {"application/json"}, "User-Agent": {"kube-proxy"}, "Content-Type": {"application/json"},
+		}
 		if !reflect.DeepEqual(l.arrived.Header, want) {
 			t.Errorf("%s %s is passed on with %v", call.method, call.path, l.arrived.Header)
 		}
 		if call.method == "GET" && l.arrived.body != "" {
 			t.Errorf("a GET takes a body along: %q", l.arrived.body)
 		}
-		if got := l.send(t, call.method, call.path, call.body, "Connection", "keep-alive, Upgrade", "Content-Type", "application/json"); !strings.HasPrefix(got, "403 ") || l.requests != 1 {
+		if got := l.send(t, call.method, call.path, call.body, "Connection", "keep-alive, Upgrade", "Content-Type",
+			"application/json"); !strings.HasPrefix(got, "403 ") || l.requests != 1 {
 			t.Errorf("with Connection: Upgrade: %s", got)
 		}
 	}
@@ -176,33 +186,79 @@ func TestLentEvents(t *testing.T) {
 	}
 	const inShop = "/apis/events.k8s.io/v1/namespaces/shop/events"
 	for name, test := range map[string]struct{ path, body, want string }{
-		"own node":                        {newEvents, event(`{"kind":"Node","name":"node0"}`, "anyone"), "wrapper"},
-		"own node, all said":              {newEvents, `{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`, "wrapper"},
-		"kube-proxy about a Service":      {inShop, event(`{"apiVersion":"v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "wrapper"},
-		"core: kube-proxy":                {"/api/v1/namespaces/shop/events", `{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"kube-proxy"}}`, "wrapper"},
-		"core: kube-proxy, new style":     {"/api/v1/namespaces/shop/events", `{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"reportingComponent":"kube-proxy"}`, "wrapper"},
-		"another node":                    {newEvents, event(`{"kind":"Node","name":"node1"}`, "kube-proxy"), "403"},
-		"own node, elsewhere":             {inShop, event(`{"kind":"Node","name":"node0"}`, "kube-proxy"), "403"},
-		"own node in kube-system":         {newEvents, event(`{"kind":"Node","name":"node0","namespace":"kube-system"}`, "kube-proxy"), "403"},
-		"a pod called like the node":      {newEvents, event(`{"kind":"Pod","name":"node0"}`, "kube-proxy"), "403"},
-		"another group's Node":            {newEvents, event(`{"apiVersion":"example.io/v1","kind":"Node","name":"node0"}`, "kube-proxy"), "403"},
-		"another group's Service":         {inShop, event(`{"apiVersion":"serving.knative.dev/v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "403"},
-		"nobody":                          {newEvents, `{}`, "403"},
-		"someone about a Service":         {inShop, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "someone"), "403"},
-		"a Service of another namespace":  {newEvents, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "403"},
-		"a Service of no namespace":       {newEvents, event(`{"kind":"Service","name":"s"}`, "kube-proxy"), "403"},
-		"core: someone about a Service":   {"/api/v1/namespaces/shop/events", `{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},"reportingComponent":"kube-proxy"}`, "403"},
-		"metadata of another namespace":   {newEvents, `{"metadata":{"name":"e","namespace":"shop"},"regarding":{"kind":"Node","name":"node0"}}`, "403"},
-		"the field of the other group":    {newEvents, ownEvent, "403"},
-		"a second regarding":              {newEvents, `{"regarding":{"kind":"Node","name":"node0"},"regarding":{"kind":"Node","name":"node1"}}`, "403"},
-		"another case is another field":   {newEvents, `{"Regarding":{"kind":"Node","name":"node0"}}`, "403"},
-		"not of this group":               {newEvents, `{"apiVersion":"v1","kind":"Event","regarding":{"kind":"Node","name":"node0"}}`, "400"},
-		"not an Event":                    {newEvents, `{"kind":"Secret","regarding":{"kind":"Node","name":"node0"}}`, "400"},
-		"no JSON":                         {newEvents, `kind: Event`, "400"},
-		"a list":                          {newEvents, `[]`, "400"},
-		"nothing":                         {newEvents, ``, "400"},
-		"one that is just not too large":  {newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)), "wrapper"},
-		"one that is too large by a byte": {newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)+1), "413"},
+		"own node": {newEvents, event(`{"kind":"Node","name":"node0"}`, "anyone"), "wrapper"},
+		"own node, all said": {
+			newEvents,
+			`{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e","namespace":"default"},` +
+				`"regarding":{"apiVersion":"v1","kind":"Node","name":"node0","namespace":"default"}}`,
+			"wrapper",
+		},
+		"kube-proxy about a Service": {
+			inShop, event(`{"apiVersion":"v1","kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"),
+			"wrapper",
+		},
+		"core: kube-proxy": {
+			"/api/v1/namespaces/shop/events",
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"kube-proxy"}}`,
+			"wrapper",
+		},
+		"core: kube-proxy, new style": {
+			"/api/v1/namespaces/shop/events",
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"reportingComponent":"kube-proxy"}`,
+			"wrapper",
+		},
+		"another node":        {newEvents, event(`{"kind":"Node","name":"node1"}`, "kube-proxy"), "403"},
+		"own node, elsewhere": {inShop, event(`{"kind":"Node","name":"node0"}`, "kube-proxy"), "403"},
+		"own node in kube-system": {
+			newEvents, event(`{"kind":"Node","name":"node0","namespace":"kube-system"}`, "kube-proxy"), "403",
+		},
+		"a pod called like the node": {newEvents, event(`{"kind":"Pod","name":"node0"}`, "kube-proxy"), "403"},
+		"another group's Node": {
+			newEvents, event(`{"apiVersion":"example.io/v1","kind":"Node","name":"node0"}`, "kube-proxy"), "403",
+		},
+		"another group's Service": {
+			inShop,
+			event(`{"apiVersion":"serving.knative.dev/v1","kind":"Service","namespace":"shop","name":"s"}`,
+				"kube-proxy"),
+			"403",
+		},
+		"nobody": {newEvents, `{}`, "403"},
+		"someone about a Service": {
+			inShop, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "someone"), "403",
+		},
+		"a Service of another namespace": {
+			newEvents, event(`{"kind":"Service","namespace":"shop","name":"s"}`, "kube-proxy"), "403",
+		},
+		"a Service of no namespace": {newEvents, event(`{"kind":"Service","name":"s"}`, "kube-proxy"), "403"},
+		"core: someone about a Service": {
+			"/api/v1/namespaces/shop/events",
+			`{"involvedObject":{"kind":"Service","namespace":"shop","name":"s"},"source":{"component":"x"},` +
+				`"reportingComponent":"kube-proxy"}`,
+			"403",
+		},
+		"metadata of another namespace": {
+			newEvents, `{"metadata":{"name":"e","namespace":"shop"},"regarding":{"kind":"Node","name":"node0"}}`, "403",
+		},
+		"the field of the other group": {newEvents, ownEvent, "403"},
+		"a second regarding": {
+			newEvents, `{"regarding":{"kind":"Node","name":"node0"},"regarding":{"kind":"Node","name":"node1"}}`, "403",
+		},
+		"another case is another field": {newEvents, `{"Regarding":{"kind":"Node","name":"node0"}}`, "403"},
+		"not of this group": {
+			newEvents, `{"apiVersion":"v1","kind":"Event","regarding":{"kind":"Node","name":"node0"}}`, "400",
+		},
+		"not an Event": {
+			newEvents, `{"kind":"Secret","regarding":{"kind":"Node","name":"node0"}}`, "400",
+		},
+		"no JSON": {newEvents, `kind: Event`, "400"},
+		"a list":  {newEvents, `[]`, "400"},
+		"nothing": {newEvents, ``, "400"},
+		"one that is just not too large": {
+			newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)), "wrapper",
+		},
+		"one that is too large by a byte": {
+			newEvents, ownNewEvent + strings.Repeat(" ", maxLentEvent-len(ownNewEvent)+1), "413",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -228,29 +284,36 @@ func TestLentEvents(t *testing.T) {
 func TestLentEventsAreSaidAnew(t *testing.T) {
 	t.Parallel()
 	l := newLending()
-	if got := l.send(t, "POST", newEvents, `{"regarding":{"kind":"Pod","name":"x"},"Regarding":{"kind":"Pod"},"unknown":1,"note":"n","regarding":{"kind":"Node","name":"node0"}}`); got != "wrapper" {
+	if got := l.send(t, "POST", newEvents,
+		`{"regarding":{"kind":"Pod","name":"x"},"Regarding":{"kind":"Pod"},"unknown":1,"note":"n",`+
+			`"regarding":{"kind":"Node","name":"node0"}}`); got != "wrapper" {
 		t.Fatal(got)
 	}
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(l.arrived.body), &fields); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(strings.ToLower(l.arrived.body), `"regarding"`) != 1 || fields["unknown"] != nil || fields["note"] != "n" || fields["apiVersion"] != "events.k8s.io/v1" {
+	if strings.Count(strings.ToLower(l.arrived.body), `"regarding"`) != 1 || fields["unknown"] != nil ||
+		fields["note"] != "n" || fields["apiVersion"] != "events.k8s.io/v1" {
 		t.Errorf("got %s", l.arrived.body)
 	}
 
 	// As kube-proxy sends it.
 	when := metav1.NowMicro()
 	event := &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "node0.17", Namespace: "default"}, EventTime: when, ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-h",
-		Action: "StartKubeProxy", Reason: "Starting", Type: "Normal", Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node0"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node0.17", Namespace: "default"}, EventTime: when,
+		ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-h",
+		Action: "StartKubeProxy", Reason: "Starting", Type: "Normal",
+		Regarding: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node0"},
 	}
 	raw, err := event.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}, len(raw)), raw...)
-	if got := l.send(t, "POST", newEvents, string(body), "Content-Type", protobufMediaType, "Accept", protobufMediaType); got != "wrapper" {
+	body := append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"}, len(raw)),
+		raw...)
+	if got := l.send(t, "POST", newEvents, string(body), "Content-Type", protobufMediaType, "Accept",
+		protobufMediaType); got != "wrapper" {
 		t.Fatal(got)
 	}
 	decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(l.arrived.body), nil, nil)
@@ -266,11 +329,14 @@ func TestLentEventsAreSaidAnew(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, event)
 	}
 	for _, broken := range []string{"", "k8s\x00", "k8s\x00\xff\xff", string(body[:len(body)-3]), ownNewEvent} {
-		if got := l.send(t, "POST", newEvents, broken, "Content-Type", protobufMediaType); !strings.HasPrefix(got, "40") {
+		if got := l.send(t, "POST", newEvents, broken, "Content-Type",
+			protobufMediaType); !strings.HasPrefix(got, "40") {
 			t.Errorf("%q: %s", broken, got)
 		}
 	}
-	for _, other := range []string{"text/plain", "application/yaml", "application/cbor", "application/x-www-form-urlencoded", ";"} {
+	for _, other := range []string{
+		"text/plain", "application/yaml", "application/cbor", "application/x-www-form-urlencoded", ";",
+	} {
 		if got := l.send(t, "POST", newEvents, ownNewEvent, "Content-Type", other); !strings.HasPrefix(got, "415 ") {
 			t.Errorf("%s: %s", other, got)
 		}
@@ -289,7 +355,7 @@ func TestLentPatches(t *testing.T) {
 	}
 	const series = `{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`
 	if got := patch("node0.1", series, strategic); !strings.HasPrefix(got, "404 ") {
-		t.Errorf("one that nobody created here: %s", got)
+		t.Errorf("one that was not created here: %s", got)
 	}
 	l.code = http.StatusForbidden
 	l.send(t, "POST", newEvents, ownNewEvent)
@@ -309,7 +375,8 @@ func TestLentPatches(t *testing.T) {
 	l.code = http.StatusCreated
 	l.send(t, "POST", coreEvents, `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`)
 	for _, mediaType := range []string{merge, strategic} {
-		if got := patch("e", series, mediaType); got != "wrapper" || l.arrived.body != series || l.arrived.Header.Get("Content-Type") != mediaType {
+		if got := patch("e", series, mediaType); got != "wrapper" || l.arrived.body != series ||
+			l.arrived.Header.Get("Content-Type") != mediaType {
 			t.Errorf("%s: %s %+v", mediaType, got, l.arrived)
 		}
 	}
@@ -330,7 +397,9 @@ func TestLentPatches(t *testing.T) {
 			t.Errorf("%s: %s", short(body), got)
 		}
 	}
-	for _, mediaType := range []string{"application/json-patch+json", "application/apply-patch+yaml", "application/json", ""} {
+	for _, mediaType := range []string{
+		"application/json-patch+json", "application/apply-patch+yaml", "application/json", "",
+	} {
 		if got := patch("e", series, mediaType); !strings.HasPrefix(got, "415 ") {
 			t.Errorf("%s: %s", mediaType, got)
 		}
@@ -344,7 +413,9 @@ func TestLentEventsAreRated(t *testing.T) {
 	for range 100 { // what is refused costs nothing
 		l.send(t, "POST", newEvents, `{}`)
 	}
-	for _, want := range []int{lentEventsBurst, lentEventsBurst + lentEventsPerSecond, lentEventsBurst + 2*lentEventsPerSecond} {
+	for _, want := range []int{
+		lentEventsBurst, lentEventsBurst + lentEventsPerSecond, lentEventsBurst + 2*lentEventsPerSecond,
+	} {
 		for range 100 {
 			l.send(t, "POST", newEvents, ownNewEvent)
 		}
@@ -357,7 +428,8 @@ func TestLentEventsAreRated(t *testing.T) {
 	r := request(t, "POST", newEvents)
 	r.Body = io.NopCloser(strings.NewReader(ownNewEvent))
 	w := answer(l, r)
-	if status := statusOf(t, w); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || status.Reason != metav1.StatusReasonTooManyRequests {
+	if status := statusOf(t, w); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" ||
+		status.Reason != metav1.StatusReasonTooManyRequests {
 		t.Errorf("one too many: %d %v %+v", w.Code, w.Header(), status)
 	}
 	before := l.requests
@@ -387,7 +459,8 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.Method == http.MethodPost && exists.Swap(true) {
 			w.WriteHeader(http.StatusConflict)
-			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
+			_, _ = io.WriteString(w,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
 			arrived <- "conflict"
 			return
 		}
@@ -405,9 +478,13 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 	var wrapper atomic.Pointer[http.Handler]
 	restart := func() { wrapper.Store(new(filter())) }
 	restart()
-	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*wrapper.Load()).ServeHTTP(w, r) }))
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(*wrapper.Load()).ServeHTTP(w, r)
+	}))
 	t.Cleanup(front.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: front.URL, ContentConfig: rest.ContentConfig{ContentType: protobufMediaType}})
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: front.URL, ContentConfig: rest.ContentConfig{ContentType: protobufMediaType},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +510,8 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 	expect(http.MethodPost)
 	restart()
 	recorder.Eventf(node, nil, corev1.EventTypeNormal, "Starting", "StartKubeProxy", "")
-	expect("conflict") // 404 to its patch, so that it creates it again; and it sleeps for seconds before it patches once more
+	// 404 to its patch, so that it creates it again; and it sleeps for seconds before it patches once more
+	expect("conflict")
 	expect(http.MethodPatch)
 }
 
@@ -441,23 +519,6 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 // the wrapper's name and for as long as it took.
 func TestNoUpgradeWithoutUpgrade(t *testing.T) {
 	t.Parallel()
-	var streamed atomic.Int64
-	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		n, _ := io.Copy(io.Discard, r.Body)
-		streamed.Add(n)
-	}))
-	t.Cleanup(upstream.Close)
-	u, err := url.Parse(upstream.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forward := func() http.Handler {
-		return Forward(Target{URL: u, Transport: &http.Transport{}, UpgradeTransport: &http.Transport{}})
-	}
-	const timeout = 500 * time.Millisecond
-	front := httptest.NewServer(WithRequestInfo()(WithUpgrades()(WithBodyLimit(timeout)(WithLentIdentity(forward(), "node0")(forward())))))
-	t.Cleanup(front.Close)
-	const size = 64 << 20
 	for _, test := range []struct {
 		line, headers string
 		most          int64
@@ -471,44 +532,82 @@ func TestNoUpgradeWithoutUpgrade(t *testing.T) {
 		{"GET /api/v1/pods", "Connection: Upgrade\r\nUpgrade: websocket\r\n", MaxBody},
 		{"PUT /api/v1/namespaces/a", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n", MaxBody},
 	} {
-		for _, length := range []string{fmt.Sprintf("Content-Length: %d\r\n", size), "Transfer-Encoding: chunked\r\n"} {
-			streamed.Store(0)
-			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n", test.line, test.headers, length)
-				block := make([]byte, 1<<20)
-				for range size / len(block) {
-					if strings.HasPrefix(length, "T") {
-						_, _ = fmt.Fprintf(conn, "%x\r\n", len(block))
-					}
-					if _, err := conn.Write(block); err != nil {
-						return
-					}
-					if strings.HasPrefix(length, "T") {
-						_, _ = io.WriteString(conn, "\r\n")
-					}
+		for _, chunked := range []bool{false, true} {
+			name := fmt.Sprintf("%s with %q, chunked %v", test.line, test.headers, chunked)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				status, streamed := streamLargeBody(t, test.line, test.headers, chunked)
+				if status != 0 && status < 400 {
+					t.Errorf("status %d", status)
 				}
-			}()
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err == nil { // or the connection was cut under what was still being sent
-				_ = response.Body.Close()
-				if response.StatusCode < 400 {
-					t.Errorf("%s with %q%q: %s", test.line, test.headers, length, response.Status)
+				if streamed > test.most {
+					t.Errorf("%d bytes were streamed upstream, want at most %d", streamed, test.most)
 				}
-			}
-			_ = conn.Close()
-			<-done
-			if got := streamed.Load(); got > test.most {
-				t.Errorf("%s with %q%q: %d bytes were streamed upstream", test.line, test.headers, length, got)
-			}
+			})
 		}
 	}
+}
+
+// streamLargeBody sends a request with a body of 64 MiB through the filters to an upstream of its own, and returns the
+// status, 0 if the connection was cut under what was still being sent, and how much of the body the upstream got.
+func streamLargeBody(t *testing.T, line, headers string, chunked bool) (status int, streamed int64) {
+	t.Helper()
+	var read atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		read.Add(n)
+	}))
+	u, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	forward := func() http.Handler {
+		return Forward(Target{URL: u, Transport: transport, UpgradeTransport: transport})
+	}
+	const timeout = 500 * time.Millisecond
+	front := httptest.NewServer(WithRequestInfo()(WithUpgrades()(WithBodyLimit(timeout)(WithLentIdentity(
+		forward(), "node0",
+	)(forward())))))
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", front.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	const size = 64 << 20
+	length := fmt.Sprintf("Content-Length: %d\r\n", size)
+	if chunked {
+		length = "Transfer-Encoding: chunked\r\n"
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: localhost\r\n%s%s\r\n", line, headers, length)
+		block := make([]byte, 1<<20)
+		for range size / len(block) {
+			if chunked {
+				_, _ = fmt.Fprintf(conn, "%x\r\n", len(block))
+			}
+			if _, err := conn.Write(block); err != nil {
+				return
+			}
+			if chunked {
+				_, _ = io.WriteString(conn, "\r\n")
+			}
+		}
+	}()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil {
+		_ = response.Body.Close()
+		status = response.StatusCode
+	}
+	_ = conn.Close()
+	<-done
+	// both wait until their handlers have returned, so that nothing is counted late
+	front.Close()
+	transport.CloseIdleConnections()
+	upstream.Close()
+	return status, read.Load()
 }
 
 func TestIsUpgrade(t *testing.T) {

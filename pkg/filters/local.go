@@ -10,14 +10,14 @@ import (
 // LocalEndpoints are the paths that the wrapper answers about itself.
 type LocalEndpoints struct {
 	Alive, Ready, Metrics http.Handler
-	// Explain answers /debug/explain/{namespace}/{service}; the two are variables of the mux.
+	// Explain answers /debug/explain/{namespace}/{service}. It gets namespace and service as variables of gorilla/mux.
 	Explain http.Handler
 	// Debug also serves /debug/pprof.
 	Debug bool
 }
 
-// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics, /debug/explain and, for debugging,
-// /debug/pprof. Without debugging, /debug/pprof goes on like every other path.
+// WithLocalEndpoints answers /healthz, /livez, /readyz, /metrics, /debug/explain and, if Debug is set, /debug/pprof.
+// Without Debug, /debug/pprof is passed on like every other path.
 func WithLocalEndpoints(local LocalEndpoints) Filter {
 	return func(next http.Handler) http.Handler {
 		router := mux.NewRouter().SkipClean(true).UseEncodedPath()

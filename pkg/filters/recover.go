@@ -11,8 +11,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// WithRecover keeps a panic of one request from being more than that request's 500. A response that was begun
-// is cut off, so that the client sees that it is incomplete.
+// WithRecover answers 500 to a request whose handler panics. If the response had begun, it is cut off instead, so that
+// the client sees that it is incomplete.
 func WithRecover() Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -25,11 +25,13 @@ func WithRecover() Filter {
 				if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(reason)
 				}
-				klog.FromContext(r.Context()).Error(nil, "Panic while answering a request", "method", r.Method, "path", r.URL.Path, "panic", reason, "stack", string(debug.Stack()))
+				klog.FromContext(r.Context()).Error(nil, "Panic while answering a request",
+					"method", r.Method, "path", r.URL.Path, "panic", reason, "stack", string(debug.Stack()))
 				if recorder.code != 0 {
 					panic(http.ErrAbortHandler)
 				}
-				serve.WriteError(w, r, fmt.Errorf("the wrapper failed to answer %s %s; see its log", r.Method, r.URL.Path))
+				serve.WriteError(w, r, fmt.Errorf(
+					"the wrapper failed to answer %s %s; see its log", r.Method, r.URL.Path))
 			}()
 			next.ServeHTTP(recorder, r)
 		})

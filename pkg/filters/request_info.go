@@ -19,11 +19,11 @@ func WithRequestInfo() Filter {
 	}
 }
 
-// requestInfo is what WithRequestInfo found.
+// requestInfo returns what WithRequestInfo found.
 func requestInfo(r *http.Request) serve.RequestInfo {
 	info, ok := r.Context().Value(requestInfoKey{}).(serve.RequestInfo)
 	if !ok {
-		panic("filters: a filter that needs the request info stands before WithRequestInfo")
+		panic("filters: a filter that needs the request info comes before WithRequestInfo")
 	}
 	return info
 }

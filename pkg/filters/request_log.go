@@ -8,13 +8,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// RequestObserver is told of every request that was answered.
+// RequestObserver observes requests.
 type RequestObserver interface {
-	// RequestDone counts a request. resource is "" for requests that are not for a resource.
+	// RequestDone is called after every request. resource is "" if the request is not for a resource.
 	RequestDone(resource, verb, code string, took time.Duration)
 }
 
-// WithRequestLog counts requests, and logs each at V(4). Of a request's credentials nothing is logged.
+// WithRequestLog passes every request to the observer, and logs it at V(4), without its credentials.
 func WithRequestLog(observer RequestObserver) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +28,8 @@ func WithRequestLog(observer RequestObserver) Filter {
 			defer func() {
 				took := time.Since(start)
 				observer.RequestDone(info.Resource, verb, strconv.Itoa(recorder.status()), took)
-				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(), "code", recorder.status(), "took", took, "userAgent", r.UserAgent())
+				klog.FromContext(r.Context()).V(4).Info("Request", "verb", verb, "uri", r.URL.RequestURI(),
+					"code", recorder.status(), "took", took, "userAgent", r.UserAgent())
 			}()
 			next.ServeHTTP(recorder, r)
 		})
@@ -55,7 +56,7 @@ func (s *statusRecorder) status() int {
 
 // WriteHeader implements http.ResponseWriter.
 func (s *statusRecorder) WriteHeader(code int) {
-	// 100 to 199 announce an answer; only 101 is one.
+	// Of the codes below 200 only 101 ends a response; the others announce one.
 	if s.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		s.code = code
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
-// WithServed answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is
-// served; requests for others go on.
+// WithServed answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is served;
+// requests for others are passed on.
 //
-// Another version of a served resource is answered 404, as by a server that does not have it: passed on, it
-// would come back unpruned. Requests for a subresource, and those that write, go on. The server's HistoryOf says whose
-// view a request gets.
+// A request for another version of a served resource is answered 404, as by an API server without that version: passed
+// on, it would return unpruned objects. Requests for subresources and writes are passed on. The server's HistoryOf
+// decides which view a request gets.
 func WithServed(server *serve.Server, nodeName string) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,8 +30,10 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 				return
 			}
 			switch {
-			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) || (info.Name != "" && resource.Namespaced && info.Namespace == ""):
-				serve.WriteError(w, r, serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
+			case info.Version != resource.Version || (info.Namespace != "" && !resource.Namespaced) ||
+				(info.Name != "" && resource.Namespaced && info.Namespace == ""):
+				serve.WriteError(w, r,
+					serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
 			case info.Verb == "get":
 				server.Object(w, r, resource, info)
 			default:
@@ -41,7 +43,7 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 	}
 }
 
-// servedResources are by what a request names. The version does not matter: in all versions they are the same objects.
+// servedResources has the served resources by group and resource. All versions have the same objects.
 var servedResources = func() map[schema.GroupResource]*history.Resource {
 	served := make(map[schema.GroupResource]*history.Resource)
 	for _, r := range history.Resources() {
@@ -50,8 +52,7 @@ var servedResources = func() map[schema.GroupResource]*history.Resource {
 	return served
 }()
 
-// isThisNode tells whether a request for nodes is for this one only: by name, or by a field selector that
-// picks it.
+// isThisNode reports whether a request for nodes is for this node only, by its name or by a field selector.
 func isThisNode(r *http.Request, info serve.RequestInfo, nodeName string) bool {
 	if nodeName == "" {
 		return false
@@ -59,7 +60,7 @@ func isThisNode(r *http.Request, info serve.RequestInfo, nodeName string) bool {
 	if info.Name != "" {
 		return info.Name == nodeName
 	}
-	// Whatever else is wrong with the query is told by whoever answers it.
+	// If the query is not valid, the server that answers the request will say so.
 	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 	if err != nil {
 		return false

@@ -39,8 +39,13 @@ func TestUnitIsTakenOffThePath(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", path, w.Body, want)
 		}
 	}
-	for _, path := range []string{"/superedge-ingress/no%20unit/api", "/superedge-ingress/a%2Fb/api", "/superedge-ingress/" + strings.Repeat("a", 64) + "/api", "/superedge-ingress/..%2F/api", "/superedge-ingress/apis/discovery.k8s.io/v1/endpointslices", "/superedge-ingress/api/v1/services"} {
-		if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusBadRequest || statusOf(t, w).Message == "" {
+	for _, path := range []string{
+		"/superedge-ingress/no%20unit/api", "/superedge-ingress/a%2Fb/api",
+		"/superedge-ingress/" + strings.Repeat("a", 64) + "/api", "/superedge-ingress/..%2F/api",
+		"/superedge-ingress/apis/discovery.k8s.io/v1/endpointslices", "/superedge-ingress/api/v1/services",
+	} {
+		if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusBadRequest ||
+			statusOf(t, w).Message == "" {
 			t.Errorf("%s: got %d %s", path, w.Code, w.Body)
 		}
 	}
@@ -61,7 +66,7 @@ func unitServer(t *testing.T, nodes int) (*storagetest.Node, http.Handler) {
 		Namespace: "ns", Name: "s", Annotations: map[string]string{"topologyKeys": `["zone"]`},
 	}})})
 	store.EndpointSlices().Replace(nil)
-	server := &serve.Server{HistoryOf: Viewing{store.View, store.Units}.History}
+	server := &serve.Server{HistoryOf: Viewing{Own: store.View, Units: store.Units}.History}
 	return store, WithUnit()(WithRequestInfo()(WithServed(server, "node0")(mark("upstream"))))
 }
 
@@ -84,7 +89,8 @@ func TestTooManyUnits(t *testing.T) {
 				t.Errorf("%d units, and %d Views", i, store.Units.Len())
 			}
 			// A unit that is served already, this node's view, and units without nodes once there is room.
-			if w := answer(handler, request(t, "GET", "/superedge-ingress/u0/api/v1/services")); w.Code != http.StatusOK {
+			if w := answer(handler,
+				request(t, "GET", "/superedge-ingress/u0/api/v1/services")); w.Code != http.StatusOK {
 				t.Errorf("a unit that is served: %d %s", w.Code, w.Body)
 			}
 			if w := answer(handler, request(t, "GET", "/api/v1/services")); w.Code != http.StatusOK {
@@ -93,7 +99,8 @@ func TestTooManyUnits(t *testing.T) {
 			cancel()
 			watches.Wait()
 			if w := answer(handler, request(t, "GET", path)); w.Code != http.StatusOK || store.Units.Len() != i {
-				t.Errorf("when nobody asks for the others any more: %d %s, %d Views", w.Code, w.Body, store.Units.Len())
+				t.Errorf("when the others are not asked for any more: %d %s, %d Views",
+					w.Code, w.Body, store.Units.Len())
 			}
 			return
 		}
@@ -123,11 +130,13 @@ func (w *startedWriter) WriteHeader(code int) {
 	close(w.started)
 }
 
-// TestUnitsWithoutNodesAreNotTooMany: names that nobody is of are answered, however many there are.
+// TestUnitsWithoutNodesAreNotTooMany: units without nodes are answered, however many there are.
 func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
 	store, handler := unitServer(t, 1)
 	for i := range 100 {
-		if w := answer(handler, request(t, "GET", fmt.Sprintf("/superedge-ingress/nobodys%d/api/v1/services", i))); w.Code != http.StatusOK {
+		if w := answer(handler,
+			request(t, "GET",
+				fmt.Sprintf("/superedge-ingress/nobodys%d/api/v1/services", i))); w.Code != http.StatusOK {
 			t.Fatalf("unit %d: %d %s", i, w.Code, w.Body)
 		}
 	}
@@ -140,11 +149,14 @@ func TestUnitsWithoutNodesAreNotTooMany(t *testing.T) {
 func TestARequestThatIsWrongCostsNoView(t *testing.T) {
 	store, handler := unitServer(t, 3)
 	for _, query := range []string{"?resourceVersion=x", "?watch=x", "?fieldSelector=no.such=field", "?limit=-1"} {
-		if w := answer(handler, request(t, "GET", "/superedge-ingress/u1/api/v1/services"+query)); w.Code != http.StatusBadRequest {
+		if w := answer(handler,
+			request(t, "GET", "/superedge-ingress/u1/api/v1/services"+query)); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}
 	}
-	if w := answer(handler, request(t, "GET", "/superedge-ingress/u1/apis/discovery.k8s.io/v1beta1/endpointslices")); w.Code != http.StatusNotFound {
+	if w := answer(handler,
+		request(t, "GET",
+			"/superedge-ingress/u1/apis/discovery.k8s.io/v1beta1/endpointslices")); w.Code != http.StatusNotFound {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 	if n := store.Units.Len(); n != 0 {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// isUpgrade reports whether a request asks to take its connection over, as exec, attach and port-forward do: with
-// both headers, as a GET or POST, and without a body. What follows such a request goes on only once the upstream has
+// isUpgrade reports whether a request asks to upgrade its connection, as exec, attach and port-forward do: with both
+// headers, as a GET or POST, and without a body. The data after such a request is passed on only once the upstream has
 // answered 101.
 func isUpgrade(r *http.Request) bool {
 	return asksForUpgrade(r) && r.ContentLength == 0 && (r.Method == http.MethodGet || r.Method == http.MethodPost)
@@ -17,7 +17,7 @@ func asksForUpgrade(r *http.Request) bool {
 	return r.Header.Get("Upgrade") != "" && connectionHas(r, "upgrade")
 }
 
-// connectionHas reports whether a request's Connection header has a token.
+// connectionHas reports whether a request's Connection header contains a token.
 func connectionHas(r *http.Request, token string) bool {
 	for _, value := range r.Header.Values("Connection") {
 		for found := range strings.SplitSeq(value, ",") {
@@ -29,9 +29,9 @@ func connectionHas(r *http.Request, token string) bool {
 	return false
 }
 
-// WithUpgrades takes the Upgrade header off requests that are no upgrade, as a server may that does not want to
-// change the protocol (RFC 9110, 7.8). So what is passed on as an upgrade and what is free of the limits of bodies is
-// the same.
+// WithUpgrades removes the Upgrade header from requests for which isUpgrade is false. A server that does not want to
+// change the protocol may ignore it (RFC 9110, 7.8). So exactly those requests are passed on as upgrades that
+// WithBodyLimit exempts from its limits.
 func WithUpgrades() Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,8 +9,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// WithWatchLimit answers 429 to a watch, or to the following of a log, for which there is no place: whether it would
-// be served from the cache or passed on, it lasts, and holds memory as long.
+// WithWatchLimit answers 429 to a watch, or to a request that follows a log, if there is no place for it. Such requests
+// last long, and take memory as long, whether they are served from the cache or passed on.
 func WithWatchLimit(places *quota.Quota) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -20,7 +20,8 @@ func WithWatchLimit(places *quota.Quota) Filter {
 			}
 			release, ok := places.Acquire(Caller(r))
 			if !ok {
-				serve.WriteError(w, r, apierrors.NewTooManyRequests("too many watches are under way, of this caller or of all; see --max-watches", 1))
+				serve.WriteError(w, r, apierrors.NewTooManyRequests(
+					"too many watches are under way, of this caller or of all; see --max-watches", 1))
 				return
 			}
 			defer release()
@@ -29,8 +30,8 @@ func WithWatchLimit(places *quota.Quota) Filter {
 	}
 }
 
-// Caller is who asks, as a quota.Quota tells callers apart: by the client's certificate where there is one, as many
-// callers may share an address.
+// Caller returns the caller of a request, for a quota.Quota. That is the subject of the client's certificate if there
+// is one, because many callers may share an address.
 func Caller(r *http.Request) string {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		return "certificate " + r.TLS.PeerCertificates[0].Subject.String()

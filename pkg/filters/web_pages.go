@@ -6,26 +6,31 @@ import (
 	"net/url"
 )
 
-// WithoutWebPages refuses requests that a browser sends for a page of another site: those whose Origin is neither
-// of the hosts nor, for TLS, the one that is asked; and those that Sec-Fetch-Site calls cross-site or same-site.
-// The wrapper serves no pages that could ask it. WithHosts does not see such a page: it names the wrapper by its
-// right name.
+// WithoutWebPages refuses requests that a browser sends for a page of another site: those whose Origin is not one of
+// the hosts (or, with TLS, the requested host), and those whose Sec-Fetch-Site is cross-site or same-site. WithHosts
+// does not stop them, because such a page requests the wrapper by a correct name.
 //
-// Browsers send Origin with every request but plain GETs and HEADs, and Sec-Fetch-Site with every request to a host
-// that they trust, as the loopback and TLS are. Clients of Kubernetes send neither.
+// Browsers send Origin with all requests except plain GETs and HEADs, and Sec-Fetch-Site with all requests to the
+// loopback and over TLS. Clients of Kubernetes send neither.
 func WithoutWebPages(hosts Hosts) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for _, site := range r.Header.Values("Sec-Fetch-Site") {
-				// none: someone typed the address, or took it from the bookmarks.
+				// A user who types the address, or opens a bookmark, sends none.
 				if site != "same-origin" && site != "none" {
-					refuse(w, r, fmt.Sprintf("Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with a client that is no browser, or open the address itself", short(site)))
+					refuse(w, r, fmt.Sprintf(
+						"Sec-Fetch-Site: %s, as browsers send it for a page or a link of another site. Ask with a "+
+							"client that is no browser, or open the address itself",
+						short(site)))
 					return
 				}
 			}
 			for _, origin := range r.Header.Values("Origin") {
 				if !isOwnOrigin(r, hosts, origin) {
-					refuse(w, r, fmt.Sprintf("Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a client that is no browser, or start the wrapper with --allowed-hosts=NAME", short(origin)))
+					refuse(w, r, fmt.Sprintf(
+						"Origin: %s, which is neither of the loopback nor one of --allowed-hosts. Ask with a client "+
+							"that is no browser, or start the wrapper with --allowed-hosts=NAME",
+						short(origin)))
 					return
 				}
 			}
@@ -34,8 +39,8 @@ func WithoutWebPages(hosts Hosts) Filter {
 	}
 }
 
-// isOwnOrigin reports whether an origin is a host by which the wrapper may be asked. Over TLS that is also the host
-// that is asked now: the serving certificate has its name, or the browser had not come this far.
+// isOwnOrigin reports whether the host of an origin is one of the hosts. Over TLS it may also be the requested host:
+// the serving certificate has its name, or the browser would not have sent a request.
 func isOwnOrigin(r *http.Request, hosts Hosts, origin string) bool {
 	u, err := url.Parse(origin)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || (u.Path != "" && u.Path != "/") {

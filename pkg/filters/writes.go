@@ -21,18 +21,19 @@ import (
 
 // WithWrites prepares writes of served resources for the upstream, where they then go with the caller's credentials.
 //
-// Clients know such an object by the wrapper's resourceVersion, which means nothing to the upstream: the current one of an
-// object becomes the upstream's, in the object of an update, in a patch, and in the preconditions of a deletion. Another
-// one goes on as it is. If it is the upstream's own, from its answer to an earlier write, it holds there; if it is an
-// older one of the wrapper's, the upstream answers 409, and the client reads again.
+// Clients know such an object by the wrapper's resourceVersion, which means nothing to the upstream. So in the object
+// of an update, in a patch, and in the preconditions of a deletion, the object's current resourceVersion is replaced by
+// the upstream's. Another resourceVersion is passed on unchanged. If it is the upstream's own, from its answer to an
+// earlier write, it is valid there. If it is an older one of the wrapper's, the upstream answers 409, and the client
+// reads the object again.
 //
-// A write to an object that is shown altered is refused: a client that puts back what it has read here would remove other
-// units' endpoints. Patches that are about nothing but the metadata are not, for they take nothing from what was read.
+// A write to an object that is shown altered is refused: a client that writes back what it has read would remove other
+// units' endpoints. Patches that change only metadata are allowed, because they do not contain what was read.
 //
-// What goes on untouched: creations, which have no resourceVersion; subresources other than status, whose bodies are other
-// kinds or not the API's at all; and everything about objects that are not shown here, such as other nodes.
+// Unchanged are: creations, which have no resourceVersion; requests for subresources other than status, whose bodies
+// are of other kinds; and requests for objects that are not shown here, such as other nodes.
 //
-// Bodies are held whole, and count in memory.
+// Bodies are read into memory, and count towards the Quota memory.
 func WithWrites(viewing Viewing, memory *quota.Quota) Filter {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -83,15 +84,19 @@ func writeOf(r *http.Request) (write, bool) {
 	}
 }
 
-// prepare is the request as the upstream is to have it. done is to be called when it was answered.
-func (v write) prepare(r *http.Request, shown *view.View, memory *quota.Quota) (prepared *http.Request, done func(), err error) {
+// prepare returns the request that is passed on to the upstream. The caller must call done when it was answered.
+func (v write) prepare(
+	r *http.Request, shown *view.View, memory *quota.Quota,
+) (prepared *http.Request, done func(), err error) {
 	if v.info.Verb == "deletecollection" {
 		return r, func() {}, v.allowDeleteCollection(r, shown)
 	}
 	name := types.NamespacedName{Namespace: v.info.Namespace, Name: v.info.Name}
 	origin, err := shown.Origin(v.resource, name)
 	if err != nil {
-		return r, nil, serve.NotReady(fmt.Sprintf("it is not known yet whether %s %s is shown as it is; write to the API server directly, or wait", v.info.Resource, name))
+		return r, nil, serve.NotReady(fmt.Sprintf(
+			"it is not known yet whether %s %s is shown unaltered; write to the API server directly, or wait",
+			v.info.Resource, name))
 	}
 	if origin.Altered != "" && v.info.Verb != "patch" {
 		return r, nil, v.altered(name, origin.Altered)
@@ -127,7 +132,7 @@ func (v write) prepare(r *http.Request, shown *view.View, memory *quota.Quota) (
 	return r, done, nil
 }
 
-// allowDeleteCollection refuses to delete objects together of which one is shown altered.
+// allowDeleteCollection refuses a deletion of several objects if one of them is shown altered.
 func (v write) allowDeleteCollection(r *http.Request, shown *view.View) error {
 	if v.resource != history.EndpointSlices && v.resource != history.Endpoints {
 		return nil
@@ -139,9 +144,11 @@ func (v write) allowDeleteCollection(r *http.Request, shown *view.View) error {
 	objects, _, err := shown.History().List(v.resource, v.info.Namespace, 0)
 	if err != nil {
 		if v.resource == history.Endpoints {
-			return nil // they are not followed, so nobody has read them here
+			return nil // Endpoints are not followed, so no client has read them here
 		}
-		return serve.NotReady("it is not known yet whether endpointslices are shown as they are; write to the API server directly, or wait")
+		return serve.NotReady("it is not known yet whether endpointslices are shown unaltered; write to the API " +
+			"server " +
+			"directly, or wait")
 	}
 	for _, o := range objects {
 		if !options.Selector.Matches(o) {
@@ -156,11 +163,11 @@ func (v write) allowDeleteCollection(r *http.Request, shown *view.View) error {
 
 // altered refuses a write, and says what to do instead.
 func (v write) altered(name types.NamespacedName, why string) error {
-	return forbidden(fmt.Sprintf("%s %s cannot be written through the wrapper, which does not show it as it is: %s. "+
+	return forbidden(fmt.Sprintf("%s %s cannot be written through the wrapper, which shows it altered: %s. "+
 		"Read and write it at the API server directly", v.resource.Kind, name, why))
 }
 
-// mediaTypeOf is the media type of a request's body; JSON is what the API takes it for without one.
+// mediaTypeOf returns the media type of a request's body. The API's default is JSON.
 func mediaTypeOf(r *http.Request) string {
 	header := r.Header.Get("Content-Type")
 	if header == "" {

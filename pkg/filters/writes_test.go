@@ -41,10 +41,13 @@ type writeServer struct {
 
 func sliceOf(name, service, resourceVersion string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: resourceVersion},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: resourceVersion,
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{"10.0.0.1"}, NodeName: new("node0")}, {Addresses: []string{"10.0.0.2"}, NodeName: new("node1")},
+			{Addresses: []string{"10.0.0.1"}, NodeName: new("node0")},
+			{Addresses: []string{"10.0.0.2"}, NodeName: new("node1")},
 		},
 	}
 	if service != "" {
@@ -54,7 +57,11 @@ func sliceOf(name, service, resourceVersion string) *discoveryv1.EndpointSlice {
 }
 
 func serviceOf(name, resourceVersion string, keys ...string) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: resourceVersion}}
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: resourceVersion,
+		},
+	}
 	if len(keys) > 0 {
 		encoded, err := json.Marshal(keys)
 		if err != nil {
@@ -65,21 +72,32 @@ func serviceOf(name, resourceVersion string, keys ...string) *corev1.Service {
 	return s
 }
 
-// newWriteServer has node0 in zone a and node1 in zone b, a Service that is governed by zone and one that is not, with a
-// slice and Endpoints each, a slice whose Service is not known, and one of no Service. Their upstream resourceVersion
+// newWriteServer has node0 in zone a and node1 in zone b, a Service that is governed by zone and one that is not, with
+// a slice and Endpoints each, a slice whose Service is not known, and one of no Service. Their upstream resourceVersion
 // is 11.
 func newWriteServer(t *testing.T) *writeServer {
 	t.Helper()
-	w := &writeServer{t: t, store: storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true}), memory: quota.New(1 << 20)}
+	w := &writeServer{
+		t: t, store: storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true}),
+		memory: quota.New(1 << 20),
+	}
 	node := func(name, zone string) *wire.Object {
-		return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "11", Labels: map[string]string{"zone": zone}}})
+		return wiretest.Object(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, UID: types.UID(name), ResourceVersion: "11", Labels: map[string]string{"zone": zone},
+			},
+		})
 	}
 	list := func(name string) *wire.Object {
-		return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "11"}})
+		return wiretest.Object(&corev1.Endpoints{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "11"},
+		})
 	}
 	w.store.NodeLabels().Replace([]*wire.Object{node("node0", "a"), node("node1", "b")})
 	w.store.OwnNode().Replace([]*wire.Object{node("node0", "a")})
-	w.store.Services().Replace([]*wire.Object{wiretest.Object(serviceOf("open", "11")), wiretest.Object(serviceOf("closed", "11", "zone"))})
+	w.store.Services().Replace([]*wire.Object{
+		wiretest.Object(serviceOf("open", "11")), wiretest.Object(serviceOf("closed", "11", "zone")),
+	})
 	w.store.EndpointSlices().Replace([]*wire.Object{
 		wiretest.Object(sliceOf("open-1", "open", "11")), wiretest.Object(sliceOf("closed-1", "closed", "11")),
 		wiretest.Object(sliceOf("orphan-1", "unknown", "11")), wiretest.Object(sliceOf("free", "", "11")),
@@ -98,7 +116,8 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 			w.t.Error(err)
 		}
 		if r.ContentLength >= 0 && int(r.ContentLength) != len(w.body) {
-			w.t.Errorf("%s %s: a body of %d bytes with a Content-Length of %d", method, path, len(w.body), r.ContentLength)
+			w.t.Errorf("%s %s: a body of %d bytes with a Content-Length of %d",
+				method, path, len(w.body), r.ContentLength)
 		}
 		w.reached = true
 	})
@@ -106,7 +125,8 @@ func (w *writeServer) send(method, path, contentType string, body []byte) *httpt
 	r.Header.Set("Content-Type", contentType)
 	r.ContentLength = int64(len(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	recorder := answer(WithUnit()(WithRequestInfo()(WithWrites(Viewing{w.store.View, w.store.Units}, w.memory)(upstream))), r)
+	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
+	recorder := answer(WithUnit()(WithRequestInfo()(WithWrites(viewing, w.memory)(upstream))), r)
 	if taken := w.memory.Stats().Taken; taken != 0 {
 		w.t.Errorf("%s %s: %d bytes are still taken", method, path, taken)
 	}
@@ -130,24 +150,65 @@ func (w *writeServer) current(r *history.Resource, name string) string {
 func TestWritesGetTheUpstreamsResourceVersion(t *testing.T) {
 	const jsonType = "application/json"
 	tests := []struct{ name, method, path, contentType, body string }{
-		{"update", "PUT", servicesInNS + "/open", jsonType, `{"kind":"Service", "metadata": {"name":"open", "resourceVersion" : "%s", "labels":{"resourceVersion":"%[2]s"}},"spec":{"x":[{"metadata":{"resourceVersion":"%[2]s"}}]}}` + "\n"},
+		{
+			"update", "PUT", servicesInNS + "/open", jsonType,
+			`{"kind":"Service", "metadata": {"name":"open", "resourceVersion" : "%s",` +
+				` "labels":{"resourceVersion":"%[2]s"}},` +
+				`"spec":{"x":[{"metadata":{"resourceVersion":"%[2]s"}}]}}` + "\n",
+		},
 		{"update without a content type", "PUT", servicesInNS + "/open", "", `{"metadata":{"resourceVersion":"%s"}}`},
-		{"update of a parameter", "PUT", servicesInNS + "/open", jsonType + "; charset=utf-8", `{"metadata":{"resourceVersion":"%s"}}`},
-		{"the same field twice", "PUT", servicesInNS + "/open", jsonType, `{"metadata":{"resourceVersion":"1","resourceVersion":"%s"},"metadata":{"resourceVersion":"%[1]s"}}`},
+		{
+			"update of a parameter", "PUT", servicesInNS + "/open", jsonType + "; charset=utf-8",
+			`{"metadata":{"resourceVersion":"%s"}}`,
+		},
+		{
+			"the same field twice", "PUT", servicesInNS + "/open", jsonType,
+			`{"metadata":{"resourceVersion":"1","resourceVersion":"%s"},"metadata":{"resourceVersion":"%[1]s"}}`,
+		},
 		{"update in YAML", "PUT", servicesInNS + "/open", "application/yaml", `{"metadata":{"resourceVersion":"%s"}}`},
-		{"update of the status", "PUT", servicesInNS + "/open/status", jsonType, `{"metadata":{"resourceVersion":"%s"}}`},
-		{"merge patch", "PATCH", servicesInNS + "/open", "application/merge-patch+json", `{"metadata":{"resourceVersion":"%s","labels":null}}`},
-		{"strategic merge patch", "PATCH", servicesInNS + "/open", "application/strategic-merge-patch+json", `{"metadata":{"resourceVersion":"%s"}}`},
-		{"JSON patch", "PATCH", servicesInNS + "/open", "application/json-patch+json", `[{"op":"test","path":"/metadata/resourceVersion","value":"%s"},{"op":"add","path":"/spec/x","value":"%[2]s"}]`},
-		{"apply", "PATCH", servicesInNS + "/open?fieldManager=me", "application/apply-patch+yaml", `{"metadata":{"resourceVersion":"%s"}}`},
-		{"deletion", "DELETE", servicesInNS + "/open", jsonType, `{"preconditions":{"uid":"u","resourceVersion":"%s"}}`},
-		{"a slice that is not governed", "PUT", slicesInNS + "/open-1", jsonType, `{"metadata":{"resourceVersion":"%s"}}`},
+		{
+			"update of the status", "PUT", servicesInNS + "/open/status", jsonType,
+			`{"metadata":{"resourceVersion":"%s"}}`,
+		},
+		{
+			"merge patch", "PATCH", servicesInNS + "/open", "application/merge-patch+json",
+			`{"metadata":{"resourceVersion":"%s","labels":null}}`,
+		},
+		{
+			"strategic merge patch", "PATCH", servicesInNS + "/open", "application/strategic-merge-patch+json",
+			`{"metadata":{"resourceVersion":"%s"}}`,
+		},
+		{
+			"JSON patch", "PATCH", servicesInNS + "/open", "application/json-patch+json",
+			`[{"op":"test","path":"/metadata/resourceVersion","value":"%s"},{"op":"add","path":"/spec/x",` +
+				`"value":"%[2]s"}]`,
+		},
+		{
+			"apply", "PATCH", servicesInNS + "/open?fieldManager=me", "application/apply-patch+yaml",
+			`{"metadata":{"resourceVersion":"%s"}}`,
+		},
+		{
+			"deletion", "DELETE", servicesInNS + "/open", jsonType,
+			`{"preconditions":{"uid":"u","resourceVersion":"%s"}}`,
+		},
+		{
+			"a slice that is not governed", "PUT", slicesInNS + "/open-1", jsonType,
+			`{"metadata":{"resourceVersion":"%s"}}`,
+		},
 		{"a slice of no Service", "PUT", slicesInNS + "/free", jsonType, `{"metadata":{"resourceVersion":"%s"}}`},
-		{"Endpoints that are not governed", "PUT", endpointsInNS + "/open", jsonType, `{"metadata":{"resourceVersion":"%s"}}`},
-		{"in the view of a unit", "PUT", "/superedge-ingress/b" + servicesInNS + "/other", jsonType, `{"metadata":{"resourceVersion":"1"}}`},
+		{
+			"Endpoints that are not governed", "PUT", endpointsInNS + "/open", jsonType,
+			`{"metadata":{"resourceVersion":"%s"}}`,
+		},
+		{
+			"in the view of a unit", "PUT", "/superedge-ingress/b" + servicesInNS + "/other", jsonType,
+			`{"metadata":{"resourceVersion":"1"}}`,
+		},
 	}
 	w := newWriteServer(t)
-	resources := map[string]*history.Resource{servicesInNS: history.Services, slicesInNS: history.EndpointSlices, endpointsInNS: history.Endpoints}
+	resources := map[string]*history.Resource{
+		servicesInNS: history.Services, slicesInNS: history.EndpointSlices, endpointsInNS: history.Endpoints,
+	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			w.t = t
@@ -189,7 +250,8 @@ func equalBodies(contentType, got, want string) bool {
 		return got == want
 	}
 	var a, b any
-	return json.Unmarshal([]byte(got), &a) == nil && json.Unmarshal([]byte(want), &b) == nil && fmt.Sprint(a) == fmt.Sprint(b)
+	return json.Unmarshal([]byte(got), &a) == nil && json.Unmarshal([]byte(want), &b) == nil &&
+		fmt.Sprint(a) == fmt.Sprint(b)
 }
 
 // TestWritesInProtobuf: client-go sends objects and DeleteOptions in it.
@@ -204,11 +266,15 @@ func TestWritesInProtobuf(t *testing.T) {
 		return append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "Service"}, len(raw)), raw...)
 	}
 	deletion := func(resourceVersion string) []byte {
-		raw, err := (&metav1.DeleteOptions{GracePeriodSeconds: new(int64(3)), Preconditions: &metav1.Preconditions{UID: new(types.UID("u")), ResourceVersion: &resourceVersion}}).Marshal()
+		raw, err := (&metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64(3)),
+			Preconditions:      &metav1.Preconditions{UID: new(types.UID("u")), ResourceVersion: &resourceVersion},
+		}).Marshal()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, len(raw)), raw...)
+		return append(wire.AppendEnvelope(nil, wire.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, len(raw)),
+			raw...)
 	}
 	for method, body := range map[string]func(string) []byte{"PUT": update, "DELETE": deletion} {
 		w.send(method, servicesInNS+"/open", contentType, body(w.current(history.Services, "open")))
@@ -237,7 +303,8 @@ func TestResourceVersionFollowsTheUpstream(t *testing.T) {
 		if strings.HasPrefix(path, slicesInNS) {
 			resource, name = history.EndpointSlices, "free"
 		}
-		w.send("PUT", path, "application/json", fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q}}`, w.current(resource, name)))
+		w.send("PUT", path, "application/json",
+			fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q}}`, w.current(resource, name)))
 		if got := string(w.body); got != fmt.Sprintf(`{"metadata":{"resourceVersion":%q}}`, want) {
 			t.Errorf("%s: the upstream got %s, want %s", path, got, want)
 		}
@@ -285,8 +352,14 @@ func TestWritesToAlteredObjectsAreRefused(t *testing.T) {
 		{"PATCH", slicesInNS + "/closed-1", apply, "metadata: {}\nendpoints: []\n", true},
 		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"add","path":"/metadata/labels/a","value":"b"}]`, false},
 		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"remove","path":"/endpoints/0"}]`, true},
-		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"remove","path":"/endpoints/0","Path":"/metadata/a"}]`, true},
-		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"move","from":"/endpoints/0","path":"/metadata/labels/a"}]`, true},
+		{
+			"PATCH", slicesInNS + "/closed-1", jsonPatch,
+			`[{"op":"remove","path":"/endpoints/0","Path":"/metadata/a"}]`, true,
+		},
+		{
+			"PATCH", slicesInNS + "/closed-1", jsonPatch,
+			`[{"op":"move","from":"/endpoints/0","path":"/metadata/labels/a"}]`, true,
+		},
 		{"PATCH", slicesInNS + "/closed-1", jsonPatch, `[{"op":"replace","path":"","value":{}}]`, true},
 		{"PATCH", slicesInNS + "/closed-1", "application/apply-patch+cbor", "\xa0", true},
 		{"PATCH", slicesInNS + "/closed-1", merge, `nonsense`, true},
@@ -295,7 +368,10 @@ func TestWritesToAlteredObjectsAreRefused(t *testing.T) {
 		{"PUT", servicesInNS + "/closed", "application/json", `{}`, false},
 		{"PUT", "/superedge-ingress/b" + slicesInNS + "/closed-1", "application/json", `{}`, true},
 		{"PUT", "/superedge-ingress/b" + slicesInNS + "/open-1", "application/json", `{}`, false},
-		{"POST", servicesInNS + "/closed/proxy/path", "application/json", `{"metadata":{"resourceVersion":"1"}}`, false},
+		{
+			"POST", servicesInNS + "/closed/proxy/path", "application/json", `{"metadata":{"resourceVersion":"1"}}`,
+			false,
+		},
 		{"PUT", "/api/v1/namespaces/ns/pods/closed", "application/json", `{}`, false},
 	}
 	w := newWriteServer(t)
@@ -333,7 +409,8 @@ func TestWritesToEndpointsThatAreHidden(t *testing.T) {
 func TestWritesBeforeTheFirstSync(t *testing.T) {
 	w := &writeServer{t: t, store: storagetest.New(storagetest.Options{NodeName: "node0"}), memory: quota.New(1)}
 	for _, path := range []string{slicesInNS + "/x", endpointsInNS + "/x"} {
-		if r := w.send("PUT", path, "application/json", []byte(`{}`)); w.reached || r.Code != http.StatusServiceUnavailable || r.Header().Get("Retry-After") == "" {
+		if r := w.send("PUT", path, "application/json", []byte(`{}`)); w.reached ||
+			r.Code != http.StatusServiceUnavailable || r.Header().Get("Retry-After") == "" {
 			t.Errorf("%s: got %d", path, r.Code)
 		}
 	}
@@ -352,7 +429,8 @@ func TestBodiesOfWritesTakeMemory(t *testing.T) {
 	}
 	defer release()
 	w.memory.AcquireN("other", 1<<19)
-	recorder := answer(WithRequestInfo()(WithWrites(Viewing{w.store.View, w.store.Units}, w.memory)(mark("upstream"))), func() *http.Request {
+	viewing := Viewing{Own: w.store.View, Units: w.store.Units}
+	recorder := answer(WithRequestInfo()(WithWrites(viewing, w.memory)(mark("upstream"))), func() *http.Request {
 		r := request(t, "PUT", servicesInNS+"/open")
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		return r
@@ -364,11 +442,18 @@ func TestBodiesOfWritesTakeMemory(t *testing.T) {
 
 // FuzzBodyEdit: no body breaks the filter, and what is replaced is replaced wherever a decoder finds it.
 func FuzzBodyEdit(f *testing.F) {
-	for _, seed := range []string{`{"metadata":{"resourceVersion":"5"}}`, `{"metadata":[{}],"metadata":{"resourceVersion":5}}`, `[{"path":"/metadata/resourceVersion","value":"5"}]`, "metadata: {resourceVersion: \"5\"}", "k8s\x00\x12\x05\x0a\x03\x32\x01\x35", `{"metadata":{"resourceVersion":"5"`, strings.Repeat("[", 20000)} {
+	for _, seed := range []string{
+		`{"metadata":{"resourceVersion":"5"}}`, `{"metadata":[{}],"metadata":{"resourceVersion":5}}`,
+		`[{"path":"/metadata/resourceVersion","value":"5"}]`, "metadata: {resourceVersion: \"5\"}",
+		"k8s\x00\x12\x05\x0a\x03\x32\x01\x35", `{"metadata":{"resourceVersion":"5"`, strings.Repeat("[", 20000),
+	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, mediaType := range []string{"application/json", "application/yaml", "application/json-patch+json", "application/apply-patch+yaml", "application/vnd.kubernetes.protobuf", ""} {
+		for _, mediaType := range []string{
+			"application/json", "application/yaml", "application/json-patch+json", "application/apply-patch+yaml",
+			"application/vnd.kubernetes.protobuf", "",
+		} {
 			edit := bodyEdit{mediaType: mediaType}
 			edit.onlyMetadata(body)
 			edited := edit.replaceResourceVersion(body, "5", "77")

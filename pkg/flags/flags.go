@@ -21,7 +21,7 @@ type Set struct {
 	logFormat string
 }
 
-// New makes the flags of a program, none yet.
+// New makes the Set of a program, without flags.
 func New(program string) *Set {
 	s := &Set{all: pflag.NewFlagSet(program, pflag.ContinueOnError)}
 	s.all.SortFlags = false
@@ -29,18 +29,19 @@ func New(program string) *Set {
 	return s
 }
 
-// Section begins a section and returns its flags, to be added to. --help calls it "TITLE flags".
+// Section begins a section and returns its flag set, to which the caller adds flags. --help calls it "TITLE flags".
 func (s *Set) Section(title string) *pflag.FlagSet {
 	f := s.sections.FlagSet(title)
 	f.SortFlags = false
 	return f
 }
 
-// Logging adds the section of the log: its format, and klog's flags. All of klog's work with the format text; --help
-// names those that are of use.
+// Logging adds the section of the log: its format, and klog's flags. All of klog's flags work with the format text;
+// --help shows only -v and --vmodule.
 func (s *Set) Logging() {
 	f := s.Section("Logging")
-	f.StringVar(&s.logFormat, "logging-format", logFormatText, "Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
+	f.StringVar(&s.logFormat, logFormatFlag, logFormatText,
+		"Format of the log: text, or json, which is an object a line, as Kubernetes' own programs write it.")
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
 	klogFlags.VisitAll(func(g *flag.Flag) {
@@ -51,11 +52,16 @@ func (s *Set) Logging() {
 	})
 }
 
-// Parse reads the command line. pflag.ErrHelp is --help.
-func (s *Set) Parse(args []string) error {
+// merge gathers the flags of all sections.
+func (s *Set) merge() {
 	for _, title := range s.sections.Order {
 		s.all.AddFlagSet(s.sections.FlagSets[title])
 	}
+}
+
+// Parse reads a command line that has no commands. pflag.ErrHelp is --help. Programs read theirs with Program.Main.
+func (s *Set) Parse(args []string) error {
+	s.merge()
 	if err := s.all.Parse(args); err != nil {
 		return err
 	}
@@ -78,16 +84,8 @@ func (s *Set) VisitSections(visit func(title string, flags *pflag.FlagSet)) {
 	}
 }
 
-// Usage is the text of --help.
-func (s *Set) Usage(introduction string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\nUsage:\n  %s [flags]\n", introduction, s.all.Name())
-	cliflag.PrintSections(&b, s.sections, columns)
-	return b.String()
-}
-
-// Ignored says which of the named flags were given although they have no meaning any more. Their usage
-// begins with "Ignored: ".
+// Ignored returns a notice for each of the named flags that was given. The named flags have no meaning any more, and
+// their usage begins with "Ignored: ".
 func (s *Set) Ignored(names ...string) []string {
 	var notices []string
 	for _, name := range names {

@@ -11,13 +11,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
+// logFormatFlag is the name of --logging-format.
+const logFormatFlag = "logging-format"
+
 // Values of --logging-format.
 const (
 	logFormatText = "text"
 	logFormatJSON = logs.JSONLogFormat
 )
 
-// applyLogFormat has klog, and everything that logs through it, write in the format that was asked for. The format
+// applyLogFormat makes klog, and everything that logs through it, write in the format of --logging-format. The format
 // text is klog's own writer, so that its flags (--log-file and the like) work. It is called after Parse.
 func (s *Set) applyLogFormat() error {
 	switch s.logFormat {
@@ -36,8 +39,11 @@ func (s *Set) applyLogFormat() error {
 	}
 	config := logs.NewLoggingConfiguration()
 	config.Format, config.Verbosity = logFormatJSON, logs.VerbosityLevel(verbosity)
-	// Where klog writes text.
-	logger, control := json.Factory{}.Create(*config, logs.LoggingOptions{ErrorStream: os.Stderr, InfoStream: os.Stderr})
+	// klog writes text to the same stream.
+	logger, control := json.Factory{}.Create(*config, logs.LoggingOptions{
+		ErrorStream: os.Stderr,
+		InfoStream:  os.Stderr,
+	})
 	klog.SetLoggerWithOptions(logger, klog.ContextualLogger(true), klog.FlushLogger(control.Flush))
 	return nil
 }

@@ -29,7 +29,7 @@ func runLogging(t *testing.T, args ...string) (int, []string) {
 	version := set.Section("Other").Bool("version", false, "")
 	set.Logging()
 	code := Program{
-		Flags: set, Usage: func() string { return "" }, Version: version, Ignored: func() []string { return nil },
+		Flags: set, Version: version, Ignored: func() []string { return nil },
 		Run: func(ctx context.Context) error {
 			logger := klog.FromContext(ctx)
 			logger.V(3).Info("Very much", "node", "a")
@@ -38,7 +38,7 @@ func runLogging(t *testing.T, args ...string) (int, []string) {
 			klog.Background().Info("By klog itself")
 			return nil
 		},
-	}.Main(args)
+	}.Main(args, os.Stdout, os.Stderr)
 	_ = writer.Close()
 	var lines []string
 	for scanner := bufio.NewScanner(reader); scanner.Scan(); {
@@ -61,7 +61,9 @@ func TestJSONLog(t *testing.T) {
 		}
 		parsed = append(parsed, object)
 	}
-	if parsed[0]["msg"] != "More" || parsed[0]["node"] != "a" || parsed[0]["v"] != 2.0 || parsed[1]["err"] != "broken" || parsed[2]["msg"] != "By klog itself" {
+	if parsed[0]["msg"] != "More" || parsed[0]["node"] != "a" || parsed[0]["v"] != 2.0 ||
+		parsed[1]["err"] != "broken" ||
+		parsed[2]["msg"] != "By klog itself" {
 		t.Errorf("got %q", lines)
 	}
 }

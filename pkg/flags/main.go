@@ -2,65 +2,55 @@ package flags
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
+	"io"
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/version"
 )
 
-// Exit codes of every program here, besides 0.
+// Exit codes of every program here, other than 0.
 const (
 	ExitFailure = 1
 	ExitUsage   = 2
 )
 
-// Program is a command line, and what runs when it is right.
+// Program is a command line, and what runs when the command line is right.
 type Program struct {
 	Flags *Set
-	// Usage is the text of --help.
-	Usage func() string
+	// Short says in one line what the program is.
+	Short string
+	// Introduction is what --help and the man page begin with.
+	Introduction string
 	// Version is --version, after Parse.
 	Version *bool
-	// Ignored says which flags were given that have no effect.
+	// Ignored returns a notice for each flag that was given and has no effect.
 	Ignored func() []string
-	// Run does the work until ctx is done, which SIGTERM and SIGINT bring about. ctx carries the logger.
+	// Run does the work until ctx is done, which happens on SIGTERM and SIGINT. ctx carries the logger.
 	Run func(ctx context.Context) error
+	// Commands are those that answer and end.
+	Commands []*cobra.Command
 }
 
-// Main runs the program, and returns its exit code: 0, 1 when it fails, 2 when the command line is wrong.
-func (p Program) Main(args []string) int {
-	name := p.Flags.all.Name()
-	err := p.Flags.Parse(args)
-	if err == nil {
-		err = p.Flags.applyLogFormat()
+// start runs the program with the flags as they were read.
+func (p Program) start(ctx context.Context, stdout io.Writer) error {
+	if err := p.Flags.applyLogFormat(); err != nil {
+		return Usage(err)
 	}
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		fmt.Print(p.Usage())
-		return 0
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "%s: %v\nRun %s --help for all flags.\n", name, err, name)
-		return ExitUsage
-	case *p.Version:
-		fmt.Println(name, version.String())
-		return 0
+	if *p.Version {
+		fmt.Fprintln(stdout, p.Flags.all.Name(), version.String())
+		return nil
 	}
 	defer klog.Flush()
 	logger := klog.Background()
 	for _, notice := range p.Ignored() {
 		logger.Info(notice)
 	}
-	ctx, stop := signal.NotifyContext(klog.NewContext(context.Background(), logger), syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := signal.NotifyContext(klog.NewContext(ctx, logger), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := p.Run(ctx); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		return ExitFailure
-	}
-	return 0
+	return p.Run(ctx)
 }

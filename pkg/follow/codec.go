@@ -21,16 +21,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// object is one upstream object in wire form, as client-go's decoders hand it on.
+// object is an upstream object in wire form that passes through client-go as a runtime.Object.
 type object struct{ *wire.Object }
 
 // GetObjectKind implements runtime.Object.
 func (object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject returns the object itself: nothing mutates it.
+// DeepCopyObject returns the object itself, because it is immutable.
 func (o object) DeepCopyObject() runtime.Object { return o }
 
-// objectList is a list of them.
+// objectList is a list of objects in wire form.
 type objectList struct {
 	wire.ListMeta
 
@@ -40,7 +40,7 @@ type objectList struct {
 // GetObjectKind implements runtime.Object.
 func (*objectList) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject returns the list itself: nothing mutates it.
+// DeepCopyObject returns the list itself, because it is immutable once it was decoded.
 func (l *objectList) DeepCopyObject() runtime.Object { return l }
 
 // add appends an encoded object.
@@ -53,8 +53,8 @@ func (l *objectList) add(message []byte) error {
 	return nil
 }
 
-// largestVersion is the largest resourceVersion of the items; "" if there is none. Some caching upstreams give lists
-// none of their own; a watch from there replays at worst what the list already had.
+// largestVersion returns the largest resourceVersion of the items; "" if there is none. It is for the lists of some
+// caching proxies that have no resourceVersion of their own. At worst a watch from there repeats objects of the list.
 func (l *objectList) largestVersion() string {
 	var largest uint64
 	for _, o := range l.items {
@@ -68,10 +68,12 @@ func (l *objectList) largestVersion() string {
 	return strconv.FormatUint(largest, 10)
 }
 
-// scheme knows the kinds that an upstream may answer with whole, for upstreams that answer in JSON.
+// scheme has the kinds of whole objects that an upstream may send as JSON.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme,
+	} {
 		if err := add(s); err != nil {
 			panic(err)
 		}
@@ -93,11 +95,14 @@ func (c codec) DecoderToVersion(d runtime.Decoder, gv runtime.GroupVersioner) ru
 	return decoder{typed: c.NegotiatedSerializer.DecoderToVersion(d, gv)}
 }
 
-// decoder decodes what it can without making Go values of it, and leaves the rest to typed.
+// decoder splits protobuf objects without making Go values of them. It brings JSON into the same form: a list item by
+// item, a single object with typed. A Status stays a Go value.
 type decoder struct{ typed runtime.Decoder }
 
 // Decode implements runtime.Decoder.
-func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (d decoder) Decode(
+	data []byte, defaults *schema.GroupVersionKind, into runtime.Object,
+) (runtime.Object, *schema.GroupVersionKind, error) {
 	if bytes.HasPrefix(data, []byte("k8s\x00")) {
 		typeMeta, message, err := wire.Unwrap(data)
 		if err != nil {
@@ -109,7 +114,8 @@ func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 			return decoded, &gvk, err
 		}
 	}
-	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil && strings.HasSuffix(gvk.Kind, "List") {
+	if gvk, err := jsonserializer.DefaultMetaFactory.Interpret(data); err == nil &&
+		strings.HasSuffix(gvk.Kind, "List") {
 		decoded, err := decodeJSONList(data, gvk)
 		return decoded, gvk, err
 	}
@@ -135,7 +141,7 @@ func (d decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return object{o}, gvk, nil
 }
 
-// errNoKind is told for an envelope that does not say what is in it.
+// errNoKind is the error for an envelope that does not name the kind of its object.
 var errNoKind = errors.New("the upstream sent an object without a kind")
 
 func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, error) {
@@ -158,8 +164,8 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 	return list, nil
 }
 
-// decodeJSONList brings a list that came as JSON into wire form, item by item: as Go values it would be several times
-// as big.
+// decodeJSONList brings a list that came as JSON into wire form. It does so item by item, because all items as Go
+// values need several times the memory.
 func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, error) {
 	list := &objectList{}
 	kind := gvk.GroupVersion().WithKind(strings.TrimSuffix(gvk.Kind, "List"))
@@ -196,7 +202,7 @@ func decodeJSONList(data []byte, gvk *schema.GroupVersionKind) (runtime.Object, 
 func itemInWireForm(item []byte, kind schema.GroupVersionKind) ([]byte, error) {
 	typed, err := scheme.New(kind)
 	if runtime.IsNotRegisteredError(err) {
-		// A custom resource, whole. It was asked for as metadata, and nothing else of it is read.
+		// The upstream sent a custom resource whole, although metadata was requested. Only its metadata is read.
 		typed, err = &metav1.PartialObjectMetadata{}, nil
 	}
 	if err == nil {
@@ -220,7 +226,7 @@ func eachField(d *json.Decoder, visit func(name string) error) error {
 		}
 		name, ok := token.(string)
 		if !ok {
-			return fmt.Errorf("%v is no name of a field", token)
+			return fmt.Errorf("%v is not the name of a field", token)
 		}
 		if err := visit(name); err != nil {
 			return err
@@ -229,8 +235,8 @@ func eachField(d *json.Decoder, visit func(name string) error) error {
 	return expect(d, '}')
 }
 
-// eachItem calls visit for every item of the JSON array that comes next, which may be null. The item is visit's until it
-// returns.
+// eachItem calls visit for every item of the JSON array that comes next, which may be null. visit must not keep the
+// item.
 func eachItem(d *json.Decoder, visit func(json.RawMessage) error) error {
 	token, err := d.Token()
 	switch {
@@ -262,7 +268,7 @@ func expect(d *json.Decoder, delimiter json.Delim) error {
 	return err
 }
 
-// decodeJSON decodes as API servers do, which mind the case of names.
+// decodeJSON decodes as API servers do: names are case-sensitive.
 func decodeJSON(data []byte, into runtime.Object) error { return utiljson.Unmarshal(data, into) }
 
 func marshal(item runtime.Object) ([]byte, error) {

@@ -1,41 +1,43 @@
-// Package follow follows resources of an API server, or of what is before it: it lists, watches, and hands what it
-// hears to a Sink. All programs here that keep the state of a cluster do it with this package.
+// Package follow follows resources of an API server, or of a proxy before it: it lists and watches them, and passes
+// what it receives to a Sink. All programs of the project that keep the state of a cluster use it.
 //
 // A Source is one resource, narrowed by namespace and selectors. A Group has the sources of one upstream, which share
 // one HTTP client, one backoff and one outage. The package keeps no objects.
 //
 // # Why not client-go's reflector
 //
-// The protocol is the reflector's: LIST at the last known resourceVersion, WATCH from there, LIST again after 410.
-// Three things are not to be had from it: a backoff that several reflectors share, the end of an outage as one event,
-// and a watch that is noticed to be answered from a cache. Streaming lists (sendInitialEvents) are not asked for:
-// caching edge proxies accept them and never send the bookmark that ends the initial events.
+// The protocol is the reflector's: LIST at the last known resourceVersion, WATCH from there, LIST again after 410. The
+// reflector lacks three things: a backoff that several sources share, a signal for the end of an outage, and the
+// detection of watches that are answered from a cache. The package does not use streaming lists (sendInitialEvents),
+// because caching edge proxies accept them and never send the bookmark that ends the initial events.
 //
 // # Attempts
 //
-// When a source fails, it waits for the next round of attempts of its Group, and all sources that wait then try
-// together. The pause between two rounds is random around 0.5 s at first and doubles up to 15 s. When one source succeeds
-// after a failure, the others try at once. An optional source has pauses of its own, of more than a minute in the
-// end, so that what an upstream does not have does not cost it a request every few seconds.
+// A source that failed waits for the next round of attempts of its Group, in which all waiting sources try together.
+// The pause between two rounds is random around 0.5 s at first, and doubles up to 15 s. When one source succeeds after
+// a failure, the others try at once, except for optional ones that the upstream refused or answered with 404. An
+// optional source has pauses of its own, which grow to more than a minute, so that an upstream that lacks a resource
+// does not get a request for it every few seconds.
 //
 // # Outages
 //
-// When two or more needed sources failed, what the first of them says after that is to be seen together with what the
-// others say: a node's new unit with the endpoints of the old one is a state that never was. So the Group calls
-// Barrier.Hold before the first one says anything, and Barrier.Release once all have caught up, 30 s later at most.
+// After an outage of two or more needed sources (those that are not optional), what the first one delivers must not be
+// applied before the others deliver: the new labels of a node together with old endpoints are a state that the cluster
+// never had. So the Group calls Barrier.Hold before the first source delivers anything, and Barrier.Release once all
+// have caught up, or after 30 s.
 //
-// # What is not believed
+// # Answers that are not trusted
 //
-// Proxies at the edge make things up while the API server is away:
+// While the API server is away, proxies at the edge may send wrong answers. So:
 //
-//   - a list of nothing that has no resourceVersion, where something was known, is an error;
-//   - so is a list that is older than the resourceVersion that was asked for;
-//   - watches that end at once with nothing, three times in a row, come from a cache: the State says FromCache, and
-//     neither they nor lists that bring no newer resourceVersion count as contact;
-//   - a 404 takes nothing away that was known, unless the source is optional.
+//   - an empty list without a resourceVersion is an error if objects were known;
+//   - an empty list is an error if objects were known and Options.Witness, if set, returns an error;
+//   - a list that is older than the requested resourceVersion is an error, and comes from a cache (see below);
+//   - three watches in a row that end at once without an event come from a cache: State.FromCache is set, and neither
+//     these watches nor lists without a newer resourceVersion count as contact;
+//   - a 404 does not remove what was listed, unless the source is optional.
 //
 // # Time
 //
-// The package takes time and timers from package time. Its tests run in bubbles of testing/synctest, where that is
-// not the machine's.
+// The package uses the clock and timers of package time. Its tests run in bubbles of testing/synctest.
 package follow

@@ -60,7 +60,10 @@ func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case <-w.begun:
-		return &http.Response{StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header.Clone(), Body: reader, Request: r, ContentLength: -1, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}, nil
+		return &http.Response{
+			StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header.Clone(), Body: reader, Request: r,
+			ContentLength: -1, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		}, nil
 	case err := <-failed:
 		return nil, err
 	case <-r.Context().Done():
@@ -109,7 +112,9 @@ func status(code int, reason metav1.StatusReason) hand {
 	return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"on purpose","code":%d}`, reason, code)
+		fmt.Fprintf(w,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"on purpose","code":%d}`,
+			reason, code)
 	}
 }
 
@@ -144,7 +149,9 @@ func inWorld(t *testing.T, test func(*world)) {
 		w.api.Put(slice("s-1"))
 		var err error
 		w.group, err = NewGroup(GroupOptions{
-			Config:  &rest.Config{Host: "http://upstream.example", Transport: memory{w}, QPS: -1, UserAgent: "tester/v1 (linux)"},
+			Config: &rest.Config{
+				Host: "http://upstream.example", Transport: memory{w}, QPS: -1, UserAgent: "tester/v1 (linux)",
+			},
 			Barrier: w,
 		})
 		if err != nil {

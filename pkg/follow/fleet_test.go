@@ -65,11 +65,13 @@ func TestFleetReturnsSpreadOut(t *testing.T) {
 				t.Logf("  requests, second by second: %d", requests)
 			}
 			if peak > all*outage.most/100 {
-				t.Errorf("%s for %s: %d of %d requests in one second, more than %d %%", way.name, outage, peak, all, outage.most)
+				t.Errorf("%s for %s: %d of %d requests in one second, more than %d %%",
+					way.name, outage, peak, all, outage.most)
 			}
 			// 15 s, half as much again for the jitter, and an attempt that failed just before.
 			if limit := 29; len(requests) > limit {
-				t.Errorf("%s for %s: the last wrapper came back after %d s, not within %d", way.name, outage, len(requests), limit)
+				t.Errorf("%s for %s: the last wrapper came back after %d s, not within %d",
+					way.name, outage, len(requests), limit)
 			}
 		}
 	}

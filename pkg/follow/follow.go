@@ -9,36 +9,36 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Sink takes what a Source hears. Its methods are called by one goroutine at a time.
+// Sink takes what a Source receives. Its methods are called by one goroutine at a time.
 //
-// A Sink may also have the methods of Knower and Forbidder.
+// A Sink may also be a Knower or a Forbidder.
 type Sink interface {
-	// Apply takes an object that is new or changed.
+	// Apply adds or replaces an object.
 	Apply(object *wire.Object)
-	// Remove takes the name of an object that is gone.
+	// Remove removes an object.
 	Remove(namespace, name string)
-	// Replace takes the complete state.
+	// Replace replaces all objects.
 	Replace(objects []*wire.Object)
-	// SetAbsent says that the upstream does not serve the resource. It is not called for a needed source that was
+	// SetAbsent notes that the upstream does not serve the resource. It is not called for a needed source that was
 	// listed before.
 	SetAbsent()
 }
 
 // Knower is a Sink that has objects from elsewhere, such as from a snapshot.
 type Knower interface {
-	// Known is the number of objects that a list of nothing would take away.
+	// Known returns the number of objects that an empty list would remove.
 	Known() int
 }
 
-// Forbidder is a Sink that is to go on without a resource that the program may not read.
+// Forbidder is a Sink that can do without a resource that the program may not read.
 type Forbidder interface {
-	// SetForbidden says that the upstream has been refusing the source for a while. It is called for optional sources,
-	// once per refusal that lasts.
+	// SetForbidden notes that the upstream has been refusing the source for a while. It is called for optional sources,
+	// once per lasting refusal.
 	SetForbidden()
 }
 
-// Barrier holds back what all sources of a Group say, so that it becomes one change. Hold and Release alternate, and
-// a Release follows every Hold. They must not call the Group.
+// Barrier holds back what all sources of a Group deliver, so that it is applied as one change. Calls of Hold and
+// Release alternate, and every Hold is followed by a Release. They must not call the Group.
 type Barrier interface {
 	Hold()
 	Release()
@@ -46,50 +46,50 @@ type Barrier interface {
 
 // Options say what a Source follows.
 type Options struct {
-	// Name is what the source is called in states, metrics and logs.
+	// Name is the source's name in states, metrics and logs.
 	Name string
-	// Agent, if set, takes the place of Name in the User-Agent, where several sources have one name. No two sources
-	// of a program may have the same: caching proxies keep one answer per User-Agent and resource, whatever was
-	// asked for.
+	// Agent, if set, replaces Name in the User-Agent, for sources that share a name. No two sources of a program may
+	// have the same Agent: caching proxies cache one answer per User-Agent and resource, whatever the rest of the
+	// request says.
 	Agent    string
 	Resource schema.GroupVersionResource
-	// Namespace, LabelSelector and FieldSelector narrow what is asked for.
+	// Namespace, LabelSelector and FieldSelector narrow what is requested.
 	Namespace, LabelSelector, FieldSelector string
 	// MetadataOnly asks for PartialObjectMetadata. An upstream may send whole objects nevertheless.
 	MetadataOnly bool
-	// Optional is set for a source that an upstream may lack, or refuse, without harm. The others are needed: an
+	// Optional is set for a source that an upstream may lack or refuse without harm. Other sources are needed: an
 	// outage lasts until all of them have caught up.
 	Optional bool
-	// Witness, if set, is asked before a list of nothing is believed where something was known. An error says why it
-	// is not. See Group.KnowsNode.
+	// Witness, if set, is called before an empty list replaces known objects. If it returns an error, the list is not
+	// used. See Group.KnowsNode.
 	Witness func(context.Context) error
 	Sink    Sink
 }
 
-// State is what is known of one source.
+// State is the state of one source.
 type State struct {
 	Name     string
 	Optional bool
-	// Started is set while the source is to be followed.
+	// Started is set from Source.Start to Source.Stop.
 	Started bool
-	// Synced is set with the first complete list.
+	// Synced is set after the first complete list.
 	Synced bool
 	// Absent is set while the upstream answers that it does not serve the resource.
 	Absent bool
-	// Forbidden is set when the upstream has refused the source (401 or 403) for a while: three times in a row if it
-	// is optional, and 30 s if it is needed.
+	// Forbidden is set when the upstream has refused the source (401 or 403) for 30 s, or an optional source three
+	// times in a row.
 	Forbidden bool
-	// FromCache is set while the upstream evidently answers from a cache. Err is set then, too.
+	// FromCache is set while the upstream answers from a cache. Err is set then, too.
 	FromCache bool
 	// Answered is set once any response has begun, whatever it is.
 	Answered bool
-	// Err is why the last list or watch failed; nil while the source is followed.
+	// Err is why the last list or watch failed; nil if it did not.
 	Err error
-	// LastContact is when the upstream was last heard of on this source: a list, an event, a bookmark, or a watch that
-	// stayed open. The zero time if all it ever said came from a cache.
+	// LastContact is when the source last received anything from the API server: a list, an event, a bookmark, or a
+	// watch that stayed open. It is zero if everything so far came from a cache.
 	LastContact time.Time
-	// ResourceVersion is the upstream's, as far as the source has followed.
+	// ResourceVersion is the upstream's resourceVersion up to which the source has followed.
 	ResourceVersion string
-	// Lists counts the complete lists, also those of earlier starts.
+	// Lists counts the complete lists since the source was made, over all its starts.
 	Lists uint64
 }

@@ -103,7 +103,7 @@ func TestAttemptsAreMadeTogether(t *testing.T) {
 			}
 		}
 
-		// Nodes are answered 2 s before the others would be; nobody waits for the next round.
+		// Nodes are answered 2 s before the others would be; they do not wait for the next round.
 		var back time.Duration
 		w.answer(func(rw http.ResponseWriter, r *http.Request, api http.Handler) {
 			if back == 0 {
@@ -222,7 +222,8 @@ func TestUnbelievable(t *testing.T) {
 				return
 			}
 			rw.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(rw, `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[]}`, version)
+			fmt.Fprintf(rw, `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[]}`,
+				version)
 		}
 	}
 	t.Run("had objects", func(t *testing.T) {
@@ -314,9 +315,18 @@ func TestRefusedAndAbsent(t *testing.T) {
 		want string
 		is   func(State) bool
 	}{
-		"403": {status(http.StatusForbidden, metav1.StatusReasonForbidden), "endpoints forbidden", func(s State) bool { return s.Forbidden && !s.Absent }},
-		"401": {status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), "endpoints forbidden", func(s State) bool { return s.Forbidden && !s.Absent }},
-		"404": {status(http.StatusNotFound, metav1.StatusReasonNotFound), "endpoints absent", func(s State) bool { return s.Absent && !s.Forbidden }},
+		"403": {
+			status(http.StatusForbidden, metav1.StatusReasonForbidden), "endpoints forbidden",
+			func(s State) bool { return s.Forbidden && !s.Absent },
+		},
+		"401": {
+			status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized), "endpoints forbidden",
+			func(s State) bool { return s.Forbidden && !s.Absent },
+		},
+		"404": {
+			status(http.StatusNotFound, metav1.StatusReasonNotFound), "endpoints absent",
+			func(s State) bool { return s.Absent && !s.Forbidden },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -325,7 +335,8 @@ func TestRefusedAndAbsent(t *testing.T) {
 				w.answer(test.hand, "endpoints")
 				w.run()
 				w.sleep(5 * time.Second)
-				if heard := w.heard(); !strings.HasPrefix(heard, test.want) || !test.is(s.State()) || s.State().Err == nil {
+				if heard := w.heard(); !strings.HasPrefix(heard, test.want) || !test.is(s.State()) ||
+					s.State().Err == nil {
 					t.Errorf("heard %q, %+v", heard, s.State())
 				}
 				w.sleep(25 * time.Second)
@@ -405,7 +416,8 @@ func TestAnsweredFromACache(t *testing.T) {
 		w.answer(offline, "services")
 		w.breakWatches()
 		w.sleep(10 * time.Second)
-		if state := s.State(); !state.FromCache || !errors.Is(state.Err, ErrFromCache) || !state.LastContact.Equal(contact) {
+		if state := s.State(); !state.FromCache || !errors.Is(state.Err, ErrFromCache) ||
+			!state.LastContact.Equal(contact) {
 			t.Errorf("after 10 s: %+v, last contact was %s", state, contact)
 		}
 		w.sleep(10 * time.Minute)
@@ -420,12 +432,15 @@ func TestAnsweredFromACache(t *testing.T) {
 		w.answer(func(rw http.ResponseWriter, r *http.Request, _ http.Handler) {
 			rw.Header().Set("Content-Type", "application/json")
 			if !isWatch(r) {
-				fmt.Fprint(rw, `{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"old","namespace":"default"}}]}`)
+				fmt.Fprint(rw,
+					`{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7"},`+
+						`"items":[{"metadata":{"name":"old","namespace":"default"}}]}`)
 			}
 		}, "services")
 		w.sleep(time.Minute)
 		w.expect("")
-		if state := s.State(); !state.FromCache || !errors.Is(state.Err, ErrFromCache) || !state.LastContact.Equal(contact) {
+		if state := s.State(); !state.FromCache || !errors.Is(state.Err, ErrFromCache) ||
+			!state.LastContact.Equal(contact) {
 			t.Errorf("an old list: %+v", state)
 		}
 		// One that really follows clears it.
@@ -571,7 +586,8 @@ func TestWatchesAreShortUntilABookmark(t *testing.T) {
 	for marks, limit := range map[bool]time.Duration{false: 150 * time.Second, true: 150 * time.Second} {
 		s.bookmarks = marks
 		for _, seconds := range []int{60, 119, 300, 599} {
-			r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, fmt.Sprintf("http://x/?watch=true&timeoutSeconds=%d", seconds), nil)
+			r, err := http.NewRequestWithContext(context.Background(), http.MethodGet,
+				fmt.Sprintf("http://x/?watch=true&timeoutSeconds=%d", seconds), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -626,7 +642,8 @@ func TestOddUpstreams(t *testing.T) {
 	t.Parallel()
 	for name, behaviour := range map[string]upstreamtest.Behaviour{
 		"no resourceVersion": {NoListRevision: true}, "JSON": {JSONOnly: true}, "whole objects": {WholeObjects: true},
-		"pages": {PageSize: 1}, "pages in JSON without resourceVersion": {PageSize: 1, JSONOnly: true, NoListRevision: true},
+		"pages":                                 {PageSize: 1},
+		"pages in JSON without resourceVersion": {PageSize: 1, JSONOnly: true, NoListRevision: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,13 +20,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 )
 
-// GroupOptions say what a Group needs.
+// GroupOptions configure a Group.
 type GroupOptions struct {
 	// Config leads to the upstream.
 	Config *rest.Config
-	// Barrier, if set, holds back what the sources say at the end of an outage.
+	// Barrier, if set, holds back what the sources deliver at the end of an outage.
 	Barrier Barrier
-	// Random returns numbers in [0, 1); math/rand/v2's if nil.
+	// Random returns numbers in [0, 1). It is math/rand/v2's Float64 if nil.
 	Random func() float64
 }
 
@@ -41,24 +41,25 @@ type Group struct {
 	running context.Context //nolint:containedctx // that of Run, for sources that start later; guarded by mu
 	wg      sync.WaitGroup
 
-	// What follows is guarded by mu.
+	// The fields below are guarded by mu.
 
 	backoff backoff
 	// round is closed when the sources that wait for it may try again; nil if none waits. timer closes it, at due.
 	round chan struct{}
 	timer *time.Timer
 	due   time.Time
-	// recovered is closed, and replaced, when optional sources may try again ahead of their time because others are
-	// answered again, and retried when all may try again.
+	// recovered is closed and replaced when optional sources may try again early, because another source recovered.
+	// retried is closed and replaced when all sources may try again.
 	recovered, retried chan struct{}
-	// hurried is set once a round was held early because a source was answered after a failure. It is reset when a
-	// source follows: an upstream that answers lists and fails watches is not to be asked all the time.
+	// hurried is set once a round began early because a source got an answer after a failure. It is reset when a source
+	// follows the upstream. Without it, an upstream that answers lists but fails watches would get requests all the
+	// time.
 	hurried bool
 }
 
 // NewGroup makes a Group without sources. The error says what about the configuration is wrong.
 func NewGroup(options GroupOptions) (*Group, error) {
-	// One HTTP client, so that all sources share one connection where the upstream speaks HTTP/2.
+	// All sources use one HTTP client, so that they share one connection if the upstream speaks HTTP/2.
 	httpClient, err := rest.HTTPClientFor(options.Config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the upstream: %w", err)
@@ -74,7 +75,7 @@ func NewGroup(options GroupOptions) (*Group, error) {
 	}, nil
 }
 
-// Add makes a source. It is followed once it is started. The error says what about the configuration is wrong.
+// Add makes a source, which is followed after Source.Start. The error says what about the configuration is wrong.
 func (g *Group) Add(options Options) (*Source, error) {
 	s := &Source{options: options, group: g, state: State{Name: options.Name, Optional: options.Optional}}
 	var err error
@@ -103,7 +104,7 @@ func (g *Group) client(version schema.GroupVersion, silence func(*http.Request) 
 	config.NegotiatedSerializer = newCodec()
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	// kube-apiserver warns on every call for v1 Endpoints; who follows them knows.
+	// kube-apiserver sends a warning with every response about v1 Endpoints, which are followed on purpose.
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := rest.RESTClientForConfigAndClient(config, &guarded)
 	if err != nil {
@@ -112,8 +113,8 @@ func (g *Group) client(version schema.GroupVersion, silence func(*http.Request) 
 	return client, nil
 }
 
-// userAgent is the program's, with a part that tells its requests apart. SuperEdge's lite-apiserver reads up to the
-// first space, so the part is before it.
+// userAgent returns the program's User-Agent with a part that distinguishes its requests. SuperEdge's lite-apiserver
+// reads the User-Agent up to the first space, so the part comes before that.
 func (g *Group) userAgent(part string) string {
 	base := g.config.UserAgent
 	if base == "" {
@@ -127,7 +128,7 @@ func (g *Group) userAgent(part string) string {
 	return product
 }
 
-// Remove stops a source and forgets it.
+// Remove stops a source, and removes it from the Group.
 func (g *Group) Remove(s *Source) {
 	s.Stop()
 	g.mu.Lock()
@@ -135,7 +136,7 @@ func (g *Group) Remove(s *Source) {
 	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
 }
 
-// States are those of all sources, in the order in which they were added.
+// States returns the states of all sources, in the order in which they were added.
 func (g *Group) States() []State {
 	g.mu.Lock()
 	sources := slices.Clone(g.sources)
@@ -147,8 +148,8 @@ func (g *Group) States() []State {
 	return states
 }
 
-// Run follows the sources that are started, until ctx is done. It returns when all that it started has ended and
-// nothing is held back. It is called once.
+// Run follows the started sources until ctx is done. It returns when all its goroutines have ended and nothing is held
+// back any more. It must be called only once.
 func (g *Group) Run(ctx context.Context) {
 	g.mu.Lock()
 	g.running = ctx
@@ -157,7 +158,7 @@ func (g *Group) Run(ctx context.Context) {
 	}
 	g.mu.Unlock()
 	<-ctx.Done()
-	// Whoever holds the lock may still be launching; from here on nobody will.
+	// Another goroutine may still be launching a source; after this no one does.
 	g.mu.Lock()
 	g.running = nil
 	g.mu.Unlock()
@@ -178,7 +179,7 @@ func (g *Group) start(s *Source) {
 	g.launch(s)
 }
 
-// launch begins to follow a source that is wanted and does not run. The caller holds the lock.
+// launch begins to follow a source that was started and does not run yet. The caller holds the lock.
 func (g *Group) launch(s *Source) {
 	if !s.wanted || s.cancel != nil || g.running == nil || g.running.Err() != nil {
 		return
@@ -220,7 +221,7 @@ func (g *Group) stop(s *Source) {
 	s.confirmed = time.Time{}
 }
 
-// Retry lets all sources that wait try again at once, as after new credentials.
+// Retry makes all waiting sources try again at once, for example after new credentials came.
 func (g *Group) Retry() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -242,7 +243,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 		defer alone.Stop()
 		again = g.recovered
 		if isRefusal(err) || apierrors.IsNotFound(err) {
-			// The upstream was there all the time; that others reach it again is no news.
+			// The upstream did answer this source, so it changes nothing that other sources reach it again.
 			again = nil
 		}
 	} else {
@@ -260,7 +261,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	case <-again:
 	case <-due:
 	case <-retried:
-		return // whatever the upstream asked for, it was before
+		return // a Retry-After from before does not count any more
 	}
 	if wait := time.Until(notBefore); wait > 0 {
 		timer := time.NewTimer(wait)
@@ -272,7 +273,7 @@ func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	}
 }
 
-// alone is the pause of an optional source. The caller holds the lock.
+// alone returns the pause of an optional source. The caller holds the lock.
 func (g *Group) alone(attempts int) time.Duration {
 	own := backoff{random: g.backoff.random}
 	for range min(attempts, optionalAttempts) - 1 {
@@ -284,8 +285,8 @@ func (g *Group) alone(attempts int) time.Duration {
 	return optionalPause + time.Duration(g.backoff.random()*float64(optionalPause/2))
 }
 
-// join is the next round of attempts, which begins early for a source that has just failed for the first time. The
-// caller holds the lock.
+// join returns the channel of the next round of attempts. For a source that has just failed for the first time the
+// round begins early. The caller holds the lock.
 func (g *Group) join(first bool) <-chan struct{} {
 	if first {
 		g.backoff.reset()
@@ -319,7 +320,7 @@ func (g *Group) schedule(due time.Time) {
 	})
 }
 
-// begin lets those try that wait for the round. The caller holds the lock.
+// begin lets the sources that wait for the round try again. The caller holds the lock.
 func (g *Group) begin() {
 	if g.round != nil {
 		close(g.round)
@@ -327,7 +328,7 @@ func (g *Group) begin() {
 	}
 }
 
-// answered notes that the upstream answered a source, before what it says is handed on.
+// answered notes that the upstream answered a source. It is called before the answer goes to the Sink.
 func (g *Group) answered(s *Source) {
 	g.outage.answered(s)
 	g.mu.Lock()
@@ -352,7 +353,7 @@ func (g *Group) follows(s *Source) {
 	}
 }
 
-// wake lets those try at once that wait. The caller holds the lock.
+// wake lets all waiting sources try again at once. The caller holds the lock.
 func (g *Group) wake() {
 	g.backoff.reset()
 	if g.timer != nil {
@@ -365,7 +366,7 @@ func (g *Group) wake() {
 
 func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }
 
-// retryAfter is how long the upstream asks to be left alone.
+// retryAfter returns how long the upstream asks clients to wait, within a bound.
 func retryAfter(err error) time.Duration {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -374,11 +375,14 @@ func retryAfter(err error) time.Duration {
 	return min(time.Duration(status.Status().Details.RetryAfterSeconds)*time.Second, longestRetryAfter)
 }
 
-// KnowsNode is a Witness: an API server that does not know this node has no say in what belongs to it. It may be a
-// cache that lost its data.
+// KnowsNode makes a Witness (see Options) that fails if the API server does not know the node either. An empty list may
+// then come from a cache that lost its data, and is no reason to drop what was known.
 func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 	witness := &Source{group: g, options: Options{
-		Agent: "witness", Resource: corev1.SchemeGroupVersion.WithResource("nodes"), FieldSelector: "metadata.name=" + name, MetadataOnly: true,
+		Agent:         "witness",
+		Resource:      corev1.SchemeGroupVersion.WithResource("nodes"),
+		FieldSelector: "metadata.name=" + name,
+		MetadataOnly:  true,
 	}}
 	var err error
 	if witness.client, err = g.client(corev1.SchemeGroupVersion, witness.silence); err != nil {
@@ -387,7 +391,7 @@ func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		list, err := witness.pages(ctx, "0")
 		if err != nil {
-			return fmt.Errorf("asking for node %s: %w", name, err)
+			return fmt.Errorf("getting node %s: %w", name, err)
 		}
 		if len(list.items) == 0 {
 			return fmt.Errorf("the API server does not know node %s either", name)

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// longestHold is how long what sources say is held back at most.
+// longestHold is the longest time for which changes are held back.
 const longestHold = 30 * time.Second
 
-// phase is where an outage has got to.
+// phase is the phase of an outage.
 type phase int
 
 const (
-	// phaseWell: nothing is held back. Sources may have failed.
+	// phaseWell means that nothing is held back. Sources may have failed.
 	phaseWell phase = iota
-	// phaseHolding: Hold was called, and Release was not.
+	// phaseHolding means that Hold was called, and Release was not.
 	phaseHolding
-	// phaseSpent: Release was called because the time was up. Nothing is held back before all needed sources were
-	// well at one time.
+	// phaseSpent means that Release was called because longestHold had passed. Nothing is held back again until all
+	// needed sources have caught up.
 	phaseSpent
 )
 
-// outage decides when what the sources of a Group say is held back.
+// outage decides when changes from the sources of a Group are held back.
 type outage struct {
 	// barrier may be nil.
 	barrier Barrier
@@ -29,7 +29,7 @@ type outage struct {
 	// mu is also held while the barrier is called, so that its calls alternate.
 	mu    sync.Mutex
 	phase phase
-	// lost are the needed sources that failed and have not caught up since.
+	// lost has the needed sources that failed and have not caught up since.
 	lost  map[*Source]struct{}
 	timer *time.Timer
 }
@@ -44,7 +44,8 @@ func (o *outage) failed(s *Source) {
 	o.lost[s] = struct{}{}
 }
 
-// answered is called before what a source says after a failure is handed on.
+// answered is called before an answer to a source goes to the Sink. It begins to hold back changes if this source and
+// another one had failed.
 func (o *outage) answered(s *Source) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,7 +81,7 @@ func (o *outage) caughtUp(s *Source) {
 	o.phase = phaseWell
 }
 
-// end releases what is held back.
+// end releases what is held back. It is called at the end of Group.Run.
 func (o *outage) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -91,7 +92,7 @@ func (o *outage) end() {
 	o.phase = phaseWell
 }
 
-// release ends the holding back. The caller holds the lock.
+// release calls Barrier.Release. The caller holds the lock.
 func (o *outage) release(next phase) {
 	o.timer.Stop()
 	o.phase = next

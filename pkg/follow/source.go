@@ -22,43 +22,47 @@ import (
 )
 
 const (
-	// quiet is how long a watch stays open, without an event, before the source has caught up; and how long it stays
-	// open before it counts as one that follows.
+	// quiet is how long a watch must be open without an event before the source has caught up. A watch that ends
+	// earlier, without an event, may come from a cache.
 	quiet = time.Second
-	// settled is when a source has caught up although there are events all the time.
+	// settled is how long after the start of a watch the source has caught up even if events keep coming.
 	settled = 5 * time.Second
-	// emptyWatches is how many watches in a row end at once with nothing before they are taken for a cache's.
+	// emptyWatches is how many watches in a row must end at once without an event to count as answers of a cache.
 	emptyWatches = 3
 
-	// A watch's timeout is between shortWatch and twice that until a bookmark came, and between longWatch and twice
-	// that from then on. A watch that hangs is noticed apiclient.WatchMargin after its timeout, which is 150 s at most;
-	// with bookmarks, 150 s after the last thing that came. kube-apiserver sends one within a minute, so only the first
-	// watch is short there. An upstream that sends none renews its watches every minute or two, which costs it one
-	// request without an answer. The other way, to break every watch that is silent for 150 s, would make errors of
-	// watches on which merely nothing happened.
+	// A watch's timeout is between shortWatch and twice that until the upstream has sent a bookmark, and between
+	// longWatch and twice that from then on. A watch that hangs is noticed apiclient.WatchMargin after its timeout, so
+	// 150 s after its start at most; with bookmarks, after 150 s of silence. kube-apiserver sends a bookmark within a
+	// minute, so only the first watch is short there. At an upstream that sends none, a watch is renewed every minute
+	// or two, which costs one request. To break every watch that is silent for 150 s would be worse: a watch on which
+	// nothing happens would fail.
 	shortWatch = time.Minute
 	longWatch  = 5 * time.Minute
 
-	// refusals is how many refusals of an optional source in a row are lasting, lastingRefusal how long a needed
-	// source was refused.
+	// State.Forbidden is set after refusals for lastingRefusal, or for an optional source after this many in a row.
 	refusals       = 3
 	lastingRefusal = 30 * time.Second
 
-	// longestRetryAfter bounds what an upstream may ask for.
+	// longestRetryAfter is the longest Retry-After of an upstream that is respected.
 	longestRetryAfter = time.Minute
 )
 
 var (
-	// ErrFromCache says that the upstream answers from a cache: it is away, or what is behind it.
-	ErrFromCache = errors.New("answered from a cache: watches end at once, so the API server behind the upstream is away")
-	// ErrUnbelievable says why a list of nothing is not believed.
-	ErrUnbelievable = errors.New("the list has nothing and no resourceVersion, where something was known: it is not believed")
-	// ErrNoName is told for an object that cannot be kept because nothing could find it again.
+	// ErrFromCache means that the upstream answers from a cache, because the API server behind it is away.
+	ErrFromCache = errors.New("answered from a cache: watches end at once, so the API server behind the upstream " +
+		"is away")
+	// ErrUnbelievable means that an empty list is not used, because it looks like the answer of a proxy that has lost
+	// its API server.
+	ErrUnbelievable = errors.New("the list is empty and has no resourceVersion, although there were objects before: " +
+		"not using it")
+	// ErrNoName means that the upstream sent an object without a name, which cannot be stored.
 	ErrNoName = errors.New("the upstream sent an object without a name")
 
-	// errEmptyWatch is an end of a watch that may be a cache's, or that of a server that stops.
-	errEmptyWatch = errors.New("the watch ended at once, with nothing")
-	// errExpired is told when even a watch from a list that was just taken cannot be had.
+	// errEmptyWatch means that a watch ended at once without an event. It may come from a cache, or from a server that
+	// stops.
+	errEmptyWatch = errors.New("the watch ended at once, without an event")
+	// errExpired means that the upstream refused a watch as expired, although the list from which it starts was just
+	// taken.
 	errExpired = errors.New("the watch is refused as expired right after the list")
 )
 
@@ -70,13 +74,13 @@ type Source struct {
 
 	mu    sync.Mutex
 	state State // guarded by mu
-	// confirmed is the LastContact that a cache cannot have given. Guarded by mu.
+	// confirmed is the last contact that was certainly not a cache's. Guarded by mu.
 	confirmed time.Time
-	// bookmarks is set once the upstream was seen to send them. Guarded by mu.
+	// bookmarks is set once the upstream has sent a bookmark. Guarded by mu.
 	bookmarks bool
 
-	// wanted, cancel and ended are guarded by the Group's lock: whether the source is to run, and, while it does, what
-	// ends it and what is closed when it has ended.
+	// wanted, cancel and ended are guarded by the Group's lock. wanted is set from Start to Stop. While the source
+	// runs, cancel ends it; ended is closed when it has ended.
 	wanted bool
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -84,20 +88,20 @@ type Source struct {
 	loop
 }
 
-// loop is what only the goroutine that follows a source reads and writes.
+// loop has the state that only the goroutine that follows a source uses.
 type loop struct {
 	// version is the resourceVersion up to which the source has followed; "" for none.
 	version string
-	// mustList is set if a watch from version is not enough, mayList if a list is worth a try before it, and exact if
-	// version is not to be asked for.
+	// mustList is set if the source must list before it watches. mayList is set if it should try to list once, and may
+	// watch even if that fails. exact is set if the list must not name a resourceVersion.
 	mustList, mayList, exact bool
-	// watches counts those since the last list that were answered.
+	// watches counts the answered watches since the last list.
 	watches int
-	// empty counts the watches in a row that ended at once with nothing.
+	// empty counts the watches in a row that ended at once without an event.
 	empty int
-	// some is set once the upstream had objects of the resource.
+	// some is set if the upstream has sent objects of the resource.
 	some bool
-	// refused counts the refusals in a row, refusedSince is when the first came.
+	// refused counts the refusals in a row. refusedSince is when the first came.
 	refused      int
 	refusedSince time.Time
 	// attempts counts the failures since the source last followed.
@@ -106,7 +110,7 @@ type loop struct {
 	failing bool
 }
 
-// State is what is known of the source now.
+// State returns the source's state.
 func (s *Source) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,12 +123,12 @@ func (s *Source) update(change func(*State)) {
 	change(&s.state)
 }
 
-// Start follows the source from now on, or from Group.Run on if that has not been called. It may be called any number
-// of times.
+// Start begins to follow the source, now or (if Group.Run was not called yet) when Group.Run is called. It may be
+// called any number of times.
 func (s *Source) Start() { s.group.start(s) }
 
-// Stop ends the following. The Sink is not called after it has returned. It may be called any number of times, but not
-// from the Sink. A Source that is started again begins with a list.
+// Stop stops following the source. After it has returned, the Sink is not called any more. It may be called any number
+// of times, but not from the Sink. A Source that is started again begins with a list.
 func (s *Source) Stop() { s.group.stop(s) }
 
 // run follows the source until ctx is done.
@@ -147,7 +151,7 @@ func (s *Source) run(ctx context.Context) {
 	}
 }
 
-// attempt lists, if it must, and follows one watch to its end.
+// attempt lists if that is necessary, and follows one watch to its end.
 func (s *Source) attempt(ctx context.Context) error {
 	if s.mustList || s.mayList {
 		s.mayList = false
@@ -158,8 +162,8 @@ func (s *Source) attempt(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
-// Request is a GET of the source's resource for another purpose than to follow it. agent is the source's name in its
-// User-Agent; see Options.Agent.
+// Request makes a GET request for the source's resource. Callers use it for other purposes than following it. agent
+// distinguishes the request in the User-Agent; see Options.Agent.
 func (s *Source) Request(agent string) *rest.Request {
 	return s.client.Get().Resource(s.options.Resource.Resource).
 		SetHeader("User-Agent", s.group.userAgent(agent)).
@@ -172,7 +176,7 @@ func (s *Source) request(options *metav1.ListOptions) *rest.Request {
 	if agent == "" {
 		agent = s.options.Name
 	}
-	// The pauses between attempts are the Group's business; client-go would have some of its own.
+	// The Group decides when to try again. Request has turned off client-go's own retries.
 	request := s.Request(agent).
 		NamespaceIfScoped(s.options.Namespace, s.options.Namespace != "").
 		SpecificallyVersionedParams(options, parameterCodec, schema.GroupVersion{Version: "v1"})
@@ -193,7 +197,7 @@ func (s *Source) request(options *metav1.ListOptions) *rest.Request {
 	return request
 }
 
-// list takes the complete state.
+// list lists the resource, and passes all objects to the Sink.
 func (s *Source) list(ctx context.Context) error {
 	asked := "0"
 	switch {
@@ -204,7 +208,7 @@ func (s *Source) list(ctx context.Context) error {
 	}
 	list, err := s.pages(ctx, asked)
 	if asked != "" && isVersionRefused(err) {
-		// As old as that, or as new, the upstream has none.
+		// The upstream does not have a state as old, or as new, as asked.
 		s.exact, asked = true, ""
 		list, err = s.pages(ctx, asked)
 	}
@@ -242,8 +246,8 @@ func (s *Source) list(ctx context.Context) error {
 	return nil
 }
 
-// pages takes a list, in pages if the upstream gives it so. None is asked for: a caching proxy would keep the last one
-// for the whole.
+// pages requests a list and reads all its pages. It does not ask for pages (limit), because a caching proxy would keep
+// the last page as the whole list; an upstream may send pages nevertheless.
 func (s *Source) pages(ctx context.Context, version string) (*objectList, error) {
 	all := &objectList{}
 	for options := (metav1.ListOptions{ResourceVersion: version}); ; {
@@ -271,17 +275,18 @@ func (s *Source) pages(ctx context.Context, version string) (*objectList, error)
 		if page.Continue == "" {
 			return all, nil
 		}
-		// kube-apiserver refuses a resourceVersion beside it.
+		// kube-apiserver refuses a resourceVersion together with continue.
 		options = metav1.ListOptions{Continue: page.Continue}
 	}
 }
 
-// doubt says why a list is not believed.
+// doubt returns an error if a list must not be used, because it seems to come from a cache or an empty proxy.
 func (s *Source) doubt(ctx context.Context, list *objectList, asked string) error {
 	if asked != "" && asked != "0" && isOlder(list.ResourceVersion, asked) {
-		// Whoever answers so does not keep to the protocol: it is a cache.
+		// An API server never answers so. This is a cache.
 		s.fromCache()
-		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known", ErrFromCache, list.ResourceVersion, asked)
+		return fmt.Errorf("%w; its list is of resourceVersion %s, and %s was known",
+			ErrFromCache, list.ResourceVersion, asked)
 	}
 	if len(list.items) > 0 || !s.known() {
 		return nil
@@ -293,12 +298,12 @@ func (s *Source) doubt(ctx context.Context, list *objectList, asked string) erro
 		return nil
 	}
 	if err := s.options.Witness(ctx); err != nil {
-		return fmt.Errorf("there were some, and the list has none any more, which is not believed: %w", err)
+		return fmt.Errorf("the list is empty, although there were objects before: not using it: %w", err)
 	}
 	return nil
 }
 
-// known reports whether a list of nothing would take something away.
+// known reports whether an empty list would remove objects.
 func (s *Source) known() bool {
 	if s.some {
 		return true
@@ -307,7 +312,8 @@ func (s *Source) known() bool {
 	return ok && knower.Known() > 0
 }
 
-// noteAbsent notes a 404. What was served once is not gone for good: that is a gateway that has lost its API server.
+// noteAbsent notes a 404. For a needed source that was listed before it does nothing: such a 404 comes from a gateway
+// that has lost its API server.
 func (s *Source) noteAbsent() {
 	if !s.options.Optional && s.State().Synced {
 		return
@@ -379,7 +385,7 @@ func (s *Source) watch(ctx context.Context) error {
 	}
 }
 
-// unwatchable is what follows from an error of a watch.
+// unwatchable decides how to go on after an error of a watch. It returns nil if the next attempt may follow at once.
 func (s *Source) unwatchable(err error) error {
 	if !isVersionRefused(err) {
 		if apierrors.IsNotFound(err) {
@@ -389,14 +395,15 @@ func (s *Source) unwatchable(err error) error {
 	}
 	s.mustList = true
 	if s.watches > 1 {
-		s.empty = 0 // who knows what is too old is no cache
+		s.empty = 0 // a cache would not know which resourceVersions are too old
 		return nil
 	}
 	s.exact = true
 	return fmt.Errorf("%w: %w", errExpired, err)
 }
 
-// watchEnded is what follows from a watch that ended without an error.
+// watchEnded decides how to go on after a watch that ended without an error. It returns nil if the next attempt may
+// follow at once.
 func (s *Source) watchEnded(opened time.Time, progress bool) error {
 	if progress || time.Since(opened) >= quiet {
 		return nil
@@ -406,12 +413,13 @@ func (s *Source) watchEnded(opened time.Time, progress bool) error {
 		return errEmptyWatch
 	}
 	s.fromCache()
-	// The cache may be one that somebody fills.
+	// Another program may update the cache, so it is worth listing again.
 	s.mayList = true
 	return ErrFromCache
 }
 
-// fromCache notes that the upstream answers from a cache. What it said since it was last followed is no contact.
+// fromCache notes that the upstream answers from a cache. Answers since the last confirmed contact do not count as
+// contact.
 func (s *Source) fromCache() {
 	s.update(func(state *State) {
 		if !state.FromCache {
@@ -420,7 +428,7 @@ func (s *Source) fromCache() {
 	})
 }
 
-// follows notes that the upstream was heard of, and not its cache.
+// follows notes an answer that comes from the API server and not from a cache.
 func (s *Source) follows(at time.Time) {
 	s.empty = 0
 	s.update(func(state *State) {
@@ -430,17 +438,18 @@ func (s *Source) follows(at time.Time) {
 	s.group.follows(s)
 }
 
-// take hands an event on, and reports whether it brought the source on.
+// take passes an event to the Sink, and reports whether it had a new resourceVersion.
 func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	o, ok := event.Object.(object)
 	if !ok {
-		klog.FromContext(ctx).Info("Passing over an event that is none of the resource", "type", event.Type, "object", fmt.Sprintf("%T", event.Object))
+		klog.FromContext(ctx).Info("Ignoring an event whose object is not of the resource",
+			"eventType", event.Type, "objectType", fmt.Sprintf("%T", event.Object))
 		return false
 	}
 	switch {
 	case event.Type == watch.Bookmark:
 	case o.Name == "":
-		klog.FromContext(ctx).Error(ErrNoName, "Passing over an event", "type", event.Type)
+		klog.FromContext(ctx).Error(ErrNoName, "Ignoring an event", "eventType", event.Type)
 		return false
 	case event.Type == watch.Added, event.Type == watch.Modified:
 		s.some = true
@@ -448,7 +457,7 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	case event.Type == watch.Deleted:
 		s.options.Sink.Remove(o.Namespace, o.Name)
 	default:
-		klog.FromContext(ctx).Info("Passing over an event of a type that is not known", "type", event.Type)
+		klog.FromContext(ctx).Info("Ignoring an event of an unknown type", "eventType", event.Type)
 		return false
 	}
 	news := o.ResourceVersion != "" && o.ResourceVersion != s.version
@@ -471,8 +480,8 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 // fail notes why an attempt failed.
 func (s *Source) fail(ctx context.Context, err error) {
 	if errors.Is(err, errEmptyWatch) {
-		// It is too early to say what that is.
-		klog.FromContext(ctx).V(2).Info("A watch ended at once, with nothing", "times", s.empty)
+		// This becomes an error only if it happens several times in a row.
+		klog.FromContext(ctx).V(2).Info("A watch ended at once, without an event", "times", s.empty)
 		return
 	}
 	now := time.Now()
@@ -491,7 +500,8 @@ func (s *Source) fail(ctx context.Context, err error) {
 	first := false
 	s.update(func(state *State) {
 		if !isSame(state.Err, err) {
-			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again", "err", err, "lastContact", state.LastContact)
+			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again",
+				"err", err, "lastContact", state.LastContact)
 		}
 		state.Err = err
 		first = lasting && !state.Forbidden
@@ -501,7 +511,7 @@ func (s *Source) fail(ctx context.Context, err error) {
 	if forbidder, ok := s.options.Sink.(Forbidder); ok && first && s.options.Optional {
 		forbidder.SetForbidden()
 	}
-	// Who answers that it refuses is there; that is not an outage, and the end of one is not to wait for it.
+	// An upstream that refuses is not away: that is no outage, and the end of an outage does not wait for this source.
 	if !s.options.Optional && !isRefusal(err) && !apierrors.IsNotFound(err) {
 		s.group.outage.failed(s)
 	}
@@ -513,7 +523,7 @@ func (s *Source) sawBookmark() bool {
 	return s.bookmarks
 }
 
-// silence is how long the body of a response to this source may keep silent.
+// silence notes that a response to this source has begun, and returns how long its body may be silent.
 func (s *Source) silence(r *http.Request) time.Duration {
 	s.mu.Lock()
 	s.state.Answered = true
@@ -521,20 +531,21 @@ func (s *Source) silence(r *http.Request) time.Duration {
 	return apiclient.SilenceIn(r, s.sawBookmark())
 }
 
-// isSame reports whether an error says nothing new after another one.
+// isSame reports whether an error says the same as the one before it.
 func isSame(before, now error) bool {
-	return before != nil && (before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
+	return before != nil &&
+		(before.Error() == now.Error() || errors.Is(before, ErrFromCache) && errors.Is(now, ErrFromCache))
 }
 
 // isRefusal reports whether the upstream refuses the credentials.
 func isRefusal(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) }
 
-// isVersionRefused reports whether the upstream has not, or not any more, what a resourceVersion asks for.
+// isVersionRefused reports whether the upstream does not have the requested resourceVersion, or not any more.
 func isVersionRefused(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || isTooLarge(err)
 }
 
-// isTooLarge reports whether a resourceVersion is one that the upstream has not reached.
+// isTooLarge reports whether the upstream has not reached the requested resourceVersion.
 func isTooLarge(err error) bool {
 	if !apierrors.IsTimeout(err) {
 		return false
@@ -551,7 +562,7 @@ func isTooLarge(err error) bool {
 	return false
 }
 
-// isOlder reports whether a resourceVersion is less than another one. Those that are no numbers are not comparable.
+// isOlder reports whether a resourceVersion is less than another one. It is false if one of them is not a number.
 func isOlder(version, than string) bool {
 	a, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

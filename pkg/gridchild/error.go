@@ -12,12 +12,12 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// longestMessage limits what is told of a failure.
+// longestMessage is the most bytes of a message in a status.
 const longestMessage = 400
 
-// Error is why a child, or a grid, cannot be what it should.
+// Error says why a child cannot be made, or why a grid is not valid.
 type Error struct {
-	// Reason is one of the reasons in package v1, Message tells the user what to change.
+	// Reason is one of the reasons in package v1. Message tells the user what to change.
 	Reason, Message string
 }
 
@@ -28,7 +28,7 @@ func Errorf(reason, format string, args ...any) error {
 	return &Error{reason, fmt.Sprintf(format, args...)}
 }
 
-// Tellable is what a user is told of an error.
+// Tellable returns the Error in err, or makes one of err with the reason SyncFailed.
 func Tellable(err error) Error {
 	var known *Error
 	if errors.As(err, &known) {
@@ -37,16 +37,17 @@ func Tellable(err error) Error {
 	return Error{v1.ReasonSyncFailed, Shorten(err.Error())}
 }
 
-// Refused reports whether the API server has refused an object for what it says.
+// Refused reports whether the API server refused an object because of its content.
 func Refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) ||
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
+		apierrors.IsMethodNotSupported(err) ||
 		isDecodingFailure(err)
 }
 
 var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
 
-// isDecodingFailure recognises what the API server says of a template that does not fit its types: an
-// internal error, of which only the words tell.
+// isDecodingFailure recognises the API server's answer to a template that does not fit its types. That is an internal
+// error like others, so only the text of its message tells.
 func isDecodingFailure(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -56,7 +57,7 @@ func isDecodingFailure(err error) bool {
 	return s.Code == http.StatusInternalServerError && typingError.MatchString(s.Message)
 }
 
-// Shorten makes a line of limited length of a text.
+// Shorten makes one line of a text, of limited length.
 func Shorten(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) <= longestMessage {

@@ -4,30 +4,33 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// Names are the names of the children of a grid's units, be they there or not.
+// Names has the names of the children of a grid's units, whether the children exist or not.
 type Names struct {
 	kind v1.GridKind
 	grid string
-	// ByUnit are the names, Units the units by these names.
+	// ByUnit has the names by unit, Units the units by name.
 	ByUnit, Units map[string]string
-	// Clashes are units whose name for a child is another unit's.
+	// Clashes has the units that get no name, because their name is that of another unit's child, which is the value.
 	Clashes map[string]string
 }
 
-// Known is what the names of children follow from, besides grid and unit.
+// Known says which objects exist. The names of children depend on it, and on grid and unit.
 type Known struct {
 	// Exists reports whether the grid has a child of this name.
 	Exists func(name string) bool
-	// Taken reports whether the first choice for the name of a unit's child was found to belong to another grid.
+	// Taken reports whether the natural name for a unit's child ({grid}-{unit}) is known to belong to another grid.
 	Taken func(unit string) bool
 }
 
-// Assign gives every unit the name of its child. That follows from the names that there are and not from the children's
-// labels, which anyone may change who may change the child.
+// Assign gives every unit the name of its child: {grid}-{unit}, or an alternative where that is not valid or taken. It
+// depends on the names that exist and not on the children's labels, because everyone who may change a child can change
+// its labels.
 func Assign(k v1.GridKind, grid string, units []string, known Known) *Names {
 	n := &Names{
 		kind: k, grid: grid,
-		ByUnit: make(map[string]string, len(units)), Units: make(map[string]string, len(units)), Clashes: map[string]string{},
+		ByUnit:  make(map[string]string, len(units)),
+		Units:   make(map[string]string, len(units)),
+		Clashes: map[string]string{},
 	}
 	var others []string
 	for _, unit := range units {
@@ -53,12 +56,13 @@ func Assign(k v1.GridKind, grid string, units []string, known Known) *Names {
 	return n
 }
 
-// Clash says that two units of a grid ask for the same name; nil if they do not.
+// Clash returns an error if the unit's name is that of another unit's child.
 func (n *Names) Clash(unit string) error {
 	other, ok := n.Clashes[unit]
 	if !ok {
 		return nil
 	}
-	return Errorf(v1.ReasonNameConflict, "the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
+	return Errorf(v1.ReasonNameConflict,
+		"the name %s for the %s of this unit is that of unit %s; give one of the two units another name",
 		n.kind.AlternativeChildName(n.grid, unit), n.kind.Child.Kind, other)
 }

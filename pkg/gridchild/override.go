@@ -1,6 +1,7 @@
 package gridchild
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -26,53 +27,101 @@ type Context struct {
 	Merge Merge
 }
 
-// Selects reports whether a selector selects a unit.
-func Selects(selector *v1.UnitSelector, unit string, nodes NodesOf) (bool, error) {
-	for _, pattern := range selector.Names {
-		if ok, err := path.Match(pattern, unit); ok || err != nil {
-			return ok, err
-		}
-	}
-	if selector.NodeSelector == nil || nodes == nil {
-		return false, nil
-	}
-	matches, err := metav1.LabelSelectorAsSelector(selector.NodeSelector)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(nodes(unit), func(of map[string]string) bool { return matches.Matches(labels.Set(of)) }), nil
+// matcher matches units against a UnitSelector.
+type matcher struct {
+	names    map[string]bool
+	patterns []string
+	// nodes is nil if the selector has no nodeSelector.
+	nodes labels.Selector
 }
 
-// WaveOf is the index of a unit's wave; the number of waves for a unit that is in none.
-func WaveOf(rollout *v1.Rollout, unit string, nodes NodesOf) (int, error) {
-	rest := len(rollout.Waves)
-	for i := range rollout.Waves {
-		if rollout.Waves[i].Units == nil {
-			rest = i
+func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
+	m := &matcher{names: map[string]bool{}}
+	for _, name := range selector.Names {
+		if !strings.ContainsAny(name, `*?[\`) {
+			m.names[name] = true
 			continue
 		}
-		selected, err := Selects(rollout.Waves[i].Units, unit, nodes)
-		if err != nil {
-			return 0, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].units: %v", rollout.Waves[i].Name, err)
+		if _, err := path.Match(name, ""); err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
 		}
-		if selected {
-			return i, nil
-		}
+		m.patterns = append(m.patterns, name)
 	}
-	return rest, nil
+	if selector.NodeSelector == nil {
+		return m, nil
+	}
+	var err error
+	m.nodes, err = metav1.LabelSelectorAsSelector(selector.NodeSelector)
+	return m, err
 }
 
-// overridesOf are the overrides of a unit, in order.
+// matches reports whether the selector selects a unit.
+func (m *matcher) matches(unit string, nodes NodesOf) bool {
+	if m.names[unit] {
+		return true
+	}
+	for _, pattern := range m.patterns {
+		if ok, _ := path.Match(pattern, unit); ok { // newMatcher has checked the pattern
+			return true
+		}
+	}
+	if m.nodes == nil || nodes == nil {
+		return false
+	}
+	return slices.ContainsFunc(nodes(unit), func(of map[string]string) bool { return m.nodes.Matches(labels.Set(of)) })
+}
+
+// Waves knows the wave of every unit.
+type Waves struct {
+	matchers []*matcher // nil for the wave that has all other units
+	nodes    NodesOf
+}
+
+// NewWaves reads the waves of a rollout.
+func NewWaves(rollout *v1.Rollout, nodes NodesOf) (*Waves, error) {
+	w := &Waves{nodes: nodes}
+	for i := range rollout.Waves {
+		var m *matcher
+		if units := rollout.Waves[i].Units; units != nil {
+			var err error
+			if m, err = newMatcher(units); err != nil {
+				return nil, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].units: %v", rollout.Waves[i].Name,
+					err)
+			}
+		}
+		w.matchers = append(w.matchers, m)
+	}
+	return w, nil
+}
+
+// Of returns the index of a unit's wave; the number of waves for a unit that is in none.
+func (w *Waves) Of(unit string) int {
+	rest := len(w.matchers)
+	for i, m := range w.matchers {
+		switch {
+		case m == nil:
+			rest = i
+		case m.matches(unit, w.nodes):
+			return i
+		}
+	}
+	return rest
+}
+
+// overridesOf returns the overrides of a unit, in order.
 func (t *Templates) overridesOf(unit string) ([]*v1.Override, error) {
-	var all []*v1.Override
-	for i := range t.spec.Overrides {
+	for i := len(t.matchers); i < len(t.spec.Overrides); i++ {
 		o := &t.spec.Overrides[i]
-		selected, err := Selects(&o.Units, unit, t.context.Nodes)
+		m, err := newMatcher(&o.Units)
 		if err != nil {
 			return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].units: %v", o.Name, err)
 		}
-		if selected {
-			all = append(all, o)
+		t.matchers = append(t.matchers, m)
+	}
+	var all []*v1.Override
+	for i, m := range t.matchers {
+		if m.matches(unit, t.context.Nodes) {
+			all = append(all, &t.spec.Overrides[i])
 		}
 	}
 	return all, nil
@@ -111,7 +160,8 @@ func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]an
 		return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].patch is not an object", o.Name)
 	}
 	if t.context.Merge == nil {
-		return nil, Errorf(v1.ReasonSyncFailed, "spec.overrides[%s].patch: the API server's schema is not known", o.Name)
+		return nil, Errorf(v1.ReasonSyncFailed, "spec.overrides[%s].patch: the API server's schema is not known",
+			o.Name)
 	}
 	merged, err := t.context.Merge(spec, patch)
 	if err != nil {
@@ -148,7 +198,9 @@ func replaceImages(spec map[string]any, o *v1.Override) error {
 	}
 	for name := range o.Images {
 		if !found[name] {
-			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].images: the template has no container %q; it has %s", o.Name, name, strings.Join(names, ", "))
+			return Errorf(v1.ReasonInvalidTemplate,
+				"spec.overrides[%s].images: the template has no container %q; it has %s", o.Name, name,
+				strings.Join(names, ", "))
 		}
 	}
 	return nil

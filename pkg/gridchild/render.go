@@ -16,26 +16,29 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Child is a child as it should be: what is applied, and nothing else.
+// Child is the desired state of a child: what is applied, and nothing else.
 type Child struct {
 	Object *unstructured.Unstructured
-	// Digest is equal for equal objects. An annotation of the object has it too, where it is found again.
+	// Digest is equal for equal objects. The object also has it in an annotation, from which the live object's digest
+	// is read.
 	Digest string
 }
 
-// CheckKey says why a gridUniqKey cannot be one. The CRD refuses such keys; a CRD that someone else installed
-// may not.
+// CheckKey says what is wrong with a gridUniqKey. Our CRD refuses such keys, but a CRD that someone else installed may
+// accept them.
 func CheckKey(key string) error {
 	if key == "" {
-		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
+		return Errorf(v1.ReasonInvalidKey,
+			"spec.gridUniqKey is empty; set it to the key of the node label whose values are the units")
 	}
 	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
-		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s", key, problems[0])
+		return Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey %q cannot be the key of a node label: %s",
+			key, problems[0])
 	}
 	return nil
 }
 
-// CheckFallback says why fallbackKeys cannot be what they are. The CRD refuses them too.
+// CheckFallback says what is wrong with fallbackKeys. The CRD refuses such keys too.
 func CheckFallback(keys []string) error {
 	for i, key := range keys {
 		switch {
@@ -43,13 +46,14 @@ func CheckFallback(keys []string) error {
 			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q must be the last one", key)
 		case key == topology.Any:
 		case len(validation.IsQualifiedName(key)) > 0:
-			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s", key, validation.IsQualifiedName(key)[0])
+			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s",
+				key, validation.IsQualifiedName(key)[0])
 		}
 	}
 	return nil
 }
 
-// TemplateName is the name of the template that a unit gets; empty for spec.template.
+// TemplateName returns the name of the template that a unit gets; empty for spec.template.
 func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
 	name, ok := spec.Templates[unit]
 	if !ok {
@@ -61,7 +65,7 @@ func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
 	return string(name)
 }
 
-// UnusedTemplates are the templates of the pool that no unit can get.
+// UnusedTemplates returns the names of the templates in the pool that no unit can get.
 func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 	used := map[string]bool{string(spec.DefaultTemplateName): true}
 	for _, name := range spec.Templates {
@@ -80,8 +84,10 @@ func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 type Templates struct {
 	spec    *v1.WorkloadGridSpec
 	context Context
-	// decoded are by what Variant names.
+	// decoded has the decoded templates, by what Variant returns.
 	decoded map[string]map[string]any
+	// matchers are those of the overrides that were needed until now.
+	matchers []*matcher
 }
 
 // NewTemplates reads the templates of a grid's spec.
@@ -89,7 +95,7 @@ func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 	return &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
 }
 
-// Name is the name of the template that a unit gets; empty for spec.template.
+// Name returns the name of the template that a unit gets; empty for spec.template.
 func (t *Templates) Name(unit string) string { return TemplateName(t.spec, unit) }
 
 // Of returns a copy of the template that a unit gets, with its overrides, for the caller to change.
@@ -112,7 +118,8 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 			if _, ok := t.spec.Templates[unit]; ok {
 				by = "spec.templates." + unit + " names it"
 			}
-			return nil, Errorf(v1.ReasonTemplateNotFound, "there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
+			return nil, Errorf(v1.ReasonTemplateNotFound,
+				"there is no template %q in spec.templatePool, and %s; add it there or name another one", name, by)
 		}
 	}
 	spec, p := decodeTemplate(template, where)
@@ -139,23 +146,23 @@ func decodeTemplate(template v1.Template, where string) (map[string]any, error) 
 	return spec, nil
 }
 
-// Owner is what children need of their grid.
+// Owner has what rendering a child needs to know of its grid.
 type Owner struct {
 	Kind            string
 	Name, Namespace string
 	UID             string
 	// Key is the grid's gridUniqKey.
 	Key string
-	// Fallback are a ServiceGrid's further keys.
+	// Fallback has the fallbackKeys of a ServiceGrid.
 	Fallback []string
-	// UnitInPods: the unit is a label of the pods too. UnitInSelector: their selector names it.
+	// UnitInPods is set if the pods have the unit as a label, UnitInSelector if the workload's selector has it too.
 	UnitInPods, UnitInSelector bool
 	// Revision is the revision that the child's template is of; empty without a rollout.
 	Revision            string
 	Labels, Annotations map[string]string
 }
 
-// OwnerOf reads a grid.
+// OwnerOf makes the Owner of a grid.
 func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	o := &Owner{
 		Kind: k.Kind, Name: grid.GetName(), Namespace: grid.GetNamespace(), UID: string(grid.GetUID()),
@@ -170,8 +177,8 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// WithUnitInSelector returns the owner for a workload that exists, whose selector names the unit or does not. A selector
-// cannot be changed, so a workload that is adopted keeps it.
+// WithUnitInSelector returns the Owner for a workload that exists. selects says whether its selector names the unit: a
+// selector cannot be changed, so a workload that is adopted keeps its own.
 func (o *Owner) WithUnitInSelector(selects bool) *Owner {
 	if selects == o.UnitInSelector {
 		return o
@@ -197,7 +204,7 @@ func SelectsUnit(live *unstructured.Unstructured) bool {
 	return found && err == nil
 }
 
-// reference is the controller's reference to the grid.
+// reference returns a child's owner reference to the grid.
 func (o *Owner) reference() map[string]any {
 	return map[string]any{
 		"apiVersion": v1.GroupVersion.String(), "kind": o.Kind, "name": o.Name, "uid": o.UID,
@@ -205,7 +212,7 @@ func (o *Owner) reference() map[string]any {
 	}
 }
 
-// OfUnit renders the child of one unit. The template is the caller's copy, and becomes part of the result.
+// OfUnit renders the child of one unit. It changes template, which becomes part of the result.
 func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any) (*Child, error) {
 	if err := checkName(o, k, name, unit); err != nil {
 		return nil, err
@@ -238,7 +245,7 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 	return newChild(o, k, name, unit, annotations, template)
 }
 
-// object returns what is at a path of a template, which it makes if it is missing.
+// object returns the object at a path of a template, and adds it if it is missing.
 func object(template map[string]any, path ...string) (map[string]any, error) {
 	at := "template"
 	inner := template
@@ -251,14 +258,15 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 		}
 		object, ok := value.(map[string]any)
 		if !ok {
-			return nil, Errorf(v1.ReasonInvalidTemplate, "%s is not an object but %v; the unit cannot be written into it", at, value)
+			return nil, Errorf(v1.ReasonInvalidTemplate,
+				"%s is not an object but %v; the unit cannot be written into it", at, value)
 		}
 		inner = object
 	}
 	return inner, nil
 }
 
-// nodeSelector returns spec.template.spec.nodeSelector, which it makes if it is missing.
+// nodeSelector returns spec.template.spec.nodeSelector of a template, and adds it if it is missing.
 func nodeSelector(template map[string]any) (map[string]any, error) {
 	const at = "template.template.spec.nodeSelector"
 	inner, err := object(template, "template", "spec", "nodeSelector")
@@ -294,7 +302,7 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 	annotations := map[string]string{v1.AnnotationTopologyKeys: string(keys)}
 	for key, value := range o.Annotations {
 		switch key {
-		case corev1.LastAppliedConfigAnnotation: // kubectl's note of what was applied to the grid says nothing of the Service
+		case corev1.LastAppliedConfigAnnotation: // it describes the grid, not the Service
 		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval:
 		default:
 			annotations[key] = value
@@ -304,23 +312,28 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 }
 
 func checkName(o *Owner, k v1.GridKind, name, unit string) error {
-	// A grid's name becomes the value of a label.
+	// The name of the grid is the value of a label of its children.
 	if problems := validation.IsValidLabelValue(o.Name); len(problems) > 0 {
-		return Errorf(v1.ReasonInvalidName, "the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
+		return Errorf(v1.ReasonInvalidName,
+			"the grid's name cannot be the value of a label: %s; give the grid another name", problems[0])
 	}
 	why := k.CheckName(name)
 	if why == "" {
 		return nil
 	}
 	if unit == "" {
-		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name", name, k.Child.Kind, why)
+		return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid another name",
+			name, k.Child.Kind, why)
 	}
-	return Errorf(v1.ReasonInvalidName, "%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
+	return Errorf(v1.ReasonInvalidName,
+		"%q cannot be the name of a %s: %s; give the grid, or the unit (label %s=%s on its nodes), another name",
 		name, k.Child.Kind, why, o.Key, unit)
 }
 
-// newChild puts a child together.
-func newChild(o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any) (*Child, error) {
+// newChild makes a child with the labels, annotations and owner reference that every child has.
+func newChild(
+	o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any,
+) (*Child, error) {
 	labels := maps.Clone(o.Labels)
 	if labels == nil {
 		labels = map[string]string{}
@@ -329,7 +342,7 @@ func newChild(o *Owner, k v1.GridKind, name, unit string, annotations map[string
 	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
 	delete(labels, v1.LabelGridUnit)
 	if unit != "" {
-		labels[v1.LabelGridUnit] = unit // the value of a label of a node
+		labels[v1.LabelGridUnit] = unit // valid, because it is the value of a node's label
 	}
 	if labels[v1.LabelGridUniqKey] != o.Key {
 		annotations = maps.Clone(annotations)

@@ -16,10 +16,14 @@ import (
 // raw is a template.
 func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
-const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
+	`"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
 func demoOwner() *Owner {
-	return &Owner{Kind: "DeploymentGrid", Name: "demo", Namespace: "shop", UID: "u1", Key: "zone1", Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"note": "y"}}
+	return &Owner{
+		Kind: "DeploymentGrid", Name: "demo", Namespace: "shop", UID: "u1", Key: "zone1",
+		Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"note": "y"},
+	}
 }
 
 func desire(t *testing.T, o *Owner, template, unit string) *Child {
@@ -39,9 +43,11 @@ func TestWorkloadChild(t *testing.T) {
 	d := desire(t, demoOwner(), plain, "east")
 	want := `{"apiVersion":"apps/v1","kind":"Deployment",
 		"metadata":{"name":"demo-east","namespace":"shop",
-			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1","superedge.io/grid-unit":"east"},
+			"labels":{"team":"x","superedge.io/grid-selector":"demo","superedge.io/grid-uniq-key":"zone1",
+				"superedge.io/grid-unit":"east"},
 			"annotations":{"superedge.io/applied-digest":"` + d.Digest + `"},
-			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1","controller":true,"blockOwnerDeletion":true}]},
+			"ownerReferences":[{"apiVersion":"superedge.io/v1","kind":"DeploymentGrid","name":"demo","uid":"u1",
+				"controller":true,"blockOwnerDeletion":true}]},
 		"spec":{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},
 			"spec":{"nodeSelector":{"zone1":"east"},"containers":[{"name":"c","image":"i"}]}}}}`
 	var expected map[string]any
@@ -79,7 +85,8 @@ func TestNothingIsSharedBetweenUnits(t *testing.T) {
 			t.Errorf("unit %s: got the nodeSelector %v", unit, got)
 		}
 	}
-	if string(spec.Template.Raw) != template || !maps.Equal(o.Labels, demoOwner().Labels) || !maps.Equal(o.Annotations, demoOwner().Annotations) {
+	if string(spec.Template.Raw) != template || !maps.Equal(o.Labels, demoOwner().Labels) ||
+		!maps.Equal(o.Annotations, demoOwner().Annotations) {
 		t.Errorf("the grid has changed: %s %v %v", spec.Template.Raw, o.Labels, o.Annotations)
 	}
 }
@@ -131,7 +138,9 @@ func TestKeyWithASlash(t *testing.T) {
 func TestServiceChild(t *testing.T) {
 	o := demoOwner()
 	o.Kind = "ServiceGrid"
-	o.Annotations = map[string]string{"note": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}", "topologyKeys": "mine"}
+	o.Annotations = map[string]string{
+		"note": "y", "kubectl.kubernetes.io/last-applied-configuration": "{}", "topologyKeys": "mine",
+	}
 	d, p := OfService(o, raw(`{"selector":{"app":"x"},"ports":[{"port":80}]}`))
 	if p != nil {
 		t.Fatal(p)
@@ -139,7 +148,9 @@ func TestServiceChild(t *testing.T) {
 	if d.Object.GetName() != "demo-svc" || d.Object.GetKind() != "Service" {
 		t.Errorf("got %s %s", d.Object.GetKind(), d.Object.GetName())
 	}
-	if want := map[string]string{"note": "y", "topologyKeys": `["zone1"]`, v1.AnnotationAppliedDigest: d.Digest}; !maps.Equal(d.Object.GetAnnotations(), want) {
+	if want := map[string]string{
+		"note": "y", "topologyKeys": `["zone1"]`, v1.AnnotationAppliedDigest: d.Digest,
+	}; !maps.Equal(d.Object.GetAnnotations(), want) {
 		t.Errorf("got the annotations %v", d.Object.GetAnnotations())
 	}
 	if d.Object.GetLabels()[v1.LabelGridSelector] != "demo" || d.Object.GetLabels()["team"] != "x" {
@@ -150,8 +161,12 @@ func TestServiceChild(t *testing.T) {
 func TestTemplates(t *testing.T) {
 	spec := &v1.WorkloadGridSpec{
 		GridUniqKey: "zone1", Template: raw(`{"a":"template"}`), DefaultTemplateName: "small",
-		TemplatePool: map[string]v1.Template{"small": raw(`{"a":"small"}`), "big": raw(`{"a":"big"}`), "broken": raw(`[1]`)},
-		Templates:    map[string]v1.TemplateName{"east": "big", "west": "default", "south": "", "north": "absent", "up": "broken"},
+		TemplatePool: map[string]v1.Template{
+			"small": raw(`{"a":"small"}`), "big": raw(`{"a":"big"}`), "broken": raw(`[1]`),
+		},
+		Templates: map[string]v1.TemplateName{
+			"east": "big", "west": "default", "south": "", "north": "absent", "up": "broken",
+		},
 	}
 	for unit, want := range map[string]string{
 		"east": "big", "west": "template", "south": "template", "other": "small",
@@ -166,7 +181,9 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 	spec.DefaultTemplateName = "gone"
-	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil || !strings.Contains(Tellable(p).Message, `"gone"`) || !strings.Contains(Tellable(p).Message, "defaultTemplateName") {
+	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil ||
+		!strings.Contains(Tellable(p).Message, `"gone"`) ||
+		!strings.Contains(Tellable(p).Message, "defaultTemplateName") {
 		t.Errorf("got %+v", p)
 	}
 	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
@@ -216,14 +233,17 @@ func TestBadTemplates(t *testing.T) {
 		if p != nil {
 			t.Fatal(p)
 		}
-		if _, p = OfUnit(demoOwner(), v1.DeploymentGridKind, "east", "demo-east", decoded); p == nil || Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
+		if _, p = OfUnit(demoOwner(), v1.DeploymentGridKind, "east", "demo-east", decoded); p == nil ||
+			Tellable(p).Reason != v1.ReasonInvalidTemplate || !strings.Contains(Tellable(p).Message, says) {
 			t.Errorf("%s: got %+v", template, p)
 		}
 	}
 }
 
 func TestCheckKey(t *testing.T) {
-	for key, ok := range map[string]bool{"zone1": true, "topology.kubernetes.io/zone": true, "": false, "a/b/c": false, "no way": false, "/x": false} {
+	for key, ok := range map[string]bool{
+		"zone1": true, "topology.kubernetes.io/zone": true, "": false, "a/b/c": false, "no way": false, "/x": false,
+	} {
 		if p := CheckKey(key); (p == nil) != ok {
 			t.Errorf("%q: got %+v", key, p)
 		}

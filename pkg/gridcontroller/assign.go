@@ -4,10 +4,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
-// assignment is which child is which unit's.
+// assignment says which child belongs to which unit.
 type assignment struct {
 	*gridchild.Names
-	// children are those of the grid, by name.
+	// children has the grid's children by name.
 	children map[string]*child
 }
 
@@ -22,7 +22,7 @@ func (k kind) assign(grid string, units []string, children map[string]*child, m 
 	})}
 }
 
-// child is that of a unit; nil if there is none.
+// child returns the child of a unit; nil if there is none.
 func (a *assignment) child(unit string) *child {
 	name, ok := a.ByUnit[unit]
 	if !ok {

@@ -13,46 +13,49 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
-// child is what is kept of a live child. One of a cache is shared, and not to be changed.
+// child has what is needed of a live child. A child in a cache is shared, and must not be changed.
 type child struct {
 	name, uid, resourceVersion string
 	deleting                   bool
-	// grid is the label that names the grid, unit the one that names the unit, or for want of it what the name says of
-	// it; controller is the owner that manages the child, if any.
+	// grid is the value of the label that names the grid. unit is the child's unit; see v1.UnitOf. controller is the
+	// owner that controls the child, if any.
 	grid, unit string
 	controller *metav1.OwnerReference
-	// applied is the digest of what was last applied, which stands in an annotation that our field manager owns.
+	// applied is the digest of what was applied last: the value of an annotation that our field manager owns.
 	applied string
-	// fields is a hash of which fields our manager owns, owned one of those and of their values.
+	// fields is a hash of the fields that our manager owns, owned a hash of these fields and their values.
 	fields, owned string
-	// legacy: a controller of the same name, which updated instead of applying, owns fields of it.
+	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
-	// selectsUnit: the selector names the unit.
+	// selectsUnit is set if the selector names the unit.
 	selectsUnit bool
-	// revision is the revision that our manager has written to it; empty if it has not, or somebody has changed that.
+	// revision is the revision that our manager has written to it; empty if there is none, or if somebody has changed
+	// it.
 	revision string
-	// held: an annotation keeps it as it is. hold is the annotation's value.
+	// held is set if an annotation keeps the child as it is. hold is the annotation's value.
 	held bool
 	hold string
-	// ownsReplicas: spec.replicas is among the fields that our manager owns.
+	// ownsReplicas is set if our manager owns spec.replicas.
 	ownsReplicas bool
-	// others says which fields of the spec others own; empty if none.
+	// others says which fields of the spec other managers own; see v1.ForeignFields.
 	others   string
 	progress progress
-	// observed: the child's own controller has seen its current spec.
+	// observed is set if the child's own controller has seen its current spec.
 	observed bool
-	// tree are the fields that our manager owns, as owns reads them. A child of a cache has none.
+	// tree has the fields that our manager owns, for the function owns. It is nil for a child in a cache.
 	tree map[string]any
 }
 
-// condensed is the key under which an object in a cache carries the *child that condense has made of it.
+// condensed is the key under which an object in a cache has the *child that transform made of it.
 const condensed = "condensed"
 
 // ownedParts are the parts of an object that are applied.
-var ownedParts = [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "ownerReferences"}, {"spec"}}
+var ownedParts = [][]string{
+	{"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "ownerReferences"}, {"spec"},
+}
 
-// transform replaces an object that comes into a cache by what is needed of it, so that thousands of them are a small
-// cache. It may be called again with its result.
+// transform replaces an object in a cache by what is needed of it, so that a cache of thousands of objects is small. It
+// may be called again with its result.
 func (k kind) transform(object any) (any, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
@@ -63,7 +66,9 @@ func (k kind) transform(object any) (any, error) {
 		return nil, err
 	}
 	c.tree = nil
-	small := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c}}
+	small := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c},
+	}
 	small.SetName(u.GetName())
 	small.SetNamespace(u.GetNamespace())
 	small.SetUID(u.GetUID())
@@ -75,7 +80,7 @@ func (k kind) transform(object any) (any, error) {
 	return small, nil
 }
 
-// childOf reads a live object, or one of a cache.
+// childOf returns the child of a live object, or of an object in a cache.
 func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	if c, ok := u.Object[condensed].(*child); ok {
 		return c, nil
@@ -111,7 +116,7 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	return c, nil
 }
 
-// readManagedFields notes which fields our field manager has applied, and hashes of them.
+// readManagedFields reads which fields our field manager has applied, and hashes them.
 func (c *child) readManagedFields(u *unstructured.Unstructured) error {
 	hash := sha256.New()
 	c.tree = map[string]any{}
@@ -149,7 +154,7 @@ func (c *child) readManagedFields(u *unstructured.Unstructured) error {
 	return nil
 }
 
-// at is what is below a path of a tree of managedFields.
+// at returns the subtree at a path of a tree of managedFields.
 func at(tree map[string]any, path ...string) map[string]any {
 	for _, field := range path {
 		tree = subtree(tree["f:"+field])
@@ -157,9 +162,9 @@ func at(tree map[string]any, path ...string) map[string]any {
 	return tree
 }
 
-// is reports whether the child is what is desired, as far as it tells by itself: the digest says that this was applied
-// last, and that all of it is still ours, and nothing else, says that nobody has changed it since. It needs a child that
-// was read from the API server.
+// is reports whether a child that was read from the API server is as desired. That is so if its digest says that the
+// desired object was applied last, and if our manager still owns exactly the fields of that object, because a field
+// that someone else changes is not ours any more.
 func (c *child) is(d *desired) bool {
 	if c.legacy || c.applied != d.digest {
 		return false

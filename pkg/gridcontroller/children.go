@@ -24,65 +24,68 @@ import (
 )
 
 const (
-	// firstRetry and lastRetry bound the pause after a failure, which doubles from one to the next.
+	// firstRetry is the pause after a first failure. It doubles with each further failure, up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// cacheLag is how long a child that was just applied may be missing in the cache before the API server is
-	// asked whether it is there.
+	// cacheLag is how long a child that was just applied may be missing in the cache before the API server is asked for
+	// it.
 	cacheLag = 2 * time.Second
 )
 
-// cluster is the way to the API server.
+// cluster reads and writes children.
 type cluster struct {
-	// cache has children, condensed; live asks the API server.
+	// cache reads children that transform has reduced from the cache. live reads from the API server.
 	cache, live client.Reader
 	writer      client.Client
 	clock       clock.PassiveClock
 }
 
-// childMemory is what is remembered of one child between reconciliations. Losing it costs a comparison, or an apply
-// that changes nothing, per child. One reconciliation at a time uses it.
+// childMemory is what is remembered of one child between reconciliations. Without it each child needs a comparison, or
+// an apply that changes nothing. It must not be used concurrently.
 type childMemory struct {
-	// same is the pair of what was desired and what was owned that were last found to be the same. As long as this is
-	// desired, owning anything else is drift.
+	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
+	// found to belong together. As long as desired is the same, another owned is drift.
 	same struct{ desired, owned string }
 	// applied is the last apply.
 	applied struct {
 		digest, resourceVersion, revision string
 		at                                time.Time
 	}
-	// failure is the last problem of an attempt to sync, with what was desired; nil after a success.
+	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of what was desired
+	// then.
 	failure error
 	failed  string
 	retries int
 	retryAt time.Time
-	// taken: another grid has the name that the child would have first.
+	// taken is set if another grid has the child's natural name.
 	taken bool
-	// selectsUnit is whether the selector of a workload that is about to be adopted names the unit; nil for none.
+	// selectsUnit says whether the selector of a workload that is about to be adopted names the unit; nil if there is
+	// none.
 	selectsUnit *bool
-	// mark is what was last seen of the child's progress, progressAt when that was new.
+	// mark identifies the child's last known progress, which was first seen at progressAt.
 	mark       string
 	progressAt time.Time
-	// pod is what was found of the pods of a child that makes no progress, at podAt.
+	// pod says what was found wrong, at podAt, with the pods of a child that makes no progress.
 	pod   string
 	podAt time.Time
 }
 
-// result is what came of the sync of one child.
+// result is the result of syncing one child.
 type result struct {
-	// child is the live child as far as it is known; nil if there is none, or it is not the grid's.
+	// child is the live child as far as it is known; nil if there is none, or if it is not the grid's.
 	child *child
-	// err is why it is not as desired.
+	// err is why the child is not as desired.
 	err error
-	// applied: something was written.
+	// applied is set if something was written.
 	applied bool
-	// handedOver is with how many replicas the child stays, whose template says nothing of them any more.
+	// handedOver is the number of replicas that were handed over, because the template does not set them any more; ""
+	// if none were.
 	handedOver string
-	// again is when to look again, if no event will tell; zero if one will.
+	// again is when to sync again, if no event will cause it; else zero.
 	again time.Time
 }
 
-// sync makes the live child what is desired, if it is not. The caller has asked settled.
+// sync makes the live child as desired, if it is not. The caller has called settled before.
 func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
 	r := c.attempt(ctx, k, o, d, m)
 	now := c.clock.Now()
@@ -102,7 +105,7 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	return r
 }
 
-// settled answers from the cache and the memory. It returns false if the API server has to be asked, with sync.
+// settled returns the result from the cache and the memory. It returns false if sync must be called.
 func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) (result, bool) {
 	live, err := c.get(ctx, c.cache, k, d.namespace, d.name)
 	if err != nil {
@@ -121,7 +124,7 @@ func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		return result{child: mine, err: m.failure, again: m.retryAt}, true
 	}
 	if mine != nil && mine.deleting {
-		// Its end is an event.
+		// The end of the deletion will be an event.
 		return result{child: mine}, true
 	}
 	if m.applied.digest == d.digest && now.Before(m.applied.at.Add(cacheLag)) {
@@ -132,12 +135,12 @@ func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	return result{}, false
 }
 
-// attempt asks the API server, and applies if that is due.
+// attempt compares the child with the API server's, and applies it if that is necessary.
 func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) result {
 	namespace, name := d.namespace, d.name
 	live, err := c.get(ctx, c.cache, k, namespace, name)
 	if err == nil && (live == nil || !live.ownedBy(o)) {
-		// The cache has grids' children only, and may lag behind; whose name it is, the API server decides.
+		// The cache has only children of grids, and may be behind. So the API server is asked whose name it is.
 		live, err = c.get(ctx, c.live, k, namespace, name)
 	}
 	if err != nil {
@@ -146,7 +149,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	var adopted bool
 	if live != nil {
 		if err := c.mayTake(ctx, k, o, live); errors.Is(err, gridchild.ErrLeftOver) {
-			// Its end is an event, unless it was known under another label.
+			// The end of its deletion causes an event, unless its label named another grid.
 			return result{again: c.clock.Now().Add(cacheLag)}
 		} else if err != nil {
 			return result{err: err}
@@ -163,7 +166,8 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 			return result{again: c.clock.Now()}
 		}
 		if live.tree == nil && live.applied == d.digest && m.same.desired != d.digest {
-			// By the digest there is nothing to apply. Whether somebody has changed it since, its managedFields tell.
+			// The digest says that there is nothing to apply. Whether someone has changed the child since then, only
+			// its managedFields show.
 			if live, err = c.get(ctx, c.live, k, namespace, name); err != nil || live == nil || !live.ownedBy(o) {
 				return result{err: err, again: c.clock.Now().Add(cacheLag)}
 			}
@@ -181,7 +185,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 			}
 		}
 	}
-	if live == nil && m.selectsUnit != nil { // what was to be adopted is gone
+	if live == nil && m.selectsUnit != nil { // the workload to adopt was deleted
 		m.selectsUnit = nil
 		return result{again: c.clock.Now()}
 	}
@@ -198,14 +202,15 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		}
 		return result{child: live, err: c.explain(k, name, err)}
 	}
-	// However the API server, and its webhooks, have written it: this is what came of what is desired.
+	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
 	d.shape.learn(applied)
 	m.same.desired, m.same.owned = d.digest, applied.owned
 	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
 	m.applied.revision = applied.revision
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
-		klog.FromContext(ctx).V(2).Info("Applied", "child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
+		klog.FromContext(ctx).V(2).Info("Applied",
+			"child", klog.KRef(namespace, name), "kind", k.Child.Kind, "created", live == nil)
 	}
 	return result{child: applied, applied: changed, handedOver: handedOver}
 }
@@ -216,7 +221,7 @@ func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace
 	u.SetGroupVersionKind(k.Child)
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // as the comment says
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s %s: %w", k.Child.Kind, name, err)
@@ -224,25 +229,26 @@ func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace
 	return k.childOf(u)
 }
 
-// mayTake says why a live object must not be made the grid's child; nil if it is, or may be adopted.
+// mayTake returns nil if a live object is the grid's child, or may be adopted, and else an error that says why not.
 func (c *cluster) mayTake(ctx context.Context, k kind, o *gridchild.Owner, live *child) error {
 	if err := gridchild.Claim(o, k.GridKind, live.name, live.controller, live.grid); err != nil || live.ownedBy(o) {
 		return err
 	}
-	// The cache may not know yet that the grid is being deleted with its children left alone.
+	// The cache may not show yet that the grid is being deleted, with its children orphaned on purpose.
 	grid := &metav1.PartialObjectMetadata{}
 	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(o.Kind))
 	if err := c.live.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, grid); err != nil {
 		return gridchild.Errorf(v1.ReasonSyncFailed, "before adopting %s %s: %v", k.Child.Kind, live.name, err)
 	}
 	if string(grid.UID) != o.UID || grid.DeletionTimestamp != nil {
-		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted", k.Child.Kind, live.name)
+		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s is not adopted: this grid is being deleted",
+			k.Child.Kind, live.name)
 	}
 	return nil
 }
 
-// apply writes the child. If there was none, it fails where it would take a field from someone who has made
-// one meanwhile.
+// apply applies the child. If there was none, it does not force: it then fails if someone else has created the object
+// meanwhile and owns its fields.
 func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*child, error) {
 	object, err := d.object()
 	if err != nil {
@@ -251,7 +257,7 @@ func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*
 	u := object.DeepCopy()
 	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	if live != nil {
-		u.SetUID(types.UID(live.uid)) // this object, not another one of its name
+		u.SetUID(types.UID(live.uid)) // fails if the object was deleted and created again
 		options = append(options, client.ForceOwnership)
 	}
 	if err := c.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
@@ -260,32 +266,34 @@ func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*
 	return k.childOf(u)
 }
 
-// remove deletes a child that is the grid's.
+// remove deletes a child of the grid.
 func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *child) error {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(k.Child)
 	u.SetNamespace(namespace)
 	u.SetName(live.name)
 	uid := types.UID(live.uid)
-	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid},
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	return client.IgnoreNotFound(err)
 }
 
-// nodeIn asks the API server for a node of a unit; "" if there is none. A cluster without any node is none that
-// answers for its nodes: one that has them has lost its data, and in one that has none nothing runs that could be removed.
+// nodeIn asks the API server for a node of a unit; it returns "" if there is none. It returns an error if the cluster
+// has no nodes at all: then the API server has probably lost its data, and if it has not, no pods are running that
+// would have to be removed.
 func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) {
 	first := func(options ...client.ListOption) (string, error) {
 		nodes := &metav1.PartialObjectMetadataList{}
 		nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 		if err := c.live.List(ctx, nodes, append(options, client.Limit(1))...); err != nil {
-			return "", fmt.Errorf("asking for the nodes of the unit: %w", err)
+			return "", fmt.Errorf("listing the nodes of the unit: %w", err)
 		}
 		if len(nodes.Items) == 0 {
 			return "", nil
 		}
 		return nodes.Items[0].Name, nil
 	}
-	if len(validation.IsValidLabelValue(unit)) == 0 { // else it is the end of some name, and no unit
+	if len(validation.IsValidLabelValue(unit)) == 0 { // else it is not a unit, but the end of some name
 		if node, err := first(client.MatchingLabels{key: unit}); node != "" || err != nil {
 			return node, err
 		}
@@ -293,13 +301,13 @@ func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) 
 	if other, err := first(); other != "" || err != nil {
 		return "", err
 	}
-	return "", errors.New("the API server knows no node at all, and is not believed")
+	return "", errors.New("the API server has no nodes at all, which is probably wrong")
 }
 
-// ownerIndex is the index of children by the UID of the object that controls them.
+// ownerIndex is the name of the index of children by the UID of the object that controls them.
 const ownerIndex = "controller"
 
-// ownerOf is the key of an object in ownerIndex.
+// ownerOf returns the keys of an object in ownerIndex.
 func ownerOf(object client.Object) []string {
 	if by := metav1.GetControllerOf(object); by != nil {
 		return []string{string(by.UID)}
@@ -311,7 +319,8 @@ func ownerOf(object client.Object) []string {
 func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID}, client.UnsafeDisableDeepCopy)
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the children: %w", err)
 	}
@@ -333,7 +342,7 @@ func (c *child) ownedBy(o *gridchild.Owner) bool {
 	return c.controller != nil && string(c.controller.UID) == o.UID
 }
 
-// sameAs reports whether the child is as desired, and remembers that it is.
+// sameAs reports whether the child is as desired, and remembers that.
 func (m *childMemory) sameAs(live *child, d *desired) bool {
 	switch {
 	case live.legacy:
@@ -358,14 +367,15 @@ func older(a, b string) bool {
 	return err == nil && order < 0
 }
 
-// explain turns the error of a request into words for the user.
+// explain turns the error of a request into an error for the user.
 func (c *cluster) explain(k kind, name string, err error) error {
 	reason := v1.ReasonSyncFailed
 	switch {
 	case gridchild.Refused(err):
 		reason = v1.ReasonRejected
 	case apierrors.IsConflict(err):
-		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s", k.Child.Kind, name, gridchild.Shorten(err.Error()))
+		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
+			k.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
 	return &gridchild.Error{Reason: reason, Message: gridchild.Shorten(err.Error())}
 }

@@ -38,48 +38,50 @@ import (
 	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
-// Config says how the controller runs.
+// Config configures the controller.
 type Config struct {
 	// API leads to the API server.
 	API *rest.Config
-	// Workers is how many grids of a kind are reconciled at once.
+	// Workers is how many grids of each kind are reconciled at once.
 	Workers int
-	// UnitRemovalGrace is how long a workload outlives the last node of its unit.
+	// UnitRemovalGrace is how long a workload outlives the last node of its unit, if its grid does not say.
 	UnitRemovalGrace time.Duration
-	// Limits are what grids may ask for.
+	// Limits restrict what grids may ask for.
 	Limits Limits
-	// CRDs is what is done about the grids' CRDs at the start.
+	// CRDs says whether to install and update the grids' CRDs at the start.
 	CRDs CRDPolicy
-	// HealthAddress and MetricsAddress are host:port of /healthz with /readyz, and /metrics; "0" for none.
+	// HealthAddress is the host:port of /healthz and /readyz, MetricsAddress that of /metrics; "0" serves none.
 	HealthAddress, MetricsAddress string
-	// LeaderElection lets one of several replicas work; nil lets every one.
+	// LeaderElection, if set, lets only one of several replicas work.
 	LeaderElection *LeaderElection
 }
 
-// LeaderElection is about the Lease by which replicas agree on a leader.
+// LeaderElection configures the Lease with which replicas elect a leader.
 type LeaderElection struct {
 	Name, Namespace                           string
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 }
 
-// nodeKeyIndex is the index of grids by their gridUniqKey.
+// nodeKeyIndex is the name of the index of grids by their gridUniqKey.
 const nodeKeyIndex = "spec.gridUniqKey"
 
-// stopLimit is how long reconciliations in flight have to end. The Lease is given up after them.
+// stopLimit is how long reconciliations under way may take to end. The Lease is released after that.
 const stopLimit = 10 * time.Second
 
-// Run runs the controller until ctx ends. An error says why it could not start, or had to end: that the
-// leadership was lost, for example.
+// Run runs the controller until ctx ends. It returns an error if it cannot start, or must end early, for example
+// because it lost the leadership.
 func Run(ctx context.Context, c Config) error {
 	logger := klog.FromContext(ctx)
 	ctrllog.SetLogger(logger)
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("building the scheme: %w", err)
 		}
 	}
-	// The caches need the grids to be served.
+	// The caches can start only when the API server serves the grids, so the CRDs come first.
 	mapper, err := staticMapper(nil, nil)
 	if err != nil {
 		return err
@@ -90,7 +92,7 @@ func Run(ctx context.Context, c Config) error {
 	}
 	if err := installCRDs(ctx, api, c.CRDs); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end that was asked for
+			return nil //nolint:nilerr // the caller ended it
 		}
 		return err
 	}
@@ -126,20 +128,28 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 		}
 	}
 	options := ctrl.Options{
-		Scheme:                  scheme,
-		MapperProvider:          staticMapper,
-		Logger:                  klog.Background(),
-		Cache:                   cache.Options{ByObject: byObject, DefaultTransform: cache.TransformStripManagedFields()},
+		Scheme:         scheme,
+		MapperProvider: staticMapper,
+		Logger:         klog.Background(),
+		Cache: cache.Options{
+			ByObject:         byObject,
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
 		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
 		HealthProbeBindAddress:  c.HealthAddress,
 		GracefulShutdownTimeout: ptr.To(stopLimit),
-		Controller:              config.Controller{MaxConcurrentReconciles: c.Workers, SkipNameValidation: ptr.To(true), EnableWarmup: ptr.To(true)},
+		Controller: config.Controller{
+			MaxConcurrentReconciles: c.Workers,
+			SkipNameValidation:      ptr.To(true),
+			EnableWarmup:            ptr.To(true),
+		},
 	}
 	if e := c.LeaderElection; e != nil {
 		options.LeaderElection = true
 		options.LeaderElectionReleaseOnCancel = true
 		options.LeaderElectionID, options.LeaderElectionNamespace = e.Name, e.Namespace
-		options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.LeaseDuration, &e.RenewDeadline, &e.RetryPeriod
+		options.LeaseDuration = &e.LeaseDuration
+		options.RenewDeadline, options.RetryPeriod = &e.RenewDeadline, &e.RetryPeriod
 	}
 	m, err := ctrl.NewManager(c.API, options)
 	if err != nil {
@@ -148,7 +158,7 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("setting up /healthz: %w", err)
 	}
-	// Ready is who could lead at once: the caches are filled also while another replica leads.
+	// A replica is ready if it could lead at once. Its caches are filled even while another replica leads.
 	if err := m.AddReadyzCheck("caches", func(request *http.Request) error {
 		ctx, cancel := context.WithTimeout(request.Context(), time.Second)
 		defer cancel()
@@ -162,8 +172,8 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	return m, nil
 }
 
-// staticMapper knows all kinds that the controller handles. Asking the API server for them would make the start
-// fail while it is away.
+// staticMapper maps the kinds that the controller handles. A mapper that asks the API server would fail at the start
+// while that is away.
 func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
@@ -183,13 +193,21 @@ func childObject(k kind) *unstructured.Unstructured {
 	return u
 }
 
-// onlyState keeps of a node its name, its labels, and whether it is ready.
+// onlyState reduces a node for the cache: its metadata becomes name, UID, resourceVersion and labels, and its status
+// the condition Ready.
 func onlyState(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
 		return object, nil
 	}
-	small := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels}}
+	small := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            node.Name,
+			UID:             node.UID,
+			ResourceVersion: node.ResourceVersion,
+			Labels:          node.Labels,
+		},
+	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			small.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: condition.Status}}
@@ -198,7 +216,7 @@ func onlyState(object any) (any, error) {
 	return small, nil
 }
 
-// addReconcilers adds one controller per kind of grid. They begin once upgraded is closed.
+// addReconcilers adds one controller for each kind of grid. They begin to reconcile when upgraded is closed.
 func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <-chan struct{}) error {
 	gauges := newGauges()
 	if err := metrics.Registry.Register(gauges); err != nil {
@@ -231,11 +249,15 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <
 		}
 	}
 	r := &serviceReconciler{shared: common, units: newUnits()}
-	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey } //nolint:forcetypeassert // this kind's
+	//nolint:forcetypeassert // this kind's
+	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey }
 	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.units, key)
 }
 
-func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units, key func(client.Object) string) error {
+func addReconciler(
+	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units,
+	key func(client.Object) string,
+) error {
 	index := func(o client.Object) []string { return []string{key(o)} }
 	if err := m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, index); err != nil {
 		return fmt.Errorf("indexing %ss: %w", k.Kind, err)
@@ -245,14 +267,18 @@ func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconcile
 	}
 	gridsWith := func(ctx context.Context, key string) ([]types.NamespacedName, error) {
 		grids := k.NewList()
-		if err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy); err != nil {
+		err := m.GetCache().List(ctx, grids, client.MatchingFields{nodeKeyIndex: key}, client.UnsafeDisableDeepCopy)
+		if err != nil {
 			return nil, err
 		}
 		var names []types.NamespacedName
-		err := meta.EachListItem(grids, func(o runtime.Object) error {
+		err = meta.EachListItem(grids, func(o runtime.Object) error {
 			accessor, err := meta.Accessor(o)
 			if err == nil {
-				names = append(names, types.NamespacedName{Namespace: accessor.GetNamespace(), Name: accessor.GetName()})
+				names = append(names, types.NamespacedName{
+					Namespace: accessor.GetNamespace(),
+					Name:      accessor.GetName(),
+				})
 			}
 			return err
 		})
@@ -270,8 +296,8 @@ func addReconciler(ctx context.Context, m manager.Manager, r reconcile.Reconcile
 	return nil
 }
 
-// isFinal tells whether asking again would get the same answer. A refusal of the caller is not: an API server
-// that has just started knows nobody's permissions for a moment.
+// isFinal reports whether the same request would fail again. Forbidden is not final: an API server that has just
+// started refuses all users for a moment, until it has read their permissions.
 func isFinal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

@@ -26,39 +26,41 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// crdPause is the pause between two looks at CRDs that are not there yet.
+// crdPause is the pause between two checks of a CRD that is not ready yet.
 const crdPause = time.Second
 
-// CRDPolicy is what the controller does about the grids' CRDs.
+// CRDPolicy says what the controller does about the grids' CRDs.
 type CRDPolicy int
 
 const (
-	// CRDsOff waits until someone else has installed them.
+	// CRDsOff waits until someone else has installed the CRDs.
 	CRDsOff CRDPolicy = iota
-	// CRDsAuto installs those that are missing, and as the leader replaces older ones, unless they are somebody else's.
+	// CRDsAuto installs missing CRDs, and on the leader replaces older ones, unless another tool manages them.
 	CRDsAuto
 )
 
-// installCRDs waits until the API server serves the grids, after having installed those of their CRDs that are not there
-// if the policy says so. Every replica may do that: it changes nothing that there is.
+// installCRDs waits until the API server serves the grids. With CRDsAuto it first installs missing CRDs. Every replica
+// may do that, because it changes nothing that exists.
 func installCRDs(ctx context.Context, api client.Client, policy CRDPolicy) error {
 	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
 		err := established(ctx, api, crd)
 		if !apierrors.IsNotFound(err) || policy == CRDsOff {
 			return err
 		}
-		// An apply, for the role allows to create these names only, and a plain create names nothing to authorize. Without
-		// force it takes nothing from someone who has made the CRD meanwhile.
+		// It applies instead of creating, because the controller's role allows only these names, and a create request
+		// does not name the object. It does not force, so that it takes nothing from someone who created the CRD
+		// meanwhile.
 		u := crd.DeepCopy()
-		if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1.FieldManager)); err != nil {
+		err = api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1.FieldManager))
+		if err != nil {
 			return err
 		}
 		return established(ctx, api, crd)
 	})
 }
 
-// crdUpgrade replaces older CRDs. It runs on the leader, so that replicas of two versions do not undo each other's work,
-// and before the leader reconciles anything: fields that an older CRD does not know would be lost.
+// crdUpgrade replaces older CRDs. Only the leader does so, because replicas of two versions would undo each other's
+// work. It does so before it reconciles anything, because writes would lose fields that an older CRD does not have.
 type crdUpgrade struct {
 	api    client.Client
 	policy CRDPolicy
@@ -71,9 +73,10 @@ func (*crdUpgrade) NeedLeaderElection() bool { return true }
 // Start is part of manager.Runnable.
 func (u *crdUpgrade) Start(ctx context.Context) error {
 	if u.policy == CRDsAuto {
-		if err := eachCRD(ctx, func(crd *unstructured.Unstructured) error { return upgradeCRD(ctx, u.api, crd) }); err != nil {
+		upgrade := func(crd *unstructured.Unstructured) error { return upgradeCRD(ctx, u.api, crd) }
+		if err := eachCRD(ctx, upgrade); err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the end that was asked for
+				return nil //nolint:nilerr // the caller ended it
 			}
 			return err
 		}
@@ -82,7 +85,7 @@ func (u *crdUpgrade) Start(ctx context.Context) error {
 	return nil
 }
 
-// afterUpgrade is a reconciler that waits for the CRDs.
+// afterUpgrade is a reconciler that waits for crdUpgrade.
 type afterUpgrade struct {
 	reconcile.Reconciler
 
@@ -99,9 +102,9 @@ func (r afterUpgrade) Reconcile(ctx context.Context, request reconcile.Request) 
 	}
 }
 
-// upgradeCRD replaces a CRD with ours if that is newer, or if somebody has altered ours, and the one that there is no tool's
-// that would put it back. SuperEdge's controller, to which one may have gone back meanwhile, writes its own spec into our
-// CRDs and leaves our version at them.
+// upgradeCRD replaces the live CRD if ours is newer, or if someone has altered ours. It leaves the live CRD alone if a
+// tool manages it that would undo the change. An altered CRD may have our version: SuperEdge's controller, to which a
+// user may have gone back meanwhile, writes its own spec into our CRDs and leaves the annotation.
 func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	logger := klog.FromContext(ctx)
 	live := &apiextensionsv1.CustomResourceDefinition{}
@@ -111,7 +114,8 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	ours, theirs := crdVersion(crd), crdVersion(live)
 	switch {
 	case theirs > ours:
-		logger.Info("Leaving alone a CRD that is newer than this controller's", "crd", crd.GetName(), "version", theirs, "own", ours)
+		logger.Info("Leaving alone a CRD that is newer than this controller's",
+			"crd", crd.GetName(), "version", theirs, "own", ours)
 		return nil
 	case theirs == ours:
 		applied, err := applyCRD(ctx, api, crd, client.DryRunAll)
@@ -120,7 +124,8 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 		}
 	}
 	if tool := keeperOf(live); tool != "" {
-		logger.Info("Leaving alone an older or altered CRD that belongs to someone else; update it there", "crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
+		logger.Info("Leaving alone an older or altered CRD that belongs to someone else; update it there",
+			"crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
 		return nil
 	}
 	if _, err := applyCRD(ctx, api, crd); err != nil {
@@ -130,11 +135,13 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 	return established(ctx, api, crd)
 }
 
-// applyCRD applies our CRD by force, and returns what it has become.
-func applyCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption) (*apiextensionsv1.CustomResourceDefinition, error) {
+// applyCRD applies our CRD with force, and returns the resulting CRD.
+func applyCRD(
+	ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption,
+) (*apiextensionsv1.CustomResourceDefinition, error) {
 	u := crd.DeepCopy()
-	// A CRD that was once made through apiextensions.k8s.io/v1beta1 lets every unknown field pass, and goes on
-	// doing so until it is told not to. The tool that generates ours leaves false out.
+	// A CRD that was once created with apiextensions.k8s.io/v1beta1 keeps unknown fields, and goes on doing so until
+	// the field is set to false. The generator of our CRDs leaves out false.
 	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
 		return nil, fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
 	}
@@ -149,7 +156,7 @@ func applyCRD(ctx context.Context, api client.Client, crd *unstructured.Unstruct
 	return applied, nil
 }
 
-// crdVersion is the number of a CRD; 0 if it has none, as those of SuperEdge.
+// crdVersion returns the value of a CRD's AnnotationCRDVersion; 0 if it has none, like SuperEdge's CRDs.
 func crdVersion(crd metav1.Object) int {
 	version, err := strconv.Atoi(crd.GetAnnotations()[v1.AnnotationCRDVersion])
 	if err != nil {
@@ -158,12 +165,15 @@ func crdVersion(crd metav1.Object) int {
 	return version
 }
 
-// keeperOf names the tool that keeps a CRD as its own source says: one that says so in labels or annotations, or that
-// applies it on the server. A person's kubectl is none.
+// keeperOf names the tool that manages a CRD and would undo changes to it; "" if there is none. A tool is recognised by
+// its labels and annotations, or by a server-side apply. A person's kubectl does not count.
 func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	for _, marks := range []map[string]string{crd.Labels, crd.Annotations} {
 		for _, key := range slices.Sorted(maps.Keys(marks)) {
-			for _, prefix := range []string{"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/", "app.kubernetes.io/managed-by", "meta.helm.sh/"} {
+			for _, prefix := range []string{
+				"argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/",
+				"app.kubernetes.io/managed-by", "meta.helm.sh/",
+			} {
 				if strings.HasPrefix(key, prefix) {
 					return key + "=" + marks[key]
 				}
@@ -171,15 +181,16 @@ func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 		}
 	}
 	for _, entry := range crd.ManagedFields {
-		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" && entry.Manager != v1.FieldManager && entry.Manager != "kubectl" {
+		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" &&
+			entry.Manager != v1.FieldManager && entry.Manager != "kubectl" {
 			return entry.Manager
 		}
 	}
 	return ""
 }
 
-// eachCRD does something with each of our CRDs until it succeeds. What the API server refuses is an error; that it cannot
-// be reached is waited out.
+// eachCRD calls do for each of our CRDs, again and again until it succeeds. It returns an error if the API server
+// refuses the CRD for good (isFinal).
 func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) error {
 	logger := klog.FromContext(ctx)
 	crds, err := readCRDs()
@@ -187,7 +198,7 @@ func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) err
 		return err
 	}
 	for _, crd := range crds {
-		told := ""
+		logged := ""
 		for {
 			err := do(crd)
 			if err == nil {
@@ -199,9 +210,9 @@ func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) err
 			if isFinal(err) {
 				return fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(), err)
 			}
-			if told != err.Error() {
-				told = err.Error()
-				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", told)
+			if logged != err.Error() {
+				logged = err.Error()
+				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", logged)
 			}
 			select {
 			case <-ctx.Done():
@@ -233,7 +244,7 @@ func readCRDs() ([]*unstructured.Unstructured, error) {
 	return crds, nil
 }
 
-// established returns nil once the CRD is there and served.
+// established returns nil if the CRD exists and is served.
 func established(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	live := &apiextensionsv1.CustomResourceDefinition{}
 	if err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live); err != nil {

@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestCRDVersion: whoever changes the CRDs raises their version, or controllers would not replace older ones: the number
-// in the marker +kubebuilder:metadata:annotations of every kind, and then here.
+// TestCRDVersion: whoever changes the CRDs raises their version, or controllers would not replace older ones: the
+// number in the marker +kubebuilder:metadata:annotations of every kind, and then here.
 func TestCRDVersion(t *testing.T) {
-	const version, digest = 3, "5dc5abc49bcfc891"
+	const version, digest = 4, "d34335382eaf44f0"
 	crds, err := readCRDs()
 	if err != nil {
 		t.Fatal(err)
@@ -43,20 +43,56 @@ func TestKeeperOf(t *testing.T) {
 		meta  metav1.ObjectMeta
 		keeps bool
 	}{
-		"SuperEdge's controller":      {metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("application-grid-controller", "Update", "")}}, false},
-		"ours":                        {metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("application-grid-controller", "Apply", ""), entry("kube-apiserver", "Update", "status")}}, false},
-		"kubectl apply":               {metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("kubectl-client-side-apply", "Update", "")}}, false},
-		"kubectl apply --server-side": {metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("kubectl", "Apply", "")}}, false},
-		"Argo CD, server-side":        {metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("argocd-controller", "Apply", "")}}, true},
-		"Argo CD":                     {metav1.ObjectMeta{Annotations: map[string]string{"argocd.argoproj.io/tracking-id": "x"}}, true},
-		"Helm":                        {metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}, true},
-		"Flux":                        {metav1.ObjectMeta{Labels: map[string]string{"kustomize.toolkit.fluxcd.io/name": "x"}}, true},
+		"SuperEdge's controller": {
+			metav1.ObjectMeta{
+				ManagedFields: []metav1.ManagedFieldsEntry{entry("application-grid-controller", "Update", "")},
+			},
+			false,
+		},
+		"ours": {
+			metav1.ObjectMeta{
+				ManagedFields: []metav1.ManagedFieldsEntry{
+					entry("application-grid-controller", "Apply", ""), entry("kube-apiserver", "Update", "status"),
+				},
+			},
+			false,
+		},
+		"kubectl apply": {
+			metav1.ObjectMeta{
+				ManagedFields: []metav1.ManagedFieldsEntry{entry("kubectl-client-side-apply", "Update", "")},
+			},
+			false,
+		},
+		"kubectl apply --server-side": {
+			metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("kubectl", "Apply", "")}}, false,
+		},
+		"Argo CD, server-side": {
+			metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{entry("argocd-controller", "Apply", "")}},
+			true,
+		},
+		"Argo CD": {
+			metav1.ObjectMeta{Annotations: map[string]string{"argocd.argoproj.io/tracking-id": "x"}}, true,
+		},
+		"Helm": {
+			metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}, true,
+		},
+		"Flux": {
+			metav1.ObjectMeta{Labels: map[string]string{"kustomize.toolkit.fluxcd.io/name": "x"}}, true,
+		},
 	} {
-		if got := keeperOf(&apiextensionsv1.CustomResourceDefinition{ObjectMeta: test.meta}); (got != "") != test.keeps {
+		if got := keeperOf(&apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: test.meta,
+		}); (got != "") != test.keeps {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
-	if slices.Contains([]int{crdVersion(&metav1.ObjectMeta{}), crdVersion(&metav1.ObjectMeta{Annotations: map[string]string{"superedge.io/crd-version": "x"}})}, 1) {
+	if slices.Contains(
+		[]int{
+			crdVersion(&metav1.ObjectMeta{}),
+			crdVersion(&metav1.ObjectMeta{Annotations: map[string]string{"superedge.io/crd-version": "x"}}),
+		},
+		1,
+	) {
 		t.Error("what has no version is older than all")
 	}
 }

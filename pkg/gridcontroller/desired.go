@@ -9,32 +9,32 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
-// desired is a child as it should be. What it contains is rendered only when it is needed: rendering ten thousand
-// children takes seconds, and their digests say that most of them are as they should be.
+// desired is the desired state of a child. The object is rendered only when it is needed: rendering ten thousand
+// children takes seconds, and for most of them the digest shows that nothing is to be done.
 type desired struct {
 	identity
 
 	namespace string
 	// shape is shared with the children of the same template.
 	shape *shape
-	// render renders the child. It gives the same each time. One goroutine at a time calls it.
+	// render renders the child, always with the same result. It must not be called concurrently.
 	render func() (*gridchild.Child, error)
-	// child is what it gave; nil before it was called.
+	// child is the result of render; nil before it was called.
 	child *gridchild.Child
 }
 
-// identity is what a desired child is known by.
+// identity identifies the content of a desired child.
 type identity struct {
 	name string
-	// selectsUnit: the selector names the unit.
+	// selectsUnit is set if the workload's selector names the unit.
 	selectsUnit bool
-	// variant is what it is made of; see target.variant.
+	// variant names what the child is made of; see target.variant.
 	variant string
-	// digest is of all that the child contains.
+	// digest is the child's Digest.
 	digest string
 }
 
-// object is the child. It is not to be changed.
+// object returns the child, which must not be changed.
 func (d *desired) object() (*unstructured.Unstructured, error) {
 	if d.child == nil {
 		child, err := d.render()
@@ -46,11 +46,11 @@ func (d *desired) object() (*unstructured.Unstructured, error) {
 	return d.child.Object, nil
 }
 
-// shape is what the children of one template have in common: they differ in the unit alone, so our field manager owns
+// shape is what the children of one template have in common. They differ only in the unit, so our field manager owns
 // the same fields of each.
 type shape struct {
 	mu sync.Mutex // guards fields
-	// fields is the hash of the fields that were found to be what is desired, of one of them; see child.is.
+	// fields is the hash of the owned fields of a child that was found to be as desired; see child.is.
 	fields string
 }
 
@@ -66,7 +66,7 @@ func (s *shape) fits(live *child) bool {
 	return s.fields == live.fields
 }
 
-// convert reads JSON that was decoded into a type.
+// convert converts decoded JSON into a Go type.
 func convert(from map[string]any, into any) error {
 	data, err := json.Marshal(from)
 	if err != nil {

@@ -1,26 +1,26 @@
 // Package gridcontroller turns grids into one workload per unit, or one closed-loop Service, and keeps them so.
 //
-// A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) is desired state, computed from the grid
-// and the unit alone (pkg/gridchild), and applied with server-side apply under one field manager. What the manager
-// owns of the live child is read from its managedFields (owned.go) and compared with what is desired; if they
-// are the same nothing is written. So drift in what the grid says is reverted, and what others own stays.
+// A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends on the grid and the unit alone
+// (pkg/gridchild). It is applied with server-side apply under one field manager. The part of the live child that the
+// manager owns is read from its managedFields (owned.go) and compared with the desired child; if they are equal,
+// nothing is written. So drift in what the grid says is reverted, and what others own stays.
 //
-// The kinds of workloads differ only in a descriptor (kinds.go); one reconciler serves them all (workload.go),
-// another one the Services (service.go). Both leave a single child to the same code (children.go): adoption,
-// conflicts, the apply, and retries with a backoff of the child's own, so that one unit's failure stops no
-// other's.
+// The kinds of workloads differ only in a descriptor (kinds.go). One reconciler handles all of them (workload.go),
+// another the Services (service.go). Both use the same code for a single child (children.go): adoption, conflicts, the
+// apply, and retries with a backoff for each child, so that the failure of one unit does not stop the others.
 //
-// The caches hold nodes as names and labels, from which unit sets are kept (units.go), and of children only
-// what the comparison and the status need (child.go).
+// The caches have only names, labels and readiness of nodes, from which the sets of units are kept (units.go), and only
+// those parts of children that the comparison and the status need (child.go).
 //
 // # When the API server is away, or wrong
 //
-// A list or watch that fails, in whatever way, changes no cache, so no unit vanishes by it. What does vanish, because a
-// list came back without its nodes, waits for the grace time, which is forgotten when they return; and at its end the
-// API server is asked, past all caches, whether the unit has a node, and whether it knows any (children.go). A leader
-// that cannot renew its Lease ends with an error, for its supervisor to start it again, and another one goes on. Who
-// starts finds every child as it should be, and writes nothing.
+// A list or watch that fails does not change a cache, so no unit vanishes because of it. If a unit does vanish, because
+// a list came without its nodes, its workload is kept for the grace time. The grace time ends when a node returns.
+// After the grace time the controller asks the API server itself, and not a cache, whether the unit has a node, and
+// whether there are any nodes (children.go). A leader that cannot renew its Lease ends with an error and is restarted
+// by its supervisor, while another replica takes over. After a start every child is found to be as desired, and nothing
+// is written.
 //
-// How replicas return: informers wait between attempts as client-go has it, for a random time that grows to 30 to
-// 60 s; there are two or three of them in a cluster.
+// After an outage of the API server the informers return as client-go lets them: after random pauses that grow to
+// between 30 and 60 s.
 package gridcontroller

@@ -33,7 +33,8 @@ import (
 // raw is a template.
 func raw(text string) v1.Template { return v1.Template{Raw: []byte(text)} }
 
-const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`
+const plain = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
+	`"spec":{"containers":[{"name":"c","image":"i"}]}}}`
 
 const namespace = "shop"
 
@@ -67,12 +68,17 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 			t.Fatal(err)
 		}
 	}
-	f := &fixture{T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)), workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{}}
+	f := &fixture{
+		T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
+		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
+	}
 	f.client = fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
-		WithIndex(&appsv1.Deployment{}, ownerIndex, ownerOf).WithIndex(&appsv1.StatefulSet{}, ownerIndex, ownerOf).WithIndex(&appsv1.DaemonSet{}, ownerIndex, ownerOf).
+		WithIndex(&appsv1.Deployment{}, ownerIndex, ownerOf).WithIndex(&appsv1.StatefulSet{}, ownerIndex,
+		ownerOf).WithIndex(&appsv1.DaemonSet{}, ownerIndex, ownerOf).
 		WithStatusSubresource(&v1.DeploymentGrid{}, &v1.StatefulSetGrid{}, &v1.DaemonSetGrid{}, &v1.ServiceGrid{}).
 		WithInterceptorFuncs(interceptor.Funcs{
-			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration,
+				options ...client.ApplyOption) error {
 				name := "?"
 				if u, ok := o.(interface{ GetName() string }); ok {
 					name = u.GetName()
@@ -82,19 +88,22 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				}
 				return c.Apply(ctx, o, options...)
 			},
-			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+				options ...client.PatchOption) error {
 				if err := f.call("patch " + o.GetName()); err != nil {
 					return err
 				}
 				return c.Patch(ctx, o, patch, options...)
 			},
-			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object,
+				options ...client.DeleteOption) error {
 				if err := f.call("delete " + o.GetName()); err != nil {
 					return err
 				}
 				return c.Delete(ctx, o, options...)
 			},
-			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object,
+				patch client.Patch, options ...client.SubResourcePatchOption) error {
 				if err := f.call(sub + " " + o.GetName()); err != nil {
 					return err
 				}
@@ -138,7 +147,9 @@ func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 type condensedCache struct{ client.Client }
 
 // Get implements client.Reader.
-func (c condensedCache) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+func (c condensedCache) Get(
+	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
+) error {
 	if err := c.Client.Get(ctx, key, o, options...); err != nil {
 		return err
 	}
@@ -185,7 +196,9 @@ func condense(u *unstructured.Unstructured) error {
 func (r liveReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if pods, ok := list.(*corev1.PodList); ok {
 		asked := (&client.ListOptions{}).ApplyOptions(options)
-		return r.client.List(ctx, pods, &client.ListOptions{Namespace: asked.Namespace, LabelSelector: asked.LabelSelector})
+		return r.client.List(ctx, pods, &client.ListOptions{
+			Namespace: asked.Namespace, LabelSelector: asked.LabelSelector,
+		})
 	}
 	if revisions, ok := list.(*appsv1.ControllerRevisionList); ok {
 		return r.client.List(ctx, revisions, options...)
@@ -199,7 +212,9 @@ func (r liveReader) List(ctx context.Context, list client.ObjectList, options ..
 	defer r.mu.Unlock()
 	for name, of := range r.nodes {
 		if asked.LabelSelector == nil || asked.LabelSelector.Matches(labels.Set(of)) {
-			nodes.Items = append(nodes.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: of}})
+			nodes.Items = append(nodes.Items, metav1.PartialObjectMetadata{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: of},
+			})
 		}
 	}
 	return r.failLists
@@ -336,7 +351,9 @@ func (f *fixture) names() string {
 }
 
 // expectCondition checks status and reason, and that the message contains all of says.
-func (f *fixture) expectCondition(conditions []metav1.Condition, kind string, status metav1.ConditionStatus, reason string, says ...string) {
+func (f *fixture) expectCondition(
+	conditions []metav1.Condition, kind string, status metav1.ConditionStatus, reason string, says ...string,
+) {
 	f.Helper()
 	c := meta.FindStatusCondition(conditions, kind)
 	if c == nil || c.Status != status || c.Reason != reason {
@@ -386,15 +403,19 @@ func (f *fixture) expectTook(want ...string) {
 
 func deploymentGrid(name, template string) *v1.DeploymentGrid {
 	return &v1.DeploymentGrid{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1},
-		Spec:       v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1,
+		},
+		Spec: v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)},
 	}
 }
 
 func serviceGrid(name, template string) *v1.ServiceGrid {
 	return &v1.ServiceGrid{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1},
-		Spec:       v1.ServiceGridSpec{GridUniqKey: "zone1", Template: raw(template)},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID("uid-of-" + name), Generation: 1,
+		},
+		Spec: v1.ServiceGridSpec{GridUniqKey: "zone1", Template: raw(template)},
 	}
 }
 

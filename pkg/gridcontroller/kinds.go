@@ -7,15 +7,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
-// kind is a kind of grid, with how the progress of its children is read.
+// kind is a kind of grid, with a function that reads the progress of its children.
 type kind struct {
 	v1.GridKind
 
-	// progress reads spec and status of a live child; nil for what has no pods.
+	// progress reads the progress from the spec and status of a live child. It is nil for Services, which have no pods.
 	progress func(spec, status map[string]any) progress
 }
 
-// workloads are the kinds of grids that have a child per unit, services the one that has a single Service.
+// workloads are the kinds of grids with one child per unit. services is the kind with a single Service.
 var (
 	workloads = []kind{
 		{v1.DeploymentGridKind, deploymentProgress},
@@ -28,12 +28,12 @@ var (
 // progress is how far the child's own controller has come.
 type progress struct {
 	replicas, updated, ready, available int64
-	// complete: all pods are there, as the spec says, and available. A rollout that waits for the user (a
+	// complete is set if all pods exist as the spec says, and are available. A rollout that waits for the user (a
 	// partition, OnDelete) is complete.
 	complete bool
-	// serves: there are pods enough to serve, be they new or old.
+	// serves is set if enough pods are available, new or old ones.
 	serves bool
-	// stuck is why the child's controller says that it cannot go on; without a reason it does not say so.
+	// stuck is why the child's controller cannot go on. Its Reason is empty if the controller does not report that.
 	stuck gridchild.Error
 }
 
@@ -45,7 +45,7 @@ func integer(object map[string]any, fields ...string) int64 {
 	return value
 }
 
-// replicasOf is spec.replicas, which is 1 if it is not there.
+// replicasOf returns spec.replicas, whose default is 1.
 func replicasOf(spec map[string]any) int64 {
 	if _, ok := spec["replicas"]; !ok {
 		return 1
@@ -71,9 +71,10 @@ func deploymentProgress(spec, status map[string]any) progress {
 		switch {
 		case c["type"] == "Available" && c["status"] == "True":
 			p.serves = true
-		// What keeps pods from being made says more than that there was no progress.
+		// A ReplicaFailure says why pods cannot be created, so it takes precedence over the lack of progress.
 		case c["type"] == "ReplicaFailure" && c["status"] == "True",
-			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" && p.stuck.Reason == "":
+			c["type"] == "Progressing" && c["status"] == "False" && reason != "DeploymentPaused" &&
+				p.stuck.Reason == "":
 			p.stuck = gridchild.Error{Reason: reason, Message: gridchild.Shorten(message)}
 		}
 	}
@@ -102,7 +103,8 @@ func daemonSetProgress(spec, status map[string]any) progress {
 		ready: integer(status, "numberReady"), available: integer(status, "numberAvailable"),
 	}
 	strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type")
-	p.complete = (p.updated >= p.replicas || strategy == "OnDelete") && p.available >= p.replicas && integer(status, "numberMisscheduled") == 0
+	p.complete = (p.updated >= p.replicas || strategy == "OnDelete") && p.available >= p.replicas &&
+		integer(status, "numberMisscheduled") == 0
 	p.serves = p.available > 0 || p.replicas == 0
 	return p
 }

@@ -79,7 +79,8 @@ func TestGraceTimeOfALie(t *testing.T) {
 	f.pass(grid)
 	f.expectTook()
 	if state := grid.Status.States["u4"]; state.Phase != v1.UnitRemoving || state.Reason != v1.ReasonSyncFailed ||
-		state.Message != "Deployment demo-u4 is not removed: node n4 is in the unit, and the watch of nodes has not told so yet" {
+		state.Message != "Deployment demo-u4 is not removed: node n4 is in the unit, which the watch of nodes has "+
+			"not shown yet" {
 		t.Errorf("got the state %+v", state)
 	}
 	f.mu.Lock()

@@ -7,20 +7,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// figures are what the metrics tell of one grid.
+// figures are the metrics of one grid.
 type figures struct {
 	units, ready, failed, stalled, unreachable, held, conflicts int
-	// rolling, halted and waiting are 1 if the grid is being rolled out, has halted, or waits for an approval.
+	// rolling, halted and waiting are 1 if the grid's rollout goes on, has halted, or waits for an approval.
 	rolling, halted, waiting int
 }
 
-// gauges sum up the grids. It is a prometheus.Collector.
+// gauges is a prometheus.Collector of the sums over all grids of a kind.
 type gauges struct {
 	mu sync.Mutex // guards grids
-	// grids are the figures of every grid, by its kind and name.
+	// grids has the figures of every grid, by its kind and name.
 	grids map[string]map[types.NamespacedName]figures
 
-	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict, rolling, halted, waiting *prometheus.Desc
+	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
+	rolling, halted, waiting                                                        *prometheus.Desc
 }
 
 func newGauges() *gauges {
@@ -35,11 +36,14 @@ func newGauges() *gauges {
 		unitFailed:      describe("units_failed", "Units whose workload cannot be made as the grid says."),
 		unitStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
 		unitUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
-		held:            describe("removals_held", "Grids of which so many units have vanished that their removal waits for an approval."),
-		rolling:         describe("rollouts_in_progress", "Grids whose units are being given a change."),
-		halted:          describe("rollouts_halted", "Grids whose rollout has halted or gone back, because too many units have failed."),
-		waiting:         describe("rollouts_awaiting_approval", "Grids whose rollout waits for someone to approve of a wave."),
-		conflict:        describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
+		held: describe("removals_held",
+			"Grids of which so many units have vanished that their removal waits for an approval."),
+		rolling: describe("rollouts_in_progress", "Grids whose units are being given a change."),
+		halted: describe("rollouts_halted",
+			"Grids whose rollout has halted or gone back, because too many units have failed."),
+		waiting: describe("rollouts_awaiting_approval",
+			"Grids whose rollout waits for someone to approve a wave."),
+		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
 }
 
@@ -60,7 +64,10 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 
 // Describe is part of prometheus.Collector.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict, g.rolling, g.halted, g.waiting} {
+	for _, desc := range []*prometheus.Desc{
+		g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict,
+		g.rolling, g.halted, g.waiting,
+	} {
 		out <- desc
 	}
 }

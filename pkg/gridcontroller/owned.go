@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// The managedFields of an object, decoded, are a tree for each manager: "f:<field>", "k:<keys of an element of a list>",
-// "v:<value of an element of a set>" and ".", the value itself. An empty tree is of a value that is owned as a whole,
-// which is so for scalars, and for the maps and lists that the schema calls atomic.
+// An entry of an object's managedFields is a tree with the keys "f:<field>", "k:<keys of an element of a list>",
+// "v:<value of an element of a set>" and ".", which is the value itself. An empty tree belongs to a value that is owned
+// as a whole: a scalar, or a map or list that the schema calls atomic.
 
 // project returns the part of a live value that the tree's manager owns.
 func project(live any, tree map[string]any) any {
@@ -28,7 +28,7 @@ func project(live any, tree map[string]any) any {
 		return out
 	case []any:
 		var out []any
-		for _, element := range value { // in the order of the live list, which is the one it was applied in
+		for _, element := range value { // in the order of the live list, in which it was applied
 			for field, sub := range tree {
 				if match(field, element) == same {
 					out = append(out, project(element, subtree(sub)))
@@ -41,8 +41,8 @@ func project(live any, tree map[string]any) any {
 	return live
 }
 
-// owns reports whether the tree's manager owns all of the desired value, and nothing beside it. It may say no where
-// null, or a key that is left to its default, stands for something; it never says yes where something is missing.
+// owns reports whether the tree's manager owns exactly the desired value. It may be false although that is so, if the
+// desired value has nulls, or leaves a key to its default. It is never true if something is missing.
 func owns(desired any, tree map[string]any) bool {
 	if !granular(tree) {
 		return tree != nil || empty(desired)
@@ -69,7 +69,8 @@ func owns(desired any, tree map[string]any) bool {
 		}
 		return owned == 0
 	case []any:
-		// An element that spells out all of its keys may fit only one entry, one that leaves some to their defaults several.
+		// An element that has all of its keys matches only one entry. An element that leaves keys to their defaults may
+		// match several.
 		taken := map[string]bool{}
 		for _, how := range []matching{same, possible} {
 			for _, element := range value {
@@ -102,7 +103,8 @@ func owns(desired any, tree map[string]any) bool {
 	return false
 }
 
-// free is an entry of the tree that an element without all of its keys may be, and no other element is.
+// free returns an entry of the tree that matches an element without all of its keys, and that no other element has
+// taken.
 func free(tree map[string]any, element any, taken map[string]bool) string {
 	for field := range tree {
 		if !taken[field] && match(field, element) == possible {
@@ -112,10 +114,10 @@ func free(tree map[string]any, element any, taken map[string]bool) string {
 	return ""
 }
 
-// granular reports whether a tree is of a map or list whose parts have owners of their own.
+// granular reports whether a tree belongs to a map or list whose parts have owners of their own.
 func granular(tree map[string]any) bool { return len(tree) > 0 }
 
-// empty reports whether a value says nothing.
+// empty reports whether a value is nil, or a map or list without entries.
 func empty(value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -136,12 +138,13 @@ func subtree(value any) map[string]any {
 	return tree
 }
 
-// matching is how an element of a list fits an entry of a tree.
+// matching says how well an element of a list matches an entry of a tree.
 type matching int
 
 const (
 	different matching = iota
-	// possible: the keys that the element has are the entry's, and it leaves others to their defaults.
+	// possible means that the keys of the element equal those of the entry, and that it leaves others to their
+	// defaults.
 	possible
 	same
 )
@@ -177,7 +180,7 @@ func match(entry string, element any) matching {
 	return how
 }
 
-// sameScalar compares values of JSON, in which a number is decoded to an int64 or a float64.
+// sameScalar compares values of decoded JSON, in which a number is an int64 or a float64.
 func sameScalar(a, b any) bool {
 	if x, ok := number(a); ok {
 		y, ok := number(b)

@@ -21,19 +21,22 @@ import (
 )
 
 const (
-	// defaultDeadlineSeconds is spec.progressDeadlineSeconds.
+	// defaultDeadlineSeconds is the default of spec.progressDeadlineSeconds.
 	defaultDeadlineSeconds = 600
-	// podPause is the least time between two looks at the pods of one unit, podTimeout limits those of one pass.
+	// podPause is the least time between two reads of the pods of one unit. podTimeout is how long all reads of one
+	// pass may take.
 	podPause   = 30 * time.Second
 	podTimeout = 2 * time.Second
-	// podsAtOnce is how many pods one look reads at most, nodesAtOnce of how many nodes.
+	// podsAtOnce is the most pods that one request reads, nodesAtOnce the most nodes whose pods are read.
 	podsAtOnce  = 500
 	nodesAtOnce = 3
 )
 
-// followProgress makes of a unit that is not ready one that cannot be reached, or makes no progress any more. told is
-// its state in the status as it was read: a controller before this one may have seen the last progress.
-func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass) {
+// followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. told is the unit's
+// state in the live status: an earlier controller may have noted the last progress there.
+func (r *workloadReconciler) followProgress(
+	state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass,
+) {
 	switch {
 	case state.Phase == v1.UnitFailed, state.Phase == v1.UnitHeld:
 		return
@@ -45,7 +48,8 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 		return
 	}
 	now := r.clock.Now()
-	mark := fmt.Sprint(state.Replicas, state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas, m.same.desired)
+	mark := fmt.Sprint(state.Replicas, state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas,
+		m.same.desired)
 	if m.mark != mark {
 		m.progressAt = now.Truncate(time.Second)
 		same := told.Replicas == state.Replicas && told.UpdatedReplicas == state.UpdatedReplicas &&
@@ -60,17 +64,21 @@ func (r *workloadReconciler) followProgress(state *v1.UnitState, live *child, m 
 	over := m.progressAt.Add(deadline)
 	switch {
 	case live != nil && live.observed && live.progress.stuck.Reason != "":
-		state.Phase, state.Reason, state.Message = v1.UnitStalled, live.progress.stuck.Reason, live.progress.stuck.Message
+		stuck := live.progress.stuck
+		state.Phase, state.Reason, state.Message = v1.UnitStalled, stuck.Reason, stuck.Message
 	case !now.Before(over):
 		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
-		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated", deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
+		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated",
+			deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
 	default:
 		p.lookAgain(over)
 	}
 }
 
-// explainStalled adds to the first few units that make no progress what is the matter with their pods.
-func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Owner, t targets, m *gridMemory, p *pass) {
+// explainStalled adds to the messages of the first few stalled units what is wrong with their pods.
+func (r *workloadReconciler) explainStalled(
+	ctx context.Context, o *gridchild.Owner, t targets, m *gridMemory, p *pass,
+) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	explained := 0
@@ -87,7 +95,8 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 			memory.podAt = now
 			pod, err := r.podIn(ctx, o, t[unit].templates, unit)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("Pods of a unit that makes no progress were not read", "unit", unit, "reason", err)
+				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit that makes no progress",
+					"unit", unit, "reason", err)
 			} else {
 				memory.pod = pod
 			}
@@ -100,9 +109,11 @@ func (r *workloadReconciler) explainStalled(ctx context.Context, o *gridchild.Ow
 	}
 }
 
-// podIn says what is the matter with a pod of a unit; nothing if none is found. Pods that were not started yet come
-// first; they are few. Of those that run, the API server finds the ones on a node quickly.
-func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string) (string, error) {
+// podIn says what is wrong with a pod of a unit; "" if it finds nothing wrong. It first reads pending pods, which are
+// few, and then the pods on some of the unit's nodes, which the API server finds quickly.
+func (r *workloadReconciler) podIn(
+	ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string,
+) (string, error) {
 	if t == nil { // the workload is left as it is
 		return "", nil
 	}
@@ -120,10 +131,11 @@ func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *g
 	}
 	for _, look := range looks {
 		pods := &corev1.PodList{}
-		err := r.live.List(ctx, pods, client.InNamespace(o.Namespace), client.MatchingLabelsSelector{Selector: selector},
+		err := r.live.List(ctx, pods, client.InNamespace(o.Namespace),
+			client.MatchingLabelsSelector{Selector: selector},
 			client.MatchingFieldsSelector{Selector: look}, client.Limit(podsAtOnce))
 		if err != nil {
-			return "", fmt.Errorf("asking for pods: %w", err)
+			return "", fmt.Errorf("listing pods: %w", err)
 		}
 		if problem := gridview.FirstPodProblem(pods.Items, o.Key, unit); problem != "" {
 			return problem, nil
@@ -132,7 +144,7 @@ func (r *workloadReconciler) podIn(ctx context.Context, o *gridchild.Owner, t *g
 	return "", nil
 }
 
-// podSelector is the selector of a template.
+// podSelector returns the selector of a template.
 func podSelector(template map[string]any) (labels.Selector, error) {
 	var workload struct {
 		Selector *metav1.LabelSelector `json:"selector"`

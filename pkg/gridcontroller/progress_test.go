@@ -31,15 +31,26 @@ var running = appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyRepl
 // TestStalledByCondition: the child's controller says that it cannot go on, while the old pod serves.
 func TestStalledByCondition(t *testing.T) {
 	for reason, condition := range map[string]appsv1.DeploymentCondition{
-		"ProgressDeadlineExceeded": {Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "timed out progressing"},
-		"FailedCreate":             {Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: "exceeded quota"},
+		"ProgressDeadlineExceeded": {
+			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+			Message: "timed out progressing",
+		},
+		"FailedCreate": {
+			Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate",
+			Message: "exceeded quota",
+		},
 	} {
 		grid := deploymentGrid("demo", plain)
 		f := newFixture(t, grid, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo-east-1", Labels: map[string]string{"app": "x"}},
-			Spec:       corev1.PodSpec{NodeSelector: map[string]string{"zone1": "east"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: "demo-east-1", Labels: map[string]string{"app": "x"},
+			},
+			Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": "east"}},
 			Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
-				Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}},
+				Name: "c",
+				State: corev1.ContainerState{
+					Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
+				},
 			}}},
 		})
 		f.node("n1", "east")
@@ -48,14 +59,22 @@ func TestStalledByCondition(t *testing.T) {
 		f.report("demo-west", running)
 		f.report("demo-east", appsv1.DeploymentStatus{
 			Replicas: 2, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
-			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}, condition},
+			Conditions: []appsv1.DeploymentCondition{
+				{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}, condition,
+			},
 		})
 		f.told()
 		f.pass(grid)
-		says := []string{"1 of 2 units make no progress", "east: " + reason, condition.Message, "pod demo-east-1: container c: ImagePullBackOff: no such image"}
-		f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled, says...)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled, says...)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, "1 of 2", "east")
+		says := []string{
+			"1 of 2 units make no progress", "east: " + reason, condition.Message,
+			"pod demo-east-1: container c: ImagePullBackOff: no such image",
+		}
+		f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+			says...)
+		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+			says...)
+		f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
+			"1 of 2", "east")
 		f.expectCondition(grid.Status.Conditions, v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady)
 		f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired)
 		f.expectEvent(f.told(), "Warning", reason, "east")
@@ -69,17 +88,22 @@ func TestStalledByCondition(t *testing.T) {
 	}
 }
 
-// TestStalledByTime: no change for the grid's deadline, also across a restart of the controller; progress begins it anew.
+// TestStalledByTime: no change for the grid's deadline, also across a restart of the controller; progress begins it
+// anew.
 func TestStalledByTime(t *testing.T) {
 	grid := deploymentGrid("demo", strings.Replace(plain, `{"selector"`, `{"replicas":3,"selector"`, 1))
 	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](100)
 	f := newFixture(t, grid)
 	f.node("n1", "east")
 	f.pass(grid)
-	f.report("demo-east", appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1})
+	f.report("demo-east", appsv1.DeploymentStatus{
+		Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 1, AvailableReplicas: 1,
+	})
 	f.pass(grid)
 	f.step(90 * time.Second)
-	f.report("demo-east", appsv1.DeploymentStatus{Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 2, AvailableReplicas: 2})
+	f.report("demo-east", appsv1.DeploymentStatus{
+		Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 2, AvailableReplicas: 2,
+	})
 	f.pass(grid)
 	f.step(90 * time.Second)
 	f.restart()
@@ -92,8 +116,11 @@ func TestStalledByTime(t *testing.T) {
 	}
 	f.step(10 * time.Second)
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled, "no progress for 1m40s; 2 of 3 pods are ready, 3 updated")
-	f.update(grid, func() { grid.Spec.Template = raw(strings.Replace(plain, `{"selector"`, `{"replicas":2,"selector"`, 1)) })
+	f.expectCondition(grid.Status.Conditions, v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+		"no progress for 1m40s; 2 of 3 pods are ready, 3 updated")
+	f.update(grid, func() {
+		grid.Spec.Template = raw(strings.Replace(plain, `{"selector"`, `{"replicas":2,"selector"`, 1))
+	})
 	f.pass(grid)
 	if phase := grid.Status.States["east"].Phase; phase != v1.UnitProgressing {
 		t.Errorf("it is %s after a change of the template", phase)
@@ -115,10 +142,12 @@ func TestUnreachable(t *testing.T) {
 		f.step(time.Hour)
 		f.pass(grid)
 	}
-	if state := grid.Status.States["east"]; state.Phase != v1.UnitUnreachable || grid.Status.UnreachableUnits != 1 || grid.Status.ReadyUnits != 2 || grid.Status.Units != 3 || grid.Status.FailedUnits != 0 {
+	if state := grid.Status.States["east"]; state.Phase != v1.UnitUnreachable || grid.Status.UnreachableUnits != 1 ||
+		grid.Status.ReadyUnits != 2 || grid.Status.Units != 3 || grid.Status.FailedUnits != 0 {
 		t.Errorf("got %+v", grid.Status)
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, "all 2 units are ready", "1 more cannot be reached: east")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
+		"all 2 units are ready", "1 more cannot be reached: east")
 	f.expectCondition(grid.Status.Conditions, v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady)
 	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired)
@@ -126,12 +155,14 @@ func TestUnreachable(t *testing.T) {
 	f.lose("west", "west")
 	f.lose("north", "north")
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, "none of 3 units")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+		"none of 3 units")
 
 	// Back again, it has the whole deadline.
 	f.node("east", "east")
 	f.pass(grid)
-	if state := grid.Status.States["east"]; state.Phase != v1.UnitProgressing || !state.ProgressTime.Time.Equal(f.clock.Now()) {
+	if state := grid.Status.States["east"]; state.Phase != v1.UnitProgressing ||
+		!state.ProgressTime.Time.Equal(f.clock.Now()) {
 		t.Errorf("got the state %+v", state)
 	}
 }
@@ -142,8 +173,13 @@ func TestLargeStatus(t *testing.T) {
 		state                  v1.UnitState
 		listed, ready, omitted int
 	}{
-		"ready":   {v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}, 1, 9999, 0},
-		"failing": {v1.UnitState{Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: strings.Repeat("m", 400)}, 0, 0, 0},
+		"ready": {
+			v1.UnitState{Phase: v1.UnitReady, Replicas: 2, ReadyReplicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2},
+			1, 9999, 0,
+		},
+		"failing": {
+			v1.UnitState{Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: strings.Repeat("m", 400)}, 0, 0, 0,
+		},
 	} {
 		states := map[string]v1.UnitState{}
 		for i := range 10_000 {
@@ -157,9 +193,12 @@ func TestLargeStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("10,000 units, %s: %d listed, %d ready ones and %d others not; %d bytes", name, len(status.States), status.UnlistedReadyUnits, status.UnlistedUnits, len(data))
-		if len(data) > largestStates+(64<<10) || len(status.States)+int(status.UnlistedReadyUnits)+int(status.UnlistedUnits) != 10_000 {
-			t.Errorf("%s: %d bytes, %d+%d+%d units", name, len(data), len(status.States), status.UnlistedReadyUnits, status.UnlistedUnits)
+		t.Logf("10,000 units, %s: %d listed, %d ready ones and %d others not; %d bytes",
+			name, len(status.States), status.UnlistedReadyUnits, status.UnlistedUnits, len(data))
+		if len(data) > largestStates+(64<<10) ||
+			len(status.States)+int(status.UnlistedReadyUnits)+int(status.UnlistedUnits) != 10_000 {
+			t.Errorf("%s: %d bytes, %d+%d+%d units",
+				name, len(data), len(status.States), status.UnlistedReadyUnits, status.UnlistedUnits)
 		}
 		if test.listed > 0 && (len(status.States) != test.listed || int(status.UnlistedReadyUnits) != test.ready) {
 			t.Errorf("%s: %d listed, %d ready and unlisted", name, len(status.States), status.UnlistedReadyUnits)

@@ -40,7 +40,9 @@ func TestOneApplyPerUnit(t *testing.T) {
 
 	for _, name := range []string{"demo-east", "demo-west"} {
 		d := f.deployment(name)
-		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+		d.Status = appsv1.DeploymentStatus{
+			ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		}
 		if err := f.client.Status().Update(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +83,9 @@ func TestRestartWithManyUnits(t *testing.T) {
 	}
 	for i := range units {
 		d := f.deployment(fmt.Sprintf("demo-unit-%d", i))
-		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
+		d.Status = appsv1.DeploymentStatus{
+			ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		}
 		if err := f.client.Status().Update(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +169,8 @@ func TestMissingTemplateConcernsItsUnit(t *testing.T) {
 		f.pass(grid)
 	}
 	f.expectTook("apply demo-west")
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "1 of 2 units", "east", v1.ReasonTemplateNotFound, `"canary"`)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+		"1 of 2 units", "east", v1.ReasonTemplateNotFound, `"canary"`)
 	told := f.told()
 	f.expectEvent(told, "Warning", v1.ReasonTemplateNotFound, "east", "canary")
 	if len(told) != 2 {
@@ -210,7 +215,7 @@ func TestConflict(t *testing.T) {
 	}
 	f.expectCondition(second.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 
-	// It stays also when the name is free, the controller is another one, and somebody has taken its labels away.
+	// It stays also when the name is free, the controller is another one, and its labels were removed.
 	if err := f.client.Delete(t.Context(), f.deployment("a-b-c")); err != nil {
 		t.Fatal(err)
 	}
@@ -254,14 +259,20 @@ func TestLeftOver(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	old := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: "demo-east", Labels: map[string]string{v1.LabelGridSelector: "demo"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "DeploymentGrid", Name: "demo", UID: "another", Controller: ptr.To(true)}},
+		OwnerReferences: []metav1.OwnerReference{
+			{
+				APIVersion: v1.GroupVersion.String(), Kind: "DeploymentGrid", Name: "demo", UID: "another",
+				Controller: ptr.To(true),
+			},
+		},
 	}}
 	f := newFixture(t, grid, old)
 	f.node("n1", "east")
 	f.pass(grid)
 	f.expectTook()
 	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, "east")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing,
+		"east")
 	if told := f.told(); len(told) > 0 {
 		t.Errorf("got the events %q", told)
 	}
@@ -301,7 +312,8 @@ func TestRefusedTemplate(t *testing.T) {
 		t.Errorf("%d attempts on %d units within a minute", attempts, len(tried))
 	}
 	f.get(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "60 of 60", "refused this template for unit u", "field is immutable")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+		"60 of 60", "refused this template for unit u", "field is immutable")
 	f.failing(nil)
 	f.took()
 	f.step(2 * lastRetry)
@@ -331,7 +343,8 @@ func TestRefusedForOneUnit(t *testing.T) {
 	if names := strings.Fields(f.names()); len(names) != 19 {
 		t.Errorf("%d units have their Deployment", len(names))
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "1 of 20", "u00: Rejected")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+		"1 of 20", "u00: Rejected")
 }
 
 // TestSlowWebhook: a pass ends when its time is over, however many units are left.
@@ -347,7 +360,8 @@ func TestSlowWebhook(t *testing.T) {
 	})
 	begin := f.clock.Now()
 	again := f.reconcile(grid)
-	if took := f.clock.Now().Sub(begin); took > passBudget+(atOnce+2)*time.Second { // those in flight, one after the other
+	// those in flight, one after the other
+	if took := f.clock.Now().Sub(begin); took > passBudget+(atOnce+2)*time.Second {
 		t.Errorf("a pass took %s", took)
 	}
 	if again <= 0 || again > time.Second {
@@ -361,7 +375,7 @@ func TestSlowWebhook(t *testing.T) {
 	}
 }
 
-// TestLimits: what the controller's flags do not allow is told, and nothing is done.
+// TestLimits: what the controller's flags do not allow is reported, and nothing is done.
 func TestLimits(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	f := newFixture(t, grid)
@@ -370,10 +384,12 @@ func TestLimits(t *testing.T) {
 	r := f.workloads["DeploymentGrid"]
 	r.limits = Limits{UnitKeys: []string{"region"}}
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNotAllowed, "--allowed-unit-keys", "region")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNotAllowed,
+		"--allowed-unit-keys", "region")
 	r.limits = Limits{UnitKeys: []string{"region", "zone1"}, UnitsPerGrid: 1}
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNotAllowed, "makes 2 units", "--max-units-per-grid")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNotAllowed,
+		"makes 2 units", "--max-units-per-grid")
 	f.expectTook()
 	r.limits.UnitsPerGrid = 2
 	f.pass(grid)
@@ -388,7 +404,8 @@ func TestSpecWarning(t *testing.T) {
 	f := newFixture(t, grid)
 	f.node("n1", "east")
 	f.pass(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, "esat", "spec.templatePool.default is never used")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, "esat",
+		"spec.templatePool.default is never used")
 	f.update(grid, func() { grid.Spec.TemplatePool, grid.Spec.Templates = nil, nil })
 	f.pass(grid)
 	if meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionSpecWarning) != nil {
@@ -407,7 +424,8 @@ func TestAdoption(t *testing.T) {
 		return d
 	}
 	grid := deploymentGrid("demo", plain)
-	f := newFixture(t, grid, object("demo-east", "demo"), object("demo-west", ""), object("demo-north", "other"), object("demo-gone", "demo"), object("unrelated", "demo"))
+	f := newFixture(t, grid, object("demo-east", "demo"), object("demo-west", ""), object("demo-north", "other"),
+		object("demo-gone", "demo"), object("unrelated", "demo"))
 	for _, unit := range []string{"east", "west", "north"} {
 		f.node(unit, unit)
 	}
@@ -421,7 +439,8 @@ func TestAdoption(t *testing.T) {
 	if f.names() != "demo-east demo-gone demo-north demo-west unrelated" {
 		t.Errorf("got %s", f.names())
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "2 of 3", "north", "west", v1.LabelGridSelector+"=demo")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+		"2 of 3", "north", "west", v1.LabelGridSelector+"=demo")
 }
 
 func TestGraceTime(t *testing.T) {
@@ -436,13 +455,15 @@ func TestGraceTime(t *testing.T) {
 	f.node("n1", "")
 	f.pass(grid)
 	state := grid.Status.States["east"]
-	if state.Phase != v1.UnitRemoving || state.RemovalTime == nil || !state.RemovalTime.Time.Equal(f.clock.Now().Add(5*time.Minute)) {
+	if state.Phase != v1.UnitRemoving || state.RemovalTime == nil ||
+		!state.RemovalTime.Time.Equal(f.clock.Now().Add(5*time.Minute)) {
 		t.Errorf("got the state %+v", state)
 	}
 	if grid.Status.Units != 1 {
 		t.Errorf("got %d units", grid.Status.Units)
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, "east", "removed from")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing,
+		"east", "removed from")
 	f.expectEvent(f.told(), "Warning", v1.ReasonUnitVanished, "east", "5m0s")
 
 	// Back in time.
@@ -507,7 +528,8 @@ func TestErrorsAreRetriedForEver(t *testing.T) {
 		t.Errorf("40 attempts within %s", took)
 	}
 	f.get(grid)
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "east", errBroken.Error())
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "east",
+		errBroken.Error())
 	if f.names() != "demo-west" {
 		t.Errorf("got %s", f.names())
 	}
@@ -577,7 +599,7 @@ func TestRandomErrors(t *testing.T) {
 	}
 }
 
-// TestRejection is told in the API server's words; a change of the template is tried at once.
+// TestRejection is reported with the API server's message; a change of the template is tried at once.
 func TestRejection(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	f := newFixture(t, grid)
@@ -591,7 +613,8 @@ func TestRejection(t *testing.T) {
 	for range 5 {
 		f.pass(grid)
 	}
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, v1.ReasonRejected, "spec.selector: field is immutable")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+		v1.ReasonRejected, "spec.selector: field is immutable")
 	f.failing(nil)
 	f.took()
 	f.update(grid, func() { grid.Spec.Template = raw(`{"paused":true,` + plain[1:]) })
@@ -608,7 +631,8 @@ func TestBadKey(t *testing.T) {
 	for _, key := range []string{"", "no way"} {
 		f.update(grid, func() { grid.Spec.GridUniqKey = key })
 		f.pass(grid)
-		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonInvalidKey, "spec.gridUniqKey")
+		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonInvalidKey,
+			"spec.gridUniqKey")
 		f.expectEvent(f.told(), "Warning", v1.ReasonInvalidKey)
 		f.expectTook() // what there is stays
 	}
@@ -668,7 +692,11 @@ func TestDeletedGrid(t *testing.T) {
 // TestNoAdoptionByADeletedGrid: the cache may not know of the deletion yet.
 func TestNoAdoptionByADeletedGrid(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
-	orphan := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo-east", Labels: map[string]string{v1.LabelGridSelector: "demo"}}}
+	orphan := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: "demo-east", Labels: map[string]string{v1.LabelGridSelector: "demo"},
+		},
+	}
 	f := newFixture(t, orphan)
 	f.node("n1", "east")
 	stale := newFixture(t, grid, orphan.DeepCopy())
@@ -680,7 +708,8 @@ func TestNoAdoptionByADeletedGrid(t *testing.T) {
 
 // TestServiceFollowsEveryChange: SuperEdge's controller compared by containment, so what was removed stayed.
 func TestServiceFollowsEveryChange(t *testing.T) {
-	grid := serviceGrid("demo", `{"selector":{"app":"x","tier":"y"},"ports":[{"name":"a","port":80},{"name":"b","port":81}]}`)
+	grid := serviceGrid("demo",
+		`{"selector":{"app":"x","tier":"y"},"ports":[{"name":"a","port":80},{"name":"b","port":81}]}`)
 	f := newFixture(t, grid)
 	f.node("n1", "east")
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo-svc"}}
@@ -700,10 +729,12 @@ func TestServiceFollowsEveryChange(t *testing.T) {
 	})
 	f.pass(grid)
 	f.get(service)
-	if len(service.Spec.Ports) != 1 || service.Spec.Ports[0].Port != 81 || len(service.Spec.Selector) != 1 || service.Spec.ClusterIP != "10.0.0.1" {
+	if len(service.Spec.Ports) != 1 || service.Spec.Ports[0].Port != 81 || len(service.Spec.Selector) != 1 ||
+		service.Spec.ClusterIP != "10.0.0.1" {
 		t.Errorf("got %+v", service.Spec)
 	}
-	if service.Annotations["topologyKeys"] != `["region"]` || service.Annotations["note"] != "z" || service.Labels[v1.LabelGridUniqKey] != "region" {
+	if service.Annotations["topologyKeys"] != `["region"]` || service.Annotations["note"] != "z" ||
+		service.Labels[v1.LabelGridUniqKey] != "region" {
 		t.Errorf("got %+v", service.ObjectMeta)
 	}
 	f.update(grid, func() { grid.Annotations = nil })
@@ -725,7 +756,8 @@ func TestServiceConflict(t *testing.T) {
 	f := newFixture(t, grid, theirs)
 	f.pass(grid)
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNameConflict, "demo-svc", "was not made by this grid")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNameConflict,
+		"demo-svc", "was not made by this grid")
 	f.expectEvent(f.told(), v1.ReasonNameConflict)
 }
 
@@ -734,8 +766,14 @@ func TestTakeOver(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	old := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "demo-east", Labels: map[string]string{v1.LabelGridSelector: "demo", "old": "x"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "DeploymentGrid", Name: "demo", UID: grid.UID, Controller: ptr.To(true)}},
+			Namespace: namespace, Name: "demo-east",
+			Labels: map[string]string{v1.LabelGridSelector: "demo", "old": "x"},
+			OwnerReferences: []metav1.OwnerReference{
+				{
+					APIVersion: v1.GroupVersion.String(), Kind: "DeploymentGrid", Name: "demo", UID: grid.UID,
+					Controller: ptr.To(true),
+				},
+			},
 		},
 		Spec: appsv1.DeploymentSpec{MinReadySeconds: 9},
 	}
@@ -764,8 +802,10 @@ func TestSummary(t *testing.T) {
 	var status v1.WorkloadGridStatus
 	summarize(&status, 3, &v1.WorkloadGridSpec{GridUniqKey: "zone1"}, &pass{states: states})
 	f := &fixture{T: t}
-	f.expectCondition(status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, "8 of 9 units", "a, b, c, d, e and 3 more")
-	f.expectCondition(status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, "a, b, c, d, e and 3 more: Rejected: no")
+	f.expectCondition(status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
+		"8 of 9 units", "a, b, c, d, e and 3 more")
+	f.expectCondition(status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+		"a, b, c, d, e and 3 more: Rejected: no")
 	if status.ReadyUnits != 1 || status.Units != 9 {
 		t.Errorf("got %+v", status)
 	}
@@ -777,15 +817,39 @@ func TestProgress(t *testing.T) {
 		of                 func(spec, status map[string]any) progress
 		complete           bool
 	}{
-		{"replicas left out", `{}`, `{"replicas":1,"updatedReplicas":1,"availableReplicas":1}`, deploymentProgress, true},
-		{"old pods left", `{"replicas":1}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":1}`, deploymentProgress, false},
+		{
+			"replicas left out", `{}`, `{"replicas":1,"updatedReplicas":1,"availableReplicas":1}`, deploymentProgress,
+			true,
+		},
+		{
+			"old pods left", `{"replicas":1}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":1}`,
+			deploymentProgress, false,
+		},
 		{"scaled to none", `{"replicas":0}`, `{}`, deploymentProgress, true},
-		{"set", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":2,"availableReplicas":2}`, statefulSetProgress, true},
-		{"set updating", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":2}`, statefulSetProgress, false},
-		{"canary", `{"replicas":2,"updateStrategy":{"rollingUpdate":{"partition":1}}}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":2}`, statefulSetProgress, true},
-		{"on delete", `{"replicas":2,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":2,"availableReplicas":2}`, statefulSetProgress, true},
-		{"daemon", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":2}`, daemonSetProgress, true},
-		{"daemon unavailable", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`, daemonSetProgress, false},
+		{
+			"set", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":2,"availableReplicas":2}`, statefulSetProgress,
+			true,
+		},
+		{
+			"set updating", `{"replicas":2}`, `{"replicas":2,"updatedReplicas":1,"availableReplicas":2}`,
+			statefulSetProgress, false,
+		},
+		{
+			"canary", `{"replicas":2,"updateStrategy":{"rollingUpdate":{"partition":1}}}`,
+			`{"replicas":2,"updatedReplicas":1,"availableReplicas":2}`, statefulSetProgress, true,
+		},
+		{
+			"on delete", `{"replicas":2,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":2,"availableReplicas":2}`,
+			statefulSetProgress, true,
+		},
+		{
+			"daemon", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":2}`,
+			daemonSetProgress, true,
+		},
+		{
+			"daemon unavailable", `{}`, `{"desiredNumberScheduled":2,"updatedNumberScheduled":2,"numberAvailable":1}`,
+			daemonSetProgress, false,
+		},
 	}
 	for _, test := range tests {
 		if got := test.of(parse(t, test.spec), parse(t, test.status)); got.complete != test.complete {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// defaultMaxUnits is spec.removal.maxUnits.
+	// defaultMaxUnits is the default of spec.removal.maxUnits.
 	defaultMaxUnits = "10%"
-	// leastWindow is the least time within which units that vanish are counted together. Without it a grace time of 0
-	// would let every unit go, one after the other.
+	// leastWindow is the least time within which vanished units are counted together. Without it, a grace time of 0
+	// would allow the removal of all units, one after the other.
 	leastWindow = time.Minute
 )
 
@@ -48,17 +48,17 @@ func (s *shared) removalOf(spec *v1.WorkloadGridSpec) removal {
 	return r
 }
 
-// limit is how many of so many units may go without an approval.
+// limit returns how many of so many units may be removed without an approval.
 func (r removal) limit(units int) int {
 	limit, err := intstr.GetScaledValueFromIntOrPercent(&r.max, units, false)
-	if err != nil { // a CRD that checks nothing let it pass
+	if err != nil { // the value is not valid, and someone else's CRD has accepted it
 		limit = 0
 	}
 	return max(limit, 1)
 }
 
-// token is what approves of the removal of these units: their number, and a hash of their names, for an approval must
-// not be good for others.
+// token returns the value that approves the removal of these units. It has their number and a hash of their names, so
+// that it does not approve the removal of others.
 func token(units []string, more ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(append(slices.Sorted(slices.Values(units)), more...), "\n")))
 	return fmt.Sprintf("%d-%s", len(units), hex.EncodeToString(sum[:3]))
@@ -70,7 +70,7 @@ type vanished struct {
 	live *child
 }
 
-// vanishedOf are the children that are no unit's, by unit.
+// vanishedOf returns the children of units without nodes.
 func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []vanished {
 	var all []vanished
 	for _, name := range slices.Sorted(maps.Keys(a.children)) {
@@ -79,8 +79,9 @@ func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []va
 		}
 		live := a.children[name]
 		if _, wanted := a.ByUnit[live.unit]; wanted {
-			// The unit has another child. Which of the two is superfluous is for a person to say.
-			klog.FromContext(ctx).V(2).Info("A unit has two children", "unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
+			// The unit has another child. A person must decide which of the two to delete.
+			klog.FromContext(ctx).V(2).Info("A unit has two children",
+				"unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
 			continue
 		}
 		all = append(all, vanished{live.unit, live})
@@ -89,7 +90,9 @@ func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []va
 }
 
 // removeVanished deletes the children of units without nodes after the grace time, unless they are too many at once.
-func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object, o *gridchild.Owner, a *assignment, m *gridMemory, p *pass) {
+func (r *workloadReconciler) removeVanished(
+	ctx context.Context, grid v1.Object, o *gridchild.Owner, a *assignment, m *gridMemory, p *pass,
+) {
 	spec, status := v1.Workload(grid)
 	rules, now := r.removalOf(spec), r.clock.Now()
 	gone := r.vanishedOf(ctx, a)
@@ -118,8 +121,11 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 		}
 	}
 	if held {
-		p.held = gridchild.Errorf(v1.ReasonMassRemoval, "%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss of all of them stay; "+
-			"if they are to be removed, annotate the grid with %s=%s", len(waiting), nameSome(waiting), limit, len(a.ByUnit)+len(gone), window, r.Child.Kind, v1.AnnotationApproveRemoval, token(waiting))
+		p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+			"%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss "+
+				"of all of them stay; if they are to be removed, annotate the grid with %s=%s",
+			len(waiting), nameSome(waiting), limit, len(a.ByUnit)+len(gone), window, r.Child.Kind,
+			v1.AnnotationApproveRemoval, token(waiting))
 	}
 	for _, v := range gone {
 		if rules.retain {
@@ -128,7 +134,7 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 		}
 		at, known := m.removals[v.unit]
 		if !known {
-			// A controller before this one may have told the time already.
+			// An earlier controller may have set the time already.
 			if told := status.States[v.unit]; told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
 				at = told.RemovalTime.Time
 			} else {
@@ -144,9 +150,10 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 		when := metav1.NewTime(at)
 		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, approved[v.unit]
 		switch {
-		case v.live.deleting: // its end is an event
+		case v.live.deleting: // the end of the deletion will be an event
 		case held && !approved[v.unit]:
-			state.Reason, state.Message = v1.ReasonMassRemoval, "the removal of so many units at once waits for an approval"
+			state.Reason = v1.ReasonMassRemoval
+			state.Message = "the removal of so many units at once waits for an approval"
 		case now.Before(at):
 			p.lookAgain(at)
 		case p.spent(r.clock.Now()):
@@ -165,9 +172,9 @@ func (r *workloadReconciler) removeVanished(ctx context.Context, grid v1.Object,
 	m.removals, m.since, m.approved = removals, since, approved
 }
 
-// removeUnit deletes the child of a unit that has had no node for the grace time. What is known of the nodes comes from
-// a watch, which may have fallen silent, or come from a server that had lost its data: before a site is taken down, the
-// API server is asked.
+// removeUnit deletes the child of a unit that has had no node for the grace time. The cache of nodes may be wrong: its
+// watch may have fallen silent, or come from a server that had lost its data. So the API server is asked before a site
+// is taken down.
 func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner, v vanished) error {
 	units := []string{v.unit}
 	if named := strings.TrimPrefix(v.live.name, o.Name+"-"); named != v.unit {
@@ -179,14 +186,16 @@ func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner,
 			return fmt.Errorf("before %s %s is removed: %w", r.Child.Kind, v.live.name, err)
 		}
 		if node != "" {
-			return fmt.Errorf("%s %s is not removed: node %s is in the unit, and the watch of nodes has not told so yet", r.Child.Kind, v.live.name, node)
+			return fmt.Errorf("%s %s is not removed: node %s is in the unit, which the watch of nodes has not "+
+				"shown yet",
+				r.Child.Kind, v.live.name, node)
 		}
 	}
 	return r.remove(ctx, r.kind, o.Namespace, v.live)
 }
 
-// holdKey reports whether the spec's gridUniqKey is another one than the workloads follow, and the change would move or
-// remove so many of them that it has to be approved of.
+// holdKey reports whether the spec's gridUniqKey differs from the key that the workloads follow, and the change would
+// move or remove so many workloads that it needs an approval.
 func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child, m *gridMemory, p *pass) bool {
 	spec, status := v1.Workload(grid)
 	follows := status.GridUniqKey
@@ -217,8 +226,11 @@ func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child,
 		}
 		return false
 	}
-	p.held = gridchild.Errorf(v1.ReasonMassRemoval, "spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d may go without an approval, so nothing is changed; "+
-		"if that is meant, annotate the grid with %s=%s", follows, spec.GridUniqKey, r.Child.Kind, len(units), nameSome(units), limit, v1.AnnotationApproveRemoval, approval)
+	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d "+
+			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
+		follows, spec.GridUniqKey, r.Child.Kind, len(units), nameSome(units), limit,
+		v1.AnnotationApproveRemoval, approval)
 	for _, live := range children {
 		p.states[live.unit] = unitState("", result{child: live})
 	}

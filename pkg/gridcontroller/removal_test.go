@@ -55,8 +55,8 @@ func (f *fixture) approve(grid *v1.DeploymentGrid, token string) {
 	})
 }
 
-// TestMassRemovalWaits: someone takes the label from all nodes. Nothing goes until it is approved, in the words that are
-// told, for the units that are told.
+// TestMassRemovalWaits: someone takes the label from all nodes. Nothing goes until it is approved, in the words that
+// are told, for the units that are told.
 func TestMassRemovalWaits(t *testing.T) {
 	f, grid := sites(t, 20, nil)
 	for i := range 15 {
@@ -67,7 +67,9 @@ func TestMassRemovalWaits(t *testing.T) {
 		f.pass(grid)
 	}
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval, "15 units have no node", "u0, u1, u10, u11, u12 and 10 more", "only 2 of 20", v1.AnnotationApproveRemoval+"=15-")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval,
+		"15 units have no node", "u0, u1, u10, u11, u12 and 10 more", "only 2 of 20",
+		v1.AnnotationApproveRemoval+"=15-")
 	f.expectEvent(f.told(), "Warning", v1.ReasonMassRemoval)
 	if state := grid.Status.States["u3"]; state.Phase != v1.UnitRemoving || state.Reason != v1.ReasonMassRemoval {
 		t.Errorf("got the state %+v", state)
@@ -176,7 +178,8 @@ func TestRetain(t *testing.T) {
 // TestChangedKey: a typing error in gridUniqKey that is a legal key takes no site down, and moves none.
 func TestChangedKey(t *testing.T) {
 	f, grid := sites(t, 10, nil)
-	f.note("n0", &nodeState{labels: map[string]string{"zone1": "u0", "zone2": "u0"}}) // of the same name under both keys
+	// of the same name under both keys
+	f.note("n0", &nodeState{labels: map[string]string{"zone1": "u0", "zone2": "u0"}})
 	f.update(grid, func() { grid.Spec.GridUniqKey = "zone2" })
 	for range 3 {
 		f.step(time.Hour)
@@ -185,7 +188,8 @@ func TestChangedKey(t *testing.T) {
 	f.restart()
 	f.pass(grid)
 	f.expectTook()
-	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval, "from zone1 to zone2", "10 units", "=10-")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval,
+		"from zone1 to zone2", "10 units", "=10-")
 	if grid.Status.GridUniqKey != "zone1" || grid.Status.Units != 10 {
 		t.Errorf("got %d units of %s", grid.Status.Units, grid.Status.GridUniqKey)
 	}
@@ -206,7 +210,9 @@ func TestChangedKey(t *testing.T) {
 	f.mu.Unlock()
 	f.pass(grid)
 	f.expectTook("apply demo-u0")
-	if selector := f.deployment("demo-u0").Spec.Template.Spec.NodeSelector; !maps.Equal(selector, map[string]string{"zone2": "u0"}) {
+	if selector := f.deployment("demo-u0").Spec.Template.Spec.NodeSelector; !maps.Equal(selector, map[string]string{
+		"zone2": "u0",
+	}) {
 		t.Errorf("got the node selector %v", selector)
 	}
 	f.restart() // what was approved is in the status
@@ -225,13 +231,15 @@ func TestRemovalLimit(t *testing.T) {
 		want  int
 	}{
 		{intstr.FromString("10%"), 5, 1}, {intstr.FromString("10%"), 99, 9}, {intstr.FromString("0%"), 99, 1},
-		{intstr.FromInt32(0), 9, 1}, {intstr.FromInt32(7), 5, 7}, {intstr.FromString("nonsense"), 1000, 1}, {intstr.FromString("100%"), 12, 12},
+		{intstr.FromInt32(0), 9, 1}, {intstr.FromInt32(7), 5, 7}, {intstr.FromString("nonsense"), 1000, 1},
+		{intstr.FromString("100%"), 12, 12},
 	} {
 		if got := (removal{max: test.max}).limit(test.units); got != test.want {
 			t.Errorf("%s of %d: got %d, want %d", test.max.String(), test.units, got, test.want)
 		}
 	}
-	if a, b := token([]string{"a", "b"}), token([]string{"b", "a"}); a != b || slices.Contains([]string{token([]string{"a", "c"}), token([]string{"a"})}, a) {
+	if a, b := token([]string{"a", "b"}), token([]string{"b", "a"}); a != b ||
+		slices.Contains([]string{token([]string{"a", "c"}), token([]string{"a"})}, a) {
 		t.Error("an approval is for the units that it was given for, in whatever order")
 	}
 }

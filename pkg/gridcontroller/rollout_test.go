@@ -286,8 +286,8 @@ func TestHold(t *testing.T) {
 	f.expectImages("demo", map[string]string{"east": "i"})
 }
 
-// TestOverrides: replicas and images of the units that names or labels of nodes select; a container that there is not is
-// an error of these units alone.
+// TestOverrides: replicas and images of the units that names or labels of nodes select; a container that there is not
+// is an error of these units alone.
 func TestOverrides(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	grid.Spec.Overrides = []v1.Override{

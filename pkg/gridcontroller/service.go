@@ -20,8 +20,8 @@ type serviceReconciler struct {
 	shared
 	units *units
 
-	mu sync.Mutex // guards grids; what it points to belongs to the one worker that has the grid
-	// grids is what is remembered of every grid.
+	mu sync.Mutex // guards grids; a memory itself belongs to the worker that reconciles the grid
+	// grids has what is remembered of every grid.
 	grids map[types.NamespacedName]*serviceMemory
 }
 
@@ -54,7 +54,7 @@ func (r *serviceReconciler) forget(name types.NamespacedName) {
 	delete(r.grids, name)
 }
 
-// Reconcile makes the Service of one grid what it should be, and tells how it went.
+// Reconcile applies the Service of one grid, and writes the grid's status and events.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := &v1.ServiceGrid{}
 	if err := r.cache.Get(ctx, request.NamespacedName, grid); err != nil {
@@ -73,7 +73,8 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	units := r.units.of(grid.Spec.GridUniqKey)
 
 	if outcome.applied {
-		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s", grid.Name, v1.ServiceSuffix)
+		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
+			grid.Name, v1.ServiceSuffix)
 	}
 	f := figures{units: len(units)}
 	if outcome.err != nil {
@@ -105,7 +106,8 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, "the Service is being made")
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	default:
-		condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("Service %s is as the grid says", outcome.child.name))
+		condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
+			"Service %s is as the grid says", outcome.child.name))
 		condition(v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}

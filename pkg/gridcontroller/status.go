@@ -19,22 +19,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
 const (
-	// namedUnits is how many units a condition or an event names before it only counts.
+	// namedUnits is the most units that a condition or an event names; it counts the others.
 	namedUnits = 5
-	// toldFailures is how many units' states tell their problem in full: an object has a largest size.
+	// toldFailures is the most units whose states have a message. It limits the object's size.
 	toldFailures = 500
-	// listedUnits is how many units a status lists before it leaves out those that are ready.
+	// listedUnits is the most units of which a status lists all; of more units it leaves out the ready ones.
 	listedUnits = 500
-	// largestStates is how many bytes of a status the states of units may take. Every change of one of them goes to
-	// everyone who watches grids, and etcd refuses objects of more than 1.5 MB.
+	// largestStates is the most bytes of the states in a status. Every change of a state is sent to everyone who
+	// watches grids, and etcd refuses objects of more than 1.5 MB.
 	largestStates = 512 << 10
 )
 
-// unitState is what is told of a unit.
+// unitState returns the state of a unit for the status.
 func unitState(template string, r result) v1.UnitState {
 	state := v1.UnitState{Phase: v1.UnitProgressing, Template: template}
 	if live := r.child; live != nil {
@@ -55,7 +56,7 @@ func unitState(template string, r result) v1.UnitState {
 	return state
 }
 
-// leftState is what is told of a unit that has vanished, and has a workload.
+// leftState returns the state of a vanished unit that still has a workload.
 func leftState(live *child, phase v1.UnitPhase) v1.UnitState {
 	return v1.UnitState{
 		Phase: phase, Reason: v1.ReasonUnitVanished,
@@ -64,7 +65,7 @@ func leftState(live *child, phase v1.UnitPhase) v1.UnitState {
 	}
 }
 
-// summarize fills in all of a status but its conditions' times.
+// summarize fills in a status from the states of the units.
 func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.WorkloadGridSpec, p *pass) {
 	byPhase := map[v1.UnitPhase][]string{}
 	told := 0
@@ -83,8 +84,10 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
 	reachable := units - len(unreachable) - len(byPhase[v1.UnitHeld])
 	status.ObservedGeneration = generation
-	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))         //nolint:gosec // no more than there are nodes
-	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken)) //nolint:gosec // no more than there are nodes
+	//nolint:gosec // no more than there are nodes
+	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
+	//nolint:gosec // no more than there are nodes
+	status.UnreachableUnits, status.FailedUnits = int32(len(unreachable)), int32(len(broken))
 	status.States, status.UnlistedReadyUnits, status.UnlistedUnits = p.states, 0, 0
 	if len(p.states) == 0 {
 		status.States = nil
@@ -105,36 +108,50 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	key := spec.GridUniqKey
 	switch {
 	case units == 0:
-		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
-		condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf("no node has the label %s, so there are no units", key))
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf(
+			"no node has the label %s, so there are no units", key))
+		condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf(
+			"no node has the label %s, so there are no units", key))
 	case reachable == 0:
-		condition(v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, fmt.Sprintf("none of %d units can be reached", units))
-		condition(v1.ConditionAvailable, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable, fmt.Sprintf("none of %d units can be reached", units))
+		condition(v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+			fmt.Sprintf("none of %d units can be reached", units))
+		condition(v1.ConditionAvailable, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+			fmt.Sprintf("none of %d units can be reached", units))
 	default:
 		if len(notReady) > 0 {
-			condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units are not ready: %s%s", len(notReady), reachable, nameSome(notReady), offline))
+			condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf(
+				"%d of %d units are not ready: %s%s", len(notReady), reachable, nameSome(notReady), offline))
 		} else {
-			condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units are ready%s%s", reachable, offline, describeOthers(p.others)))
+			condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
+				"all %d units are ready%s%s", reachable, offline, describeOthers(p.others)))
 		}
 		silent := slices.DeleteFunc(slices.Clone(notReady), func(unit string) bool { return p.serving[unit] })
 		if len(silent) > 0 {
-			condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf("%d of %d units have not enough pods to serve: %s%s", len(silent), reachable, nameSome(silent), offline))
+			condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
+				fmt.Sprintf("%d of %d units do not have enough pods to serve: %s%s",
+					len(silent), reachable, nameSome(silent), offline))
 		} else {
-			condition(v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units have pods to serve%s", reachable, offline))
+			condition(v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
+				"all %d units have pods to serve%s", reachable, offline))
 		}
 	}
 	var doing []string
 	if units := byPhase[v1.UnitProgressing]; len(units) > 0 {
 		doing = append(doing, "in progress: "+nameSome(units))
 	}
-	if due := slices.DeleteFunc(slices.Clone(removing), func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval }); len(due) > 0 {
+	due := slices.DeleteFunc(slices.Clone(removing), func(unit string) bool {
+		return p.states[unit].Reason == v1.ReasonMassRemoval
+	})
+	if len(due) > 0 {
 		earliest := p.states[due[0]].RemovalTime
 		for _, unit := range due {
 			if at := p.states[unit].RemovalTime; at.Before(earliest) {
 				earliest = at
 			}
 		}
-		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on", nameSome(due), earliest.UTC().Format(time.RFC3339)))
+		doing = append(doing, fmt.Sprintf(
+			"no node is in %s any more; workloads are removed from %s on", nameSome(due),
+			earliest.UTC().Format(time.RFC3339)))
 	}
 	if len(doing) > 0 {
 		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, strings.Join(doing, "; "))
@@ -143,7 +160,8 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	}
 	stalled := byPhase[v1.UnitStalled]
 	if len(stalled) > 0 {
-		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled, describeProblems("make no progress", stalled, p.states, units))
+		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+			describeProblems("make no progress", stalled, p.states, units))
 	} else {
 		condition(v1.ConditionStalled, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
@@ -156,11 +174,14 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 		condition(v1.ConditionDegraded, metav1.ConditionTrue, gridchild.Tellable(p.held).Reason, text)
 	case len(failed) > 0 && len(stalled) > 0:
 		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
-			describeProblems("failed", failed, p.states, units)+"; "+describeProblems("make no progress", stalled, p.states, units))
+			describeProblems("failed", failed, p.states, units)+"; "+
+				describeProblems("make no progress", stalled, p.states, units))
 	case len(failed) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed, describeProblems("failed", failed, p.states, units))
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+			describeProblems("failed", failed, p.states, units))
 	case len(stalled) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled, describeProblems("make no progress", stalled, p.states, units))
+		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled,
+			describeProblems("make no progress", stalled, p.states, units))
 	default:
 		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
 	}
@@ -171,7 +192,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	}
 }
 
-// noEffect says what the spec says to no effect: probably a typing error.
+// noEffect says what in the spec has no effect, which is probably a typing error.
 func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 	var all []string
 	var absent []string
@@ -181,34 +202,40 @@ func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 		}
 	}
 	if slices.Sort(absent); len(absent) > 0 {
-		all = append(all, "spec.templates names units that there are not: "+nameSome(absent))
+		all = append(all, "spec.templates names units that do not exist: "+nameSome(absent))
 	}
 	if _, ok := spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
-		all = append(all, fmt.Sprintf("spec.templatePool.%s is never used: that name stands for spec.template", v1.DefaultTemplate))
+		all = append(all, fmt.Sprintf(
+			"spec.templatePool.%s is never used: that name means spec.template", v1.DefaultTemplate))
 	}
 	if len(p.keepSelector) > 0 {
-		all = append(all, fmt.Sprintf("spec.unitLabel is not in the selectors of the workloads of %s, which were there before, "+
-			"for a selector cannot be changed; delete these workloads, one after the other, to have them made with it", nameSome(p.keepSelector)))
+		all = append(all,
+			fmt.Sprintf("spec.unitLabel is not in the selectors of the workloads of %s, which existed before, "+
+				"because a selector cannot be changed; delete these workloads, one after the other, to have them made "+
+				"with it", nameSome(p.keepSelector)))
 	}
 	return strings.Join(all, "; ")
 }
 
-// describeOthers says where others own fields of workloads that the grid does not, or no longer, govern.
+// describeOthers says which units have workloads of which other managers own fields.
 func describeOthers(others map[string]string) string {
 	if len(others) == 0 {
 		return ""
 	}
 	units := slices.Sorted(maps.Keys(others))
-	return fmt.Sprintf("; others own fields of the workloads of %s, of the first %s", nameSome(units), gridchild.Shorten(others[units[0]]))
+	return fmt.Sprintf("; others own fields of the workloads of %s; for the first one: %s",
+		nameSome(units), gridchild.Shorten(others[units[0]]))
 }
 
-// fit leaves out of a status what makes it too large: ready units if there are many, then whatever tells least.
+// fit makes a status small enough: if there are many units, it leaves out the ready ones, and then the least important
+// of the others.
 func fit(status *v1.WorkloadGridStatus, most int) {
 	if len(status.States) <= listedUnits {
 		return
 	}
 	all := slices.SortedFunc(maps.Keys(status.States), func(a, b string) int {
-		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(importance(status.States[a].Phase), importance(status.States[b].Phase)),
+			cmp.Compare(a, b))
 	})
 	states := map[string]v1.UnitState{}
 	size := 0
@@ -228,27 +255,33 @@ func fit(status *v1.WorkloadGridStatus, most int) {
 	status.States = states
 }
 
-// importance orders phases by how much a reader has to know of them.
+// importance orders phases; the most important one has the smallest value.
 func importance(phase v1.UnitPhase) int {
 	if phase == v1.UnitStalled {
 		phase = v1.UnitFailed
 	}
-	return slices.Index([]v1.UnitPhase{v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady}, phase)
+	return slices.Index([]v1.UnitPhase{
+		v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable, v1.UnitRetained,
+		v1.UnitReady,
+	}, phase)
 }
 
 // statusMemory is what is remembered of the status of a grid.
 type statusMemory struct {
-	// at is when it was last written.
+	// at is when the status was last written.
 	at time.Time
-	// halved is how often the API server has found it too large.
+	// halved is how often the API server has refused the status as too large.
 	halved int
 }
 
-// limit is how many bytes the states may take.
+// limit returns how many bytes the states may take.
 func (m *statusMemory) limit() int { return largestStates >> m.halved }
 
-// writeStatus writes the status of changed, a copy of grid, if it differs, and not too often.
-func (s *shared) writeStatus(ctx context.Context, grid, changed client.Object, m *statusMemory, again time.Time) (reconcile.Result, error) {
+// writeStatus writes the status of changed, a copy of grid, if it differs from grid's. It writes it at most once per
+// statusPause.
+func (s *shared) writeStatus(
+	ctx context.Context, grid, changed client.Object, m *statusMemory, again time.Time,
+) (reconcile.Result, error) {
 	now := s.clock.Now()
 	if equality.Semantic.DeepEqual(grid, changed) {
 		return after(now, again), nil
@@ -257,27 +290,29 @@ func (s *shared) writeStatus(ctx context.Context, grid, changed client.Object, m
 		return after(now, next, again), nil
 	}
 	m.at = now
-	err := s.writer.Status().Patch(ctx, changed, client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
+	err := s.writer.Status().Patch(ctx, changed,
+		client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
 		return after(now, again), nil
-	case apierrors.IsConflict(err): // the cache lags behind; what it gets then is no event for us
-		klog.FromContext(ctx).V(4).Info("Status not written: the grid has changed meanwhile")
+	case apierrors.IsConflict(err): // the cache is behind, and its next change may cause no reconciliation
+		klog.FromContext(ctx).V(4).Info("Not writing the status: the grid has changed meanwhile")
 		return after(now, now.Add(statusPause), again), nil
 	case isTooLarge(err) && m.halved < 10:
 		m.halved++
-		klog.FromContext(ctx).Info("Status too large: leaving out more units", "bytes", m.limit())
+		klog.FromContext(ctx).Info("The status is too large; leaving out more units", "bytes", m.limit())
 		return after(now, now.Add(statusPause), again), nil
 	}
 	return reconcile.Result{}, fmt.Errorf("writing the status: %w", err)
 }
 
-// isTooLarge recognises what kube-apiserver, or etcd through it, says of an object that is too large.
+// isTooLarge recognises the errors of kube-apiserver and etcd for an object that is too large.
 func isTooLarge(err error) bool {
-	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(err.Error(), "too large") || strings.Contains(err.Error(), "larger than max")
+	return apierrors.IsRequestEntityTooLargeError(err) || strings.Contains(err.Error(), "too large") ||
+		strings.Contains(err.Error(), "larger than max")
 }
 
-// stop fills in the conditions of a grid that nothing can be done for.
+// stop fills in the conditions of a grid that cannot be reconciled.
 func stop(conditions *[]metav1.Condition, generation int64, err error) {
 	p := gridchild.Tellable(err)
 	condition := conditionSetter(conditions, generation)
@@ -286,7 +321,9 @@ func stop(conditions *[]metav1.Condition, generation int64, err error) {
 	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
-func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind string, status metav1.ConditionStatus, reason, message string) {
+func conditionSetter(
+	conditions *[]metav1.Condition, generation int64,
+) func(kind string, status metav1.ConditionStatus, reason, message string) {
 	return func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(conditions, metav1.Condition{
 			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
@@ -295,15 +332,10 @@ func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind
 }
 
 // nameSome names the first few units, and counts the rest.
-func nameSome(units []string) string {
-	if len(units) <= namedUnits {
-		return strings.Join(units, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(units[:namedUnits], ", "), len(units)-namedUnits)
-}
+func nameSome(units []string) string { return enumerate.First(units, namedUnits) }
 
-// describeProblems tells the problems of the first few units, the same problem once; they are what the units have in
-// common.
+// describeProblems names the first few different problems of units, each with the units that have it. they says what
+// the units have in common.
 func describeProblems(they string, failed []string, states map[string]v1.UnitState, units int) string {
 	var order []string
 	with := map[string][]string{}

@@ -17,10 +17,10 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// takenOver reports whether the fields of a manager become ours. Those of a controller of our name, which updated
-// instead of applying, always do: otherwise it would go on owning them beside us, and what leaves the template would stay
-// in the child. Those of a person with kubectl do when a child is adopted. What kubectl rollout restart has written does
-// not: without it the pods would be replaced.
+// takenOver reports whether the fields of a manager become ours. The fields of a controller with our name that updated
+// instead of applying always do: otherwise it would go on owning them as well, and a field that is removed from the
+// template would stay in the child. The fields of a person with kubectl do when a child is adopted. What kubectl
+// rollout restart wrote does not, because removing it would replace the pods.
 func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 	if entry.Subresource != "" {
 		return false
@@ -40,7 +40,7 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 	}
 }
 
-// takeOver makes fields of others ours, and returns the child as it is then; nil if there were none.
+// takeOver makes fields of other managers ours, and returns the resulting child; nil if there were no such fields.
 func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, adopted bool) (*child, error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(k.Child)
@@ -56,7 +56,7 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 		}
 	}
 	if len(managers) == 0 {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // as the comment says
 	}
 	u.SetManagedFields(entries)
 	if err := csaupgrade.UpgradeManagedFields(u, managers, v1.FieldManager); err != nil {
@@ -64,7 +64,8 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 	}
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": u.GetManagedFields()},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()}, // a conflict if it has changed
+		// This is a conflict if the child has changed meanwhile.
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("taking over: %w", err)
@@ -75,7 +76,7 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 	return k.childOf(u)
 }
 
-// hasReplicas reports whether the template says how many replicas there are to be.
+// hasReplicas reports whether the template sets spec.replicas.
 func (d *desired) hasReplicas() bool {
 	object, err := d.object()
 	if err != nil {
@@ -85,8 +86,9 @@ func (d *desired) hasReplicas() bool {
 	return err == nil && found && value != nil
 }
 
-// handOver gives spec.replicas, as it is, to a manager of its own. When a field leaves what we apply, and nobody else
-// owns it, the API server resets it: to 1 replica, in every unit at once. It returns the replicas.
+// handOver gives the current spec.replicas to a field manager of its own, and returns the replicas. Without that, when
+// the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all units at
+// once.
 func (c *cluster) handOver(ctx context.Context, k kind, namespace string, live *child) (string, error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(k.Child)
@@ -100,8 +102,9 @@ func (c *cluster) handOver(ctx context.Context, k kind, namespace string, live *
 	only.SetNamespace(namespace)
 	only.SetName(live.name)
 	only.SetUID(types.UID(live.uid))
-	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if somebody scales it at the same time
-	if err := c.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(only), client.FieldOwner(v1.HandOverManager)); err != nil {
+	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if someone scales it at the same time
+	apply := client.ApplyConfigurationFromUnstructured(only)
+	if err := c.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	return strconv.FormatInt(replicas, 10), nil

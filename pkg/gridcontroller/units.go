@@ -8,22 +8,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// units knows which units there are: the distinct, non-empty values of a label over all nodes. It keeps sets
-// for the keys that it was asked for only, and a node's change costs the keys that changed.
+// units knows the units of each key: the distinct, non-empty values of a label over all nodes. It keeps sets only for
+// the keys that it was asked for.
 type units struct {
-	mu sync.Mutex // guards all below
-	// nodes is by name.
+	mu sync.Mutex // guards everything below
+	// nodes has the nodes by name.
 	nodes map[string]*nodeState
-	// sets are the units of a key.
+	// sets has the units of a key.
 	sets map[string]map[string]nodeCount
 	// selected are the keys of grids that select units by further labels of their nodes.
 	selected map[string]bool
 }
 
-// nodeState is what is known of a node. The map is the cache's, and not to be changed.
+// nodeState is the state of a node. The labels belong to the cache, and must not be changed.
 type nodeState struct {
 	labels map[string]string
-	// lost: the control plane has lost contact with the node.
+	// lost is set if the control plane has lost contact with the node.
 	lost bool
 }
 
@@ -36,8 +36,8 @@ func newUnits() *units {
 	return &units{nodes: map[string]*nodeState{}, sets: map[string]map[string]nodeCount{}, selected: map[string]bool{}}
 }
 
-// stateOf is what is kept of a node. Unknown is what the node controller writes once a kubelet has fallen silent; a
-// kubelet that says that its node is not ready has not.
+// stateOf returns the state of a node. The node controller sets the condition Ready to Unknown when a kubelet falls
+// silent. A node whose kubelet reports that it is not ready is not lost.
 func stateOf(node *corev1.Node) *nodeState {
 	s := &nodeState{labels: node.Labels}
 	for _, condition := range node.Status.Conditions {
@@ -48,14 +48,14 @@ func stateOf(node *corev1.Node) *nodeState {
 	return s
 }
 
-// of returns the units of a key, in order.
+// of returns the units of a key, sorted.
 func (u *units) of(key string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Sorted(maps.Keys(u.set(key)))
 }
 
-// unreachable returns those of the units of a key whose nodes are all lost.
+// unreachable returns the units of a key whose nodes are all lost.
 func (u *units) unreachable(key string) map[string]bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -68,8 +68,8 @@ func (u *units) unreachable(key string) map[string]bool {
 	return lost
 }
 
-// labelsOf returns the labels of the nodes of every unit of a key. From then on the key has changed when a label of one of
-// its nodes has. The maps are not to be changed.
+// labelsOf returns the labels of the nodes of every unit of a key. From then on the key has changed when a label of one
+// of its nodes has. The maps are not to be changed.
 func (u *units) labelsOf(key string) map[string][]map[string]string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -111,7 +111,8 @@ func (u *units) nodesIn(key, unit string, most int) []string {
 	return names
 }
 
-// set returns the units of a key, which it counts when it is asked for the first time. It must be called with mu held.
+// set returns the units of a key. It counts them when it is called for the key for the first time. It must be called
+// with mu held.
 func (u *units) set(key string) map[string]nodeCount {
 	set, ok := u.sets[key]
 	if !ok {
@@ -124,7 +125,7 @@ func (u *units) set(key string) map[string]nodeCount {
 	return set
 }
 
-// count adds a node to its unit's count, or takes it away.
+// count adds a node to its unit's count, or subtracts it.
 func count(set map[string]nodeCount, node *nodeState, key string, by int) {
 	if node == nil || node.labels[key] == "" {
 		return
@@ -142,8 +143,8 @@ func count(set map[string]nodeCount, node *nodeState, key string, by int) {
 	set[unit] = c
 }
 
-// note notes the state of a node, nil if it is gone, and returns the keys of which a unit came or went, or became
-// reachable or unreachable.
+// note notes the state of a node, nil if it was deleted. It returns the keys for which a unit was added or removed, or
+// became reachable or unreachable.
 func (u *units) note(node string, now *nodeState) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -169,7 +170,8 @@ func (u *units) note(node string, now *nodeState) []string {
 			continue
 		}
 		for i, unit := range units {
-			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) || after.unreachable() != counts[i].unreachable() {
+			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) ||
+				after.unreachable() != counts[i].unreachable() {
 				changed = append(changed, key)
 				break
 			}

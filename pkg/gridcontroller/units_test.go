@@ -66,17 +66,27 @@ func TestUnits(t *testing.T) {
 }
 
 func TestNodeState(t *testing.T) {
-	for status, lost := range map[corev1.ConditionStatus]bool{"": false, corev1.ConditionTrue: false, corev1.ConditionFalse: false, corev1.ConditionUnknown: true} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"large": "x"}}}
+	for status, lost := range map[corev1.ConditionStatus]bool{
+		"": false, corev1.ConditionTrue: false, corev1.ConditionFalse: false, corev1.ConditionUnknown: true,
+	} {
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "n", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"large": "x"},
+			},
+		}
 		if status != "" {
-			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionUnknown}, {Type: corev1.NodeReady, Status: status}}
+			node.Status.Conditions = []corev1.NodeCondition{
+				{Type: corev1.NodeDiskPressure, Status: corev1.ConditionUnknown},
+				{Type: corev1.NodeReady, Status: status},
+			}
 		}
 		small, err := onlyState(node)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kept := small.(*corev1.Node)
-		if s := stateOf(kept); s.lost != lost || s.labels["a"] != "b" || len(kept.Annotations) > 0 || len(kept.Status.Conditions) > 1 {
+		if s := stateOf(kept); s.lost != lost || s.labels["a"] != "b" || len(kept.Annotations) > 0 ||
+			len(kept.Status.Conditions) > 1 {
 			t.Errorf("%s: got %+v of %+v", status, s, kept)
 		}
 	}

@@ -18,18 +18,18 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// burst is how long a child's or a node's event waits for others, to be answered by one reconciliation.
+// burst is how long an event of a child or a node waits for others, so that one reconciliation handles all of them.
 const burst = 100 * time.Millisecond
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// gridChanged lets pass what a grid's children depend on, not its status.
+// gridChanged passes changes of a grid on which its children depend, but not changes of its status.
 func gridChanged() predicate.Predicate {
-	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{},
+		predicate.AnnotationChangedPredicate{})
 }
 
-// ofChild asks for the grid of a child: the one that owns it, or without an owner the one that it is labelled
-// for.
+// ofChild enqueues the grid of a child: the one that owns it, or if it has no owner, the one that its label names.
 func ofChild(gridKind string) handler.EventHandler {
 	enqueue := func(object client.Object, q queue) {
 		name := ""
@@ -41,7 +41,10 @@ func ofChild(gridKind string) handler.EventHandler {
 			name = object.GetLabels()[v1.LabelGridSelector]
 		}
 		if name != "" {
-			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}, burst)
+			q.AddAfter(
+				reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}},
+				burst,
+			)
 		}
 	}
 	return handler.Funcs{
@@ -61,9 +64,11 @@ func sameOwner(a, b client.Object) bool {
 	return x != nil && y != nil && x.UID == y.UID
 }
 
-// ofNode keeps the units, and asks for the grids with a key of which a unit came or went, or became reachable or
-// unreachable.
-func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error)) handler.EventHandler {
+// ofNode keeps units up to date, and enqueues the grids whose key has units that were added or removed, or that became
+// reachable or unreachable.
+func ofNode(
+	units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error),
+) handler.EventHandler {
 	note := func(ctx context.Context, object client.Object, gone nodeGone, q queue) {
 		node, ok := object.(*corev1.Node)
 		if !ok {
@@ -76,7 +81,7 @@ func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]typ
 		for _, key := range units.note(node.Name, state) {
 			grids, err := gridsWith(ctx, key)
 			if err != nil {
-				klog.FromContext(ctx).Error(err, "Looking for the grids with a key", "key", key)
+				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)
 				continue
 			}
 			for _, grid := range grids {
@@ -91,5 +96,5 @@ func ofNode(units *units, gridsWith func(ctx context.Context, key string) ([]typ
 	}
 }
 
-// nodeGone is whether a node was deleted.
+// nodeGone says whether a node was deleted.
 type nodeGone bool

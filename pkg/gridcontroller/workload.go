@@ -24,44 +24,48 @@ import (
 )
 
 const (
-	// atOnce is how many children of one grid are written at the same time.
+	// atOnce is the most children of one grid that are written concurrently.
 	atOnce = 16
-	// perPass is how many children are written before the status tells of it.
+	// perPass is the most children that are written before the status is written.
 	perPass = 256
-	// passBudget is for how long one look at a grid starts requests. Others wait for the worker.
+	// passBudget is how long a pass over a grid may start requests. Other grids wait for the worker.
 	passBudget = 2 * time.Second
 	// statusPause is the least time between two writes of one grid's status.
 	statusPause = 500 * time.Millisecond
 )
 
-// shared is what all reconcilers use.
+// shared has what all reconcilers use.
 type shared struct {
 	cluster
 	recorder events.EventRecorder
 	gauges   *gauges
-	// grace is how long a workload outlives its unit, where its grid does not say.
+	// grace is how long a workload outlives its unit, if its grid does not say.
 	grace time.Duration
-	// limits are what grids may ask for.
+	// limits restrict what grids may ask for.
 	limits Limits
 	// schemas are for the patches of overrides; nil if there can be none.
 	schemas *workloadpatch.Schemas
 }
 
-// Limits are what grids may ask for, where several tenants share a cluster.
+// Limits restrict what grids may ask for, in clusters that several tenants share.
 type Limits struct {
-	// UnitKeys are the keys of node labels that a grid may name; none for any.
+	// UnitKeys are the keys of node labels that a grid may use; if there are none, it may use any.
 	UnitKeys []string
-	// UnitsPerGrid is the greatest number of units of one grid; 0 for any.
+	// UnitsPerGrid is the most units of one grid; 0 for no limit.
 	UnitsPerGrid int
 }
 
-// check says what a grid asks for beyond the limits.
+// check returns an error if a grid exceeds the limits.
 func (l Limits) check(key string, units int) error {
 	switch {
 	case len(l.UnitKeys) > 0 && !slices.Contains(l.UnitKeys, key):
-		return gridchild.Errorf(v1.ReasonNotAllowed, "spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s", key, strings.Join(l.UnitKeys, ", "))
+		return gridchild.Errorf(v1.ReasonNotAllowed,
+			"spec.gridUniqKey %q is not one of those that the controller's --allowed-unit-keys names: %s",
+			key, strings.Join(l.UnitKeys, ", "))
 	case l.UnitsPerGrid > 0 && units > l.UnitsPerGrid:
-		return gridchild.Errorf(v1.ReasonNotAllowed, "spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; nothing is changed", key, units, l.UnitsPerGrid)
+		return gridchild.Errorf(v1.ReasonNotAllowed,
+			"spec.gridUniqKey %q makes %d units, and the controller's --max-units-per-grid allows %d; "+
+				"nothing is changed", key, units, l.UnitsPerGrid)
 	}
 	return nil
 }
@@ -73,46 +77,48 @@ type workloadReconciler struct {
 
 	units *units
 
-	mu sync.Mutex // guards grids; what it points to belongs to the one worker that has the grid
-	// grids is what is remembered of every grid.
+	mu sync.Mutex // guards grids; a memory itself belongs to the worker that reconciles the grid
+	// grids has what is remembered of every grid.
 	grids map[types.NamespacedName]*gridMemory
 }
 
 // gridMemory is what is remembered of a grid between reconciliations. Losing it does no harm.
 type gridMemory struct {
 	uid types.UID
-	// generation and labels are what the units' children follow from, besides the units. desired are the units'
-	// children under them, templates what came of each template, by its name.
+	// desired and templates are valid for this generation and these labels of the grid. desired has the identities of
+	// the units' children, templates the results of each template, by its name.
 	generation int64
 	labels     map[string]string
 	desired    map[string]identity
 	templates  map[string]*templateMemory
-	// children is by unit.
+	// children has what is remembered of each child, by unit.
 	children map[string]*childMemory
-	// removals is when the workloads of vanished units are deleted, since when they were seen to have vanished.
+	// removals has when the workloads of vanished units are deleted, since when the units were found to have vanished.
 	removals, since map[string]time.Time
-	// approved are the vanished units whose removal someone has approved of, key the gridUniqKey to which a change was.
+	// approved has the vanished units whose removal someone has approved. key is the gridUniqKey to which a change was
+	// approved.
 	approved map[string]bool
 	key      string
-	// removed is when units that were removed lately had vanished.
+	// removed has, for units that were removed recently, when they had vanished.
 	removed []time.Time
 	// rollout is what is remembered of the rollout.
 	rollout rolloutMemory
-	// told are the failures that an event has told, by unit, toldGrid the last one about the grid as a whole.
+	// told has the failures for which there was an event, by unit. toldGrid is the last one about the grid as a whole.
 	told     map[string]gridchild.Error
 	toldGrid gridchild.Error
 	status   statusMemory
 }
 
-// templateMemory is what came of the attempts to apply one template.
+// templateMemory has the results of the attempts to apply one template.
 type templateMemory struct {
-	// shapes are by whether the selector names the unit.
+	// shapes has the children's shapes, by whether the selector names the unit.
 	shapes map[bool]*shape
-	// proven: the API server has taken it. refused is why it has not, for the unit by, since it last has.
+	// proven is set once the API server has accepted the template. refused is why it has refused it since then, for the
+	// unit by.
 	proven  bool
 	refused error
 	by      string
-	// turn counts the attempts since then, of which the next one is at retryAt.
+	// turn counts the refused attempts. The next attempt is at retryAt.
 	turn    int
 	retryAt time.Time
 }
@@ -138,7 +144,7 @@ func (r *workloadReconciler) forget(name types.NamespacedName) {
 	delete(r.grids, name)
 }
 
-// Reconcile makes the children of one grid what they should be, and tells how it went.
+// Reconcile applies the children of one grid, and writes the grid's status and events.
 func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := r.New()
 	if err := r.cache.Get(ctx, request.NamespacedName, grid); err != nil {
@@ -149,17 +155,17 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		return reconcile.Result{}, fmt.Errorf("reading the grid: %w", err)
 	}
 	if grid.GetDeletionTimestamp() != nil {
-		// Its children go, or stay, with it: that is the garbage collector's to do.
+		// The garbage collector deletes the children, unless they are to be orphaned.
 		r.forget(request.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	m := r.remember(request.NamespacedName, grid.GetUID())
 	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
-		return reconcile.Result{}, err // the change of the grid is an event
+		return reconcile.Result{}, err // the change of the grid causes another reconciliation
 	}
 	changed, ok := grid.DeepCopyObject().(v1.Object)
 	if !ok {
-		return reconcile.Result{}, fmt.Errorf("%T is no grid", grid)
+		return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
 	}
 	spec, status := v1.Workload(changed)
 	err := gridchild.CheckKey(spec.GridUniqKey)
@@ -180,7 +186,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	}
 	summarize(status, grid.GetGeneration(), spec, p)
 	if !p.heldKey { // then nothing was looked at
-		p.rolledOut.summarize(status, grid.GetGeneration())
+		p.rollout.summarize(status, grid.GetGeneration())
 	}
 	r.tell(grid, m, spec.GridUniqKey, p)
 	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
@@ -188,28 +194,29 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	return r.writeStatus(ctx, grid, changed, &m.status, p.again)
 }
 
-// pass is one look at all units of a grid.
+// pass is the result of one pass over all units of a grid.
 type pass struct {
 	states map[string]v1.UnitState
-	// others says, by unit, which fields of its workload others own; see v1.ForeignFields.
+	// others says which fields of a unit's workload other managers own, by unit; see v1.ForeignFields.
 	others map[string]string
-	// keepSelector are the units whose workload has a selector without the unit, though spec.unitLabel asks for it.
+	// keepSelector has the units whose workload's selector lacks the unit, although spec.unitLabel is set.
 	keepSelector []string
-	// serving are the units that have pods enough to serve.
+	// serving has the units that have enough available pods.
 	serving map[string]bool
-	// applied and removed are the units whose child was written or deleted, vanished and returned those that
+	// applied and removed have the units whose child was written or deleted. vanished and returned have the units that
 	// lost their last node, or got one again.
 	applied, removed, vanished, returned []string
-	// handedOver says of units with how many replicas they stay.
+	// handedOver has the units whose replicas were handed over, with their replicas.
 	handedOver []string
-	// rolledOut is what the rollout has come to; nil without one.
-	rolledOut *rolledOut
-	// held is why units that vanished, or a changed gridUniqKey, have to wait for an approval; heldKey: it is the key.
+	// rollout is the result of the rollout; nil if the grid has none.
+	rollout *rolloutResult
+	// held is why vanished units, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
+	// gridUniqKey.
 	held    error
 	heldKey bool
 	// deadline is when no more requests are started.
 	deadline time.Time
-	// again is when to look again if nothing happens; zero for never.
+	// again is when to reconcile again if nothing happens before; zero for never.
 	again time.Time
 }
 
@@ -219,7 +226,7 @@ func (p *pass) lookAgain(at time.Time) {
 	}
 }
 
-// spent reports whether the time for one look at a grid is over.
+// spent reports whether the time for requests of this pass is over.
 func (p *pass) spent(now time.Time) bool { return now.After(p.deadline) }
 
 func (p *pass) figures() figures {
@@ -246,7 +253,7 @@ func (p *pass) figures() figures {
 	if p.held != nil {
 		f.held = 1
 	}
-	p.rolledOut.count(&f)
+	p.rollout.count(&f)
 	return f
 }
 
@@ -258,7 +265,8 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		return nil, err
 	}
 	if m.generation != grid.GetGeneration() || !maps.Equal(m.labels, o.Labels) {
-		m.generation, m.labels, m.desired, m.templates = grid.GetGeneration(), o.Labels, map[string]identity{}, map[string]*templateMemory{}
+		m.generation, m.labels = grid.GetGeneration(), o.Labels
+		m.desired, m.templates = map[string]identity{}, map[string]*templateMemory{}
 	}
 	p := &pass{states: map[string]v1.UnitState{}, others: map[string]string{}, serving: map[string]bool{}}
 	if p.heldKey = r.holdKey(grid, children, m, p); p.heldKey {
@@ -266,8 +274,11 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	}
 	units := r.units.of(spec.GridUniqKey)
 	a := r.assign(o.Name, units, children, m)
-	lost := r.units.unreachable(spec.GridUniqKey)
-	t, err := r.aim(ctx, grid, o, units, lost, a, m)
+	roller := &roller{
+		workloadReconciler: r, grid: grid, spec: spec, owner: o, units: units,
+		lost: r.units.unreachable(spec.GridUniqKey), children: a, memory: m,
+	}
+	t, err := roller.aim(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -275,14 +286,14 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	for _, unit := range units {
 		result := results[unit]
 		if result.child == nil {
-			// Whatever is wrong now, what was made before goes on.
+			// A child that was made before goes on, whatever is wrong now.
 			result.child = a.child(unit)
 		}
 		state := unitState(gridchild.TemplateName(spec, unit), result)
 		if result.child != nil {
-			state.Revision = t[unit].told(result.child)
+			state.Revision = t[unit].outdated(result.child)
 		}
-		r.followProgress(&state, result.child, m.children[unit], status.States[unit], lost[unit], spec, p)
+		r.followProgress(&state, result.child, m.children[unit], status.States[unit], roller.lost[unit], spec, p)
 		p.states[unit] = state
 		p.lookAgain(result.again)
 		if live := result.child; live != nil {
@@ -306,7 +317,7 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		}
 	}
 	r.explainStalled(ctx, o, t, m, p)
-	r.rollOut(ctx, grid, units, lost, a, t, results, m, p)
+	roller.conclude(ctx, t, results, p)
 	r.removeVanished(ctx, grid, o, a, m, p)
 	for unit := range m.children {
 		if _, ok := p.states[unit]; !ok {
@@ -317,17 +328,19 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	return p, nil
 }
 
-// due is a child that has to be written.
+// due is a child that must be written.
 type due struct {
 	unit    string
 	desired *desired
 	memory  *childMemory
 }
 
-// syncUnits syncs the children of all units: those that the cache and the memory settle one after the other, the rest
-// at the same time, as many as fit into one pass. A template that the API server has not taken yet is tried on one unit
-// before all others.
-func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, t targets, units []string, a *assignment, m *gridMemory, p *pass) map[string]result {
+// syncUnits syncs the children of all units. Cache and memory show for most of them that nothing is to be done. The
+// others are written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is
+// first tried on one unit.
+func (r *workloadReconciler) syncUnits(
+	ctx context.Context, o *gridchild.Owner, t targets, units []string, a *assignment, m *gridMemory, p *pass,
+) map[string]result {
 	results := make(map[string]result, len(units))
 	pending := map[string][]due{}
 	for _, unit := range units {
@@ -341,9 +354,10 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 			results[unit] = result{child: live}
 			continue
 		}
-		// The usual case: nothing has changed since the two were last compared.
+		// Usually nothing has changed since the live and the desired child were last compared.
 		if live != nil && m.desired[unit].variant == to.variant && !live.deleting && !live.legacy &&
-			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest && memory.same.owned == live.owned {
+			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest &&
+			memory.same.owned == live.owned {
 			memory.failure = nil
 			results[unit] = result{child: live}
 			continue
@@ -373,7 +387,8 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 		}
 		pending[to.variant] = append(pending[to.variant], due{unit, d, memory})
 	}
-	// What was rendered above is remembered, so each pass comes to this.
+	// The time for requests begins here. Rendering does not count, because its results are remembered for the next
+	// pass.
 	p.deadline = r.clock.Now().Add(passBudget)
 	budget := perPass
 	for _, name := range slices.Sorted(maps.Keys(pending)) {
@@ -383,7 +398,10 @@ func (r *workloadReconciler) syncUnits(ctx context.Context, o *gridchild.Owner, 
 }
 
 // syncTemplate syncs children of one template.
-func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owner, t *templateMemory, all []due, budget *int, p *pass, results map[string]result) {
+func (r *workloadReconciler) syncTemplate(
+	ctx context.Context, o *gridchild.Owner, t *templateMemory, all []due, budget *int, p *pass,
+	results map[string]result,
+) {
 	now := r.clock.Now()
 	refuse := func(some []due) {
 		for _, d := range some {
@@ -391,7 +409,12 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 				results[d.unit] = result{err: t.refused, again: t.retryAt}
 				continue
 			}
-			results[d.unit] = result{err: gridchild.Errorf(v1.ReasonRejected, "not tried, for the API server has refused this template for unit %s: %s", t.by, gridchild.Tellable(t.refused).Message), again: t.retryAt}
+			results[d.unit] = result{
+				err: gridchild.Errorf(v1.ReasonRejected,
+					"not tried, because the API server has refused this template for unit %s: %s",
+					t.by, gridchild.Tellable(t.refused).Message),
+				again: t.retryAt,
+			}
 		}
 	}
 	if t.refused != nil && now.Before(t.retryAt) {
@@ -399,7 +422,7 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 		return
 	}
 	if !t.proven || t.refused != nil {
-		// Another unit each time: it may be the unit's own child that does not go with the template.
+		// Each attempt uses another unit, because the reason may be the unit's own child and not the template.
 		i := t.turn % len(all)
 		probe := all[i]
 		all = slices.Delete(slices.Clone(all), i, i+1)
@@ -412,8 +435,8 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 			refuse(all)
 			return
 		}
-		// The probe has shown what the others look like in the cache when nothing is to be done for them: after a restart
-		// that is so for all.
+		// The probe has taught the template's shape, by which children in the cache are recognised as settled. After a
+		// restart that is all of them.
 		all = slices.DeleteFunc(all, func(d due) bool {
 			outcome, done := r.settled(ctx, r.kind, o, d.desired, d.memory)
 			if done {
@@ -437,7 +460,7 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 			continue
 		}
 		*budget--
-		if _, err := d.desired.object(); err != nil { // here, for it is not for several goroutines at once
+		if _, err := d.desired.object(); err != nil { // rendered here, because it must not be called concurrently
 			note(d.unit, result{err: err})
 			continue
 		}
@@ -446,7 +469,7 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 			return nil
 		})
 	}
-	_ = group.Wait() // no function of it returns an error
+	_ = group.Wait() // its functions return no errors
 	before := *t
 	taken := false
 	for _, unit := range slices.Sorted(maps.Keys(outcomes)) {
@@ -454,13 +477,13 @@ func (r *workloadReconciler) syncTemplate(ctx context.Context, o *gridchild.Owne
 		t.learn(unit, outcomes[unit], r.clock.Now())
 		taken = taken || (outcomes[unit].err == nil && outcomes[unit].again.IsZero())
 	}
-	if taken { // by one of them: what the others have is their own
+	if taken { // the template is good; failures of single units are their own
 		*t = before
 		t.proven, t.refused, t.turn = true, nil, 0
 	}
 }
 
-// learn notes what came of an attempt.
+// learn notes the result of an attempt.
 func (t *templateMemory) learn(unit string, outcome result, now time.Time) {
 	switch {
 	case outcome.err == nil && outcome.again.IsZero():
@@ -471,7 +494,7 @@ func (t *templateMemory) learn(unit string, outcome result, now time.Time) {
 	}
 }
 
-// syncOne syncs a child. If its name is taken by another grid it gets the other one.
+// syncOne syncs a child. If another grid has taken its name, it gets its alternative name in the next pass.
 func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d due) result {
 	outcome := r.sync(ctx, r.kind, o, d.desired, d.memory)
 	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != r.AlternativeChildName(o.Name, d.unit) {
@@ -481,9 +504,11 @@ func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d 
 	return outcome
 }
 
-// desire says what the child of a unit should be. What it was found to be under the same generation of the grid is
-// remembered, so that a grid of many units is not rendered anew for each bounded step.
-func (r *workloadReconciler) desire(o *gridchild.Owner, to target, unit, name string, m *gridMemory) (*desired, error) {
+// desire returns the desired child of a unit. Its identity is remembered for the same generation of the grid, so that
+// not all units of a large grid are rendered again in each pass.
+func (r *workloadReconciler) desire(
+	o *gridchild.Owner, to target, unit, name string, m *gridMemory,
+) (*desired, error) {
 	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
 		template, err := to.templates.Of(unit)
 		if err != nil {
@@ -497,7 +522,7 @@ func (r *workloadReconciler) desire(o *gridchild.Owner, to target, unit, name st
 		}
 		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, variant: to.variant, digest: d.child.Digest}
 		m.desired[unit] = d.identity
-		d.child = nil // of ten thousand, most are not needed
+		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
 	of := to.variant
 	if m.templates[of] == nil {
@@ -507,7 +532,7 @@ func (r *workloadReconciler) desire(o *gridchild.Owner, to target, unit, name st
 	return d, nil
 }
 
-// deleteUnusedTemplates does what autoDeleteUnusedTemplate asks for.
+// deleteUnusedTemplates removes unused templates from the pool, if spec.autoDeleteUnusedTemplate is set.
 func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.Object) (deleted bool, err error) {
 	spec, _ := v1.Workload(grid)
 	if !spec.AutoDeleteUnusedTemplate {
@@ -519,21 +544,23 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 	}
 	changed, ok := grid.DeepCopyObject().(v1.Object)
 	if !ok {
-		return false, fmt.Errorf("%T is no grid", grid)
+		return false, fmt.Errorf("%T is not a grid", grid)
 	}
 	pruned, _ := v1.Workload(changed)
 	for _, name := range unused {
 		delete(pruned.TemplatePool, name)
 	}
-	// With the revision that was read: someone may have begun to use one.
-	if err := r.writer.Patch(ctx, changed, client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})); err != nil {
+	// The lock makes it a conflict if someone has begun to use one of the templates meanwhile.
+	patch := client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
+	if err := r.writer.Patch(ctx, changed, patch); err != nil {
 		if apierrors.IsNotFound(err) {
 			return true, nil
 		}
 		return false, fmt.Errorf("deleting unused templates: %w", err)
 	}
 	slices.Sort(unused)
-	r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonTemplatesDeleted, "DeleteTemplates", "Removed from spec.templatePool what no unit uses: %s", nameSome(unused))
+	r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonTemplatesDeleted, "DeleteTemplates",
+		"Removed unused templates from spec.templatePool: %s", nameSome(unused))
 	return true, nil
 }
 
@@ -543,33 +570,42 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	event := func(kind, reason, action, format string, args ...any) {
 		r.recorder.Eventf(grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
 	}
-	if p.rolledOut != nil {
-		p.rolledOut.tell(m, event)
+	if p.rollout != nil {
+		p.rollout.tell(m, event)
 	}
 	if len(p.applied) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind, len(p.applied), nameSome(p.applied))
+		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind,
+			len(p.applied), nameSome(p.applied))
 	}
 	if len(p.vanished) > 0 {
-		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", "No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished), r.Child.Kind, r.removalOf(spec).grace)
+		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait",
+			"No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished),
+			r.Child.Kind, r.removalOf(spec).grace)
 	}
 	if len(p.returned) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay", nameSome(p.returned), r.Child.Kind)
+		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay",
+			nameSome(p.returned), r.Child.Kind)
 	}
 	if len(p.removed) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.Child.Kind, nameSome(p.removed))
+		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.Child.Kind,
+			nameSome(p.removed))
 	}
 	if len(p.handedOver) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver", "The template says nothing of replicas any more; they stay as they are, for someone else to change: %s", nameSome(p.handedOver))
+		event(corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+			"The template does not set replicas any more; units keep theirs until someone changes them: %s",
+			nameSome(p.handedOver))
 	}
 	switch {
 	case p.held != nil:
 		r.tellGrid(grid, m, p.held)
 	case len(p.states) == 0:
-		r.tellGrid(grid, m, gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss", key, r.Child.Kind))
+		r.tellGrid(grid, m,
+			gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss",
+				key, r.Child.Kind))
 	default:
 		m.toldGrid = gridchild.Error{}
 	}
-	// Failures that are new, or have become others, the same ones together.
+	// New or changed failures get an event; units with the same failure share one.
 	fresh := map[gridchild.Error][]string{}
 	for unit, state := range p.states {
 		if state.Phase != v1.UnitFailed && state.Phase != v1.UnitStalled {
@@ -577,7 +613,10 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 			continue
 		}
 		prefix := grid.GetName() + "-"
-		failure := gridchild.Error{Reason: state.Reason, Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>")}
+		failure := gridchild.Error{
+			Reason:  state.Reason,
+			Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>"),
+		}
 		if m.told[unit] != failure {
 			m.told[unit] = failure
 			fresh[failure] = append(fresh[failure], unit)
@@ -601,7 +640,7 @@ func (r *workloadReconciler) tellGrid(grid v1.Object, m *gridMemory, err error) 
 	}
 }
 
-// after asks to be called again at the earliest of the times that are set.
+// after returns the Result that requeues the request at the earliest of the times that are not zero.
 func after(now time.Time, times ...time.Time) reconcile.Result {
 	var earliest time.Time
 	for _, t := range times {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,19 +22,20 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Answer is what applying a grid would do to its child, or to those of several units that have the same template.
+// Answer says what applying a grid would change in its child, or in the children of several units with the same
+// template.
 type Answer struct {
-	// Kind and Name are the grid's.
+	// Kind, Namespace and Name are the grid's.
 	Kind, Namespace, Name string
-	// Template is the name of the template; empty where the answer is of a Service, or of the grid.
+	// Template is the name of the template; empty if the answer is about a Service, or about the grid itself.
 	Template string
-	// Units are those that the answer is for. The first one's child was asked about, and is an example of the others'.
+	// Units has the units that the answer is about. The child of the first one was tried as an example of all of them.
 	Units []string
-	// Child is the name of the child that was asked about.
+	// Child is the name of the child that was tried.
 	Child string
-	// Live is what there is, nil for nothing, and Merged what there would be.
+	// Live is the child as it is, nil if it does not exist, and Merged as it would be.
 	Live, Merged *unstructured.Unstructured
-	// Notes say what the controller does besides.
+	// Notes say what else the controller would do.
 	Notes []string
 	// Refused is why the grid or the child cannot be applied; empty if it can.
 	Refused string
@@ -46,10 +46,10 @@ func (a *Answer) Differs() bool {
 	return a.Refused == "" && a.Merged != nil && (a.Live == nil || !reflect.DeepEqual(a.Live.Object, a.Merged.Object))
 }
 
-// Source is what answers follow from.
+// Source makes Answers.
 type Source struct {
 	API client.Client
-	// Nodes are the labels of all nodes.
+	// Nodes has the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
 	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
 	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
@@ -57,11 +57,11 @@ type Source struct {
 	Unit string
 }
 
-// Compare says what applying a grid would change. The grid has a namespace.
+// Compare returns what applying a grid would change. The grid must have a namespace.
 func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured) ([]Answer, error) {
 	k, ok := kindOf(manifest)
 	if !ok {
-		return nil, fmt.Errorf("%s %s is no grid", manifest.GetKind(), manifest.GetName())
+		return nil, fmt.Errorf("%s %s is not a grid", manifest.GetKind(), manifest.GetName())
 	}
 	answer := Answer{Kind: k.Kind, Namespace: manifest.GetNamespace(), Name: manifest.GetName()}
 	applied, notes, err := s.applyGrid(ctx, manifest)
@@ -105,9 +105,11 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 	return answers, err
 }
 
-// applyGrid asks what the API server would make of the grid, and says what the controller makes of that besides what it
-// does to the children.
-func (s Source) applyGrid(ctx context.Context, manifest *unstructured.Unstructured) (*unstructured.Unstructured, []string, error) {
+// applyGrid returns the grid as it would be after applying the manifest (a dry run), and notes about what the
+// controller would do then, other than changing children.
+func (s Source) applyGrid(
+	ctx context.Context, manifest *unstructured.Unstructured,
+) (*unstructured.Unstructured, []string, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(manifest.GroupVersionKind())
 	strict := client.FieldValidation(metav1.FieldValidationStrict)
@@ -128,21 +130,24 @@ func (s Source) applyGrid(ctx context.Context, manifest *unstructured.Unstructur
 	if err := s.API.Update(ctx, updated, client.DryRunAll, strict); err != nil {
 		return nil, nil, fmt.Errorf("asking for %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
 	}
-	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before && manifest.GetKind() != v1.ServiceGridKind.Kind {
-		notes = append(notes, fmt.Sprintf("gridUniqKey changes from %s to %s: the workloads of units that are gone by that are removed as spec.removal says", before, after))
+	if after, _, _ := unstructured.NestedString(updated.Object, "spec", "gridUniqKey"); after != before &&
+		manifest.GetKind() != v1.ServiceGridKind.Kind {
+		notes = append(notes, fmt.Sprintf(
+			"gridUniqKey changes from %s to %s: the workloads of the old key's units are removed as spec.removal says",
+			before, after))
 	}
 	return updated, notes, nil
 }
 
-// merge is the live grid with the manifest's spec, and with its labels and annotations. Those go that kubectl has noted
-// as its own, and that are not in the manifest any more.
+// merge returns the live grid with the manifest's spec, labels and annotations. Labels and annotations that kubectl
+// applied before, and that are not in the manifest any more, are removed.
 func merge(live, manifest *unstructured.Unstructured) *unstructured.Unstructured {
 	merged := live.DeepCopy()
 	var before struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
 	if text := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]; text != "" {
-		_ = json.Unmarshal([]byte(text), &before) // what cannot be read says nothing
+		_ = json.Unmarshal([]byte(text), &before) // an annotation that cannot be read removes nothing
 	}
 	combine := func(live, before, now map[string]string) map[string]string {
 		out := maps.Clone(live)
@@ -163,7 +168,7 @@ func merge(live, manifest *unstructured.Unstructured) *unstructured.Unstructured
 	return merged
 }
 
-// refusal are the API server's words, if it refuses an object for what it says.
+// refusal returns the API server's message, if err means that it refuses the object because of its content.
 func refusal(err error) (string, bool) {
 	var status apierrors.APIStatus
 	if err == nil || !gridchild.Refused(err) || !errors.As(err, &status) {
@@ -172,20 +177,22 @@ func refusal(err error) (string, bool) {
 	return status.Status().Message, true
 }
 
-// selectorsPage is how many workloads are asked for at once.
+// selectorsPage is how many workloads are listed at once.
 const selectorsPage = 100
 
-// group is of units whose children change alike.
+// group identifies units whose children would change in the same way.
 type group struct {
 	template string
-	// exists: there is a child. same: the configuration that was applied last is the one that would be.
+	// exists is set if there is a child, same if the configuration that was applied last equals the new one.
 	exists, same bool
-	// problem is why there can be no child.
+	// problem is why there can be no child; empty if there can.
 	problem string
 }
 
-// units asks about one unit of each group.
-func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, grid v1.Object, answer Answer) ([]Answer, error) {
+// units groups a grid's units, and makes an Answer for each group by trying one of its units.
+func (s Source) units(
+	ctx context.Context, o *gridchild.Owner, k v1.GridKind, grid v1.Object, answer Answer,
+) ([]Answer, error) {
 	children, err := s.children(ctx, k, o.Namespace)
 	if err != nil {
 		return nil, err
@@ -266,9 +273,11 @@ func (s Source) units(ctx context.Context, o *gridchild.Owner, k v1.GridKind, gr
 	return answers, nil
 }
 
-// children are the objects of a namespace that have the kind of a grid's children, by name. Those that are nobody's
-// children are among them: they may have a name that a child should get.
-func (s Source) children(ctx context.Context, k v1.GridKind, namespace string) (map[string]*metav1.PartialObjectMetadata, error) {
+// children returns all objects of a namespace that have the kind of a grid's children, by name. It includes those that
+// are not children of a grid, because they may have a name that a child should get.
+func (s Source) children(
+	ctx context.Context, k v1.GridKind, namespace string,
+) (map[string]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
 	if err := s.API.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -281,14 +290,15 @@ func (s Source) children(ctx context.Context, k v1.GridKind, namespace string) (
 	return children, nil
 }
 
-// selectors says of each workload of the grid's name whether its selector names the unit. They are asked for whole, so
-// page by page.
+// selectors returns, for each workload with the label of the grid's name, whether its selector names the unit. It lists
+// whole objects, so it lists them page by page.
 func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner) (map[string]bool, error) {
 	named := map[string]bool{}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
 	for {
-		err := s.API.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingLabels{v1.LabelGridSelector: o.Name},
+		err := s.API.List(ctx, list, client.InNamespace(o.Namespace),
+			client.MatchingLabels{v1.LabelGridSelector: o.Name},
 			client.Limit(selectorsPage), client.Continue(list.GetContinue()))
 		if err != nil {
 			return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
@@ -302,7 +312,7 @@ func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner
 	}
 }
 
-// around is what templates follow from besides the grid.
+// around returns what templates depend on besides the grid.
 func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild.Context {
 	c := gridchild.Context{Nodes: func(unit string) []map[string]string {
 		var of []map[string]string
@@ -319,7 +329,7 @@ func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild
 	return c
 }
 
-// unitsOf are the units of a key, in order.
+// unitsOf returns the units of a key, sorted.
 func (s Source) unitsOf(key string) []string {
 	units := map[string]bool{}
 	for _, labels := range s.Nodes {
@@ -334,7 +344,8 @@ func (s Source) unitsOf(key string) []string {
 func claim(o *gridchild.Owner, k v1.GridKind, live metav1.Object) error {
 	err := gridchild.Claim(o, k, live.GetName(), metav1.GetControllerOf(live), live.GetLabels()[v1.LabelGridSelector])
 	if errors.Is(err, gridchild.ErrLeftOver) {
-		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w", k.Child.Kind, live.GetName(), err)
+		return fmt.Errorf("%s %s of a deleted grid of this name is still there; the garbage collector removes it: %w",
+			k.Child.Kind, live.GetName(), err)
 	}
 	return err
 }
@@ -346,8 +357,10 @@ func ownerUID(object metav1.Object) string {
 	return ""
 }
 
-// ask asks the API server what would become of a child.
-func (s Source) ask(ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer) error {
+// ask asks the API server what a child would be after it is applied, and fills the answer.
+func (s Source) ask(
+	ctx context.Context, o *gridchild.Owner, k v1.GridKind, child *gridchild.Child, answer *Answer,
+) error {
 	merged := child.Object.DeepCopy()
 	answer.Child = merged.GetName()
 	live := &unstructured.Unstructured{}
@@ -373,39 +386,44 @@ func (s Source) ask(ctx context.Context, o *gridchild.Owner, k v1.GridKind, chil
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("asking what would become of %s %s: %w", k.Child.Kind, answer.Child, err)
+		return fmt.Errorf("applying %s %s (a dry run): %w", k.Child.Kind, answer.Child, err)
 	}
 	if live != nil {
 		answer.Notes = append(answer.Notes, keepReplicas(live, merged, child)...)
 		if ownerUID(live) != o.UID {
-			answer.Notes = append(answer.Notes, "it is adopted: fields that kubectl has written, and the template has not, go too, though they are not shown here")
+			answer.Notes = append(answer.Notes,
+				"it is adopted: fields that kubectl wrote and that the template does not have are removed too, "+
+					"which is not shown here")
 		}
 		answer.Live = readable(live)
 	}
 	answer.Merged = readable(merged)
-	if live == nil { // what the API server invents anew each time
+	if live == nil { // the API server makes these up anew for each dry run
 		unstructured.RemoveNestedField(answer.Merged.Object, "metadata", "uid")
 		unstructured.RemoveNestedField(answer.Merged.Object, "metadata", "creationTimestamp")
 	}
 	return nil
 }
 
-// keepReplicas does what the controller does where a template names no replicas any more: they stay.
+// keepReplicas keeps the live replicas where a template does not set replicas any more, as the controller does.
 func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Child) []string {
-	if _, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas"); named || !appliesReplicas(live) {
+	if _, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas"); named ||
+		!appliesReplicas(live) {
 		return nil
 	}
 	replicas, ok, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
 	if !ok || err != nil || unstructured.SetNestedField(merged.Object, replicas, "spec", "replicas") != nil {
 		return nil
 	}
-	return []string{"the template names no replicas any more, and each unit keeps those that it has: here " + strconv.FormatInt(replicas, 10)}
+	return []string{fmt.Sprintf(
+		"the template does not set replicas any more, so each unit keeps the number it has: %d here", replicas)}
 }
 
 // appliesReplicas reports whether the controller has applied spec.replicas.
 func appliesReplicas(live *unstructured.Unstructured) bool {
 	for _, entry := range live.GetManagedFields() {
-		if entry.Manager != v1.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != "" || entry.FieldsV1 == nil {
+		if entry.Manager != v1.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply ||
+			entry.Subresource != "" || entry.FieldsV1 == nil {
 			continue
 		}
 		var fields struct {
@@ -421,7 +439,7 @@ func appliesReplicas(live *unstructured.Unstructured) bool {
 	return false
 }
 
-// readable leaves out what changes with every write, and says nothing of its own.
+// readable returns a copy of an object without the fields that change with every write.
 func readable(object *unstructured.Unstructured) *unstructured.Unstructured {
 	out := object.DeepCopy()
 	for _, field := range []string{"managedFields", "generation", "resourceVersion"} {

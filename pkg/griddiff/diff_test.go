@@ -15,9 +15,24 @@ func TestRead(t *testing.T) {
 		name, text, grids, err string
 		others                 int
 	}{
-		{"documents, some of them empty", "# only a comment\n---\napiVersion: superedge.io/v1\nkind: ServiceGrid\nmetadata: {name: a}\n---\n---\napiVersion: superedge.io/v1\nkind: DeploymentGrid\nmetadata: {name: b}\n", "a b", "", 0},
-		{"other objects", "{apiVersion: v1, kind: ConfigMap}\n---\n{apiVersion: superedge.io/v2, kind: ServiceGrid}\n---\n{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: a}}", "a", "", 2},
-		{"a list", `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"superedge.io/v1","kind":"DaemonSetGrid","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Secret"}]}`, "a", "", 1},
+		{
+			"documents, some of them empty",
+			"# only a comment\n---\napiVersion: superedge.io/v1\nkind: ServiceGrid\nmetadata: {name: " +
+				"a}\n---\n---\napiVersion: superedge.io/v1\nkind: DeploymentGrid\nmetadata: {name: b}\n",
+			"a b", "", 0,
+		},
+		{
+			"other objects",
+			"{apiVersion: v1, kind: ConfigMap}\n---\n{apiVersion: superedge.io/v2, kind: " +
+				"ServiceGrid}\n---\n{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: a}}",
+			"a", "", 2,
+		},
+		{
+			"a list",
+			`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"superedge.io/v1","kind":"DaemonSetGrid",` +
+				`"metadata":{"name":"a"}},{"apiVersion":"v1","kind":"Secret"}]}`,
+			"a", "", 1,
+		},
 		{"nothing", "", "", "", 0},
 		{"no object", "a: b", "", "without apiVersion or kind", 0},
 		{"no YAML", "a: [", "", "reading: ", 0},
@@ -45,14 +60,19 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 	return u
 }
 
-// TestMerge: what kubectl has noted as its own goes with the manifest, and what others have added to the metadata stays.
+// TestMerge: what kubectl has noted as its own goes with the manifest, and what others have added to the metadata
+// stays.
 func TestMerge(t *testing.T) {
 	live := object(t, `{metadata: {name: a, uid: u, labels: {old: x, others: s}, annotations: {others: z,
-		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},"annotations":{"gone":"x"}}}'}}, spec: {a: 1, b: 2}, status: {c: 3}}`)
+		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},
+			"annotations":{"gone":"x"}}}'}},
+		spec: {a: 1, b: 2}, status: {c: 3}}`)
 	before := live.DeepCopy()
 	got := merge(live, object(t, `{metadata: {name: a, labels: {new: x}}, spec: {a: 4}}`))
 	want := object(t, `{metadata: {name: a, uid: u, labels: {new: x, others: s}, annotations: {others: z,
-		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},"annotations":{"gone":"x"}}}'}}, spec: {a: 4}, status: {c: 3}}`)
+		kubectl.kubernetes.io/last-applied-configuration: '{"metadata":{"labels":{"old":"x"},
+			"annotations":{"gone":"x"}}}'}},
+		spec: {a: 4}, status: {c: 3}}`)
 	encoded := func(u *unstructured.Unstructured) string {
 		text, err := json.Marshal(u.Object)
 		if err != nil {
@@ -69,7 +89,9 @@ func TestMerge(t *testing.T) {
 }
 
 func TestReadable(t *testing.T) {
-	live := object(t, `{metadata: {name: a, generation: 3, resourceVersion: "7", managedFields: [], annotations: {superedge.io/applied-digest: x}}, spec: {a: 1}}`)
+	live := object(t,
+		`{metadata: {name: a, generation: 3, resourceVersion: "7", managedFields: [],`+
+			` annotations: {superedge.io/applied-digest: x}}, spec: {a: 1}}`)
 	before := live.DeepCopy()
 	if diff := cmp.Diff(object(t, `{metadata: {name: a}, spec: {a: 1}}`).Object, readable(live).Object); diff != "" {
 		t.Error(diff)

@@ -1,4 +1,4 @@
-// Package griddiff says what applying a grid would change in its children. It asks the API server to do so without
-// keeping anything (dry-run): for the grid, so that what the CRD and admission refuse is found, and then for the child
-// of one unit of each template, rendered by pkg/gridchild and applied as the controller applies it. It writes nothing.
+// Package griddiff finds out what applying a grid would change in its children. It lets the API server do that as a dry
+// run, which stores nothing: first with the grid, so that the CRD's and admission's refusals are found, then with the
+// child of one unit of each template, which pkg/gridchild renders and which is applied as the controller applies it.
 package griddiff

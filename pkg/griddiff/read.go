@@ -14,8 +14,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// Read reads the grids of a stream of YAML or JSON documents, also those in a List, and counts the objects that are no
-// grids.
+// Read reads the grids from a stream of YAML or JSON documents, also those in a List. others counts the objects that
+// are not grids.
 func Read(from io.Reader) (grids []*unstructured.Unstructured, others int, err error) {
 	add := func(u *unstructured.Unstructured) {
 		if _, ok := kindOf(u); ok {
@@ -44,7 +44,7 @@ func Read(from io.Reader) (grids []*unstructured.Unstructured, others int, err e
 			err := u.EachListItem(func(item runtime.Object) error {
 				inner, ok := item.(*unstructured.Unstructured)
 				if !ok {
-					return fmt.Errorf("%T is no object", item)
+					return fmt.Errorf("%T is not an object", item)
 				}
 				add(inner)
 				return nil
@@ -60,8 +60,8 @@ func Read(from io.Reader) (grids []*unstructured.Unstructured, others int, err e
 	}
 }
 
-// kindOf is the kind of grid that an object is.
-func kindOf(u *unstructured.Unstructured) (v1.GridKind, bool) {
+// kindOf returns the kind of grid that an object is; ok is false if it is not a grid.
+func kindOf(u *unstructured.Unstructured) (kind v1.GridKind, ok bool) {
 	for _, k := range v1.Kinds {
 		if u.GroupVersionKind() == v1.GroupVersion.WithKind(k.Kind) {
 			return k, true

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,8 +88,8 @@ func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) 
 	return out, nil
 }
 
-// Restore is a copy of a grid's spec that goes back to the revision. Templates of the pool that the revision does not have
-// stay.
+// Restore is a copy of a grid's spec that goes back to the revision. Templates of the pool that the revision does not
+// have stay.
 func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	out, err := r.Spec(spec)
 	if err != nil {
@@ -138,8 +139,29 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 // Same reports whether two revisions have the same content.
 func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.Data) }
 
-// ApprovalOf is the value of the annotation that approves of a wave of a rollout.
+// ApprovalOf returns the value of the annotation that approves a wave of a rollout.
 func ApprovalOf(revision, wave string) string { return revision + "/" + wave }
+
+// Approves reports whether the value of the annotation, which may list several approvals, approves a wave.
+func Approves(value, revision, wave string) bool {
+	return slices.Contains(approvals(value), ApprovalOf(revision, wave))
+}
+
+// AddApproval returns the value of the annotation that also approves a wave. Approvals of other revisions are dropped.
+func AddApproval(value, revision, wave string) string {
+	all := slices.DeleteFunc(approvals(value), func(approval string) bool {
+		return !strings.HasPrefix(approval, ApprovalOf(revision, "")) || approval == ApprovalOf(revision, wave)
+	})
+	return strings.Join(append(all, ApprovalOf(revision, wave)), ",")
+}
+
+func approvals(value string) []string {
+	all := strings.Split(value, ",")
+	for i := range all {
+		all[i] = strings.TrimSpace(all[i])
+	}
+	return all
+}
 
 // Sort puts ControllerRevisions in the order of their numbers.
 func Sort(all []*appsv1.ControllerRevision) {

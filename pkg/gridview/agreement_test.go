@@ -21,7 +21,7 @@ import (
 )
 
 // TestAgreesWithTheWrapper: for random clusters, what OfService says that a node sees is what that node's wrapper
-// shows, endpoint by endpoint; and what nobody is said to see no wrapper shows.
+// shows, endpoint by endpoint; and no wrapper shows an endpoint that, as OfService says, no node sees.
 func TestAgreesWithTheWrapper(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	annotations := []string{"", "[]", `["a"]`, `["a","b"]`, `["b","a","*"]`, `["*"]`, "nonsense"}
@@ -51,7 +51,8 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		endpointSlices := make([]discoveryv1.EndpointSlice, random.IntN(4))
 		for i := range endpointSlices {
 			endpointSlices[i] = discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: fmt.Sprint("s-", i), Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
+				Namespace: "shop", Name: fmt.Sprint("s-", i),
+				Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
 			}}
 			for j := range random.IntN(5) {
 				e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, j)}}
@@ -75,7 +76,9 @@ func TestAgreesWithTheWrapper(t *testing.T) {
 		for node := range nodes {
 			shown := shownBy(t, node, service, endpointSlices, nodes)
 			if shown != said[node] {
-				t.Fatalf("node %s: the wrapper shows %q, the view says %q\nkeys %v\nnodes %v\nslices %+v", node, shown, said[node], service.Annotations, nodes, endpointSlices)
+				t.Fatalf("node %s: the wrapper shows %q, the view says %q\nkeys %v\nnodes %v\nslices %+v", node, shown,
+					said[node],
+					service.Annotations, nodes, endpointSlices)
 			}
 			for address := range strings.FieldsSeq(shown) {
 				seen[address] = true
@@ -108,7 +111,8 @@ func addresses(endpoints []Endpoint) string {
 }
 
 // shownBy is what the wrapper of a node shows of the slices.
-func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice, nodes map[string]topology.Labels) string {
+func shownBy(t *testing.T, node string, service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
+	nodes map[string]topology.Labels) string {
 	t.Helper()
 	store := storagetest.New(storagetest.Options{NodeName: node, KeepKubernetesEndpoint: true})
 	var all []*wire.Object

@@ -1,5 +1,4 @@
-// Package gridview says how it stands with grids and with the closed loop of a Service, in terms that a user acts
-// upon. Its functions are pure: objects that were read from the API server go in, and what command kubectl-grid
-// prints comes out. What a node sees of a Service is computed with package topology, the rule that the wrapper
-// applies on the nodes.
+// Package gridview computes the state of grids, and of the closed loop of a Service, in terms that a user acts upon.
+// Its functions are pure: objects that were read from the API server go in, and what command kubectl-grid prints comes
+// out. What a node sees of a Service is computed with package topology, the rule that the wrapper applies on the nodes.
 package gridview

@@ -53,18 +53,21 @@ func podCondition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondit
 // podProblem says why a pod is not ready: it finds no node, a container does not start or has ended, or what its
 // Ready condition says.
 func podProblem(pod *corev1.Pod) string {
-	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil &&
+		scheduled.Status == corev1.ConditionFalse {
 		// What follows says at length that evicting others would not help either.
 		message, _, _ := strings.Cut(scheduled.Message, " preemption: ")
 		return phrase(scheduled.Reason, message)
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		// Every container waits a moment in these, for others or for its start.
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" &&
+			w.Reason != "PodInitializing" {
 			return fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))
 		}
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("container %s ended with exit code %d: %s", c.Name, t.ExitCode, phrase(t.Reason, t.Message))
+			return fmt.Sprintf("container %s ended with exit code %d: %s",
+				c.Name, t.ExitCode, phrase(t.Reason, t.Message))
 		}
 	}
 	if ready := podCondition(pod, corev1.PodReady); ready != nil && (ready.Reason != "" || ready.Message != "") {

@@ -15,15 +15,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Phases of a unit beside those in package v1.
+// Phases of a unit besides those in package v1.
 const (
-	// Missing is that the unit has no workload, and the controller has not said why.
+	// Missing says that the unit has no workload, and the controller has not said why.
 	Missing v1.UnitPhase = "Missing"
-	// Unknown is that the controller has told nothing of the unit.
+	// Unknown says that the controller has not reported the unit.
 	Unknown v1.UnitPhase = "Unknown"
 )
 
-// Grid is how it stands with one grid.
+// Grid is the state of one grid.
 type Grid struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
@@ -44,7 +44,7 @@ type Grid struct {
 	Unlisted      int32 `json:"unlisted,omitempty"`
 }
 
-// Unit is how it stands with one unit of a grid. The counts are of pods.
+// Unit is the state of one unit of a grid. The counts are of pods.
 type Unit struct {
 	Name  string       `json:"name"`
 	Phase v1.UnitPhase `json:"phase"`
@@ -64,7 +64,7 @@ type Unit struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Surroundings are what is known beside the grids. What could not be read is nil, and nothing is said that would
+// Surroundings are what is known besides the grids. What could not be read is nil, and nothing is said that would
 // follow from it.
 type Surroundings struct {
 	// Nodes are the labels of every node, by name.
@@ -74,7 +74,8 @@ type Surroundings struct {
 	Children map[string]*metav1.PartialObjectMetadata
 	// Pods are those of the grid's units, or more.
 	Pods []corev1.Pod
-	// Now is the time that times are told relative to.
+	// Now is the time that others are relative to. If it is zero, they are absolute, and a state changes only with what
+	// it is about.
 	Now time.Time
 }
 
@@ -82,7 +83,8 @@ type Surroundings struct {
 func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	spec, status := v1.Workload(grid)
 	child := kind.Child.Kind
-	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey, UnitCount: status.Units}
+	g := Grid{Kind: kind.Kind, Namespace: grid.GetNamespace(), Name: grid.GetName(), Key: spec.GridUniqKey,
+		UnitCount: status.Units}
 	nodes := s.nodesIn(spec.GridUniqKey)
 	names := maps.Clone(nodes)
 	if names == nil {
@@ -105,7 +107,8 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		}
 		unit := Unit{
 			Name: name, Phase: state.Phase, Child: kind.ChildName(grid.GetName(), name), Template: state.Template,
-			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas, Available: state.AvailableReplicas,
+			Desired: state.Replicas, Ready: state.ReadyReplicas, Updated: state.UpdatedReplicas,
+			Available: state.AvailableReplicas,
 		}
 		live := children[name]
 		if live != nil {
@@ -124,20 +127,23 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		g.Units = append(g.Units, unit)
 	}
 	g.Problem = gridProblem(grid, status.ObservedGeneration, status.Conditions, len(g.Units) > 0)
-	if ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
+	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+	if g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
 		g.Problem = ready.Message
 	}
 	if g.Problem == "" {
-		if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil && degraded.Reason == v1.ReasonMassRemoval {
+		if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil &&
+			degraded.Reason == v1.ReasonMassRemoval {
 			g.Problem = degraded.Reason + ": " + degraded.Message
 		}
 	}
-	g.Healthy = g.Problem == "" && g.Unlisted == 0 && !slices.ContainsFunc(g.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+	g.Healthy = g.Problem == "" && g.Unlisted == 0 && !slices.ContainsFunc(g.Units,
+		func(u Unit) bool { return u.Phase != v1.UnitReady })
 	return g
 }
 
-// childrenOf are the workloads of a grid by unit. If there are two of one, that with the name that follows from the unit
-// counts.
+// childrenOf are the workloads of a grid by unit. If there are two of one, that with the name that follows from the
+// unit counts.
 func (s Surroundings) childrenOf(grid metav1.Object) map[string]*metav1.PartialObjectMetadata {
 	children := map[string]*metav1.PartialObjectMetadata{}
 	for _, name := range slices.Sorted(maps.Keys(s.Children)) {
@@ -213,12 +219,15 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 		return "no node is in this unit any more; " + child + " " + unit.Child + " stays, as spec.removal.policy says"
 	case v1.UnitRemoving:
 		if state.Reason == v1.ReasonMassRemoval {
-			return "no node is in this unit any more; " + child + " " + unit.Child + " stays until the removal of so many units is approved"
+			return "no node is in this unit any more; " + child + " " + unit.Child +
+				" stays until the removal of so many units is approved"
 		}
 		text := "no node is in this unit any more; " + child + " " + unit.Child + " is removed "
 		switch {
 		case state.RemovalTime == nil:
 			text += "soon"
+		case s.Now.IsZero():
+			text += fmt.Sprintf("at %s unless one comes back", state.RemovalTime.UTC().Format(time.RFC3339))
 		case s.Now.Before(state.RemovalTime.Time):
 			text += fmt.Sprintf("in %s unless one comes back", state.RemovalTime.Sub(s.Now).Round(time.Second))
 		default:
@@ -234,9 +243,11 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 	case unit.Ready < unit.Desired:
 		return fmt.Sprintf("%d of %d pods not ready", unit.Desired-unit.Ready, unit.Desired) + s.why(key, unit.Name)
 	case unit.Updated < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not updated yet", unit.Desired-unit.Updated, unit.Desired) + s.why(key, unit.Name)
+		return fmt.Sprintf("%d of %d pods not updated yet",
+			unit.Desired-unit.Updated, unit.Desired) + s.why(key, unit.Name)
 	case unit.Available < unit.Desired:
-		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired) + s.why(key, unit.Name)
+		return fmt.Sprintf("%d of %d pods not available yet", unit.Desired-unit.Available, unit.Desired) +
+			s.why(key, unit.Name)
 	default:
 		return child + " " + unit.Child + " is being created or changed" + s.why(key, unit.Name)
 	}
@@ -271,7 +282,8 @@ func gridProblem(grid metav1.Object, observed int64, conditions []metav1.Conditi
 	case ready == nil:
 		return "the controller has not told of this grid yet; is application-grid-controller running?"
 	case observed < grid.GetGeneration():
-		return fmt.Sprintf("the controller has not answered the last change of the grid yet (generation %d of %d); is application-grid-controller running?", observed, grid.GetGeneration())
+		return fmt.Sprintf("the controller has not answered the last change of the grid yet (generation %d of %d); is "+
+			"application-grid-controller running?", observed, grid.GetGeneration())
 	case units && ready.Reason != v1.ReasonInvalidKey:
 		return ""
 	case ready.Status != metav1.ConditionTrue:

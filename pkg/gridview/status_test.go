@@ -31,9 +31,10 @@ func conditions(status metav1.ConditionStatus, reason, message string) []metav1.
 func childrenOf(uids map[string]string) map[string]*metav1.PartialObjectMetadata {
 	children := map[string]*metav1.PartialObjectMetadata{}
 	for name, uid := range uids {
-		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{
-			{Kind: "DeploymentGrid", Name: "grid-" + uid, UID: types.UID(uid), Controller: ptr.To(true)},
-		}}}
+		children[name] = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name,
+			OwnerReferences: []metav1.OwnerReference{
+				{Kind: "DeploymentGrid", Name: "grid-" + uid, UID: types.UID(uid), Controller: ptr.To(true)},
+			}}}
 	}
 	return children
 }
@@ -49,46 +50,68 @@ func TestUnits(t *testing.T) {
 		children map[string]string // name: UID of the controller; nil if they could not be read
 		want     string            // unit phase ready/desired nodes: problem
 	}{
-		{"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"}, "east Ready 2/2 2: "},
+		{
+			"ready", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "u"},
+			"east Ready 2/2 2: ",
+		},
 		{"nothing but the status can be read", map[string]v1.UnitState{"east": ready}, nil, nil, "east Ready 2/2 -: "},
 		{
 			"a pod is missing",
-			map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 1, UpdatedReplicas: 3}}, nodes, nil,
+			map[string]v1.UnitState{
+				"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 1, UpdatedReplicas: 3},
+			},
+			nodes, nil,
 			"east Progressing 1/3 2: 2 of 3 pods not ready",
 		},
 		{
-			"a rollout", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 3, UpdatedReplicas: 1}}, nodes, nil,
+			"a rollout", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 3, ReadyReplicas: 3,
+				UpdatedReplicas: 1}}, nodes, nil,
 			"east Progressing 3/3 2: 2 of 3 pods not updated yet",
 		},
 		{
-			"pods have to prove themselves", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1}}, nodes, nil,
+			"pods have to prove themselves", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1,
+				ReadyReplicas: 1, UpdatedReplicas: 1}}, nodes, nil,
 			"east Progressing 1/1 2: 1 of 1 pods not available yet",
 		},
 		{
-			"old pods are left", map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1}}, nodes, nil,
+			"old pods are left",
+			map[string]v1.UnitState{"east": {Phase: v1.UnitProgressing, Replicas: 1, ReadyReplicas: 1,
+				UpdatedReplicas: 1, AvailableReplicas: 1}}, nodes, nil,
 			"east Progressing 1/1 2: Deployment echo-east is being created or changed",
 		},
 		{
-			"refused", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected, Message: "field is immutable"}}, nodes, map[string]string{},
+			"refused", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected,
+				Message: "field is immutable"}}, nodes, map[string]string{},
 			"east Failed 0/0 2: Rejected: field is immutable",
 		},
-		{"one failure of very many", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected}}, nodes, nil, "east Failed 0/0 2: Rejected"},
+		{"one failure of very many", map[string]v1.UnitState{"east": {Phase: v1.UnitFailed, Reason: v1.ReasonRejected}},
+			nodes, nil, "east Failed 0/0 2: Rejected"},
 		{
-			"vanished", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1, ReadyReplicas: 1, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))}},
+			"vanished",
+			map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, Replicas: 1, ReadyReplicas: 1,
+				RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))}},
 			nodes, map[string]string{"echo-east": "u"},
-			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this unit any more; Deployment echo-west is removed in 1m30s unless one comes back",
+			"east Ready 2/2 2: ; west Removing 1/1 0: no node is in this unit any more; Deployment echo-west is " +
+				"removed in 1m30s unless one comes back",
 		},
 		{
-			"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving, RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
-			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is removed now: denied",
+			"vanished for long", map[string]v1.UnitState{"east": ready, "west": {Phase: v1.UnitRemoving,
+				RemovalTime: ptr.To(metav1.NewTime(now)), Message: "denied"}}, nodes, nil,
+			"east Ready 2/2 2: ; west Removing 0/0 0: no node is in this unit any more; Deployment echo-west is " +
+				"removed now: denied",
 		},
 		{
-			"SuperEdge's status", map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes, map[string]string{"echo-east": "u"},
+			"SuperEdge's status",
+			map[string]v1.UnitState{"east": {Replicas: 2, ReadyReplicas: 2}, "gone": {Replicas: 1}}, nodes,
+			map[string]string{"echo-east": "u"},
 			"east Unknown 2/2 2: the controller has not told of this unit yet",
 		},
-		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of this unit yet"},
-		{"the controller is away: a new unit, and children", nil, nodes, map[string]string{}, "east Missing 0/0 2: there is no Deployment echo-east of this grid"},
-		{"the controller is away: deleted", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{}, "east Missing 2/2 2: there is no Deployment echo-east of this grid"},
+		{"the controller is away: a new unit", nil, nodes, nil, "east Unknown 0/0 2: the controller has not told of " +
+			"this unit yet"},
+		{"the controller is away: a new unit, and children", nil, nodes, map[string]string{},
+			"east Missing 0/0 2: there is no Deployment echo-east of this grid"},
+		{"the controller is away: deleted", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{},
+			"east Missing 2/2 2: there is no Deployment echo-east of this grid"},
 		{
 			"the name is taken", map[string]v1.UnitState{"east": ready}, nodes, map[string]string{"echo-east": "v"},
 			"east Failed 2/2 2: NameConflict: Deployment echo-east exists already and belongs to DeploymentGrid grid-v",
@@ -101,7 +124,8 @@ func TestUnits(t *testing.T) {
 				s.Children = childrenOf(test.children)
 			}
 			g := grid(1)
-			g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: test.states, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
+			g.Status = v1.WorkloadGridStatus{ObservedGeneration: 1, States: test.states,
+				Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
 			answer := Workloads(v1.DeploymentGridKind, g, s)
 			var got []string
 			healthy := true
@@ -110,7 +134,8 @@ func TestUnits(t *testing.T) {
 				if u.Nodes != nil {
 					nodes = fmt.Sprint(*u.Nodes)
 				}
-				got = append(got, fmt.Sprintf("%s %s %d/%d %s: %s", u.Name, u.Phase, u.Ready, u.Desired, nodes, u.Problem))
+				got = append(got, fmt.Sprintf(
+					"%s %s %d/%d %s: %s", u.Name, u.Phase, u.Ready, u.Desired, nodes, u.Problem))
 				healthy = healthy && u.Phase == v1.UnitReady
 			}
 			if got := strings.Join(got, "; "); got != test.want {
@@ -132,12 +157,18 @@ func TestGridProblems(t *testing.T) {
 		status     v1.WorkloadGridStatus
 		want       string
 	}{
-		{"none", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}, ""},
+		{"none", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionTrue,
+			v1.ReasonReady, "")}, ""},
 		{"no controller", 1, false, v1.WorkloadGridStatus{}, "is application-grid-controller running?"},
-		{"no controller any more", 3, false, v1.WorkloadGridStatus{ObservedGeneration: 2, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}, "generation 2 of 3"},
-		{"no units", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse, v1.ReasonNoUnits, "no node has the label zone1")}, "NoUnits: no node has the label zone1"},
-		{"no key", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse, v1.ReasonInvalidKey, "empty")}, "InvalidKey: empty"},
-		{"deleted", 1, true, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}, "being deleted"},
+		{"no controller any more", 3, false, v1.WorkloadGridStatus{ObservedGeneration: 2,
+			Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}, "generation 2 of 3"},
+		{"no units", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1,
+			Conditions: conditions(metav1.ConditionFalse, v1.ReasonNoUnits, "no node has the label zone1")},
+			"NoUnits: no node has the label zone1"},
+		{"no key", 1, false, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse,
+			v1.ReasonInvalidKey, "empty")}, "InvalidKey: empty"},
+		{"deleted", 1, true, v1.WorkloadGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionTrue,
+			v1.ReasonReady, "")}, "being deleted"},
 	}
 	for _, test := range tests {
 		g := grid(test.generation)
@@ -146,15 +177,18 @@ func TestGridProblems(t *testing.T) {
 		}
 		g.Status = test.status
 		answer := Workloads(v1.DeploymentGridKind, g, Surroundings{Now: now})
-		if !strings.Contains(answer.Problem, test.want) || answer.Healthy != (test.want == "") || (test.want == "" && answer.Problem != "") {
+		if !strings.Contains(answer.Problem, test.want) || answer.Healthy != (test.want == "") ||
+			(test.want == "" && answer.Problem != "") {
 			t.Errorf("%s: got %+v", test.name, answer)
 		}
 	}
 }
 
 func TestServiceGrids(t *testing.T) {
-	ready := v1.ServiceGridStatus{ObservedGeneration: 1, Units: 2, Conditions: conditions(metav1.ConditionTrue, v1.ReasonReady, "")}
-	rejected := v1.ServiceGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse, v1.ReasonRejected, "the port is taken")}
+	ready := v1.ServiceGridStatus{ObservedGeneration: 1, Units: 2, Conditions: conditions(metav1.ConditionTrue,
+		v1.ReasonReady, "")}
+	rejected := v1.ServiceGridStatus{ObservedGeneration: 1, Conditions: conditions(metav1.ConditionFalse,
+		v1.ReasonRejected, "the port is taken")}
 	for _, test := range []struct {
 		name     string
 		status   v1.ServiceGridStatus
@@ -164,16 +198,35 @@ func TestServiceGrids(t *testing.T) {
 		{"ready", ready, map[string]string{"echo-svc": "u"}, ""},
 		{"Services cannot be read", ready, nil, ""},
 		{"rejected", rejected, map[string]string{}, "Rejected: the port is taken"},
-		{"deleted, and the controller is away", ready, map[string]string{}, "there is no Service echo-svc of this grid"},
-		{"the name is taken", ready, map[string]string{"echo-svc": "v"}, "NameConflict: Service echo-svc exists already and belongs to DeploymentGrid grid-v"},
+		{
+			"deleted, and the controller is away", ready, map[string]string{},
+			"there is no Service echo-svc of this grid",
+		},
+		{"the name is taken", ready, map[string]string{"echo-svc": "v"},
+			"NameConflict: Service echo-svc exists already and belongs to DeploymentGrid grid-v"},
 	} {
-		g := &v1.ServiceGrid{ObjectMeta: grid(1).ObjectMeta, Spec: v1.ServiceGridSpec{GridUniqKey: "zone1"}, Status: test.status}
+		g := &v1.ServiceGrid{ObjectMeta: grid(1).ObjectMeta, Spec: v1.ServiceGridSpec{GridUniqKey: "zone1"},
+			Status: test.status}
 		s := Surroundings{Now: now}
 		if test.children != nil {
 			s.Children = childrenOf(test.children)
 		}
-		if answer := Service(g, s); answer.Problem != test.want || answer.Healthy != (test.want == "") || answer.Service != "echo-svc" {
+		if answer := Service(g, s); answer.Problem != test.want || answer.Healthy != (test.want == "") ||
+			answer.Service != "echo-svc" {
 			t.Errorf("%s: got %+v", test.name, answer)
 		}
+	}
+}
+
+// TestAbsoluteTimes: without a clock a state does not change as time goes by.
+func TestAbsoluteTimes(t *testing.T) {
+	g := grid(1)
+	g.Status.States = map[string]v1.UnitState{
+		"west": {Phase: v1.UnitRemoving, RemovalTime: ptr.To(metav1.NewTime(now.Add(90 * time.Second)))},
+	}
+	want := "no node is in this unit any more; Deployment echo-west is removed at 2026-01-02T03:05:35Z unless one " +
+		"comes back"
+	if units := Workloads(v1.DeploymentGridKind, g, Surroundings{}).Units; len(units) != 1 || units[0].Problem != want {
+		t.Errorf("got %+v", units)
 	}
 }

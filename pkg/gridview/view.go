@@ -50,7 +50,7 @@ type UnitView struct {
 }
 
 // Endpoint is one endpoint of a Service. One that is in several EndpointSlices, for it has addresses of both
-// families, stands here once.
+// families, is here once.
 type Endpoint struct {
 	Addresses []string `json:"addresses"`
 	Pod       string   `json:"pod,omitempty"`
@@ -68,8 +68,14 @@ type HiddenEndpoint struct {
 
 // OfService is what every node sees of a Service. slices are the Service's EndpointSlices, nodes the labels of every
 // node by name.
-func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice, nodes map[string]topology.Labels) *View {
-	view := &View{Namespace: service.Namespace, Service: service.Name, TopologyKeys: topology.Keys{}, Units: []UnitView{}}
+func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
+	nodes map[string]topology.Labels) *View {
+	view := &View{
+		Namespace:    service.Namespace,
+		Service:      service.Name,
+		TopologyKeys: topology.Keys{},
+		Units:        []UnitView{},
+	}
 	if by := metav1.GetControllerOf(service); by != nil && by.Kind == "ServiceGrid" {
 		view.ServiceGrid = by.Name
 	}
@@ -102,10 +108,11 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 	return view
 }
 
-// Healthy tells whether there is nothing to mend: no unit is without a ready endpoint, and no ready endpoint is
+// Healthy reports whether there is nothing to mend: no unit is without a ready endpoint, and no ready endpoint is
 // without a node that sees it.
 func (v *View) Healthy() bool {
-	return v.Error == "" && len(v.Without) == 0 && !slices.ContainsFunc(v.Hidden, func(e HiddenEndpoint) bool { return e.Ready })
+	return v.Error == "" && len(v.Without) == 0 && !slices.ContainsFunc(v.Hidden,
+		func(e HiddenEndpoint) bool { return e.Ready })
 }
 
 // nodeGroup are nodes that see the same.
@@ -150,7 +157,8 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 }
 
 // see applies the rule for one group of nodes, and notes in seen what they see.
-func see(keys topology.Keys, group nodeGroup, endpoints []Endpoint, nodes map[string]topology.Labels, seen []bool) UnitView {
+func see(keys topology.Keys, group nodeGroup, endpoints []Endpoint, nodes map[string]topology.Labels,
+	seen []bool) UnitView {
 	unit := UnitView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
 	best := topology.NoRank
 	for _, endpoint := range endpoints {

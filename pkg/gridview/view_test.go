@@ -16,7 +16,8 @@ import (
 // endpoint is one on a node; a name that ends with "!" is not ready.
 func endpoint(pod, node string) discoveryv1.Endpoint {
 	name, notReady := strings.CutSuffix(pod, "!")
-	e := discoveryv1.Endpoint{Addresses: []string{"ip-" + name}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: name}}
+	e := discoveryv1.Endpoint{Addresses: []string{"ip-" + name}, TargetRef: &corev1.ObjectReference{Kind: "Pod",
+		Name: name}}
 	if notReady {
 		e.Conditions.Ready = ptr.To(false)
 	}
@@ -51,7 +52,8 @@ func tell(v *View) string {
 		return strings.Join(names, " ")
 	}
 	for _, u := range v.Units {
-		lines = append(lines, fmt.Sprintf("%s(%s) %s: %s", u.Name, strings.Join(u.Nodes, " "), u.Key, pods(u.Endpoints)))
+		lines = append(lines, fmt.Sprintf(
+			"%s(%s) %s: %s", u.Name, strings.Join(u.Nodes, " "), u.Key, pods(u.Endpoints)))
 	}
 	for _, h := range v.Hidden {
 		lines = append(lines, fmt.Sprintf("hidden %s: %s", pods([]Endpoint{h.Endpoint}), h.Reason))
@@ -83,31 +85,52 @@ func TestViews(t *testing.T) {
 			"endpoints that nobody sees", `["zone"]`, []string{"p@a1 r@b1 s@c1 x@bare y@gone z"},
 			[]string{
 				"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",
-				"hidden z: it names no node", "hidden x: node bare has no label zone", "hidden y: there is no node gone",
+				"hidden z: it names no node", "hidden x: node bare has no label zone",
+				"hidden y: there is no node gone",
 			}, true, false, "",
 		},
 		{
 			"one that is not ready is no reason to act", `["zone"]`, []string{"p@a1 r@b1 s@c1 x!@bare"},
-			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s", "hidden x!: node bare has no label zone"}, true, true, "",
+			[]string{"(bare) zone: ", "a(a1 a2) zone: p", "b(b1) zone: r", "c(c1) zone: s",
+				"hidden x!: node bare has no label zone"}, true, true, "",
 		},
 		{
 			"in order of preference", `["zone", "region"]`, []string{"p@a1"},
-			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p", "zone=c,region=s(c1) : "}, false, false, "zone=c,region=s",
+			[]string{
+				"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p",
+				"zone=c,region=s(c1) : ",
+			},
+			false, false, "zone=c,region=s",
 		},
 		{
 			"in order of preference, any at last", `["zone", "region", "*"]`, []string{"p@a1 r!@b1"},
-			[]string{"(bare) *: p r!", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p r!", "zone=c,region=s(c1) *: p r!"}, true, true, "",
+			[]string{"(bare) *: p r!", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) region: p r!",
+				"zone=c,region=s(c1) *: p r!"}, true, true, "",
 		},
 		{
-			"a ready one of a later key is preferred to one that is not ready", `["zone", "region"]`, []string{"p@a1 s!@c1 r@b1"},
-			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) zone: r", "zone=c,region=s(c1) : ", "hidden s!: " + notPreferred}, false, false, "zone=c,region=s",
+			"a ready one of a later key is preferred to one that is not ready", `["zone", "region"]`,
+			[]string{"p@a1 s!@c1 r@b1"},
+			[]string{"(bare) : ", "zone=a,region=r(a1 a2) zone: p", "zone=b,region=r(b1) zone: r",
+				"zone=c,region=s(c1) : ",
+				"hidden s!: " + notPreferred}, false, false, "zone=c,region=s",
 		},
 		{"any alone", `["*"]`, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) *: z p"}, true, true, ""},
 		{"not governed", ``, []string{"p@a1 z"}, []string{"(a1 a2 b1 bare c1) : z p"}, false, true, ""},
-		{"not governed, by an empty array", `[]`, []string{"p@a1"}, []string{"(a1 a2 b1 bare c1) : p"}, false, true, ""},
-		{"not governed, and nothing ready", ``, []string{"p!@a1"}, []string{"(a1 a2 b1 bare c1) : p!"}, false, false, ""},
-		{"does not parse", `zone`, []string{"p@a1"}, []string{"hidden p: the annotation does not parse"}, false, false, ""},
-		{"no endpoints", `["zone"]`, nil, []string{"(bare) zone: ", "a(a1 a2) zone: ", "b(b1) zone: ", "c(c1) zone: "}, false, false, "a b c"},
+		{
+			"not governed, by an empty array", `[]`, []string{"p@a1"}, []string{"(a1 a2 b1 bare c1) : p"}, false, true,
+			"",
+		},
+		{
+			"not governed, and nothing ready", ``, []string{"p!@a1"}, []string{"(a1 a2 b1 bare c1) : p!"}, false, false,
+			"",
+		},
+		{
+			"does not parse", `zone`, []string{"p@a1"}, []string{"hidden p: the annotation does not parse"}, false,
+			false, "",
+		},
+		{"no endpoints", `["zone"]`, nil, []string{"(bare) zone: ", "a(a1 a2) zone: ", "b(b1) zone: ", "c(c1) zone: "},
+			false,
+			false, "a b c"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,8 +146,10 @@ func TestViews(t *testing.T) {
 			if got, want := tell(view), strings.Join(test.want, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
-			if view.Closed != test.closed || view.Healthy() != test.healthy || strings.Join(view.Without, " ") != test.without {
-				t.Errorf("closed %t, healthy %t, without %q, error %q", view.Closed, view.Healthy(), view.Without, view.Error)
+			if view.Closed != test.closed || view.Healthy() != test.healthy ||
+				strings.Join(view.Without, " ") != test.without {
+				t.Errorf("closed %t, healthy %t, without %q, error %q",
+					view.Closed, view.Healthy(), view.Without, view.Error)
 			}
 			if (view.Error != "") != (test.annotation == "zone") {
 				t.Errorf("error %q", view.Error)
@@ -135,8 +160,10 @@ func TestViews(t *testing.T) {
 
 // TestEmptyLabel: an empty value is a value for the rule.
 func TestEmptyLabel(t *testing.T) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{"topologyKeys": `["zone"]`}}}
-	view := OfService(service, []discoveryv1.EndpointSlice{slice("p@n1")}, map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}})
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s",
+		Annotations: map[string]string{"topologyKeys": `["zone"]`}}}
+	view := OfService(service, []discoveryv1.EndpointSlice{slice("p@n1")},
+		map[string]topology.Labels{"n1": {"zone": ""}, "n2": {}})
 	if got, want := tell(view), "(n2) zone: \n\"\"(n1) zone: p"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

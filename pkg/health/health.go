@@ -11,7 +11,7 @@ import (
 type Report struct {
 	// Reasons are why the program is not ready; none when it is.
 	Reasons []string
-	// Details are about what works, but should be known.
+	// Details are about what works and is worth knowing.
 	Details []string
 }
 
@@ -33,7 +33,7 @@ func (r *Report) Summary() string {
 	return "ready: " + strings.Join(r.sorted(), "; ")
 }
 
-// sorted are the details in order.
+// sorted returns the details in alphabetical order.
 func (r *Report) sorted() []string { return slices.Sorted(slices.Values(r.Details)) }
 
 // ServeHTTP answers 200 or 503, with all lines in both cases: those of reasons begin with [-], those of details
@@ -56,7 +56,7 @@ func (r *Report) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	write(w, code, body.String())
 }
 
-// Ready serves /readyz from reports that are made when it is asked.
+// Ready serves /readyz. It makes a new report for every request.
 func Ready(report func() Report) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		now := report()
@@ -64,8 +64,8 @@ func Ready(report func() Report) http.Handler {
 	})
 }
 
-// Alive serves /livez and /healthz: a process that answers at all is alive. That the API server is away, or a disk full,
-// is nothing that a restart would mend.
+// Alive serves /livez and /healthz: a process that answers at all is alive. An API server that is away, or a full disk,
+// does not make it fail, because a restart would not mend them.
 func Alive(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, "ok") }
 
 func write(w http.ResponseWriter, code int, body string) {

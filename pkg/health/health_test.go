@@ -57,13 +57,15 @@ func TestSources(t *testing.T) {
 		}
 	}))
 	w := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w,
+		httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	body := w.Body.String()
 	for _, line := range []string{
 		`x_upstream_up{source="well"} 1`, `x_upstream_up{source="cached"} 0`, `x_upstream_up{source="refused"} 0`,
 		`x_upstream_synced{source="cached"} 1`, `x_upstream_synced{source="refused"} 0`,
 		`x_upstream_from_cache{source="cached"} 1`, `x_upstream_from_cache{source="well"} 0`,
-		`x_upstream_forbidden{source="refused"} 1`, `x_upstream_lists_total{source="cached"} 7`, `x_upstream_last_contact_seconds{source="well"}`,
+		`x_upstream_forbidden{source="refused"} 1`, `x_upstream_lists_total{source="cached"} 7`,
+		`x_upstream_last_contact_seconds{source="well"}`,
 	} {
 		if !strings.Contains(body, line) {
 			t.Errorf("%s is missing", line)

@@ -14,20 +14,25 @@ type sources struct {
 	up, synced, contact, lists, fromCache, forbidden *prometheus.Desc
 }
 
-// Sources collects the metrics of what a program follows. namespace begins their names; states is asked with every
-// scrape. No two states may have one name.
+// Sources collects the metrics of what a program follows. Their names begin with namespace. It calls states at every
+// scrape; no two states may have the same name.
 func Sources(namespace string, states func() []follow.State) prometheus.Collector {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "upstream", name), help, []string{"source"}, nil)
 	}
 	return &sources{
-		states:    states,
-		up:        desc("up", "1 while the source is followed: its last list or watch succeeded, and came from no cache."),
-		synced:    desc("synced", "1 once the source was listed completely."),
-		contact:   desc("last_contact_seconds", "Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which comes about every minute). What came from a cache does not count."),
+		states: states,
+		up: desc("up",
+			"1 while the source is followed: its last list or watch succeeded, and came from no cache."),
+		synced: desc("synced", "1 once the source was listed completely."),
+		contact: desc("last_contact_seconds",
+			"Seconds since the upstream was last heard of on the source (a list, an event, or a bookmark, which "+
+				"comes about every minute). What came from a cache does not count."),
 		lists:     desc("lists_total", "Complete lists taken from the upstream."),
 		fromCache: desc("from_cache", "1 while the upstream answers from a cache, because what is behind it is away."),
-		forbidden: desc("forbidden", "1 while the upstream has been refusing the source for a while (401 or 403): its credentials have ended, or lack a permission."),
+		forbidden: desc("forbidden",
+			"1 while the upstream has been refusing the source for a while (401 or 403): its credentials have ended, "+
+				"or lack a permission."),
 	}
 }
 

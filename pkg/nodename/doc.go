@@ -1,3 +1,3 @@
-// Package nodename finds this node's name as kube-proxy does, and the names that somebody may have meant who gave one
-// that is no node's.
+// Package nodename finds this node's name as kube-proxy does. For a name that no node has, it finds the names that may
+// have been meant.
 package nodename

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Of is the name of this node: the override, or the host's own name if that is empty; without spaces around it and in
-// lower case, as nodes are registered. kube-proxy reads its --hostname-override so, and the two must agree.
+// Of returns the name of this node: the override, or the host's own name if the override is empty. Like nodes'
+// registered names it is in lower case, and without spaces around it. kube-proxy reads its --hostname-override in the
+// same way, and the two must agree.
 func Of(override string) (string, error) {
 	name := override
 	if name == "" {
@@ -25,17 +26,18 @@ func Of(override string) (string, error) {
 	return name, nil
 }
 
-// mostNear is how many names Near returns at most.
+// mostNear is the most names that Near returns.
 const mostNear = 3
 
-// Near are the names that may have been meant by one that is none of them, the nearest first: a name that goes on where
-// the other ends (a host's name with and without its domain), or one that differs by a few characters.
+// Near returns those of names that may have been meant by a name that is not among them, the nearest first. Two names
+// are near if one continues the other (a host's name with and without its domain), or if they differ by a few
+// characters.
 func Near(name string, names []string) []string {
 	type candidate struct {
 		name     string
 		distance int
 	}
-	// A third of a name that differs is another name.
+	// Names that differ in more than a third of their characters are not alike.
 	most := min(3, len(name)/3)
 	var candidates []candidate
 	for _, other := range names {
@@ -60,14 +62,14 @@ func Near(name string, names []string) []string {
 	return near
 }
 
-// extends reports whether a name is another one with a domain, or with more after a dash.
+// extends reports whether long is short with a domain, or with more after a dash.
 func extends(long, short string) bool {
 	rest, ok := strings.CutPrefix(long, short)
 	return ok && rest != "" && (rest[0] == '.' || rest[0] == '-')
 }
 
-// distance is how many characters have to be added, removed or replaced to make one text the other (Levenshtein). Of more
-// than most it is any number above that.
+// distance returns how many characters have to be added, removed or replaced to make one text the other (the
+// Levenshtein distance). If that is more than most, it returns some number above most.
 func distance(a, b string, most int) int {
 	if d := len(a) - len(b); d > most || -d > most {
 		return most + 1

@@ -14,7 +14,9 @@ func TestOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	for override, want := range map[string]string{
-		"edge-1": "edge-1", "EDGE-1": "edge-1", " Edge-1.Example.com\n": "edge-1.example.com", "": strings.ToLower(host), //nolint:gocritic // spaces are meant
+		//nolint:gocritic // spaces are meant
+		"edge-1": "edge-1", "EDGE-1": "edge-1", " Edge-1.Example.com\n": "edge-1.example.com",
+		"": strings.ToLower(host),
 	} {
 		if got, err := Of(override); err != nil || got != want {
 			t.Errorf("%q: got %q, %v, want %q", override, got, err, want)

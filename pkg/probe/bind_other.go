@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// bind is for nodes, which are Linux. kubectl-grid is built for others too, and does not call it.
+// bind fails. kubectl-grid, which does not call it, is built for systems without it; nodes run Linux.
 func bind(uintptr, netip.Addr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("not on this system")
 }

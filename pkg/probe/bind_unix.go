@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bind gives a socket this address and a port, and returns both.
+// bind binds a socket to the address source and a free port, and returns both.
 func bind(fd uintptr, source netip.Addr) (netip.AddrPort, error) {
 	var address unix.Sockaddr
 	if source.Is6() {

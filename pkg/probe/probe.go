@@ -1,10 +1,11 @@
-// Package probe finds out which endpoints of a Service a node's rules lead to, by connecting to it again and again. It is
-// what `application-grid-wrapper probe` runs on a node for `kubectl grid prove`, and what both say to each other.
+// Package probe finds out which endpoints of a Service a node's rules lead to, by connecting to it again and again.
+// `application-grid-wrapper probe` runs it on a node for `kubectl grid prove`; Result is what the one prints and the
+// other reads.
 //
-// A client cannot see which endpoint a Service's address was translated to, and an answer need not say who gave it. So the
-// kernel is asked, after each connection, where it sent it: that works for every Service of TCP, sends nothing to it, and
-// knows where a connection went also if nobody answered. Where the kernel cannot be asked, Answers asks by HTTP, for
-// Services whose answers tell who gave them.
+// A client cannot see which endpoint a Service's address was translated to, and a response need not say who sent it. So
+// after each connection Connect asks the kernel where it sent the connection. That works for every TCP Service, sends
+// no data to it, and also covers connections that were not answered. Where the kernel cannot be asked, Answers makes
+// HTTP requests instead, for Services whose responses name the sender.
 package probe
 
 import (
@@ -19,30 +20,30 @@ import (
 	"time"
 )
 
-// Result is what was found out. It is small enough for the status of a pod, which has 4 KiB for it.
+// Result counts where connections went. It is small enough for the status of a pod, which has 4 KiB for it.
 type Result struct {
 	// Asked is how many connections were tried.
 	Asked int `json:"asked"`
-	// Reached are the addresses that connections were sent to and that answered, Silent those that did not, both with how
-	// often. More than maxAddresses are counted in Others.
+	// Reached counts connections by the address that they were sent to and that answered, Silent by the address that
+	// did not. Addresses beyond maxAddresses are counted in Others.
 	Reached map[string]int `json:"reached,omitempty"`
 	Silent  map[string]int `json:"silent,omitempty"`
 	Others  int            `json:"others,omitempty"`
-	// Nobody is how many connections were refused: by the node, as kube-proxy has it for a Service without endpoints, or by
-	// an endpoint at which nothing listens, which the kernel forgets at once.
+	// Nobody is how many connections were refused: by the node, as kube-proxy does for a Service without endpoints, or
+	// by an endpoint where nothing listens, which the kernel forgets at once.
 	Nobody int `json:"nobody,omitempty"`
-	// Untranslated is how many connections no rule gave another address.
+	// Untranslated is how many connections kept the Service's address, because no rule translated it.
 	Untranslated int `json:"untranslated,omitempty"`
-	// Answers are what a Service answered, with how often; only if it was asked for answers.
+	// Answers counts the responses of a Service by their text. Only the function Answers fills it.
 	Answers map[string]int `json:"answers,omitempty"`
-	// Error is why there is no more; what is there counts.
+	// Error is why the probe ended early; the counts up to then are valid.
 	Error string `json:"error,omitempty"`
 }
 
-// maxAddresses limits what a Result names: with 40 bytes each there is room for it in a pod's status.
+// maxAddresses is the most addresses in a Result: at 40 bytes each they fit into a pod's status.
 const maxAddresses = 70
 
-// Options say what to ask.
+// Options configure Connect.
 type Options struct {
 	// Target is the Service's address and port.
 	Target netip.AddrPort
@@ -50,9 +51,9 @@ type Options struct {
 	Requests int
 	// Timeout limits one connection.
 	Timeout time.Duration
-	// Destination says where the kernel sent a connection: that of package conntrack.
+	// Destination returns where the kernel sent a connection, as conntrack.Destination does.
 	Destination func(source, target netip.AddrPort) (netip.AddrPort, error)
-	// None is Destination's error for a connection that the kernel does not know.
+	// None is the error of Destination for a connection that the kernel does not know.
 	None error
 }
 
@@ -94,7 +95,7 @@ func (r *Result) count(counts map[string]int, address netip.AddrPort) {
 	counts[address.String()]++
 }
 
-// once connects once, and says where the connection was sent and whether it was answered.
+// once connects once, and returns where the connection was sent and whether it was answered.
 func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, err error) {
 	source, err := localAddress(ctx, o.Target)
 	if err != nil {
@@ -103,7 +104,7 @@ func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, e
 	var bound netip.AddrPort
 	var bindErr error
 	dialer := net.Dialer{Timeout: o.Timeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
-		// The port has to be known also if nobody answers: then the socket is gone when the dialer returns.
+		// The port must be known here: if no one answers, the socket is gone when the dialer returns.
 		if err := c.Control(func(fd uintptr) { bound, bindErr = bind(fd, source) }); err != nil {
 			return err
 		}
@@ -120,11 +121,11 @@ func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, e
 	return sent, dialErr == nil, err
 }
 
-// localAddress is the address that connections to the target come from. Nothing is sent.
+// localAddress returns the address that connections to the target come from. It sends no packet.
 func localAddress(ctx context.Context, target netip.AddrPort) (netip.Addr, error) {
 	connection, err := new(net.Dialer).DialContext(ctx, "udp", target.String())
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("no way leads to %s: %w", target, err)
+		return netip.Addr{}, fmt.Errorf("there is no route to %s: %w", target, err)
 	}
 	defer connection.Close()
 	local, err := netip.ParseAddrPort(connection.LocalAddr().String())
@@ -134,13 +135,13 @@ func localAddress(ctx context.Context, target netip.AddrPort) (netip.Addr, error
 	return local.Addr().Unmap(), nil
 }
 
-// maxAnswer is how much is read of an answer, maxAnswers how many different ones are kept.
+// maxAnswer is how many bytes of a response are read, maxAnswers how many different responses are kept.
 const (
 	maxAnswer  = 2048
 	maxAnswers = 200
 )
 
-// Answers asks a URL again and again, each time over a new connection.
+// Answers requests a URL again and again, each time over a new connection.
 func Answers(ctx context.Context, url string, requests int, timeout time.Duration) Result {
 	result := Result{Answers: map[string]int{}}
 	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}

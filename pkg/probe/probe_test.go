@@ -44,7 +44,8 @@ func TestConnect(t *testing.T) {
 			destinations = destinations[1:]
 			return to, nil
 		}})
-	if result.Asked != 3 || result.Reached["10.0.0.1:80"] != 2 || result.Reached["10.0.0.2:80"] != 1 || len(result.Silent) != 0 || len(sources) != 3 {
+	if result.Asked != 3 || result.Reached["10.0.0.1:80"] != 2 || result.Reached["10.0.0.2:80"] != 1 ||
+		len(result.Silent) != 0 || len(sources) != 3 {
 		t.Errorf("got %+v of %v", result, sources)
 	}
 	for _, test := range []struct {
@@ -58,10 +59,18 @@ func TestConnect(t *testing.T) {
 		{"sent, and refused", closed, a, nil, `{"asked":2,"silent":{"10.0.0.1:80":2}}`},
 		{"not translated", open, open, nil, `{"asked":2,"untranslated":2}`},
 		{"unknown to the kernel", open, a, errNone, `{"asked":2,"untranslated":2}`},
-		{"no capability", open, a, errors.New("operation not permitted"), `{"asked":0,"error":"operation not permitted"}`},
+		{
+			"no capability", open, a, errors.New("operation not permitted"),
+			`{"asked":0,"error":"operation not permitted"}`,
+		},
 	} {
-		got, err := json.Marshal(Connect(t.Context(), Options{Target: test.target, Requests: 2, Timeout: time.Second, None: errNone,
-			Destination: func(netip.AddrPort, netip.AddrPort) (netip.AddrPort, error) { return test.to, test.err }}))
+		got,
+			err := json.Marshal(Connect(t.Context(),
+			Options{Target: test.target, Requests: 2, Timeout: time.Second, None: errNone,
+				Destination: func(netip.AddrPort,
+					netip.AddrPort) (netip.AddrPort, error) {
+					return test.to, test.err
+				}}))
 		if err != nil || string(got) != test.want {
 			t.Errorf("%s: got %s, %v; want %s", test.name, got, err, test.want)
 		}
@@ -76,7 +85,8 @@ func TestResultIsSmall(t *testing.T) {
 		if i%2 == 0 {
 			counts = result.Silent
 		}
-		result.count(counts, netip.MustParseAddrPort(fmt.Sprintf("[fd00:1234:5678:9abc:def0:1234:5678:%x]:65535", i%1000)))
+		result.count(counts,
+			netip.MustParseAddrPort(fmt.Sprintf("[fd00:1234:5678:9abc:def0:1234:5678:%x]:65535", i%1000)))
 	}
 	data, err := json.Marshal(result)
 	if total := result.Others; err != nil || len(data) > 4096 || total == 0 {

@@ -39,9 +39,14 @@ func TestDeadNeighbours(t *testing.T) {
 	api := smallCluster()
 	api.Put(service("open", "[]"))
 	open := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "open-1", Labels: map[string]string{discoveryv1.LabelServiceName: "open"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "open-1", Labels: map[string]string{discoveryv1.LabelServiceName: "open"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node0")}, {Addresses: []string{"10.0.0.2"}, NodeName: ptr.To("node1")}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node0")},
+			{Addresses: []string{"10.0.0.2"}, NodeName: ptr.To("node1")},
+		},
 	}
 	api.Put(open)
 	says, options := healthService(t)
@@ -51,7 +56,8 @@ func TestDeadNeighbours(t *testing.T) {
 		soon.UntilQuiet(t, func() string {
 			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/" + open.Name)
 			for _, node := range []string{"node0", "node1"} {
-				if code != http.StatusOK || strings.Contains(body, `"nodeName":"`+node+`"`) != strings.Contains(nodes, node) {
+				if code != http.StatusOK ||
+					strings.Contains(body, `"nodeName":"`+node+`"`) != strings.Contains(nodes, node) {
 					return fmt.Sprintf("want %s: %d %s", nodes, code, body)
 				}
 			}
@@ -76,7 +82,8 @@ func TestDeadNeighbours(t *testing.T) {
 	// Some polls later nothing more was said than there were changes.
 	counted := func(result string) (count int) {
 		_, body := w.get("/metrics")
-		if _, after, found := strings.Cut(body, `application_grid_wrapper_autonomy_polls_total{result="`+result+`"} `); found {
+		if _, after, found := strings.Cut(body,
+			`application_grid_wrapper_autonomy_polls_total{result="`+result+`"} `); found {
 			if _, err := fmt.Sscan(after, &count); err != nil {
 				t.Fatal(err)
 			}
@@ -117,7 +124,8 @@ func TestNoHealthServiceIsAskedUnbidden(t *testing.T) {
 		t.Errorf("/readyz says %s", body)
 	}
 	for _, r := range api.Requests() {
-		if fmt.Sprint(r.Query["limit"]) == "[250]" && r.Path == "/api/v1/nodes" && !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		if fmt.Sprint(r.Query["limit"]) == "[250]" && r.Path == "/api/v1/nodes" &&
+			!strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 			t.Errorf("nodes are listed with their status: %+v", r)
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// chain puts the filters in order. A request meets them from the top down; what none of them answers goes
+// chain puts the filters in order. A request passes them from the top down. If none of them answers it, it goes
 // upstream with the caller's own credentials.
 func (p *Proxy) chain() http.Handler {
-	viewing := filters.Viewing{Own: p.view, Units: p.units}
+	viewing := filters.Viewing{Own: p.view, Units: p.units, OwnOnly: p.ownOnly}
 	chain := []filters.Filter{
 		filters.WithUnit(),
 		filters.WithRequestInfo(),
@@ -45,9 +45,9 @@ func (p *Proxy) chain() http.Handler {
 	return wrap(filters.Forward(p.asCaller), chain...)
 }
 
-// door refuses requests of web pages. On a loopback address, and wherever names are allowed explicitly, it refuses
-// those that name another host, too. Elsewhere TLS makes that needless: a browser that reaches the wrapper by a name
-// that its certificate does not have sends no request at all.
+// door returns the filter that refuses requests of web pages. On a loopback address, and if --allowed-hosts is set, it
+// also refuses requests for other hosts. Elsewhere TLS makes that unnecessary: a browser that reaches the wrapper by a
+// name that is not in its certificate sends no request.
 func (p *Proxy) door() filters.Filter {
 	pages := filters.WithoutWebPages(p.hosts)
 	if !p.loopback && len(p.config.AllowedHosts) == 0 {

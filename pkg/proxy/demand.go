@@ -9,23 +9,24 @@ import (
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
-// endpointsIdle is how long the legacy Endpoints are followed after the last request for them ended. An old kube-proxy
-// asks every few minutes, and all Endpoints of a cluster are too much to follow for nobody.
+// endpointsIdle is how long the legacy Endpoints are followed after the last request for them has ended. An old
+// kube-proxy sends one every few minutes. All Endpoints of a cluster are too much to follow without a client.
 const endpointsIdle = time.Hour
 
-// demand follows the legacy Endpoints while somebody asks for them.
+// demand follows the legacy Endpoints while clients ask for them.
 type demand struct {
 	facts    *facts.Facts
 	upstream *upstream.Upstream
 
 	mu sync.Mutex
-	// askers are the requests under way. Guarded by mu.
+	// askers counts the requests under way. Guarded by mu.
 	askers int
-	// idle ends the following; nil while there are askers, or nothing is followed. Guarded by mu.
+	// idle is the timer that ends the following. It is nil while there are askers, or while nothing is followed.
+	// Guarded by mu.
 	idle *time.Timer
 }
 
-// of notes that a request for a resource begins, and returns what is to be called when it ends.
+// of notes that a request for a resource begins. The caller must call ended when it ends.
 func (d *demand) of(r *history.Resource) (ended func()) {
 	if r != history.Endpoints {
 		return func() {}

@@ -1,4 +1,4 @@
-// Package proxy is the wrapper's server: the order of its filters (chain.go), TLS, health, metrics, and the
-// start and stop of it all. What a filter does is package filters, what is answered from the cache is package
-// serve, where the cache's contents come from is package upstream.
+// Package proxy is the wrapper's server: it has the order of the filters (chain.go), TLS, health and metrics, and
+// starts and stops everything. The filters themselves are in package filters. Package serve answers from the cache,
+// which package upstream fills.
 package proxy

@@ -26,8 +26,10 @@ func TestWebPagesGetNothing(t *testing.T) {
 	w := start(t, api, func(c *Config) { c.Debug, c.AllowedHosts = true, []string{"kiosk.example"} })
 	w.expectReady()
 	for _, path := range []string{
-		"/api/v1/services", "/api/v1/nodes/node0", "/readyz", "/livez", "/metrics", "/debug/explain/default/s", "/debug/pprof/",
-		"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/apis/networking.k8s.io/v1/servicecidrs", "/api/v1/secrets", "/",
+		"/api/v1/services", "/api/v1/nodes/node0", "/readyz", "/livez", "/metrics", "/debug/explain/default/s",
+		"/debug/pprof/",
+		"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/apis/networking.k8s.io/v1/servicecidrs",
+		"/api/v1/secrets", "/",
 	} {
 		for _, test := range []struct {
 			host, name, value string
@@ -106,7 +108,8 @@ func TestHostsOfOtherAddresses(t *testing.T) {
 			t.Errorf("%+v: %d %s", test, w.Code, w.Body)
 		}
 	}
-	if _, err := New(Config{Upstream: &rest.Config{}, BindAddress: "localhost:0", AllowedHosts: []string{"host:80"}}, klog.Background()); err == nil || !strings.Contains(err.Error(), "--allowed-hosts") {
+	if _, err := New(Config{Upstream: &rest.Config{}, BindAddress: "localhost:0", AllowedHosts: []string{"host:80"}},
+		klog.Background()); err == nil || !strings.Contains(err.Error(), "--allowed-hosts") {
 		t.Errorf("a name with a port: %v", err)
 	}
 }
@@ -125,7 +128,10 @@ func TestWatchesAreBounded(t *testing.T) {
 			t.Fatalf("within the limit: %s", response.Status)
 		}
 	}
-	for _, path := range []string{"/api/v1/services?watch=1", "/api/v1/watch/services", "/apis/networking.k8s.io/v1/servicecidrs?watch=true", "/api/v1/namespaces/n/pods/p/log?follow=true"} {
+	for _, path := range []string{
+		"/api/v1/services?watch=1", "/api/v1/watch/services", "/apis/networking.k8s.io/v1/servicecidrs?watch=true",
+		"/api/v1/namespaces/n/pods/p/log?follow=true",
+	} {
 		response := w.open(t.Context(), http.MethodGet, path, "")
 		_ = response.Body.Close()
 		if response.StatusCode != http.StatusTooManyRequests || response.Header.Get("Retry-After") == "" {
@@ -135,7 +141,8 @@ func TestWatchesAreBounded(t *testing.T) {
 	if code, body := w.get("/api/v1/services"); code != http.StatusOK {
 		t.Errorf("a list: %d %s", code, body)
 	}
-	if _, body := w.get("/metrics"); !strings.Contains(body, "\napplication_grid_wrapper_watches 5\n") || !strings.Contains(body, "\napplication_grid_wrapper_watches_refused_total 4\n") {
+	if _, body := w.get("/metrics"); !strings.Contains(body, "\napplication_grid_wrapper_watches 5\n") ||
+		!strings.Contains(body, "\napplication_grid_wrapper_watches_refused_total 4\n") {
 		t.Error("what is refused is not counted")
 	}
 	cancel()
@@ -184,7 +191,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		return ""
 	})
-	if _, body := w.get("/metrics"); !strings.Contains(body, fmt.Sprintf("\napplication_grid_wrapper_connections_refused_total %d\n", cut)) {
+	if _, body := w.get("/metrics"); !strings.Contains(body,
+		fmt.Sprintf("\napplication_grid_wrapper_connections_refused_total %d\n", cut)) {
 		t.Error("what is refused is not counted")
 	}
 }

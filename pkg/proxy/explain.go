@@ -19,9 +19,15 @@ import (
 // explain answers /debug/explain/NAMESPACE/SERVICE, with ?node=NAME for another node's view, with a
 // view.Explanation.
 func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
-	service, node := types.NamespacedName{Namespace: pathVariable(r, "namespace"), Name: pathVariable(r, "service")}, r.URL.Query().Get("node")
+	service, node := types.NamespacedName{
+		Namespace: pathVariable(r, "namespace"),
+		Name:      pathVariable(r, "service"),
+	}, r.URL.Query().Get("node")
 	explanation, err := p.view.Explain(service, p.config.NodeName, node)
+	hub := p.upstream.Way().Hub
 	switch {
+	case hub && node != "" && node != p.config.NodeName:
+		err = serve.NotReady(errOwnShare.Error())
 	case errors.Is(err, history.ErrNotReady), errors.Is(err, history.ErrAbsent):
 		err = serve.NotReady(err.Error())
 	case errors.Is(err, view.ErrNoService):
@@ -35,6 +41,11 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, err)
 		return
 	}
+	if hub {
+		explanation.Notes = append(explanation.Notes,
+			"the hub gives this node only the endpoints that one of the Service's keys matches; those of other units "+
+				"are not known here")
+	}
 	body, err := json.Marshal(explanation)
 	if err != nil {
 		serve.WriteError(w, r, fmt.Errorf("encoding the explanation: %w", err))
@@ -42,10 +53,10 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no error
+	_, _ = w.Write(append(body, '\n')) // an error would mean that the client is gone
 }
 
-// pathVariable is a variable of the route, which the router leaves as it is written in the path.
+// pathVariable returns a variable of the route, unescaped.
 func pathVariable(r *http.Request, name string) string {
 	written := mux.Vars(r)[name]
 	if read, err := url.PathUnescape(written); err == nil {

@@ -57,20 +57,23 @@ func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 	defer r.mu.Unlock()
 	*r.all = append(*r.all, reached{r.as, request.Method, request.URL.EscapedPath(), request.Header.Clone(), body})
 	return &http.Response{
-		StatusCode: http.StatusCreated, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(strings.NewReader("{}")), Request: request,
+		StatusCode: http.StatusCreated, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   io.NopCloser(strings.NewReader("{}")), Request: request,
 	}, nil
 }
 
 // lentPath is every path that may be asked for in the wrapper's name.
 var lentPath = map[string]*regexp.Regexp{
-	http.MethodGet:   regexp.MustCompile(`^/apis/networking\.k8s\.io/[a-zA-Z0-9._:-]+/(watch/)?servicecidrs(/[a-zA-Z0-9._:-]+)?$`),
+	http.MethodGet: regexp.MustCompile(
+		`^/apis/networking\.k8s\.io/[a-zA-Z0-9._:-]+/(watch/)?servicecidrs(/[a-zA-Z0-9._:-]+)?$`),
 	http.MethodPost:  regexp.MustCompile(`^(/api/v1|/apis/events\.k8s\.io/v1)/namespaces/[a-zA-Z0-9._:-]+/events$`),
 	http.MethodPatch: regexp.MustCompile(`^(/api/v1|/apis/events\.k8s\.io/v1)/namespaces/default/events/created$`),
 }
 
 // loopbackHost is every host that may be named, written down apart from the code that decides it.
-var loopbackHost = regexp.MustCompile(`^(?i:localhost\.?|127\.[0-9.]+|\[[0:]*:0*1\]|\[[0:]*:ffff:(127\.[0-9.]+|7f[0-9a-f]{2}:[0-9a-f]{1,4})\])(:[0-9]*)?$`)
+var loopbackHost = regexp.MustCompile(`^(?i:localhost\.?|127\.[0-9.]+|\[[0:]*:0*1\]|\[[0:]*:ffff:(127\.[0-9.]+|` +
+	`7f[0-9a-f]{2}:[0-9a-f]{1,4})\])(:[0-9]*)?$`)
 
 // checkLent says what is wrong with a request that went upstream in the wrapper's name.
 func checkLent(r *http.Request, got reached) string {
@@ -124,7 +127,8 @@ func checkLent(r *http.Request, got reached) string {
 			reporter = event.Component
 		}
 	}
-	namespace := strings.Split(strings.TrimPrefix(strings.TrimPrefix(got.path, "/apis/events.k8s.io/v1"), "/api/v1"), "/")[2]
+	namespace := strings.Split(strings.TrimPrefix(strings.TrimPrefix(got.path, "/apis/events.k8s.io/v1"), "/api/v1"),
+		"/")[2]
 	own := regarding.Kind == "Node" && regarding.Name == "node0" && namespace == "default"
 	kubeProxys := regarding.Kind == "Service" && regarding.Namespace == namespace && reporter == "kube-proxy"
 	switch {
@@ -153,44 +157,77 @@ func FuzzDoor(f *testing.F) {
 		{"GET", cidrs, "localhost:51006", "", ""},
 		{"GET", cidrs + "?watch=true", "127.0.0.1:51006", "Accept: application/json;stream=watch", ""},
 		{"GET", cidrs + "/kubernetes", "[::1]:51006", "Impersonate-User: admin", ""},
-		{"GET", cidrs, "localhost", "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.dG9rZW4", ""},
+		{
+			"GET", cidrs, "localhost",
+			"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: " +
+				"base64url.bearer.authorization.k8s.io.dG9rZW4",
+			"",
+		},
 		{"GET", cidrs, "localhost", "Authorization: Bearer mine", ""},
 		{"GET", cidrs + "/%2e%2e/secrets", "localhost", "", ""},
 		{"GET", "http://attacker.example" + cidrs, "localhost", "", ""},
 		{"GET", cidrs, "attacker.example", "Origin: http://attacker.example\r\nSec-Fetch-Site: cross-site", ""},
 		{"GET", "/superedge-ingress/b" + cidrs, "localhost", "Connection: close, Authorization", ""},
-		{"GET", "/superedge-ingress/a%2Fb/api/v1/services", "localhost", "Accept: application/vnd.kubernetes.protobuf", ""},
+		{
+			"GET", "/superedge-ingress/a%2Fb/api/v1/services", "localhost",
+			"Accept: application/vnd.kubernetes.protobuf", "",
+		},
 		{"POST", events, "localhost", asJSON, own},
 		{"POST", events, "localhost", asJSON, service},
 		{"POST", events, "localhost", asJSON + "\r\nTransfer-Encoding: chunked", "44\r\n" + own + "\r\n0\r\n\r\n"},
-		{"POST", events, "localhost", asJSON, `{"regarding":{"kind":"Pod"},"regarding":{"kind":"Node","name":"node0"},"Regarding":{}}`},
+		{
+			"POST", events, "localhost", asJSON,
+			`{"regarding":{"kind":"Pod"},"regarding":{"kind":"Node","name":"node0"},"Regarding":{}}`,
+		},
 		{"POST", events + "?dryRun=All", "localhost", asJSON, own},
 		{"POST", "/api/v1/namespaces/default/events", "localhost", asJSON, ownCore},
 		{"POST", "/api/v1/namespaces/../events", "localhost", asJSON, ownCore},
 		{"POST", "/api/v1/watch/namespaces/default/events", "localhost", asJSON, ownCore},
-		{"PATCH", events + "/created", "localhost", "Content-Type: application/merge-patch+json", `{"series":{"count":2}}`},
-		{"PATCH", events + "/created", "localhost", "Content-Type: application/merge-patch+json", `{"regarding":{"name":"x"}}`},
-		{"PATCH", events + "/other", "localhost", "Content-Type: application/strategic-merge-patch+json", `{"count":2}`},
+		{
+			"PATCH", events + "/created", "localhost", "Content-Type: application/merge-patch+json",
+			`{"series":{"count":2}}`,
+		},
+		{
+			"PATCH", events + "/created", "localhost", "Content-Type: application/merge-patch+json",
+			`{"regarding":{"name":"x"}}`,
+		},
+		{
+			"PATCH", events + "/other", "localhost", "Content-Type: application/strategic-merge-patch+json",
+			`{"count":2}`,
+		},
 		{"DELETE", events + "/created", "localhost", "X-HTTP-Method-Override: PATCH", ""},
 		{"CONNECT", "attacker.example:443", "localhost", "", ""},
 		{"OPTIONS", "*", "localhost", "Origin: null", ""},
 		{"GET", "/api/v1/secrets", "localhost", "Authorization:\r\nAccept: */*\r\nAuthorization: Bearer mine", ""},
 		{"GET", "/debug/explain/default/s", "LOCALHOST.", "", ""},
-		{"GET", "/api/v1/namespaces/default/pods/p/exec?command=sh", "[::ffff:127.0.0.1]", "Connection: Upgrade\r\nUpgrade: SPDY/3.1", ""},
+		{
+			"GET", "/api/v1/namespaces/default/pods/p/exec?command=sh", "[::ffff:127.0.0.1]",
+			"Connection: Upgrade\r\nUpgrade: SPDY/3.1", "",
+		},
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3], []byte(seed[4]))
 	}
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1", BearerToken: "token-of-the-wrapper"}, NodeName: "node0", BindAddress: "127.0.0.1:0"}, klog.Background())
+	p, err := New(
+		Config{
+			Upstream: &rest.Config{Host: "http://127.0.0.1:1", BearerToken: "token-of-the-wrapper"}, NodeName: "node0",
+			BindAddress: "127.0.0.1:0",
+		},
+		klog.Background(),
+	)
 	if err != nil {
 		f.Fatal(err)
 	}
 	p.stop() // watches end at once
 	p.openViews(klog.Background())
-	p.facts.Input(facts.InputServices).Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", UID: "1"}})})
+	p.facts.Input(facts.InputServices).Replace([]*wire.Object{
+		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", UID: "1"}}),
+	})
 	p.facts.Input(facts.InputNodes).Replace(nil)
 	p.facts.Input(facts.InputEndpointSlices).Replace(nil)
 	p.facts.Input(facts.InputEndpoints).Replace(nil)
-	p.facts.Input(facts.InputNode).Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}})})
+	p.facts.Input(facts.InputNode).Replace([]*wire.Object{
+		wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", UID: "2"}}),
+	})
 	var mu sync.Mutex
 	var all []reached
 	p.asWrapper.Transport, p.asWrapper.UpgradeTransport = recorder{"wrapper", &mu, &all}, recorder{"wrapper", &mu, &all}
@@ -198,7 +235,8 @@ func FuzzDoor(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, method, target, host, headers string, body []byte) {
 		raw := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%s\r\n", method, target, host, headers)
-		if lower := strings.ToLower(headers); !strings.Contains(lower, "content-length") && !strings.Contains(lower, "transfer-encoding") {
+		if lower := strings.ToLower(headers); !strings.Contains(lower, "content-length") &&
+			!strings.Contains(lower, "transfer-encoding") {
 			raw = fmt.Appendf(raw, "Content-Length: %d\r\n", len(body))
 		}
 		raw = append(append(raw, "\r\n"...), body...)
@@ -210,7 +248,8 @@ func FuzzDoor(f *testing.F) {
 		ctx := klog.NewContext(t.Context(), logr.Discard()) // TestMain keeps what is logged
 		// The limits and what is remembered begin anew, and one event has been created.
 		chain := p.chain()
-		create := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+events, strings.NewReader(strings.Replace(own, `"e"`, `"created"`, 1)))
+		create := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+events,
+			strings.NewReader(strings.Replace(own, `"e"`, `"created"`, 1)))
 		chain.ServeHTTP(httptest.NewRecorder(), create)
 		mu.Lock()
 		all = nil
@@ -222,7 +261,8 @@ func FuzzDoor(f *testing.F) {
 		begin := time.Now()
 		func() {
 			defer func() {
-				if reason := recover(); reason != nil && reason != http.ErrAbortHandler { //nolint:errorlint // it is panicked with as it is
+				//nolint:errorlint // it is panicked with as it is
+				if reason := recover(); reason != nil && reason != http.ErrAbortHandler {
 					t.Fatalf("panic: %v", reason)
 				}
 			}()
@@ -260,8 +300,10 @@ func FuzzDoor(f *testing.F) {
 			if strings.Contains(fmt.Sprint(got.header), "token-of-the-wrapper") {
 				t.Error("the wrapper's token went upstream for a caller")
 			}
-			if !slices.Equal(got.header.Values("Authorization"), asked.Header.Values("Authorization")) && !strings.Contains(strings.ToLower(fmt.Sprint(asked.Header["Connection"])), "authorization") {
-				t.Errorf("the caller's credentials %q became %q", asked.Header.Values("Authorization"), got.header.Values("Authorization"))
+			if !slices.Equal(got.header.Values("Authorization"), asked.Header.Values("Authorization")) &&
+				!strings.Contains(strings.ToLower(fmt.Sprint(asked.Header["Connection"])), "authorization") {
+				t.Errorf("the caller's credentials %q became %q",
+					asked.Header.Values("Authorization"), got.header.Values("Authorization"))
 			}
 		}
 	})
@@ -269,10 +311,13 @@ func FuzzDoor(f *testing.F) {
 
 // FuzzHosts holds what is accepted as a host against what the standard library makes of it.
 func FuzzHosts(f *testing.F) {
-	for _, seed := range []string{"localhost", "127.0.0.1:80", "[::1]:1", "[::ffff:127.0.0.1]", "attacker.example", "0.0.0.0", "[::]"} {
+	for _, seed := range []string{
+		"localhost", "127.0.0.1:80", "[::1]:1", "[::ffff:127.0.0.1]", "attacker.example", "0.0.0.0", "[::]",
+	} {
 		f.Add(seed)
 	}
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0"}, klog.Background())
+	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0"},
+		klog.Background())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -9,20 +9,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
-// readiness says what keeps the wrapper from doing its work.
+// readiness reports whether the wrapper can do its work.
 type readiness struct{ p *Proxy }
 
-// report is how the wrapper is now.
+// report returns the wrapper's current health.
 func (h readiness) report() health.Report {
 	reasons, details := h.reasons()
 	return health.Report{Reasons: reasons, Details: details}
 }
 
-// reasons are why the wrapper is not ready; none when it is. details are about what works but should be known.
+// reasons returns why the wrapper is not ready, which is empty if it is, and details about what works and is worth
+// knowing.
 func (h readiness) reasons() (reasons, details []string) {
 	select {
 	case <-h.p.stopping.Done():
@@ -32,8 +35,10 @@ func (h readiness) reasons() (reasons, details []string) {
 	served := h.p.view.ServesRestored()
 	restored := served != nil
 	if restored {
-		details = append(details, fmt.Sprintf("snapshot: stale: the upstream has not been followed since the start, what is served is of %s, %s ago",
-			served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second)))
+		details = append(details,
+			fmt.Sprintf("snapshot: stale: the upstream has not been followed since the start, what is served is of "+
+				"%s, %s ago",
+				served.AsOf.UTC().Format(time.RFC3339), age(served.AsOf).Round(time.Second)))
 	}
 	stateErr := h.p.stateErr
 	if snapshots := h.p.snapshots.Load(); snapshots != nil {
@@ -43,9 +48,20 @@ func (h readiness) reasons() (reasons, details []string) {
 		details = append(details, fmt.Sprintf("state-dir: no snapshot can be kept: %v", stateErr))
 	}
 	if err := h.p.connection.Problem(); err != nil {
-		details = append(details, fmt.Sprintf("kubeconfig: the file that is there now cannot be used, what it said before counts: %v", err))
+		details = append(details, fmt.Sprintf(
+			"kubeconfig: the file has changed and cannot be used; going on with its earlier content: %v", err))
+	}
+	if h.p.usesHub() {
+		details = append(details, h.p.wayLine())
+		if hub := h.p.config.Hub.Connection; hub != nil && hub.Problem() != nil {
+			details = append(details, fmt.Sprintf(
+				"hub-kubeconfig: the file has changed and cannot be used; going on with its earlier "+
+					"content: %v", hub.Problem()))
+		}
 	}
 	labelsSynced := restored
+	// Whoever goes another way begins anew there, and serves what it knows meanwhile.
+	known := restored || h.p.isLive()
 	for _, s := range h.p.upstream.States() {
 		switch {
 		case !s.Started && s.Optional:
@@ -53,36 +69,43 @@ func (h readiness) reasons() (reasons, details []string) {
 		case s.Forbidden && s.Optional:
 			details = append(details, fmt.Sprintf("%s: the upstream refuses it: %v", s.Name, s.Err))
 		case s.Forbidden, !s.Optional && !s.Synced && refused(s.Err):
-			reasons = append(reasons, fmt.Sprintf("%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name, h.p.connection.Credentials(), s.Err))
+			reasons = append(reasons, fmt.Sprintf(
+				"%s: the upstream refuses the wrapper, renew %s or its permissions: %v", s.Name,
+				h.p.connection.Credentials(), s.Err))
 		case s.Absent && s.Optional:
 			details = append(details, s.Name+": the upstream does not serve it")
 		case s.Absent && restored:
-			// Not believed: what a gateway says that has lost its API server.
+			// This 404 comes from a gateway that has lost its API server, so the snapshot is served nevertheless.
 			details = append(details, s.Name+": the upstream says that it does not serve it")
 		case s.Absent:
 			reasons = append(reasons, s.Name+": the upstream does not serve it")
-		case !s.Synced && s.Err != nil && restored:
+		case !s.Synced && s.Err != nil && known:
 			details = append(details, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
-		case !s.Synced && restored:
+		case !s.Synced && known:
 			details = append(details, s.Name+": not synced with the upstream yet")
 		case !s.Synced && s.Err != nil:
 			reasons = append(reasons, fmt.Sprintf("%s: not synced with the upstream yet: %v", s.Name, s.Err))
 		case !s.Synced:
 			reasons = append(reasons, s.Name+": not synced with the upstream yet")
 		case s.Err != nil && s.LastContact.IsZero():
-			details = append(details, fmt.Sprintf("%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err))
+			details = append(details, fmt.Sprintf(
+				"%s: what is served came from a cache, of unknown age: %v", s.Name, s.Err))
 		case s.Err != nil:
-			details = append(details, fmt.Sprintf("%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err))
+			details = append(details, fmt.Sprintf(
+				"%s: served from the cache, the upstream cannot be followed since %s: %v", s.Name,
+				s.LastContact.UTC().Format(time.RFC3339), s.Err))
 		default:
 			details = append(details, s.Name+": ok")
 		}
-		if s.Name == "nodes" {
-			labelsSynced = restored || s.Synced
+		if s.Name == facts.InputNodes {
+			labelsSynced = known || s.Synced
 		}
 	}
 	switch {
 	case h.p.config.NodeName == "":
-		reasons = append(reasons, "hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have no endpoints here; set it to the node's name")
+		reasons = append(reasons,
+			"hostname: --hostname is empty, so this node belongs to no unit and Services with topologyKeys have no "+
+				"endpoints here; set it to the node's name")
 	case labelsSynced && !h.p.facts.NodeExists(h.p.config.NodeName):
 		reasons = append(reasons, h.unknownNode())
 	}
@@ -95,19 +118,34 @@ func (h readiness) reasons() (reasons, details []string) {
 	return reasons, details
 }
 
-// refused reports whether the upstream answers that it does not know the wrapper, or does not let it read. Then it is not
-// away, and a snapshot that is served grows old for another reason.
+// isLive reports whether the upstream's state was complete once.
+func (p *Proxy) isLive() bool {
+	select {
+	case <-p.facts.Live():
+		return true
+	default:
+		return false
+	}
+}
+
+// refused reports whether the upstream answers that it does not know the wrapper, or does not let it read. Then it is
+// not away, and a snapshot that is served grows old for another reason.
 func refused(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }
 
-// registerPatience is how long after the start a node may take to register before its name is taken for a wrong one.
+// registerPatience is how long after the start a node may take to register. After that, names near to its name are
+// suggested.
 const registerPatience = time.Minute
 
-// unknownNode says that --hostname is no node's name, and which nodes' names are near it.
+// unknownNode says that no node has the name --hostname, and which nodes have similar names.
 func (h readiness) unknownNode() string {
 	name := h.p.config.NodeName
-	said := fmt.Sprintf("hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have no endpoints here; check --hostname, or wait for the node to register", name)
+	said := fmt.Sprintf(
+		"hostname: there is no node %q in the cluster, so it belongs to no unit and Services with topologyKeys have "+
+			"no endpoints here; check --hostname, or wait for the node to register",
+		name,
+	)
 	if time.Since(h.p.started) < registerPatience || h.p.view.ServesRestored() != nil {
-		return said // a snapshot has few of the nodes
+		return said // a snapshot does not have all nodes
 	}
 	if near := nodename.Near(name, h.p.facts.NodeNames()); len(near) > 0 {
 		said += "; nodes with names near it: " + strings.Join(near, ", ")
@@ -115,7 +153,7 @@ func (h readiness) unknownNode() string {
 	return said
 }
 
-// age is how long ago something was; 0 for what a clock that was set back has still to come.
+// age returns how long ago a time was; 0 if it is in the future, because the clock was set back.
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
 
 // autonomyDetails say which endpoints are hidden because their nodes are dead, or why none are.
@@ -123,23 +161,26 @@ func autonomyDetails(s autonomy.Status) []string {
 	var details []string
 	switch {
 	case s.Err != nil:
-		details = append(details, fmt.Sprintf("autonomy: no endpoint is hidden for a dead node, there is no good answer from the health service: %v", s.Err))
+		details = append(details, fmt.Sprintf(
+			"autonomy: no endpoint is hidden for a dead node, there is no good answer from the health service: %v",
+			s.Err))
 	case len(s.Dead) == 0:
 		details = append(details, "autonomy: no endpoint is hidden for a dead node, the health service calls none dead")
 	default:
-		details = append(details, fmt.Sprintf("autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead)))
+		details = append(details, fmt.Sprintf(
+			"autonomy: endpoints on %s are hidden, the health service calls their nodes dead", some(s.Dead)))
 	}
 	if len(s.UnknownAddresses) > 0 {
-		details = append(details, fmt.Sprintf("autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses are listed again within 10 minutes", some(s.UnknownAddresses)))
+		details = append(details, fmt.Sprintf(
+			"autonomy: %s not known as addresses of nodes, nothing is hidden for them; the nodes' addresses are "+
+				"listed again within 10 minutes",
+			some(s.UnknownAddresses)))
 	}
 	return details
 }
 
-// some are the first of the names, and how many there are beside them.
-func some(names []string) string {
-	const most = 10
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
+// namedNames is how many nodes or addresses a line names before it only counts.
+const namedNames = 10
+
+// some names the first few of the names, and counts the rest.
+func some(names []string) string { return enumerate.First(names, namedNames) }

@@ -18,7 +18,10 @@ import (
 func TestNamesNearTheHostname(t *testing.T) {
 	reason := func(hostname string, ago time.Duration) string {
 		t.Helper()
-		p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, NodeName: hostname, BindAddress: "127.0.0.1:0"}, klog.Background())
+		p, err := New(
+			Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, NodeName: hostname, BindAddress: "127.0.0.1:0"},
+			klog.Background(),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +35,8 @@ func TestNamesNearTheHostname(t *testing.T) {
 		return p.readiness().unknownNode()
 	}
 	const tells = "; nodes with names near it: "
-	if got := reason("edge-1.example.com", 30*time.Second); strings.Contains(got, tells) || !strings.Contains(got, "wait for the node to register") {
+	if got := reason("edge-1.example.com", 30*time.Second); strings.Contains(got, tells) ||
+		!strings.Contains(got, "wait for the node to register") {
 		t.Errorf("after half a minute: %s", got)
 	}
 	if got := reason("edge-1.example.com", 2*time.Minute); !strings.HasSuffix(got, tells+"edge-1") {

@@ -13,15 +13,14 @@ import (
 
 const namespace = "application_grid_wrapper"
 
-// metrics are the wrapper's. They implement serve.Observer, filters.RequestObserver and autonomy.Observer, and collect
-// what the facts, the view and the upstream know when they are asked.
+// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver and autonomy.Observer.
+// Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
-	registry *prometheus.Registry
+	*health.Watches
 
+	registry        *prometheus.Registry
 	requests        *prometheus.CounterVec
 	requestDuration *prometheus.HistogramVec
-	watchers        *prometheus.GaugeVec
-	eventDelay      *prometheus.HistogramVec
 	autonomyPolls   *prometheus.CounterVec
 }
 
@@ -32,21 +31,28 @@ func newMetrics(p *Proxy) *metrics {
 			Namespace: namespace, Name: "requests_total", Help: "Requests answered, by resource, verb and status code.",
 		}, []string{"resource", "verb", "code"}),
 		requestDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "request_duration_seconds", Help: "Time to answer a request that is not a watch.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
+			Namespace: namespace,
+			Name:      "request_duration_seconds",
+			Help:      "Time to answer a request that is not a watch.",
+			Buckets:   prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}, []string{"resource", "verb"}),
-		watchers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Watches: health.NewWatches(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "watchers", Help: "Watches under way, by resource.",
-		}, []string{"resource"}),
-		eventDelay: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "event_delay_seconds", Help: "Time from the arrival of an upstream change to the write of its event to a client.",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
-		}, []string{"resource"}),
+		}, prometheus.HistogramOpts{
+			Namespace: namespace,
+			Name:      "event_delay_seconds",
+			Help:      "Time from the arrival of an upstream change to the write of its event to a client.",
+		}),
 		autonomyPolls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "autonomy_polls_total", Help: "Polls of the health service that tells which neighbours are dead, by result: ok, unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but ok no node is dead.",
+			Namespace: namespace,
+			Name:      "autonomy_polls_total",
+			Help: "Polls of the health service that tells which neighbours are dead, by result: ok, " +
+				"unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but " +
+				"ok no node is dead.",
 		}, []string{"result"}),
 	}
-	m.registry.MustRegister(m.requests, m.requestDuration, m.watchers, m.eventDelay, m.autonomyPolls,
+	m.registry.MustRegister(m.Collectors()...)
+	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storageCollector{p}, health.Sources(namespace, p.upstream.States))
 	if p.config.StateDir != "" {
@@ -55,8 +61,12 @@ func newMetrics(p *Proxy) *metrics {
 	return m
 }
 
-// knownVerbs bounds the label's values: a method may be any token.
-var knownVerbs = map[string]bool{"get": true, "list": true, "watch": true, "create": true, "update": true, "patch": true, "delete": true, "deletecollection": true, "post": true, "put": true, "head": true, "options": true}
+// knownVerbs are the values of the label verb. Others are counted as "other", because a client may send any token as
+// its method.
+var knownVerbs = map[string]bool{
+	"get": true, "list": true, "watch": true, "create": true, "update": true, "patch": true, "delete": true,
+	"deletecollection": true, "post": true, "put": true, "head": true, "options": true,
+}
 
 // RequestDone implements filters.RequestObserver. Resources that are not the wrapper's concern are counted
 // together, so that no client can make the number of series grow.
@@ -81,18 +91,6 @@ var knownResources = func() map[string]bool {
 	return known
 }()
 
-// WatchStarted implements serve.Observer.
-func (m *metrics) WatchStarted(resource string) func() {
-	gauge := m.watchers.WithLabelValues(resource)
-	gauge.Inc()
-	return gauge.Dec
-}
-
-// EventSent implements serve.Observer.
-func (m *metrics) EventSent(resource string, delay time.Duration) {
-	m.eventDelay.WithLabelValues(resource).Observe(delay.Seconds())
-}
-
 // PollDone implements autonomy.Observer.
 func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }
 
@@ -102,23 +100,42 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	descObjects   = desc("objects", "Objects shown to clients, by resource.", "resource")
-	descEndpoints = desc("endpoints", "Endpoints in the objects shown, by resource and by whether this node may see them (kept) or not (hidden).", "resource", "view")
+	descEndpoints = desc("endpoints",
+		"Endpoints in the objects shown, by resource and by whether this node may see them (kept) or not (hidden).",
+		"resource", "view")
 	descLogLength = desc("log_events", "Events in the log that watches resume from, by resource.", "resource")
-	descPastBytes = desc("log_bytes", "Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.", "resource")
-	descUnits     = desc("unit_views", "Views of units that are kept because somebody asks for them under /superedge-ingress/.")
-	descRevision  = desc("revision", "The wrapper's own newest resourceVersion.")
-	descNodes     = desc("nodes", "Nodes known.")
-	descDead      = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
-	descInvalid   = desc("invalid_topology_keys", "1 for every Service whose annotation topologyKeys, or openyurt.io/topologyKeys where that is absent, does not parse; all its endpoints are hidden.", "namespace", "service")
+	descPastBytes = desc("log_bytes",
+		"Memory that superseded versions of objects hold on to for watches that resume or lag, by resource.",
+		"resource")
+	descUnits = desc("unit_views",
+		"Views of units that are kept because clients request them under /superedge-ingress/.")
+	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
+	descNodes    = desc("nodes", "Nodes known.")
+	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
+	descInvalid  = desc("invalid_topology_keys",
+		"1 for every Service whose annotation topologyKeys, or openyurt.io/topologyKeys where that is absent, does "+
+			"not parse; all its endpoints are hidden.",
+		"namespace", "service")
 
-	descRestoredAge = desc("snapshot_served_age_seconds", "Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once the upstream's state is served.")
+	descHub = desc("hub_in_use",
+		"1 while this node's share is taken from a hub, 0 while the API server is followed in its place; absent with "+
+			"--hub=off.")
+
+	descRestoredAge = desc("snapshot_served_age_seconds",
+		"Age of the snapshot that is served because the upstream was not there when the wrapper started; absent once "+
+			"the upstream's state is served.")
 
 	descConnections        = desc("connections", "Connections of clients that are open; --max-connections bounds them.")
-	descConnectionsRefused = desc("connections_refused_total", "Connections that were closed because there was no place for them.")
-	descWatches            = desc("watches", "Watches and followed logs under way, those included that are passed on; --max-watches bounds them.")
-	descWatchesRefused     = desc("watches_refused_total", "Watches that were answered 429 because there was no place for them.")
-	descListBytes          = desc("list_bytes", "Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.")
-	descListsRefused       = desc("lists_refused_total", "Lists and writes that were answered 429 because there was no room for them.")
+	descConnectionsRefused = desc("connections_refused_total",
+		"Connections that were closed because there was no place for them.")
+	descWatches = desc("watches",
+		"Watches and followed logs under way, those included that are passed on; --max-watches bounds them.")
+	descWatchesRefused = desc("watches_refused_total",
+		"Watches that were answered 429 because there was no place for them.")
+	descListBytes = desc("list_bytes",
+		"Memory that lists under way, and bodies of writes, take; --max-list-bytes bounds it.")
+	descListsRefused = desc("lists_refused_total",
+		"Lists and writes that were answered 429 because there was no room for them.")
 
 	descSnapshotWrites = desc("snapshot_writes_total", "Snapshots written to the state directory, by result.", "result")
 	descSnapshotBytes  = desc("snapshot_written_bytes_total", "Bytes written to the state directory.")
@@ -130,7 +147,10 @@ type storageCollector struct{ p *Proxy }
 
 // Describe implements prometheus.Collector.
 func (c storageCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead, descInvalid, descRestoredAge} {
+	for _, d := range []*prometheus.Desc{
+		descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead,
+		descInvalid, descHub, descRestoredAge,
+	} {
 		ch <- d
 	}
 }
@@ -158,6 +178,13 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 	if state := c.p.view.ServesRestored(); state != nil {
 		gauge(descRestoredAge, age(state.AsOf).Seconds())
 	}
+	if c.p.usesHub() {
+		inUse := 0.0
+		if c.p.upstream.Way().Hub {
+			inUse = 1
+		}
+		gauge(descHub, inUse)
+	}
 	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
 	for service := range c.p.facts.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
@@ -169,7 +196,9 @@ type quotaCollector struct{ connections, watches, memory *quota.Quota }
 
 // Describe implements prometheus.Collector.
 func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descConnections, descConnectionsRefused, descWatches, descWatchesRefused, descListBytes, descListsRefused} {
+	for _, d := range []*prometheus.Desc{
+		descConnections, descConnectionsRefused, descWatches, descWatchesRefused, descListBytes, descListsRefused,
+	} {
 		ch <- d
 	}
 }

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// maxScrapers bounds the connections to the metrics' own address. A Prometheus keeps one.
+	// maxScrapers is the most connections to the metrics' own address. A Prometheus keeps one.
 	maxScrapers = 20
-	// defaultMetricsRetry is how long after a failure the metrics' own address is tried again.
+	// defaultMetricsRetry is how long after a failure the wrapper tries again to listen on the metrics' own address.
 	defaultMetricsRetry = 10 * time.Second
 )
 
-// metricsHandler answers with the wrapper's metrics. A compressor is a megabyte of garbage with every scrape, and the
-// answer is small.
+// metricsHandler returns the handler of /metrics. It does not compress: a compressor makes a megabyte of garbage at
+// every scrape, and the response is small.
 func (p *Proxy) metricsHandler() http.Handler {
 	return promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
-// serveMetrics serves /metrics on an address of its own, and nothing else, until ctx is done: for a Prometheus that is
-// not on this node. A port that is taken does not keep kube-proxy from being served; it is tried again.
+// serveMetrics serves only /metrics, on an address of its own, until ctx is done. It is for a Prometheus on another
+// node. If the port is taken, the wrapper serves kube-proxy nevertheless, and tries again.
 func (p *Proxy) serveMetrics(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	for {
@@ -35,7 +35,8 @@ func (p *Proxy) serveMetrics(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		logger.Error(err, "Cannot serve metrics on their own address, trying again", "address", p.config.MetricsAddress, "after", p.metricsRetry)
+		logger.Error(err, "Cannot serve metrics on their own address, trying again",
+			"address", p.config.MetricsAddress, "after", p.metricsRetry)
 		select {
 		case <-ctx.Done():
 			return
@@ -52,7 +53,7 @@ func (p *Proxy) serveMetricsOnce(ctx context.Context) error {
 	return p.serveMetricsOn(ctx, listener)
 }
 
-// serveMetricsOn is serveMetricsOnce on a listener, which it closes.
+// serveMetricsOn does what serveMetricsOnce does, on a listener, which it closes.
 func (p *Proxy) serveMetricsOn(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", p.metricsHandler())
@@ -62,9 +63,14 @@ func (p *Proxy) serveMetricsOn(ctx context.Context, listener net.Listener) error
 	}
 	stop := context.AfterFunc(ctx, func() {
 		if err := server.Close(); err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot close the metrics' own address", "address", p.config.MetricsAddress)
+			klog.FromContext(ctx).Error(err, "Cannot close the metrics' own address",
+				"address", p.config.MetricsAddress)
 		}
 	})
 	defer stop()
-	return server.Serve(&quota.Listener{Listener: listener, Quota: quota.New(maxScrapers), Logger: klog.FromContext(ctx)})
+	return server.Serve(&quota.Listener{
+		Listener: listener,
+		Quota:    quota.New(maxScrapers),
+		Logger:   klog.FromContext(ctx),
+	})
 }

@@ -85,8 +85,10 @@ func TestMetricsAddress(t *testing.T) {
 }
 
 func TestBadMetricsAddress(t *testing.T) {
-	_, err := New(Config{Upstream: &rest.Config{}, BindAddress: "127.0.0.1:0", MetricsAddress: "51008"}, klog.Background())
-	if addressError := (*net.AddrError)(nil); !errors.As(err, &addressError) || !strings.Contains(err.Error(), "--metrics-bind-address") {
+	_, err := New(Config{Upstream: &rest.Config{}, BindAddress: "127.0.0.1:0", MetricsAddress: "51008"},
+		klog.Background())
+	if addressError := (*net.AddrError)(nil); !errors.As(err, &addressError) ||
+		!strings.Contains(err.Error(), "--metrics-bind-address") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -62,7 +62,8 @@ func stateOf(t *testing.T) string {
 	w := start(t, smallCluster(), keepingState(dir))
 	w.expectReady()
 	soon.UntilQuiet(t, func() string {
-		return missing(w, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`, "application_grid_wrapper_snapshot_size_bytes")
+		return missing(w, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`,
+			"application_grid_wrapper_snapshot_size_bytes")
 	})
 	w.end()
 	return dir
@@ -79,8 +80,8 @@ const (
 // uptimeVariable names the test that is to find its machine with another uptime, in the process that runs it so.
 const uptimeVariable = "PROXY_TEST_UPTIME"
 
-// onMachineUpFor reports whether the caller is to go on, on a machine that is up for so long. Where it is not, the test runs
-// in another process, in a time namespace, whose outcome is this one's.
+// onMachineUpFor reports whether the caller is to go on, on a machine that is up for so long. Where it is not, the test
+// runs in another process, in a time namespace, whose outcome is this one's.
 func onMachineUpFor(t *testing.T, up time.Duration) bool {
 	t.Helper()
 	right := (uptime() < justBooted) == (up < justBooted)
@@ -99,10 +100,12 @@ func onMachineUpFor(t *testing.T, up time.Duration) bool {
 	}
 	offset := strconv.Itoa(int((up - uptime()).Seconds()))
 	const unshare = "unshare"
-	if output, err := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, "true").CombinedOutput(); err != nil {
+	if output, err := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset,
+		"true").CombinedOutput(); err != nil {
 		t.Skipf("the machine is up for %s, and cannot seem to be up for %s: %v %s", uptime(), up, err, output)
 	}
-	cmd := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, os.Args[0], "-test.v", "-test.run="+strings.Join(pattern, "/"))
+	cmd := exec.CommandContext(t.Context(), unshare, "--time", "--boottime", offset, os.Args[0], "-test.v",
+		"-test.run="+strings.Join(pattern, "/"))
 	cmd.Env = append(os.Environ(), uptimeVariable+"="+t.Name())
 	output, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), "--- PASS: "+t.Name()+" ") {
@@ -162,18 +165,23 @@ func expectNothing(t *testing.T, during time.Duration, wrappers map[string]*wrap
 	t.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for name, w := range wrappers {
-			for _, path := range []string{services, endpointSlices, endpointSlices + "?watch=true", services + "?resourceVersion=0", "/api/v1/nodes/node0", "/api/v1/namespaces/default/services/s"} {
+			for _, path := range []string{
+				services, endpointSlices, endpointSlices + "?watch=true", services + "?resourceVersion=0",
+				"/api/v1/nodes/node0", "/api/v1/namespaces/default/services/s",
+			} {
 				r := w.open(t.Context(), http.MethodGet, path, "")
 				body, err := io.ReadAll(r.Body)
 				_ = r.Body.Close()
-				if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"kind":"Status"`) {
+				if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" ||
+					!strings.Contains(string(body), `"kind":"Status"`) {
 					t.Fatalf("%s: %s: got %d %s, %v", name, path, r.StatusCode, body, err)
 				}
 			}
 			if _, body := w.get("/metrics"); strings.Contains(body, "snapshot_served_age_seconds") {
 				t.Fatalf("%s: the metrics say that a snapshot is served", name)
 			}
-			if code, body := w.get("/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, "snapshot: stale") {
+			if code, body := w.get("/readyz"); code != http.StatusServiceUnavailable ||
+				strings.Contains(body, "snapshot: stale") {
 				t.Fatalf("%s: /readyz: %d %s", name, code, body)
 			}
 		}
@@ -192,9 +200,17 @@ func TestServesTheSnapshotOnEvidence(t *testing.T) {
 	}{
 		"it refuses connections": {longUp, refusing, "the upstream does not answer", 0},
 		// client-go tries again for some seconds before it gives such an upstream up.
-		"it breaks connections":              {longUp, func(t *testing.T) string { t.Helper(); return connected(t, hangUp) }, "the upstream ", 0},
-		"it is silent":                       {longUp, func(t *testing.T) string { t.Helper(); return connected(t, sayNothing) }, "the upstream is silent", silencePatience},
-		"the machine has booted":             {justUp, func(t *testing.T) string { t.Helper(); return connected(t, sayNothing) }, "the machine has just booted", bootPatience},
+		"it breaks connections": {
+			longUp, func(t *testing.T) string { t.Helper(); return connected(t, hangUp) }, "the upstream ", 0,
+		},
+		"it is silent": {
+			longUp, func(t *testing.T) string { t.Helper(); return connected(t, sayNothing) }, "the upstream is silent",
+			silencePatience,
+		},
+		"the machine has booted": {
+			justUp, func(t *testing.T) string { t.Helper(); return connected(t, sayNothing) },
+			"the machine has just booted", bootPatience,
+		},
 		"the machine has booted, it refuses": {justUp, refusing, "the upstream does not answer", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,8 +233,10 @@ func TestServesTheSnapshotOnEvidence(t *testing.T) {
 			}
 			w.expectReadyz(http.StatusOK, "[+] snapshot: stale", "nodes: not synced")
 			soon.UntilQuiet(t, func() string {
-				if said := w.said.String(); !strings.Contains(said, "Serving a snapshot") || !strings.Contains(said, test.reason) {
-					return fmt.Sprintf("the log does not say that a snapshot is served because %q: %s", test.reason, said)
+				if said := w.said.String(); !strings.Contains(said, "Serving a snapshot") ||
+					!strings.Contains(said, test.reason) {
+					return fmt.Sprintf("the log does not say that a snapshot is served because %q: %s",
+						test.reason, said)
 				}
 				return ""
 			})
@@ -226,8 +244,8 @@ func TestServesTheSnapshotOnEvidence(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoEvidence: an upstream that answers is not away, whatever it answers. Clients wait for its state, and keep what
-// they have.
+// TestWhatIsNoEvidence: an upstream that answers is not away, whatever it answers. Clients wait for its state, and keep
+// what they have.
 func TestWhatIsNoEvidence(t *testing.T) {
 	t.Parallel()
 	if !onMachineUpFor(t, longUp) {
@@ -266,7 +284,8 @@ func TestWhatIsNoEvidence(t *testing.T) {
 			}
 			return ""
 		})
-		if code, body := w.get(services); code != http.StatusOK || strings.Contains(body, `"name":"s"`) || !strings.Contains(body, `"name":"t"`) {
+		if code, body := w.get(services); code != http.StatusOK || strings.Contains(body, `"name":"s"`) ||
+			!strings.Contains(body, `"name":"t"`) {
 			t.Errorf("%s: got %d %s", name, code, body)
 		}
 		if said := w.said.String(); strings.Contains(said, "Serving a snapshot") {
@@ -310,7 +329,8 @@ func TestAnUpstreamThatIsSlow(t *testing.T) {
 				if code == http.StatusServiceUnavailable {
 					return body
 				}
-				if code != http.StatusOK || strings.Contains(body, `"name":"s"`) || !strings.Contains(body, `"name":"t"`) {
+				if code != http.StatusOK || strings.Contains(body, `"name":"s"`) ||
+					!strings.Contains(body, `"name":"t"`) {
 					t.Errorf("got %d %s", code, body)
 				}
 				return ""
@@ -388,7 +408,8 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 		Type   string
 		Object metav1.PartialObjectMetadata
 	}
-	if err := json.NewDecoder(watch.Body).Decode(&event); err != nil || event.Type != "ADDED" || event.Object.Name != "young" {
+	if err := json.NewDecoder(watch.Body).Decode(&event); err != nil || event.Type != "ADDED" ||
+		event.Object.Name != "young" {
 		t.Errorf("got %+v, %v", event, err)
 	}
 	soon.UntilQuiet(t, func() string {
@@ -402,11 +423,13 @@ func TestServesTheSnapshotWhileTheUpstreamIsAway(t *testing.T) {
 	})
 	// What is as it was has the revision that it had.
 	if after := w.list(endpointSlices); after.Items[0].ResourceVersion != slicesBefore.Items[0].ResourceVersion {
-		t.Errorf("the slice has the revision %s now, %s before", after.Items[0].ResourceVersion, slicesBefore.Items[0].ResourceVersion)
+		t.Errorf("the slice has the revision %s now, %s before",
+			after.Items[0].ResourceVersion, slicesBefore.Items[0].ResourceVersion)
 	}
 	for _, o := range w.list(services).Items {
 		if o.Name == "s" && o.ResourceVersion != before.Items[0].ResourceVersion {
-			t.Errorf("the Service has the revision %s now, %s before", o.ResourceVersion, before.Items[0].ResourceVersion)
+			t.Errorf("the Service has the revision %s now, %s before",
+				o.ResourceVersion, before.Items[0].ResourceVersion)
 		}
 	}
 }
@@ -421,8 +444,8 @@ func (w *wrapper) list(path string) metav1.PartialObjectMetadataList {
 	return list
 }
 
-// TestRevisionsOverARestart: a client that lists again after the wrapper was restarted finds what did not change with the
-// revisions that it knows, whether the snapshot was served meanwhile or not.
+// TestRevisionsOverARestart: a client that lists again after the wrapper was restarted finds what did not change with
+// the revisions that it knows, whether the snapshot was served meanwhile or not.
 func TestRevisionsOverARestart(t *testing.T) {
 	t.Parallel()
 	if !onMachineUpFor(t, longUp) {
@@ -464,13 +487,14 @@ func TestRevisionsOverARestart(t *testing.T) {
 		}
 		return ""
 	})
-	if got := revisions(third); strings.Contains(got, strings.Split(want, ", ")[0]) || !strings.Contains(got, strings.Split(want, ", ")[1]) {
+	if got := revisions(third); strings.Contains(got, strings.Split(want, ", ")[0]) ||
+		!strings.Contains(got, strings.Split(want, ", ")[1]) {
 		t.Errorf("only the Service changed: got %s, before %s", got, want)
 	}
 }
 
-// TestNobodyIsTakenBackInTime: a client that has seen a newer state than the snapshot's waits for the upstream; others are
-// served.
+// TestNobodyIsTakenBackInTime: a client that has seen a newer state than the snapshot's waits for the upstream; others
+// are served.
 func TestNobodyIsTakenBackInTime(t *testing.T) {
 	t.Parallel()
 	if !onMachineUpFor(t, longUp) {
@@ -480,7 +504,9 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	api := smallCluster()
 	first := start(t, api, keepingState(dir))
 	first.expectReady()
-	soon.UntilQuiet(t, func() string { return missing(first, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`) })
+	soon.UntilQuiet(t, func() string {
+		return missing(first, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`)
+	})
 	// The process is killed before it writes what comes next.
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
@@ -503,24 +529,31 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 	soon.UntilQuiet(t, w.servesSnapshot)
 	one := "/api/v1/namespaces/default/services/s"
 	for _, query := range []string{
-		services + "?resourceVersion=%s", services + "?resourceVersion=%s&resourceVersionMatch=NotOlderThan", services + "?resourceVersion=%s&resourceVersionMatch=Exact",
+		services + "?resourceVersion=%s", services + "?resourceVersion=%s&resourceVersionMatch=NotOlderThan",
+		services + "?resourceVersion=%s&resourceVersionMatch=Exact",
 		services + "?watch=true&resourceVersion=%s", one + "?resourceVersion=%s",
-		services + "?watch=true&resourceVersion=%s&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+		services + "?watch=true&resourceVersion=%s&sendInitialEvents=true&resourceVersionMatch=NotOlderThan" +
+			"&allowWatchBookmarks=true",
 	} {
 		path := fmt.Sprintf(query, newer)
 		r := w.open(t.Context(), http.MethodGet, path, "")
 		body, err := io.ReadAll(r.Body)
 		_ = r.Body.Close()
-		if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" || !strings.Contains(string(body), `"kind":"Status"`) {
+		if err != nil || r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" ||
+			!strings.Contains(string(body), `"kind":"Status"`) {
 			t.Errorf("%s: got %d %s, %v", path, r.StatusCode, body, err)
 		}
 	}
-	for _, path := range []string{services + "?resourceVersion=" + old, services + "?resourceVersion=0", services, one + "?resourceVersion=" + old} {
+	for _, path := range []string{
+		services + "?resourceVersion=" + old, services + "?resourceVersion=0", services,
+		one + "?resourceVersion=" + old,
+	} {
 		if code, body := w.get(path); code != http.StatusOK {
 			t.Errorf("%s: got %d %s", path, code, body)
 		}
 	}
-	if code, body := w.get(services + "?watch=true&resourceVersion=" + old); code != http.StatusGone && !strings.Contains(body, `"code":410`) {
+	if code, body := w.get(services + "?watch=true&resourceVersion=" + old); code != http.StatusGone &&
+		!strings.Contains(body, `"code":410`) {
 		t.Errorf("a watch from the snapshot's revision: got %d %s", code, body)
 	}
 
@@ -533,13 +566,14 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		}
 		return ""
 	})
-	if code, body := w.get(services + "?watch=true&resourceVersion=" + newer); code != http.StatusGone && !strings.Contains(body, `"code":410`) {
+	if code, body := w.get(services + "?watch=true&resourceVersion=" + newer); code != http.StatusGone &&
+		!strings.Contains(body, `"code":410`) {
 		t.Errorf("with the upstream's state a watch gets %d %s", code, body)
 	}
 }
 
-// TestGatewayThatHasLostItsAPIServer: its 404 is no reason to have no Services on a node that has just booted; on one that
-// has not, nothing is served, see TestWhatIsNoEvidence.
+// TestGatewayThatHasLostItsAPIServer: its 404 is no reason to have no Services on a node that has just booted; on one
+// that has not, nothing is served, see TestWhatIsNoEvidence.
 func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
 	t.Parallel()
 	if !onMachineUpFor(t, justUp) {
@@ -552,7 +586,7 @@ func TestGatewayThatHasLostItsAPIServer(t *testing.T) {
 	}
 }
 
-// TestRefusedOnAMachineThatHasJustBooted: the node has its Services, and the operator is told what is wrong.
+// TestRefusedOnAMachineThatHasJustBooted: the node has its Services, and the log says what is wrong.
 func TestRefusedOnAMachineThatHasJustBooted(t *testing.T) {
 	t.Parallel()
 	if !onMachineUpFor(t, justUp) {
@@ -562,7 +596,8 @@ func TestRefusedOnAMachineThatHasJustBooted(t *testing.T) {
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
 	w := start(t, api, keepingState(stateOf(t)))
 	soon.UntilQuiet(t, w.servesSnapshot)
-	w.expectReadyz(http.StatusServiceUnavailable, "[+] snapshot: stale", "services: the upstream refuses the wrapper, renew ")
+	w.expectReadyz(http.StatusServiceUnavailable, "[+] snapshot: stale",
+		"services: the upstream refuses the wrapper, renew ")
 	api.Behave(upstreamtest.Behaviour{})
 	w.expectReady()
 }
@@ -614,7 +649,8 @@ func TestNothingToServe(t *testing.T) {
 		"another node's": func(t *testing.T, dir string) {
 			t.Helper()
 			for _, prefix := range []string{"snapshot-", "revision-"} {
-				if err := os.Rename(filepath.Join(dir, prefix+"node0"), filepath.Join(dir, prefix+"node1")); err != nil {
+				if err := os.Rename(filepath.Join(dir, prefix+"node0"),
+					filepath.Join(dir, prefix+"node1")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -661,7 +697,8 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	other := smallCluster()
 	other.Put(service("other", ""))
 	second := start(t, other, keepingState(dir))
-	second.expectReadyz(http.StatusOK, "[+] state-dir: no snapshot can be kept: another process uses the state directory", "--state-dir")
+	second.expectReadyz(http.StatusOK,
+		"[+] state-dir: no snapshot can be kept: another process uses the state directory", "--state-dir")
 	if code, body := second.get(services); code != http.StatusOK || !strings.Contains(body, `"name":"other"`) {
 		t.Errorf("got %d %s", code, body)
 	}
@@ -694,7 +731,7 @@ func TestOneWrapperHasAStateDir(t *testing.T) {
 	soon.UntilQuiet(t, fourth.servesSnapshot)
 }
 
-// TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or nobody's.
+// TestLegacyEndpointsOfASnapshot are served while it is; afterwards they are those of the upstream, or not served.
 func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 	t.Parallel()
 	const endpoints = "/api/v1/endpoints"
@@ -702,7 +739,9 @@ func TestLegacyEndpointsOfASnapshot(t *testing.T) {
 	legacy := func(ip string) *corev1.Endpoints {
 		return &corev1.Endpoints{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"},
-			Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip, NodeName: ptr.To("node0")}}}},
+			Subsets: []corev1.EndpointSubset{
+				{Addresses: []corev1.EndpointAddress{{IP: ip, NodeName: ptr.To("node0")}}},
+			},
 		}
 	}
 	api := smallCluster()
@@ -773,7 +812,7 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
 		t.Fatalf("got %d %s", code, body)
 	}
-	// While somebody watches the time does not pass.
+	// While a client watches, the time does not pass.
 	w.proxy.demand.expire()
 	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
 		t.Errorf("with a watch under way: %d %s", code, body)
@@ -790,12 +829,13 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 	w.proxy.demand.expire()
 	w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
 	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two"}})
-	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) || !strings.Contains(body, `"name":"two"`) {
+	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) ||
+		!strings.Contains(body, `"name":"two"`) {
 		t.Errorf("asked for again: %d %s", code, body)
 	}
 }
 
-// TestStateDirThatCannotBeUsed is said, and keeps nobody from being served.
+// TestStateDirThatCannotBeUsed is reported, and clients are served all the same.
 func TestStateDirThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -843,7 +883,8 @@ func TestCallsFailSoonWhileTheUpstreamIsAway(t *testing.T) {
 	silent.Store(true)
 	began := time.Now()
 	code, body := w.get("/api/v1/namespaces/default/pods", "Authorization", "Bearer somebody")
-	if took := time.Since(began); code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) || took > awayPatience+2*time.Second {
+	if took := time.Since(began); code != http.StatusServiceUnavailable || !strings.Contains(body, `"kind":"Status"`) ||
+		took > awayPatience+2*time.Second {
 		t.Errorf("after %s: %d %s", took, code, body)
 	}
 }

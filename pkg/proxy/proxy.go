@@ -29,60 +29,71 @@ import (
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
-// Config is what a Proxy is made from.
+// Config configures a Proxy.
 type Config struct {
 	// Upstream leads to the kube-apiserver or lite-apiserver, with the wrapper's own credentials.
 	Upstream *rest.Config
-	// Connection, if set, takes the place of Upstream, and follows the changes of a kubeconfig.
+	// Connection, if set, is used instead of Upstream, and follows changes of a kubeconfig.
 	Connection *apiclient.Connection
+	// Hub says whether Services, slices and nodes are taken from a hub.
+	Hub HubConfig
 	// NodeName is this node's name. It may be empty; then the node belongs to no unit.
 	NodeName string
 	// BindAddress is host:port. A host that is not loopback needs TLS.
 	BindAddress string
-	// MetricsAddress is host:port of a listener for /metrics alone, plain HTTP for anyone; "" for none.
+	// MetricsAddress is the host:port of a listener for /metrics alone, plain HTTP for anyone; "" for none.
 	MetricsAddress string
-	// AllowedHosts are names and IP addresses by which it may be asked besides those of the loopback. On an address
-	// that is not loopback any name is accepted as long as this is empty.
+	// AllowedHosts are further names and IP addresses that requests may use as their host, in addition to those of the
+	// loopback. On an address that is not loopback any host is accepted if this is empty.
 	AllowedHosts []string
 	// TLS is nil for plain HTTP.
 	TLS *TLSFiles
-	// MaxConnections and MaxWatches bound what clients may have open at once; 0 means the defaults.
+	// MaxConnections and MaxWatches limit what clients may have open at once; 0 means the default.
 	MaxConnections, MaxWatches int
-	// MaxListBytes bounds the memory that lists, and bodies of writes, take at once; 0 means the default.
+	// MaxListBytes limits the memory that lists, and bodies of writes, take at once; 0 means the default.
 	MaxListBytes int
 	// Debug serves /debug/pprof.
 	Debug bool
-	// RewriteKubernetes lets default/kubernetes be rewritten to the local API server, by its annotations or by
-	// LocalEndpoint.
+	// RewriteKubernetes rewrites default/kubernetes to the local API server, which its annotations or LocalEndpoint
+	// name.
 	RewriteKubernetes bool
 	LocalEndpoint     *view.LocalEndpoint
-	// StateDir is where a snapshot is kept; "" for none. StateWriteDelay is snapshot.Writer's Delay.
+	// StateDir is the directory of the snapshot; "" for none. StateWriteDelay is snapshot.Writer's Delay.
 	StateDir        string
 	StateWriteDelay time.Duration
-	// Autonomy, if set, names the health service that tells which neighbours are dead.
+	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
 	Autonomy *autonomy.Options
 }
 
-// What clients may have open at once. One that takes all it can get leaves half. kube-proxy has one connection and four
-// watches, CoreDNS two and three; an idle connection takes 19 KB, and one with a quiet watch
-// 37 KB, the client's side in the same process included.
+// HubConfig says how the hub is used. The zero value does not use it.
+type HubConfig struct {
+	Mode upstream.HubMode
+	// Connection leads to the API server that the hub is behind; nil for that of the Proxy.
+	Connection *apiclient.Connection
+	// FallbackAfter is that of upstream.HubOptions.
+	FallbackAfter time.Duration
+}
+
+// Defaults for what clients may have open at once. One client can take half of that at most (see package quota).
+// kube-proxy has one connection and four watches, CoreDNS two and three. An idle connection takes 19 KB, and one with a
+// quiet watch 37 KB; both figures include the client's side in the same process.
 const (
 	DefaultMaxConnections = 1000
 	DefaultMaxWatches     = 500
-	// DefaultMaxListBytes lets one caller have all slices of 100,000 endpoints that nobody prunes (12 MB in protobuf) in
-	// flight while another has them too.
+	// DefaultMaxListBytes is enough for two callers that list, at the same time, all slices of 100,000 endpoints
+	// unpruned (12 MB each in protobuf).
 	DefaultMaxListBytes = 32 << 20
 )
 
-// GCPercent is the GOGC of a process that is a wrapper. What comes from the upstream and goes to clients is garbage at
-// once; a small node has better use for the memory than to let as much of it pile up as the cache takes.
+// GCPercent is the GOGC for the wrapper's process. Data from the upstream and to clients becomes garbage at once. With
+// Go's default of 100 that garbage may take as much memory as the cache, which is too much on a small node.
 const GCPercent = 50
 
 const (
-	// gracePeriod is how long requests under way may take when the process is told to stop.
+	// gracePeriod is how long requests under way may take when the process is stopped.
 	gracePeriod = 10 * time.Second
-	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It
-	// is as long as a connection may take to be made, or the first call after the link is back would fail.
+	// awayPatience is how long a request that is passed on may wait while the upstream is known to be away. It is the
+	// time in which a connection can be made; if it were shorter, the first request after the link is back would fail.
 	awayPatience = apiclient.DialTimeout
 )
 
@@ -103,29 +114,30 @@ type Proxy struct {
 	tls      *reloadingTLS
 	// snapshots is nil without a state directory, and until it was opened.
 	snapshots atomic.Pointer[snapshot.Writer]
-	// stateErr is why nothing can be kept in the state directory. It is set once, before anything is served.
+	// stateErr is why the state directory cannot be used. It is set once, before anything is served.
 	stateErr error
-	// loopback is set when only processes of this host reach the wrapper; hosts are by what names they may.
+	// loopback is set if only processes of this host can reach the wrapper. hosts are the hosts that requests may name.
 	loopback bool
 	hosts    filters.Hosts
-	// connections and watches are the places for those, memory has one for every byte of a list, or of a write's body.
+	// connections and watches have one place for each of those, memory has one for each byte of a list, or of a write's
+	// body.
 	connections, watches, memory *quota.Quota
-	// lendsIdentity is set when all who can reach the wrapper may be lent its identity: processes of this node,
-	// or holders of a certificate.
+	// lendsIdentity is set if the wrapper may lend its identity to all who can reach it, because they are processes of
+	// this node or have a client certificate.
 	lendsIdentity bool
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
-	// metricsRetry is how long after a failure the metrics' own address is tried again.
+	// metricsRetry is how long after a failure the wrapper tries again to listen on the metrics' own address.
 	metricsRetry time.Duration
 	// started is when the Proxy was made.
 	started time.Time
-	// stopping is done when the process is told to stop; stop makes it so.
+	// stopping is done when the process is stopped. stop cancels it.
 	stopping context.Context //nolint:containedctx // an event to react to, not the context of a call
 	stop     context.CancelFunc
 }
 
-// New makes a Proxy. Nothing is listened on and nothing is asked of the upstream before Run. The error says
-// what about the configuration is wrong.
+// New makes a Proxy. It does not listen and sends no request before Run. The error says what about the configuration is
+// wrong.
 func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now(), metricsRetry: defaultMetricsRetry}
 	p.stopping, p.stop = context.WithCancel(context.Background())
@@ -152,11 +164,19 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	case p.loopback:
 		p.lendsIdentity = true
 	case config.TLS == nil:
-		// Whoever reaches the wrapper would read the cluster's Services, and tokens would cross the network in
-		// the clear.
-		return nil, fmt.Errorf("--bind-address %q is not a loopback address: serve TLS there (--insecure=false --cert-file --key-file), or bind to localhost", config.BindAddress)
+		// Everyone who can reach the wrapper could read the cluster's Services, and tokens would cross the network in
+		// plain text.
+		return nil, fmt.Errorf(
+			"--bind-address %q is not a loopback address: serve TLS there (--insecure=false --cert-file --key-file), "+
+				"or bind to localhost",
+			config.BindAddress,
+		)
 	case config.TLS.ClientCA == "":
-		logger.Info("Whoever reaches this address may read the cluster's Services and their endpoints; --ca-file restricts that to clients with a certificate", "address", config.BindAddress)
+		logger.Info(
+			"Whoever reaches this address may read the cluster's Services and their endpoints; --ca-file restricts "+
+				"that to clients with a certificate",
+			"address", config.BindAddress,
+		)
 	default:
 		p.lendsIdentity = true
 	}
@@ -169,17 +189,31 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without the rewriting, or with one that annotations have no part in, the annotations need not be followed.
+	// The annotations are needed only if default/kubernetes is rewritten, and LocalEndpoint does not say to what.
 	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
 	p.facts = facts.New(facts.Options{
 		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, Logger: logger.WithName("facts"),
 	})
+	hub := upstream.HubOptions{
+		Mode:          config.Hub.Mode,
+		Config:        own,
+		FallbackAfter: config.Hub.FallbackAfter,
+		Changing:      p.changeWay,
+	}
+	if config.Hub.Connection != nil {
+		if hub.Config, err = config.Hub.Connection.Config(); err != nil {
+			return nil, err
+		}
+	}
 	p.upstream, err = upstream.New(upstream.Options{
-		Config: own, Facts: p.facts, NodeName: config.NodeName, FollowKubernetesEndpoints: needsAnnotations,
+		Config: own, Facts: p.facts, NodeName: config.NodeName, Hub: hub, FollowKubernetesEndpoints: needsAnnotations,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if config.Hub.Connection != nil {
+		config.Hub.Connection.OnChange(p.upstream.Retry)
 	}
 	p.demand = &demand{facts: p.facts, upstream: p.upstream}
 	p.connection.OnChange(p.upstream.Retry)
@@ -196,7 +230,11 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches, memory: p.memory})
 	if config.Autonomy != nil {
 		p.autonomy, err = autonomy.New(autonomy.Config{
-			Options: *config.Autonomy, NodeName: config.NodeName, Nodes: p.facts, ListAddresses: p.upstream.ListAddresses, Observer: p.metrics,
+			Options:       *config.Autonomy,
+			NodeName:      config.NodeName,
+			Nodes:         p.facts,
+			ListAddresses: p.upstream.ListAddresses,
+			Observer:      p.metrics,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("the health service: %w", err)
@@ -205,7 +243,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// patience is how long a request that is passed on may wait.
+// patience implements filters.Target.Patience.
 func (p *Proxy) patience() time.Duration {
 	if p.upstream.Reachable() {
 		return 0
@@ -213,8 +251,8 @@ func (p *Proxy) patience() time.Duration {
 	return awayPatience
 }
 
-// target is the upstream as requests are passed on to it, with as much of the wrapper's own configuration as variant
-// leaves of it.
+// target makes a Target for the upstream. variant returns the part of the wrapper's own configuration that its requests
+// use.
 func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Target, error) {
 	ordinary, err := p.connection.Transport(variant)
 	if err != nil {
@@ -228,22 +266,28 @@ func (p *Proxy) target(variant func(own *rest.Config) *rest.Config) (filters.Tar
 	if err != nil {
 		return filters.Target{}, err
 	}
-	return filters.Target{URL: p.connection.Server(), Transport: ordinary, UpgradeTransport: upgrade, Patience: p.patience, Stopping: p.stopping}, nil
+	return filters.Target{
+		URL:              p.connection.Server(),
+		Transport:        ordinary,
+		UpgradeTransport: upgrade,
+		Patience:         p.patience,
+		Stopping:         p.stopping,
+	}, nil
 }
 
-// isLoopback reports whether only processes of this host reach a host that is bound to.
+// isLoopback reports whether a listener on this host can be reached by processes of this machine only.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || (err == nil && ip.IsLoopback())
 }
 
-// memoryInterval is how often it is looked whether memory can be given back. A process that did not collect
-// garbage for that long is at rest.
+// memoryInterval is how often returnMemory checks whether the process is idle: it is if there was no garbage collection
+// in that time.
 const memoryInterval = 15 * time.Second
 
-// returnMemory gives back what filling the cache took, and later what a burst took: the lists that come are
-// several times the cache's size, and the memory of a small node is better used than kept in reserve. Go itself
-// would do so in the course of minutes of further work, and here there may be none.
+// returnMemory returns memory to the operating system after the cache was filled, and later after bursts. The lists
+// that fill the cache are several times as large as the cache, and a small node needs the memory. Go itself returns it
+// only in the course of further allocations, of which there may be none.
 func (p *Proxy) returnMemory(ctx context.Context) {
 	select {
 	case <-p.facts.Live():
@@ -273,8 +317,8 @@ func (p *Proxy) returnMemory(ctx context.Context) {
 	}
 }
 
-// alive fails if the facts are locked for good, or the listener does not answer. With client certificates, of which
-// the wrapper has none, serving is not tried.
+// alive fails if the facts are deadlocked, or if the listener does not answer. The listener is not tried if it requires
+// client certificates, because the wrapper has none.
 func (p *Proxy) alive(ctx context.Context, address net.Addr) error {
 	p.facts.NodeExists(p.config.NodeName)
 	if p.config.TLS != nil && p.config.TLS.ClientCA != "" {
@@ -297,21 +341,25 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return p.serve(ctx, listener)
 }
 
-// serve is Run on a listener, which it closes.
+// serve does what Run does, on a listener, which it closes.
 func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	logger := klog.FromContext(ctx)
 	if p.config.NodeName == "" {
-		logger.Info("No --hostname: this node belongs to no unit, Services with topologyKeys will have no endpoints here")
+		logger.Info("No --hostname: this node belongs to no unit, Services with topologyKeys will have no " +
+			"endpoints here")
 	}
 	background, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	// The port is this process's, so what is in its state directory is not another one's.
+	// This process has the port, so no other one uses the state directory.
 	p.openStateDir(logger)
 	p.openViews(logger)
 	wg.Go(func() { p.upstream.Run(background) })
 	wg.Go(func() { p.connection.Run(background) })
+	if hub := p.config.Hub.Connection; hub != nil {
+		wg.Go(func() { hub.Run(background) })
+	}
 	wg.Go(func() { p.returnMemory(background) })
 	wg.Go(func() { p.restore(background) })
 	if snapshots := p.snapshots.Load(); snapshots != nil {
@@ -330,21 +378,24 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	server := &http.Server{
 		Handler: p.chain(),
-		// OPTIONS * meets the filters like all else.
+		// OPTIONS * passes the filters like all other requests.
 		DisableGeneralOptionsHandler: true,
-		// A client that sends its request byte by byte holds a connection no longer than this.
-		ConnContext:       quota.WithCaller,
+		ConnContext:                  quota.WithCaller,
+		// A client that sends its request byte by byte occupies a connection no longer than this.
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       3 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          klog.NewStandardLogger("INFO"),
-		BaseContext:       func(net.Listener) context.Context { return klog.NewContext(context.WithoutCancel(ctx), logger) },
+		BaseContext: func(net.Listener) context.Context {
+			return klog.NewContext(context.WithoutCancel(ctx), logger)
+		},
 	}
 	if p.tls != nil {
 		server.TLSConfig = p.tls.config()
 		wg.Go(func() { p.tls.run(background) })
 	}
-	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName, "upstream", p.asWrapper.URL.Redacted())
+	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName,
+		"upstream", p.asWrapper.URL.Redacted())
 
 	bounded := &quota.Listener{Listener: listener, Quota: p.connections, Logger: logger}
 	served := make(chan error, 1)

@@ -78,7 +78,9 @@ func (b *logBuffer) logger() klog.Logger {
 func TestMain(m *testing.M) {
 	flags := flag.NewFlagSet("klog", flag.PanicOnError)
 	klog.InitFlags(flags)
-	for name, value := range map[string]string{"v": verbosity, "logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL"} {
+	for name, value := range map[string]string{
+		"v": verbosity, "logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL",
+	} {
 		if err := flags.Set(name, value); err != nil {
 			panic(err)
 		}
@@ -115,7 +117,8 @@ func start(t *testing.T, upstream http.Handler, configure func(*Config)) *wrappe
 func startBefore(t *testing.T, host string, configure func(*Config)) *wrapper {
 	t.Helper()
 	config := Config{
-		Upstream: &rest.Config{Host: host, BearerToken: "token-of-the-wrapper"}, NodeName: "node0", BindAddress: "127.0.0.1:0", RewriteKubernetes: true,
+		Upstream: &rest.Config{Host: host, BearerToken: "token-of-the-wrapper"}, NodeName: "node0",
+		BindAddress: "127.0.0.1:0", RewriteKubernetes: true,
 	}
 	if configure != nil {
 		configure(&config)
@@ -209,18 +212,26 @@ func smallCluster() *upstreamtest.API {
 	}
 	api.Put(service("s", `["zone"]`))
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "s-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i, node := range []string{"node0", "node1"} {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node)})
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node),
+		})
 	}
 	api.Put(slice)
 	return api
 }
 
 func service(name, topologyKeys string) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{"topologyKeys": topologyKeys}}}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Annotations: map[string]string{"topologyKeys": topologyKeys},
+		},
+	}
 }
 
 func TestServesThePrunedView(t *testing.T) {
@@ -243,12 +254,15 @@ func TestReadyzTellsTheReason(t *testing.T) {
 	t.Parallel()
 	const unsynced = "not synced with the upstream yet: "
 	// An operator would look for a broken link otherwise.
-	const refuses = "the upstream refuses the wrapper, renew the credentials (there are none: --kubeconfig names no file) or its permissions: "
+	const refuses = "the upstream refuses the wrapper, renew the credentials (there are none: --kubeconfig names no " +
+		"file) or its permissions: "
 	for code, test := range map[int]struct{ says, optional, err string }{
 		http.StatusNotAcceptable: {unsynced, unsynced, "the upstream fails"},
 		http.StatusBadGateway:    {unsynced, unsynced, `an error on the server ("the upstream fails")`},
 		http.StatusForbidden:     {refuses, "the upstream refuses it: ", "the upstream fails"},
-		http.StatusUnauthorized:  {refuses, "the upstream refuses it: ", "the server has asked for the client to provide credentials"},
+		http.StatusUnauthorized: {
+			refuses, "the upstream refuses it: ", "the server has asked for the client to provide credentials",
+		},
 	} {
 		t.Run(fmt.Sprint("unsynced, with the last error, ", code), func(t *testing.T) {
 			t.Parallel()
@@ -274,7 +288,8 @@ func TestReadyzTellsTheReason(t *testing.T) {
 	t.Run("empty hostname", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, smallCluster(), func(c *Config) { c.NodeName = "" })
-		w.expectReadyz(http.StatusServiceUnavailable, "--hostname is empty", "nodes: ok", "services: ok", "endpointslices: ok", "kubernetes-endpoints: ok")
+		w.expectReadyz(http.StatusServiceUnavailable, "--hostname is empty",
+			"nodes: ok", "services: ok", "endpointslices: ok", "kubernetes-endpoints: ok")
 		// It runs all the same, and governed Services have no endpoints.
 		code, body := w.get("/apis/discovery.k8s.io/v1/endpointslices")
 		if code != http.StatusOK || !strings.Contains(body, "s-1") || strings.Contains(body, "10.0.0.") {
@@ -308,7 +323,8 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		w.expectReady()
 		api.Behave(upstreamtest.Behaviour{Failing: http.StatusNotFound})
 		api.Forget()
-		w.expectReadyz(http.StatusOK, "services: served from the cache", "endpointslices: served from the cache", "nodes: served from the cache")
+		w.expectReadyz(http.StatusOK, "services: served from the cache",
+			"endpointslices: served from the cache", "nodes: served from the cache")
 		for _, path := range []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"} {
 			if code, body := w.get(path); code != http.StatusOK || !strings.Contains(body, `"name":"s`) {
 				t.Errorf("%s: the cache is not served: %d %s", path, code, body)
@@ -320,7 +336,8 @@ func TestReadyzTellsTheReason(t *testing.T) {
 		api := smallCluster()
 		api.Put(service("broken", `zone`))
 		w := start(t, api, nil)
-		w.expectReadyz(http.StatusOK, "service default/broken: all endpoints hidden: annotation topologyKeys does not parse: not a JSON array")
+		w.expectReadyz(http.StatusOK,
+			"service default/broken: all endpoints hidden: annotation topologyKeys does not parse: not a JSON array")
 		soon.UntilQuiet(t, func() string {
 			return missing(w, `application_grid_wrapper_invalid_topology_keys{namespace="default",service="broken"} 1`)
 		})
@@ -405,7 +422,8 @@ func TestMetrics(t *testing.T) {
 	})
 	cancel()
 	soon.UntilQuiet(t, func() string {
-		return missing(w, prefix+`watchers{resource="services"} 0`, prefix+`requests_total{code="200",resource="services",verb="watch"} 1`)
+		return missing(w, prefix+`watchers{resource="services"} 0`,
+			prefix+`requests_total{code="200",resource="services",verb="watch"} 1`)
 	})
 	if _, body := w.get("/metrics"); strings.Contains(body, "example") || strings.Contains(body, "BREW") {
 		t.Error("a client can make series of its own")
@@ -443,18 +461,23 @@ func TestNoBorrowedRights(t *testing.T) {
 		if test.authorization != "" {
 			headers = append(headers, "Authorization", test.authorization)
 		}
-		if code, body := w.do(test.method, test.path, `{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`, headers...); code != http.StatusOK {
+		if code, body := w.do(test.method, test.path,
+			`{"metadata":{"name":"e"},"involvedObject":{"kind":"Node","name":"node0"}}`,
+			headers...); code != http.StatusOK {
 			t.Errorf("%s %s: %d %s", test.method, test.path, code, body)
 		}
 		requests := api.Requests()[before:]
-		i := slices.IndexFunc(requests, func(r upstreamtest.Request) bool { return r.Header.Get("User-Agent") == "tester" })
+		i := slices.IndexFunc(requests, func(r upstreamtest.Request) bool {
+			return r.Header.Get("User-Agent") == "tester"
+		})
 		if i < 0 {
 			t.Errorf("%s %s did not arrive at the upstream", test.method, test.path)
 			continue
 		}
 		got := requests[i]
 		if got.Header.Get("Authorization") != test.want || got.Path != test.path || got.Method != test.method {
-			t.Errorf("%s %s: arrived as %s %s with %q, want %q", test.method, test.path, got.Method, got.Path, got.Header.Get("Authorization"), test.want)
+			t.Errorf("%s %s: arrived as %s %s with %q, want %q",
+				test.method, test.path, got.Method, got.Path, got.Header.Get("Authorization"), test.want)
 		}
 		if test.want == wrappers && got.Header.Get("Impersonate-User") != "" {
 			t.Errorf("%s %s: the wrapper acts for another", test.method, test.path)
@@ -477,7 +500,9 @@ func TestPprofIsServedWithDebugOnly(t *testing.T) {
 		api := smallCluster()
 		api.Other = http.NotFoundHandler()
 		w := start(t, api, func(c *Config) { c.Debug = debug })
-		for _, profile := range []string{"", "heap", "goroutine", "cmdline", "symbol", "profile?seconds=1", "trace?seconds=1"} {
+		for _, profile := range []string{
+			"", "heap", "goroutine", "cmdline", "symbol", "profile?seconds=1", "trace?seconds=1",
+		} {
 			if code, _ := w.get("/debug/pprof/" + profile); (code == http.StatusOK) != debug {
 				t.Errorf("debug %v, %q: got %d", debug, profile, code)
 			}
@@ -497,7 +522,10 @@ func TestStopEndsWatchesCleanly(t *testing.T) {
 	w := start(t, api, nil)
 	w.expectReady()
 	var bodies []io.ReadCloser
-	for _, path := range []string{"/api/v1/services?watch=true", "/apis/discovery.k8s.io/v1/endpointslices?watch=true", "/apis/networking.k8s.io/v1/servicecidrs?watch=true", "/api/v1/pods?watch=true"} {
+	for _, path := range []string{
+		"/api/v1/services?watch=true", "/apis/discovery.k8s.io/v1/endpointslices?watch=true",
+		"/apis/networking.k8s.io/v1/servicecidrs?watch=true", "/api/v1/pods?watch=true",
+	} {
 		r := w.open(context.Background(), http.MethodGet, path, "")
 		defer r.Body.Close()
 		if r.StatusCode != http.StatusOK {
@@ -530,7 +558,8 @@ func TestOnlyLoopbackWithoutTLS(t *testing.T) {
 	certFile, keyFile := ca.IssueFiles(t, t.TempDir(), "serving")
 	for address, ok := range map[string]bool{
 		"localhost:51006": true, "127.0.0.1:51006": true, "127.3.2.1:1": true, "[::1]:51006": true,
-		"0.0.0.0:51006": false, ":51006": false, "[::]:51006": false, "192.168.1.1:51006": false, "node0:51006": false, "example.com:80": false,
+		"0.0.0.0:51006": false, ":51006": false, "[::]:51006": false, "192.168.1.1:51006": false, "node0:51006": false,
+		"example.com:80": false,
 	} {
 		config := Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: address}
 		_, err := New(config, klog.Background())
@@ -558,7 +587,12 @@ func TestAddressInUse(t *testing.T) {
 	defer listener.Close()
 	// What is in the state directory is that of the process that has the port.
 	dir := filepath.Join(t.TempDir(), "state")
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: listener.Addr().String(), StateDir: dir}, klog.Background())
+	p, err := New(
+		Config{
+			Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: listener.Addr().String(), StateDir: dir,
+		},
+		klog.Background(),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -597,7 +631,10 @@ func TestBadTLSFilesAreNamed(t *testing.T) {
 		{TLSFiles{Cert: certFile, Key: keyFile, ClientCA: dir}, []string{"--ca-file", dir}},
 	}
 	for _, test := range tests {
-		_, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", TLS: &test.files}, klog.Background())
+		_, err := New(
+			Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", TLS: &test.files},
+			klog.Background(),
+		)
 		if err == nil {
 			t.Errorf("%+v: no error", test.files)
 			continue
@@ -627,12 +664,21 @@ func TestStrangersAreLentNothing(t *testing.T) {
 		{"0.0.0.0:0", &TLSFiles{Cert: certFile, Key: keyFile, ClientCA: ca.File(t, dir)}, true},
 	} {
 		lentTo := make(chan string, 1)
-		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { lentTo <- r.Header.Get("Authorization") }))
-		p, err := New(Config{Upstream: &rest.Config{Host: upstream.URL, BearerToken: "the-wrappers"}, BindAddress: test.address, TLS: test.tls}, klog.Background())
+		upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			lentTo <- r.Header.Get("Authorization")
+		}))
+		p, err := New(
+			Config{
+				Upstream: &rest.Config{Host: upstream.URL, BearerToken: "the-wrappers"}, BindAddress: test.address,
+				TLS: test.tls,
+			},
+			klog.Background(),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/apis/networking.k8s.io/v1/servicecidrs", nil)
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+			"http://localhost/apis/networking.k8s.io/v1/servicecidrs", nil)
 		p.openViews(klog.Background())
 		p.chain().ServeHTTP(httptest.NewRecorder(), r)
 		if got := <-lentTo == "Bearer the-wrappers"; got != test.lends {
@@ -644,13 +690,15 @@ func TestStrangersAreLentNothing(t *testing.T) {
 
 // TestNotReadyBeforeTheStart: a source that was not started yet is no source that nobody needs.
 func TestNotReadyBeforeTheStart(t *testing.T) {
-	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", NodeName: "n"}, klog.Background())
+	p, err := New(Config{Upstream: &rest.Config{Host: "http://127.0.0.1:1"}, BindAddress: "127.0.0.1:0", NodeName: "n"},
+		klog.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.openViews(klog.Background())
 	w := httptest.NewRecorder()
-	health.Ready(p.readiness().report).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	health.Ready(p.readiness().report).ServeHTTP(w,
+		httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "services: not synced") {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}
@@ -667,12 +715,18 @@ func TestExplain(t *testing.T) {
 		code  int
 		parts []string
 	}{
-		"/debug/explain/default/s":              {http.StatusOK, []string{`"node":"node0"`, `"kept":1`, "node node1 has zone=b, not a"}},
-		"/debug/explain/default/s?node=node1":   {http.StatusOK, []string{`"node":"node1"`, "node node0 has zone=a, not b"}},
+		"/debug/explain/default/s": {
+			http.StatusOK, []string{`"node":"node0"`, `"kept":1`, "node node1 has zone=b, not a"},
+		},
+		"/debug/explain/default/s?node=node1": {
+			http.StatusOK, []string{`"node":"node1"`, "node node0 has zone=a, not b"},
+		},
 		"/debug/explain/default/s?node=nowhere": {http.StatusNotFound, []string{`nodes \"nowhere\" not found`}},
 		"/debug/explain/%64efault/%73":          {http.StatusOK, []string{`"node":"node0"`, `"kept":1`}},
 		"/debug/explain/default/a%2Fb%25":       {http.StatusNotFound, []string{`services \"default/a/b%\" not found`}},
-		"/debug/explain/default/nothing":        {http.StatusNotFound, []string{`services \"default/nothing\" not found`}},
+		"/debug/explain/default/nothing": {
+			http.StatusNotFound, []string{`services \"default/nothing\" not found`},
+		},
 	} {
 		code, body := w.get(path)
 		if code != want.code {
@@ -693,9 +747,12 @@ func TestViewFromAUnit(t *testing.T) {
 	w := start(t, api, nil)
 	w.expectReady()
 	const endpointSlices = "/apis/discovery.k8s.io/v1/endpointslices"
-	for unit, want := range map[string][]bool{"a": {true, false}, "b": {false, true}, "c": {false, false}, "": {false, false}} {
+	for unit, want := range map[string][]bool{
+		"a": {true, false}, "b": {false, true}, "c": {false, false}, "": {false, false},
+	} {
 		code, body := w.get("/superedge-ingress/" + unit + endpointSlices)
-		if code != http.StatusOK || strings.Contains(body, "10.0.0.1") != want[0] || strings.Contains(body, "10.0.0.2") != want[1] {
+		if code != http.StatusOK || strings.Contains(body, "10.0.0.1") != want[0] ||
+			strings.Contains(body, "10.0.0.2") != want[1] {
 			t.Errorf("unit %q: %d %s", unit, code, body)
 		}
 	}
@@ -707,14 +764,17 @@ func TestViewFromAUnit(t *testing.T) {
 	if n, err := watch.Body.Read(read); err != nil || strings.Contains(string(read[:n]), "10.0.0.") {
 		t.Fatalf("%s, %v", read[:n], err)
 	}
-	// The unit's first node ends what its clients were shown as Nobody's; they list again, and follow the unit from there.
+	// The unit's first node ends what its clients were shown as Nobody's; they list again, and follow the unit from
+	// there.
 	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "c"}}})
-	if end, err := io.ReadAll(watch.Body); err != nil || !strings.Contains(string(end), `"type":"ERROR"`) || !strings.Contains(string(end), `"code":410`) {
+	if end, err := io.ReadAll(watch.Body); err != nil || !strings.Contains(string(end), `"type":"ERROR"`) ||
+		!strings.Contains(string(end), `"code":410`) {
 		t.Errorf("a node moved into the unit: %s, %v", end, err)
 	}
 	again := w.open(ctx, http.MethodGet, "/superedge-ingress/c"+endpointSlices+"?watch=true", "")
 	defer again.Body.Close()
-	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") || strings.Contains(string(read[:n]), "10.0.0.1") {
+	if n, err := again.Body.Read(read); err != nil || !strings.Contains(string(read[:n]), "10.0.0.2") ||
+		strings.Contains(string(read[:n]), "10.0.0.1") {
 		t.Errorf("a node moved into the unit: %s, %v", read[:n], err)
 	}
 	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", Labels: map[string]string{"zone": "c"}}})
@@ -736,10 +796,12 @@ func TestViewFromAUnit(t *testing.T) {
 	if code, _ := w.get("/superedge-ingress/a/api/v1/nodes/node0"); code != http.StatusOK {
 		t.Errorf("this node: %d", code)
 	}
-	if _, body := w.get("/superedge-ingress/a/api/v1/namespaces/default/pods/x", "Authorization", "Bearer somebody"); strings.Contains(body, "superedge") {
+	if _, body := w.get("/superedge-ingress/a/api/v1/namespaces/default/pods/x", "Authorization",
+		"Bearer somebody"); strings.Contains(body, "superedge") {
 		t.Errorf("passed on as %s", body)
 	}
-	if !slices.ContainsFunc(api.Requests(), func(r upstreamtest.Request) bool { return r.Path == "/api/v1/namespaces/default/pods/x" }) {
+	if !slices.ContainsFunc(api.Requests(),
+		func(r upstreamtest.Request) bool { return r.Path == "/api/v1/namespaces/default/pods/x" }) {
 		t.Error("a request for another resource did not get to the upstream under its own path")
 	}
 }

@@ -14,29 +14,31 @@ import (
 )
 
 const (
-	// justBooted is how long after the machine booted nobody can have seen a newer state than the snapshot's: its
-	// clients have started with it.
+	// justBooted is how long after the machine booted the snapshot may be served without evidence. Clients on the
+	// machine have just started too, so none of them has seen a newer state.
 	justBooted = 5 * time.Minute
 	// bootPatience is how long the upstream may take then before the snapshot is served.
 	bootPatience = 500 * time.Millisecond
-	// silencePatience is how long it may take otherwise before its silence is evidence that it is away: the silence of all
-	// sources, of which this node's own Node is a small one.
+	// silencePatience is how long the upstream may take otherwise. If no source got an answer by then, not even the
+	// small one of this node's own Node, the upstream counts as away.
 	silencePatience = 3 * time.Second
-	// evidenceInterval is how often the evidence is looked at.
+	// evidenceInterval is how often the evidence is checked.
 	evidenceInterval = 50 * time.Millisecond
 )
 
-// openStateDir takes the state directory for this process, and makes its snapshot the facts until those of the upstream
-// are complete. Nobody is served them yet.
+// openStateDir locks the state directory, and restores the facts from its snapshot until those of the upstream are
+// complete. They are not served yet.
 func (p *Proxy) openStateDir(logger klog.Logger) {
 	if p.config.StateDir == "" {
 		return
 	}
 	dir, err := snapshot.Open(p.config.StateDir, p.config.NodeName, logger.WithName("snapshot"))
 	if err != nil {
-		// The node's Services matter more than its next restart.
+		// The wrapper goes on without snapshots: serving now matters more than the next restart.
 		p.stateErr = err
-		logger.Error(err, "No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; see --state-dir",
+		logger.Error(err,
+			"No snapshot can be kept: a wrapper that starts while the upstream is away will have nothing to serve; "+
+				"see --state-dir",
 			"directory", p.config.StateDir)
 	}
 	if errors.Is(err, snapshot.ErrInUse) {
@@ -48,11 +50,16 @@ func (p *Proxy) openStateDir(logger klog.Logger) {
 		p.facts.Restore(state)
 	}
 	p.snapshots.Store(&snapshot.Writer{
-		Dir: dir, Delay: p.config.StateWriteDelay, AsOf: p.upstream.AsOf, Live: p.facts.Live(), Revision: p.revisions.Last,
+		Dir:      dir,
+		Delay:    p.config.StateWriteDelay,
+		AsOf:     p.upstream.AsOf,
+		Live:     p.facts.Live(),
+		Revision: p.revisions.Last,
 	})
 }
 
-// openViews makes the histories that clients are served from. They begin above every revision of an earlier process.
+// openViews makes the views from which clients are served. Their histories begin above every revision of an earlier
+// process.
 func (p *Proxy) openViews(logger klog.Logger) {
 	options := view.Options{
 		Facts: p.facts, Viewer: view.Node(p.config.NodeName),
@@ -68,8 +75,8 @@ func (p *Proxy) openViews(logger klog.Logger) {
 }
 
 // restore serves the snapshot once there is evidence that the upstream is away, or if the machine has just booted and
-// the upstream takes long. Without evidence a running kube-proxy would be taken back to an older state by every
-// restart of the wrapper.
+// the upstream takes long. If it did so without evidence, every restart of the wrapper would take a running kube-proxy
+// back to an older state.
 func (p *Proxy) restore(ctx context.Context) {
 	if p.facts.Restored() == nil {
 		return
@@ -89,7 +96,8 @@ func (p *Proxy) restore(ctx context.Context) {
 	}
 }
 
-// awaitEvidence waits for a reason to serve the snapshot. It returns "" if there is none any more.
+// awaitEvidence waits for a reason to serve the snapshot, and returns it. It returns "" if the upstream's state is
+// complete before, or if ctx is done.
 func (p *Proxy) awaitEvidence(ctx context.Context) string {
 	started := time.Now()
 	ticker := time.NewTicker(evidenceInterval)
@@ -114,7 +122,7 @@ func (p *Proxy) awaitEvidence(ctx context.Context) string {
 	}
 }
 
-// uptime is how long ago the machine booted. It is a long time if the kernel does not say.
+// uptime returns how long ago the machine booted; a long time if that is not known.
 func uptime() time.Duration {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

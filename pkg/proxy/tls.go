@@ -14,33 +14,34 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TLSFiles are the files that the server's TLS is made of.
+// TLSFiles names the files of the server's TLS.
 type TLSFiles struct {
 	// Cert and Key are the serving certificate and its key, in PEM.
 	Cert, Key string
-	// ClientCA, if set, holds the certificates of which one must have signed a client's.
+	// ClientCA, if set, has the certificate authorities of clients. A client must present a certificate that one of
+	// them signed.
 	ClientCA string
 }
 
-// reloadInterval is how often the files are looked at. Certificates are renewed hours before they end.
+// reloadInterval is how often the files are read again. Certificates are renewed hours before they expire.
 const reloadInterval = 10 * time.Second
 
-// reloadingTLS serves what the files hold now. A file that cannot be used later leaves the last good state in
-// place and is said; at the start it is an error.
+// reloadingTLS is a TLS configuration that follows its files. If a file cannot be used later, that is logged and the
+// last good configuration stays; at the start it is an error.
 //
-// controller-runtime's certwatcher does less: it knows no client CA, takes over a renewed chain only if the leaf or the
-// key changed with it, and logs and counts apart from the rest of the program. In return it notices a change at once,
-// where ten seconds do.
+// controller-runtime's certwatcher does less: it does not know client CAs, takes over a renewed chain only if the leaf
+// or the key changed too, and has its own logs and metrics. It notices a change at once, but ten seconds are enough
+// here.
 type reloadingTLS struct {
 	files TLSFiles
-	// interval is how often run looks at the files.
+	// interval is how often run reads the files.
 	interval time.Duration
-	// current is what connections are made with; contents is what it was read from.
+	// current is the configuration in use, contents the files from which it was read.
 	current  atomic.Pointer[tls.Config]
 	contents [3][]byte
 }
 
-// newReloadingTLS reads the files. The error names the one that cannot be used, and why.
+// newReloadingTLS reads the files. The error names the file that cannot be used, and says why.
 func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	if files.Cert == "" || files.Key == "" {
 		return nil, errors.New("serving TLS (--insecure=false) needs --cert-file and --key-file")
@@ -52,10 +53,12 @@ func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	return t, nil
 }
 
-// load reads the files, and takes them over if they differ from what is in use and can be used.
+// load reads the files, and takes them into use if they have changed and can be used.
 func (t *reloadingTLS) load() (changed bool, err error) {
 	var contents [3][]byte
-	for i, f := range []struct{ flag, name string }{{"--cert-file", t.files.Cert}, {"--key-file", t.files.Key}, {"--ca-file", t.files.ClientCA}} {
+	for i, f := range []struct{ flag, name string }{
+		{"--cert-file", t.files.Cert}, {"--key-file", t.files.Key}, {"--ca-file", t.files.ClientCA},
+	} {
 		if f.name == "" {
 			continue
 		}
@@ -63,7 +66,8 @@ func (t *reloadingTLS) load() (changed bool, err error) {
 			return false, fmt.Errorf("%s: %w", f.flag, err)
 		}
 	}
-	if t.current.Load() != nil && bytes.Equal(contents[0], t.contents[0]) && bytes.Equal(contents[1], t.contents[1]) && bytes.Equal(contents[2], t.contents[2]) {
+	if t.current.Load() != nil && bytes.Equal(contents[0], t.contents[0]) && bytes.Equal(contents[1], t.contents[1]) &&
+		bytes.Equal(contents[2], t.contents[2]) {
 		return false, nil
 	}
 	certificate, err := tls.X509KeyPair(contents[0], contents[1])
@@ -87,7 +91,7 @@ func (t *reloadingTLS) load() (changed bool, err error) {
 	return true, nil
 }
 
-// run looks at the files until ctx is done.
+// run reads the files again and again until ctx is done.
 func (t *reloadingTLS) run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	ticker := time.NewTicker(t.interval)
@@ -101,14 +105,14 @@ func (t *reloadingTLS) run(ctx context.Context) {
 		changed, err := t.load()
 		switch {
 		case err != nil:
-			logger.Error(err, "Cannot take over the TLS files, serving with the last that were good")
+			logger.Error(err, "Cannot use the new TLS files; serving with the last good ones")
 		case changed:
 			logger.Info("Serving with new TLS files")
 		}
 	}
 }
 
-// config is for a listener; every connection asks for the current state.
+// config returns the configuration for a listener. Every connection uses the files' current content.
 func (t *reloadingTLS) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,

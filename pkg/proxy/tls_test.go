@@ -24,7 +24,9 @@ func tlsGet(w *wrapper, ca *tlstest.Authority, clientFiles ...string) (serial, p
 			return "", "", err
 		}
 		// Given whatever the server says that it accepts, as a client that means harm would.
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificate, nil }
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &certificate, nil
+		}
 	}
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()

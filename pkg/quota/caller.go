@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callerOf names who is at the other end of a connection: the user, for a process of this host; else the address, of
-// IPv6 the /64 that a host chooses its addresses from.
+// callerOf names the caller at the other end of a connection: the user, for a process of this host; else the IPv4
+// address, or the IPv6 /64 prefix, because a host can use any address of its prefix.
 func callerOf(conn net.Conn) string {
 	remote, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -27,7 +27,7 @@ func callerOf(conn net.Conn) string {
 	if address.IsLoopback() || address == local.AddrPort().Addr().Unmap() {
 		uid, err := peerUser(remote.AddrPort(), local.AddrPort())
 		if err != nil {
-			// All of whom it cannot be found out share what one caller may have.
+			// All callers that cannot be identified count as one.
 			return "unknown"
 		}
 		return "user " + strconv.FormatUint(uint64(uid), 10)
@@ -53,13 +53,13 @@ const (
 	diagMessageSize  = 72
 	tcpEstablished   = 1
 	tcpAllStates     = 0xffffffff
-	// diagPatience bounds how long the kernel may take to answer.
+	// diagPatience is how long the kernel may take to answer.
 	diagPatience = time.Second
 )
 
-// peerUser is the user of the socket at the other end of a connection on this host, which is a socket as well: the
-// one whose own address is the remote one. The kernel tells it (sock_diag(7)) for one look-up in its table, without
-// privileges. With PrivateUsers= of systemd users other than root are all 65534.
+// peerUser returns the user of the socket at the other end of a connection on this host. That is the socket whose local
+// address is remote. The kernel answers this (sock_diag(7)) with one look-up in its table, and requires no privileges.
+// Under systemd's PrivateUsers= all users other than root are 65534.
 func peerUser(remote, local netip.AddrPort) (uid uint32, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -70,7 +70,9 @@ func peerUser(remote, local netip.AddrPort) (uid uint32, err error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return 0, fmt.Errorf("asking whose socket it is: %w", err)
 	}
-	if err := unix.Sendto(fd, diagRequest(remote, local), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, diagRequest(remote, local), 0, &unix.SockaddrNetlink{
+		Family: unix.AF_NETLINK,
+	}); err != nil {
 		return 0, fmt.Errorf("asking whose socket it is: %w", err)
 	}
 	answer := make([]byte, 4096)
@@ -81,7 +83,7 @@ func peerUser(remote, local netip.AddrPort) (uid uint32, err error) {
 	return parseDiag(answer[:n], remote)
 }
 
-// diagRequest asks for the one TCP socket between two addresses: a nlmsghdr, and an inet_diag_req_v2.
+// diagRequest returns the query for the one TCP socket between two addresses: a nlmsghdr and an inet_diag_req_v2.
 func diagRequest(source, destination netip.AddrPort) []byte {
 	request := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+diagRequestSize)
 	native.PutUint32(request[0:], uint32(unix.NLMSG_HDRLEN+diagRequestSize))
@@ -104,7 +106,7 @@ func diagRequest(source, destination netip.AddrPort) []byte {
 	return native.AppendUint64(request, ^uint64(0)) // no cookie
 }
 
-// parseDiag reads the user from the answer: a nlmsghdr, and an inet_diag_msg or an error.
+// parseDiag reads the user from the answer: a nlmsghdr, followed by an inet_diag_msg or an error.
 func parseDiag(answer []byte, source netip.AddrPort) (uid uint32, err error) {
 	if len(answer) < unix.NLMSG_HDRLEN {
 		return 0, errMalformed
@@ -112,15 +114,16 @@ func parseDiag(answer []byte, source netip.AddrPort) (uid uint32, err error) {
 	kind, message := native.Uint16(answer[4:]), answer[unix.NLMSG_HDRLEN:]
 	switch {
 	case kind == unix.NLMSG_ERROR && len(message) >= 4:
-		return 0, fmt.Errorf("%w: %w", errNoSocket, unix.Errno(-int32(native.Uint32(message)))) //nolint:gosec // a negated errno
+		//nolint:gosec // a negated errno
+		return 0, fmt.Errorf("%w: %w", errNoSocket, unix.Errno(-int32(native.Uint32(message))))
 	case kind != sockDiagByFamily || len(message) < diagMessageSize:
 		return 0, errMalformed
-	// A socket that its process has closed is nobody's, and would pass for root's.
+	// A socket that its process has closed has no user, and the kernel says 0, which is root.
 	case message[1] != tcpEstablished || binary.BigEndian.Uint16(message[4:]) != source.Port():
 		return 0, errNoSocket
 	}
 	return native.Uint32(message[64:]), nil
 }
 
-// native is the byte order of this machine, which the kernel speaks.
+// native is the byte order of this machine, which the kernel uses.
 var native = binary.NativeEndian

@@ -8,8 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Listener accepts connections as long as their callers get a place for each, and closes those that do not. (To stop
-// accepting would lock out everybody, and leave the others in the kernel's queue without an answer.)
+// Listener accepts connections, and closes each whose caller gets no place for it. (If it stopped accepting instead,
+// all callers would be locked out, and wait in the kernel's queue without an answer.)
 type Listener struct {
 	net.Listener
 
@@ -30,7 +30,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if ok {
 			return &countedConn{Conn: conn, caller: caller, release: release}, nil
 		}
-		l.Logger.V(2).Info("Closing a connection: too many are open", "caller", caller, "remote", conn.RemoteAddr().String())
+		l.Logger.V(2).Info("Closing a connection: too many are open",
+			"caller", caller, "remote", conn.RemoteAddr().String())
 		_ = conn.Close() // nothing was read or written
 	}
 }
@@ -49,10 +50,10 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// callerKey is where the caller of a connection is kept.
+// callerKey is the context key of the caller.
 type callerKey struct{}
 
-// WithCaller is a http.Server's ConnContext: it keeps who called on a connection of a Listener.
+// WithCaller is the ConnContext of an http.Server: it adds the caller of a connection of a Listener to ctx.
 func WithCaller(ctx context.Context, conn net.Conn) context.Context {
 	if wrapped, ok := conn.(*tls.Conn); ok {
 		conn = wrapped.NetConn()
@@ -63,7 +64,7 @@ func WithCaller(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// Caller is who called, "" where WithCaller did not find out.
+// Caller returns the caller that WithCaller added to ctx, "" if there is none.
 func Caller(ctx context.Context) string {
 	caller, _ := ctx.Value(callerKey{}).(string)
 	return caller

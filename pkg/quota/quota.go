@@ -2,26 +2,26 @@ package quota
 
 import "sync"
 
-// Quota is a number of places. A caller gets further ones as long as it does not hold more than are free then: alone it
-// can take half of them, two can take a third each, and however many a caller holds, one who holds none gets what it asks
-// for until as many callers as there are places have come. (Switches share their buffers by this rule, "dynamic
-// thresholds".) So nothing needs to be reserved, and no caller needs to be known beforehand.
+// Quota is a number of places. A caller gets more places as long as it holds no more than are left free afterwards. So
+// one caller alone can take half of the places, two can take a third each, and a caller that holds none gets one
+// however many the others hold. (Network switches share their buffers by this rule, which is called "dynamic
+// thresholds".) Nothing needs to be reserved, and no caller needs to be known beforehand.
 //
-// A place may stand for a connection, or for a byte. What a caller that holds none asks for is given even if it is more
-// than is free, or than there is at all: a list that is larger than the Quota must be possible, and what another caller
-// holds must not be in its way. So more may be taken than there is, by what one caller asked for at once.
+// A place may be a connection, or a byte. A caller that holds none gets what it asks for even if that is more than is
+// free, or more than the Quota has: a list that is larger than the Quota must be possible, and what another caller
+// holds must not prevent it. So the places taken may exceed the Quota by what one caller asked for at once.
 type Quota struct {
 	limit int
 
 	mu sync.Mutex
-	// held are the places of each caller that has any, and taken their sum; guarded by mu.
+	// held has the places of each caller that has any, and taken is their sum; guarded by mu.
 	held  map[string]int
 	taken int
-	// refused counts; guarded by mu.
+	// refused counts the requests that were refused; guarded by mu.
 	refused uint64
 }
 
-// New makes a Quota of so many places.
+// New makes a Quota of limit places.
 func New(limit int) *Quota { return &Quota{limit: limit, held: map[string]int{}} }
 
 // Acquire gives a caller a place, if it may have one. release gives it back; further calls of it do nothing.
@@ -52,7 +52,7 @@ func (q *Quota) release(caller string, n int) {
 	}
 }
 
-// Stats is how many places are taken, and how often one was refused.
+// Stats has how many places are taken, and how often a request for places was refused.
 type Stats struct {
 	Taken   int
 	Refused uint64

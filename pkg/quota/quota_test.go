@@ -15,8 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/await"
 	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/await"
 )
 
 // TestNobodyLocksOthersOut: who takes all that it can get leaves places for others, however many do so.
@@ -131,11 +132,15 @@ func TestAsAnotherUser(t *testing.T) {
 func TestCallersOfOtherHosts(t *testing.T) {
 	t.Parallel()
 	for remote, want := range map[string]string{
-		"192.0.2.7:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64", "[::ffff:192.0.2.7]:1": "192.0.2.7",
-		// A socket that there is not is nobody's; in particular it is not root's.
+		"192.0.2.7:1": "192.0.2.7", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64",
+		"[::ffff:192.0.2.7]:1": "192.0.2.7",
+		// A socket that does not exist has no owner; in particular not root.
 		"127.0.0.1:1": "unknown", "[::1]:1": "unknown", "192.0.2.1:1": "unknown",
 	} {
-		conn := addressed{remote: net.TCPAddrFromAddrPort(mustParse(t, remote)), local: net.TCPAddrFromAddrPort(mustParse(t, "192.0.2.1:51006"))}
+		conn := addressed{
+			remote: net.TCPAddrFromAddrPort(mustParse(t, remote)),
+			local:  net.TCPAddrFromAddrPort(mustParse(t, "192.0.2.1:51006")),
+		}
 		if got := callerOf(conn); got != want {
 			t.Errorf("%s is %q, want %q", remote, got, want)
 		}
@@ -188,7 +193,9 @@ func TestListenerBoundsConnections(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	await.Patience{Within: 10 * time.Second, Between: time.Millisecond}.Until(t, "all places are free again", func() error {
+	await.Patience{
+		Within: 10 * time.Second, Between: time.Millisecond,
+	}.Until(t, "all places are free again", func() error {
 		if stats := listener.Quota.Stats(); stats.Taken > 0 {
 			return fmt.Errorf("%+v", stats)
 		}
@@ -252,8 +259,8 @@ func TestAFloodOfOneUserLeavesRoomForRoot(t *testing.T) {
 	}
 }
 
-// flood opens 200 connections, waits until each is either cut or was left open, says so, and holds what it has until its
-// input ends.
+// flood opens 200 connections, waits until each is either cut or was left open, says so, and holds what it has until
+// its input ends.
 func flood(t *testing.T, address string) {
 	t.Helper()
 	for range 200 {

@@ -27,15 +27,25 @@ const slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
 func benchSlice(r *rand.Rand, i int) *wire.Object {
 	name := fmt.Sprintf("svc-%04d", i)
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name + "-abcde", Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name + "-abcde", Labels: map[string]string{discoveryv1.LabelServiceName: name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(r.IntN(60000))), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("http"), Port: ptr.To(int32(r.IntN(60000))), Protocol: ptr.To(corev1.ProtocolTCP)},
+		},
 	}
 	for e := range 50 {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.1.%d.%d", i/250, e)}, NodeName: ptr.To(fmt.Sprintf("node-%d", r.IntN(1000))),
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", name, e), UID: "00000000-0000-0000-0000-000000000000"},
+			Addresses: []string{fmt.Sprintf("10.1.%d.%d", i/250, e)},
+			NodeName:  ptr.To(fmt.Sprintf("node-%d", r.IntN(1000))),
+			Conditions: discoveryv1.EndpointConditions{
+				Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false),
+			},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", name, e),
+				UID: "00000000-0000-0000-0000-000000000000",
+			},
 		})
 	}
 	return wiretest.Object(s)
@@ -48,16 +58,29 @@ func benchServer(b *testing.B) (*storagetest.Node, http.Handler) {
 	store := storagetest.New(storagetest.Options{NodeName: "node-0", KeepKubernetesEndpoint: true})
 	var nodes, services, endpoints []*wire.Object
 	for i := range 1000 {
-		nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"zone": fmt.Sprintf("unit-%d", i%50)}}}))
+		nodes = append(nodes,
+			wiretest.Object(&corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"zone": fmt.Sprintf("unit-%d", i%50)},
+				},
+			}))
 	}
 	for i := range 2000 {
-		services = append(services, wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("svc-%04d", i), Annotations: map[string]string{"topologyKeys": `["zone"]`}}}))
+		services = append(services,
+			wiretest.Object(&corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "ns", Name: fmt.Sprintf("svc-%04d", i),
+					Annotations: map[string]string{"topologyKeys": `["zone"]`},
+				},
+			}))
 		endpoints = append(endpoints, benchSlice(r, i))
 	}
 	store.NodeLabels().Replace(nodes)
 	store.Services().Replace(services)
 	store.EndpointSlices().Replace(endpoints)
-	return store, filters.WithRequestInfo()(filters.WithServed(&serve.Server{HistoryOf: serve.Only(store.History)}, "node-0")(http.NotFoundHandler()))
+	return store, filters.WithRequestInfo()(filters.WithServed(
+		&serve.Server{HistoryOf: serve.Only(store.History)}, "node-0",
+	)(http.NotFoundHandler()))
 }
 
 // sink is a connection to a client that takes everything at once. It tells when something was flushed to it.
@@ -117,7 +140,10 @@ func BenchmarkFanOut(b *testing.B) {
 			// The initial bookmark is the first thing that each writes.
 			sent.Add(watchers)
 			for range watchers {
-				r := httptest.NewRequestWithContext(ctx, http.MethodGet, slicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&labelSelector=kubernetes.io/service-name%3Dsvc-0007", nil)
+				r := httptest.NewRequestWithContext(ctx, http.MethodGet,
+					slicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"+
+						"&labelSelector=kubernetes.io/service-name%3Dsvc-0007",
+					nil)
 				r.Header.Set("Accept", accept)
 				running.Go(func() { handler.ServeHTTP(&sink{header: http.Header{}, flushed: sent.Done}, r) })
 			}

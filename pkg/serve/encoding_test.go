@@ -31,15 +31,22 @@ func richService() *corev1.Service {
 	s := labelled(service("rich"), map[string]string{"b": "2", "a": "1", "empty": ""})
 	s.Annotations = map[string]string{"quotes": "\"<&>\u2028", "newline": "a\nb"}
 	s.Finalizers = []string{"x/y"}
-	s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "X", Name: "o", UID: "u", Controller: ptr.To(true)}}
+	s.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "X", Name: "o", UID: "u", Controller: ptr.To(true)},
+	}
 	s.Generation = 3
 	s.Spec.ClusterIPs = []string{"10.0.0.1", "fd00::1"}
 	s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack)
 	s.Spec.Ports = []corev1.ServicePort{
-		{Name: "a", Port: 1, TargetPort: intstr.FromString("named"), Protocol: corev1.ProtocolUDP, AppProtocol: ptr.To("")},
+		{
+			Name: "a", Port: 1, TargetPort: intstr.FromString("named"), Protocol: corev1.ProtocolUDP,
+			AppProtocol: ptr.To(""),
+		},
 		{Name: "b", Port: 2, TargetPort: intstr.FromInt32(0)},
 	}
-	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](0)}}
+	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](0)},
+	}
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "1.2.3.4"}}
 	return s
 }
@@ -47,7 +54,9 @@ func richService() *corev1.Service {
 func richSlice() *discoveryv1.EndpointSlice {
 	s := slice("rich", thisNode, "node2")
 	s.Endpoints[0].Hostname = ptr.To("h")
-	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}
+	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{
+		Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true),
+	}
 	s.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "p"}
 	s.Endpoints[1].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}}
 	return s
@@ -142,10 +151,12 @@ func checkBytes(t *testing.T, accept string, body []byte, decoded runtime.Object
 		return
 	}
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), accept)
-	want, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, runtime.InternalGroupVersioner), decoded)
+	want, err := runtime.Encode(scheme.Codecs.EncoderForVersion(info.Serializer, runtime.InternalGroupVersioner),
+		decoded)
 	if err != nil {
 		// Encoding as it is, with the kinds that the scheme knows.
-		want, err = runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion), decoded)
+		want, err = runtime.Encode(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion),
+			decoded)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -113,7 +113,9 @@ func (c *cluster) sync(objects ...history.Typed) {
 			c.t.Fatalf("sync does not take a %T", o)
 		}
 	}
-	nodes := []*wire.Object{wiretest.Object(node(thisNode, "a")), wiretest.Object(node("node1", "a")), wiretest.Object(node("node2", "b"))}
+	nodes := []*wire.Object{
+		wiretest.Object(node(thisNode, "a")), wiretest.Object(node("node1", "a")), wiretest.Object(node("node2", "b")),
+	}
 	c.store.NodeLabels().Replace(nodes)
 	c.store.OwnNode().Replace(nodes[:1])
 	c.store.Services().Replace(services)
@@ -202,7 +204,9 @@ func slice(name string, nodes ...string) *discoveryv1.EndpointSlice {
 func endpoints(name string, nodes ...string) *corev1.Endpoints {
 	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Port: 80}}}
 	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: "10.1.0." + strconv.Itoa(i+1), NodeName: ptr.To(node)})
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
+			IP: "10.1.0." + strconv.Itoa(i+1), NodeName: ptr.To(node),
+		})
 	}
 	return &corev1.Endpoints{ObjectMeta: objectMeta("default", name), Subsets: []corev1.EndpointSubset{subset}}
 }
@@ -306,7 +310,8 @@ func (c *cluster) watch(path, query, accept string) *stream {
 	if query != "" {
 		query = "&" + query
 	}
-	r := c.request(ctx, path+"?watch=true"+query, "Accept", accept) //nolint:bodyclose // the end of its context closes it
+	//nolint:bodyclose // the end of its context closes it
+	r := c.request(ctx, path+"?watch=true"+query, "Accept", accept)
 	if r.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(r.Body)
 		c.t.Fatalf("WATCH %s%s: %d %s", path, query, r.StatusCode, body)
@@ -319,7 +324,8 @@ func (c *cluster) watch(path, query, accept string) *stream {
 	frames := info.StreamSerializer.NewFrameReader(r.Body)
 	return &stream{
 		t: c.t, cancel: cancel, header: r.Header,
-		decoder: restclientwatch.NewDecoder(streaming.NewDecoder(frames, info.StreamSerializer), scheme.Codecs.UniversalDeserializer()),
+		decoder: restclientwatch.NewDecoder(streaming.NewDecoder(frames, info.StreamSerializer),
+			scheme.Codecs.UniversalDeserializer()),
 	}
 }
 

@@ -93,12 +93,16 @@ func startInformer(t *testing.T, url, contentType string, example history.Typed,
 	}
 	client, err := rest.RESTClientFor(&rest.Config{
 		Host: url, APIPath: apiPath, QPS: -1,
-		ContentConfig: rest.ContentConfig{GroupVersion: &gv, NegotiatedSerializer: scheme.Codecs.WithoutConversion(), ContentType: contentType, AcceptContentTypes: contentType},
+		ContentConfig: rest.ContentConfig{
+			GroupVersion: &gv, NegotiatedSerializer: scheme.Codecs.WithoutConversion(), ContentType: contentType,
+			AcceptContentTypes: contentType,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	informer := cache.NewSharedInformer(cache.NewListWatchFromClient(client, resource, "", fields.Everything()), example, 0)
+	informer := cache.NewSharedInformer(cache.NewListWatchFromClient(client, resource, "", fields.Everything()),
+		example, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -20,16 +20,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// gzipThreshold is the body size, in bytes, from which compressing is worth its time. It is kube-apiserver's.
+// gzipThreshold is the body size, in bytes, from which compressing is worth its time. kube-apiserver has the same.
 const gzipThreshold = 128 << 10
 
-// page is what one LIST response holds.
+// page is the content of one LIST response.
 type page struct {
 	objects []*history.Object
 	meta    wire.ListMeta
 }
 
-func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+func (s *Server) list(
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
+) error {
 	page, err := pageOf(h, as.resource, options)
 	if err != nil {
 		return err
@@ -48,7 +50,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, h *history.History
 	return s.writeBody(w, r, as.encoding, body)
 }
 
-// pageOf picks the objects of a LIST response.
+// pageOf selects the objects of a LIST response.
 func pageOf(h *history.History, resource *history.Resource, options Options) (page, error) {
 	objects, revision, err := stateOf(h, resource, options)
 	if err != nil {
@@ -63,7 +65,7 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 	}
 	limit := options.Limit
 	if options.RevisionGiven && options.Revision == 0 && options.Continue == nil {
-		// As kube-apiserver does from its watch cache: "any version" is answered whole.
+		// resourceVersion=0 asks for any version. kube-apiserver then ignores the limit, too.
 		limit = 0
 	}
 	p := page{meta: wire.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}}
@@ -77,7 +79,10 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 		if limit > 0 && len(p.objects) == limit {
 			last := p.objects[limit-1]
 			p.meta.Continue = continueToken{Revision: revision, Namespace: last.Namespace, Name: last.Name}.String()
-			if selector := options.Selector; (history.Selector{Labels: selector.Labels, Fields: selector.Fields}).Everything() {
+			if selector := options.Selector; (history.Selector{
+				Labels: selector.Labels,
+				Fields: selector.Fields,
+			}).Everything() {
 				p.meta.RemainingItemCount = new(int64(len(objects) - i))
 			}
 			break
@@ -87,7 +92,7 @@ func pageOf(h *history.History, resource *history.Resource, options Options) (pa
 	return p, nil
 }
 
-// stateOf is the resource as the request wants to see it, and its revision.
+// stateOf returns the objects of the resource in the version that the request asks for, and its revision.
 func stateOf(h *history.History, resource *history.Resource, options Options) ([]*history.Object, uint64, error) {
 	at := options.Revision
 	if options.Continue != nil {
@@ -117,7 +122,7 @@ func encodeList(p page, as *representation) ([]byte, error) {
 	return encodeListJSON(p, as)
 }
 
-// itemsSize is the length of the encoded items of a list in protobuf.
+// itemsSize returns the length of a list's items in protobuf.
 func itemsSize(p page, as *representation) int {
 	size := 0
 	for _, o := range p.objects {
@@ -127,19 +132,19 @@ func itemsSize(p page, as *representation) int {
 }
 
 const (
-	// envelopeSize is more than what is around the items of a list.
+	// envelopeSize is more than the length of everything around the items of a list.
 	envelopeSize = 256
-	// jsonGrowth is how much longer JSON is than protobuf, at most where it matters: of slices twice, of Services and of
-	// metadata up to that.
+	// jsonGrowth is at most how many times longer JSON is than protobuf: 2 for EndpointSlices, 3 for Services and
+	// metadata.
 	jsonGrowth = 3
-	// yamlGrowth is how much longer YAML is than JSON.
+	// yamlGrowth is how many times longer YAML is than JSON.
 	yamlGrowth = 2
-	// rowSize is about what the cells of a table's row take.
+	// rowSize is about the length of the cells of a table's row.
 	rowSize = 256
 )
 
-// listMemory is about how many bytes are held for a list until it is written. In protobuf it is exact but for the
-// envelope; elsewhere it is known only once the list was made, and that would be too late.
+// listMemory estimates how many bytes a list takes until it is written. For protobuf it is exact but for the envelope.
+// For other encodings the exact number is known only when the memory is already taken.
 func listMemory(p page, as *representation) int {
 	if as.encoding == encodingProtobuf {
 		return itemsSize(p, as) + envelopeSize
@@ -151,7 +156,7 @@ func listMemory(p page, as *representation) int {
 	return size
 }
 
-// jsonCapacity is the length that a list has at most in JSON, for most lists.
+// jsonCapacity returns a length that most lists do not exceed in JSON.
 func jsonCapacity(p page, as *representation) int {
 	size := envelopeSize + jsonGrowth*itemsSize(p, as)
 	if as.form == formTable {
@@ -184,7 +189,8 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 		return nil, err
 	}
 	t := as.listType()
-	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind, t.APIVersion, meta)
+	body := fmt.Appendf(make([]byte, 0, jsonCapacity(p, as)), `{"kind":%q,"apiVersion":%q,"metadata":%s,`, t.Kind,
+		t.APIVersion, meta)
 	if as.form == formTable {
 		definitions, err := columns.Definitions(as.resource.New())
 		if err != nil {
@@ -208,7 +214,8 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 	return append(body, "]}\n"...), nil
 }
 
-// encodeListYAML converts item by item: what is made on the way from JSON to YAML is some hundred times as long.
+// encodeListYAML converts item by item, because the conversion from JSON to YAML needs about a hundred times the memory
+// of its input.
 func encodeListYAML(p page, as *representation) ([]byte, error) {
 	around, err := encodeListJSON(page{meta: p.meta}, as)
 	if err != nil {
@@ -245,7 +252,7 @@ func encodeListYAML(p page, as *representation) ([]byte, error) {
 func appendIndented(dst, object []byte) []byte {
 	prefix := "- "
 	for line := range bytes.Lines(object) {
-		if len(line) > 1 { // an empty line belongs to a text
+		if len(line) > 1 { // an empty line is part of a multi-line string
 			dst = append(dst, prefix...)
 		}
 		dst = append(dst, line...)
@@ -288,7 +295,7 @@ func toYAML(body []byte) ([]byte, error) {
 	return converted, nil
 }
 
-// gzipWriters are reused: each holds some hundred kilobytes of window.
+// gzipWriters are reused, because each has several hundred kilobytes of buffers.
 var gzipWriters = sync.Pool{New: func() any {
 	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	if err != nil {
@@ -297,8 +304,7 @@ var gzipWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// writeBody answers with a whole body. An error of writing it means that the client is gone, which is nothing
-// to answer.
+// writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
 func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
 	h := w.Header()
 	h.Set("Content-Type", encoding.contentType(false))
@@ -323,7 +329,8 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	return nil
 }
 
-// isLocal reports whether the client is on this machine. Compressing takes longer there than the bytes that it saves.
+// isLocal reports whether the client is on this machine. For such a client compressing takes longer than sending the
+// bytes that it saves.
 func isLocal(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && peer.Addr().Unmap().IsLoopback()
@@ -335,13 +342,13 @@ func (s *Server) allowWrite(w http.ResponseWriter) {
 	if timeout == 0 {
 		timeout = DefaultWriteTimeout
 	}
-	// Not every ResponseWriter (of tests, say) has deadlines; then there is none.
-	// (The wall's clock, not the Server's: a connection knows no other.)
+	// A ResponseWriter of a test may not support deadlines; then there is none. A deadline is a time of the real clock,
+	// even if the Server has another clock.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
 }
 
-// awaitNothing lifts the limit of allowWrite. A stream that has nothing to write for a while must not run into
-// it: HTTP/2 resets a stream at its deadline, and TLS cannot write any more after one that has passed.
+// awaitNothing removes the deadline of allowWrite, for a stream that has nothing to write for a while. At the deadline
+// HTTP/2 would reset the stream, and TLS connections cannot be written to after a deadline has passed.
 func awaitNothing(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }

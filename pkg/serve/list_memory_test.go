@@ -32,7 +32,8 @@ func many(n int) []history.Typed {
 	}
 	for i := range n {
 		name := fmt.Sprintf("service-%04d", i)
-		objects = append(objects, labelled(service(name), map[string]string{"app": name, "team": "shop"}), slice(name, nodes...))
+		objects = append(objects, labelled(service(name), map[string]string{"app": name, "team": "shop"}),
+			slice(name, nodes...))
 	}
 	return objects
 }
@@ -45,7 +46,9 @@ func TestListMemory(t *testing.T) {
 		counted = bytes
 		return func() {}, true
 	}
-	for _, accept := range []string{asProtobuf, asJSON, "application/yaml", asProtobuf + asMetadataList, asJSON + asMetadataList, asTable} {
+	for _, accept := range []string{
+		asProtobuf, asJSON, "application/yaml", asProtobuf + asMetadataList, asJSON + asMetadataList, asTable,
+	} {
 		for _, path := range []string{servicesPath, slicesPath, slicesPath + "?includeObject=Object"} {
 			counted = 0
 			body := c.get(path, "Accept", accept).body
@@ -59,7 +62,9 @@ func TestListMemory(t *testing.T) {
 // TestYAMLOfLists: a list that is converted item by item says what it says as a whole.
 func TestYAMLOfLists(t *testing.T) {
 	odd := service("odd")
-	odd.Annotations = map[string]string{"text": "line\n\n  - indented\n\ttab\n", "items": "[]", "long": strings.Repeat("word ", 100), "end": "x\n\n"}
+	odd.Annotations = map[string]string{
+		"text": "line\n\n  - indented\n\ttab\n", "items": "[]", "long": strings.Repeat("word ", 100), "end": "x\n\n",
+	}
 	c := newSyncedCluster(t, append(many(5), odd)...)
 	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Nodes} {
 		for _, f := range []form{formObject, formMetadata, formTable} {
@@ -68,8 +73,12 @@ func TestYAMLOfLists(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				as := &representation{format: format{encoding: encodingYAML, form: f, version: "meta.k8s.io/v1"}, resource: resource}
-				as.table = tableOptions{include: metav1.IncludeObject, now: func() time.Time { return time.Unix(1800000000, 0) }}
+				as := &representation{
+					format: format{encoding: encodingYAML, form: f, version: "meta.k8s.io/v1"}, resource: resource,
+				}
+				as.table = tableOptions{
+					include: metav1.IncludeObject, now: func() time.Time { return time.Unix(1800000000, 0) },
+				}
 				got, err := encodeList(page, as)
 				if err != nil {
 					t.Fatal(err)
@@ -80,8 +89,10 @@ func TestYAMLOfLists(t *testing.T) {
 				}
 				// Only where long lines are folded differs.
 				var was, is any
-				if err := errors.Join(json.Unmarshal(asJSON, &was), yaml.UnmarshalStrict(got, &is)); err != nil || !reflect.DeepEqual(is, was) {
-					t.Errorf("%s, form %d, limit %d: got\n%s\nwant\n%s, %v", resource.Resource, f, limit, got, asJSON, err)
+				if err := errors.Join(json.Unmarshal(asJSON, &was), yaml.UnmarshalStrict(got, &is)); err != nil ||
+					!reflect.DeepEqual(is, was) {
+					t.Errorf("%s, form %d, limit %d: got\n%s\nwant\n%s, %v",
+						resource.Resource, f, limit, got, asJSON, err)
 				}
 			}
 		}
@@ -94,7 +105,9 @@ func TestListsAreBounded(t *testing.T) {
 	const limit = 4 << 20
 	memory := quota.New(limit)
 	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
-		s.Admit = func(r *http.Request, bytes int) (func(), bool) { return memory.AcquireN(r.Header.Get("Caller"), bytes) }
+		s.Admit = func(r *http.Request, bytes int) (func(), bool) {
+			return memory.AcquireN(r.Header.Get("Caller"), bytes)
+		}
 	})
 	c.sync(many(500)...)
 	size := len(c.get(slicesPath, "Accept", asProtobuf).body)
@@ -124,14 +137,16 @@ func TestListsAreBounded(t *testing.T) {
 	for range cap(answered) {
 		<-answered
 	}
-	if most := limit/2/size + 1; codes[http.StatusOK] == 0 || codes[http.StatusOK] > most || codes[http.StatusTooManyRequests] != cap(answered)-codes[http.StatusOK] {
+	if most := limit/2/size + 1; codes[http.StatusOK] == 0 || codes[http.StatusOK] > most ||
+		codes[http.StatusTooManyRequests] != cap(answered)-codes[http.StatusOK] {
 		t.Errorf("of %d lists of %d bytes: %v; want at most %d, and 429 for the rest", cap(answered), size, codes, most)
 	}
 	if taken := int(heap()) - int(before); taken > limit {
 		t.Errorf("the lists under way take %d bytes of the heap, more than %d", taken, limit)
 	}
 	for _, caller := range []string{"kube-proxy", "coredns"} {
-		if r := c.get(slicesPath, "Accept", asProtobuf, "Caller", caller); r.code != http.StatusOK || len(r.body) != size {
+		if r := c.get(slicesPath, "Accept", asProtobuf, "Caller", caller); r.code != http.StatusOK ||
+			len(r.body) != size {
 			t.Errorf("%s: got %d and %d bytes, want its list", caller, r.code, len(r.body))
 		}
 	}
@@ -143,7 +158,7 @@ func TestListsAreBounded(t *testing.T) {
 	readers.Wait()
 	soon.UntilQuiet(t, func() string {
 		if taken := memory.Stats().Taken; taken != 0 {
-			return fmt.Sprintf("%d bytes are taken when nobody reads any more", taken)
+			return fmt.Sprintf("%d bytes are taken when no client reads any more", taken)
 		}
 		return ""
 	})

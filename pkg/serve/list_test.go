@@ -61,7 +61,8 @@ func TestOwnNodeIsListedAndWatched(t *testing.T) {
 	if len(list.Items) != 1 || list.Items[0].Name != thisNode {
 		t.Fatalf("got %v", list.Items)
 	}
-	w := c.watch("/api/v1/nodes", query+"&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true", asProtobuf)
+	w := c.watch("/api/v1/nodes",
+		query+"&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true", asProtobuf)
 	w.expect("ADDED "+thisNode, "BOOKMARK")
 	changed := node(thisNode, "a")
 	changed.Spec.PodCIDR = "10.9.0.0/24"
@@ -102,7 +103,10 @@ func TestSelectorsOfLists(t *testing.T) {
 		{servicesPath + "?fieldSelector=spec.clusterIP%21%3DNone", "plain,other"},
 		{servicesPath + "?fieldSelector=metadata.name%3Dplain", "plain"},
 		{servicesPath + "?fieldSelector=metadata.namespace%21%3Ddefault", "other"},
-		{servicesPath + "?fieldSelector=spec.type%3DClusterIP,metadata.name%21%3Dplain&labelSelector=app%3Dx", "headless"},
+		{
+			servicesPath + "?fieldSelector=spec.type%3DClusterIP,metadata.name%21%3Dplain&labelSelector=app%3Dx",
+			"headless",
+		},
 		{"/api/v1/namespaces/default/services?fieldSelector=metadata.namespace%3Dkube-system", ""},
 	}
 	for _, test := range tests {
@@ -139,7 +143,8 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 			var got []string
 			token, revision := "", ""
 			for page := 0; ; page++ {
-				list := decodeAs[*corev1.ServiceList](t, c.get(servicesPath+"?limit=3&continue="+token, "Accept", accept))
+				list := decodeAs[*corev1.ServiceList](t,
+					c.get(servicesPath+"?limit=3&continue="+token, "Accept", accept))
 				if revision == "" {
 					revision = list.ResourceVersion
 				}
@@ -152,7 +157,8 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 						t.Errorf("page %d: %s is of a later revision", page, list.Items[i].Name)
 					}
 				}
-				if remaining := list.RemainingItemCount; list.Continue != "" && (remaining == nil || *remaining != int64(10-len(got))) {
+				if remaining := list.RemainingItemCount; list.Continue != "" &&
+					(remaining == nil || *remaining != int64(10-len(got))) {
 					t.Errorf("page %d: got remainingItemCount %v after %d items", page, remaining, len(got))
 				}
 				if token = list.Continue; token == "" {
@@ -168,13 +174,15 @@ func TestPagesAreOfOneRevision(t *testing.T) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 			// And a watch from there brings what the pages did not show.
-			c.watch(servicesPath, "resourceVersion="+revision, accept).expect("ADDED s0-new", "ADDED zz0", "DELETED s9", "MODIFIED s5")
+			c.watch(servicesPath, "resourceVersion="+revision, accept).expect("ADDED s0-new",
+				"ADDED zz0", "DELETED s9", "MODIFIED s5")
 		})
 	}
 }
 
 func TestLimit(t *testing.T) {
-	c := newSyncedCluster(t, service("a"), service("b"), labelled(service("c"), map[string]string{"x": "y"}), service("d"))
+	c := newSyncedCluster(t, service("a"), service("b"), labelled(service("c"), map[string]string{"x": "y"}),
+		service("d"))
 	tests := []struct {
 		query, want string
 		more        bool
@@ -206,7 +214,9 @@ func TestPagesExpireWithTheLog(t *testing.T) {
 	for i := range 10 {
 		c.apply(service("n" + strconv.Itoa(i)))
 	}
-	for _, query := range []string{"limit=1&continue=" + list.Continue, "resourceVersionMatch=Exact&resourceVersion=" + list.ResourceVersion} {
+	for _, query := range []string{
+		"limit=1&continue=" + list.Continue, "resourceVersionMatch=Exact&resourceVersion=" + list.ResourceVersion,
+	} {
 		r := c.get(servicesPath + "?" + query)
 		if status := r.status(t); r.code != http.StatusGone || status.Reason != metav1.StatusReasonExpired {
 			t.Errorf("%s: got %d %s", query, r.code, r.body)
@@ -244,13 +254,16 @@ func TestRevisionFromTheFuture(t *testing.T) {
 	for _, path := range []string{
 		servicesPath + "?resourceVersion=" + future,
 		servicesPath + "?resourceVersionMatch=Exact&resourceVersion=" + future,
-		servicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&resourceVersion=" + future,
+		servicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true" +
+			"&resourceVersionMatch=NotOlderThan&resourceVersion=" + future,
 		"/api/v1/namespaces/default/services/s?resourceVersion=" + future,
 	} {
 		for _, accept := range []string{asJSON, asProtobuf} {
 			r := c.get(path, "Accept", accept)
 			status := r.status(t)
-			if r.code != http.StatusGatewayTimeout || !apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: *status}, metav1.CauseTypeResourceVersionTooLarge) {
+			if r.code != http.StatusGatewayTimeout ||
+				!apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: *status},
+					metav1.CauseTypeResourceVersionTooLarge) {
 				t.Errorf("%s: got %d %+v", path, r.code, status)
 			}
 			// With one, client-go would ask ten times more before it lists without a revision.
@@ -274,7 +287,8 @@ func TestGetOneObject(t *testing.T) {
 			t.Errorf("%s: got %d %v", accept, r.code, got)
 		}
 		revisionOf(t, got)
-		pruned := decodeAs[*discoveryv1.EndpointSlice](t, c.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/g", "Accept", accept))
+		pruned := decodeAs[*discoveryv1.EndpointSlice](t,
+			c.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/g", "Accept", accept))
 		if nodesOf(pruned) != "node0,node1" {
 			t.Errorf("%s: endpoints on %s", accept, nodesOf(pruned))
 		}
@@ -282,7 +296,8 @@ func TestGetOneObject(t *testing.T) {
 	for _, path := range []string{"/api/v1/namespaces/default/services/none", "/api/v1/namespaces/other/services/s"} {
 		r := c.get(path)
 		status := r.status(t)
-		if r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound || status.Details == nil || status.Details.Kind != "services" {
+		if r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound || status.Details == nil ||
+			status.Details.Kind != "services" {
 			t.Errorf("%s: got %d %+v", path, r.code, status)
 		}
 	}
@@ -322,7 +337,8 @@ func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 		for _, accept := range []string{asJSON, asProtobuf} {
 			// Twice: the compressors are used again.
 			for range 2 {
-				r := test.c.getFrom("192.0.2.1:1234", servicesPath, "Accept", accept, "Accept-Encoding", test.acceptEncoding)
+				r := test.c.getFrom("192.0.2.1:1234", servicesPath, "Accept", accept, "Accept-Encoding",
+					test.acceptEncoding)
 				if got := r.header.Get("Content-Encoding"); got != test.want {
 					t.Fatalf("%s: got Content-Encoding %q, want %q", test.name, got, test.want)
 				}
@@ -335,7 +351,8 @@ func TestLargeListsAreCompressedWhenAsked(t *testing.T) {
 						t.Fatal(err)
 					}
 				} else if r.header.Get("Content-Length") != strconv.Itoa(len(r.body)) {
-					t.Errorf("%s: Content-Length %s of %d bytes", test.name, r.header.Get("Content-Length"), len(r.body))
+					t.Errorf("%s: Content-Length %s of %d bytes",
+						test.name, r.header.Get("Content-Length"), len(r.body))
 				}
 				if list := decodeAs[*corev1.ServiceList](t, r); len(list.Items) != 1 {
 					t.Errorf("%s: got %d items", test.name, len(list.Items))
@@ -363,8 +380,10 @@ func TestOfflineStartIs503NeverAnEmptyList(t *testing.T) {
 		}
 	}
 	paths := []string{
-		servicesPath, servicesPath + "?watch=true", servicesPath + "?watch=true&resourceVersion=5", servicesPath + "?limit=500&resourceVersion=0",
-		"/api/v1/namespaces/default/services/s", slicesPath, slicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan",
+		servicesPath, servicesPath + "?watch=true", servicesPath + "?watch=true&resourceVersion=5",
+		servicesPath + "?limit=500&resourceVersion=0",
+		"/api/v1/namespaces/default/services/s", slicesPath,
+		slicesPath + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan",
 		"/api/v1/nodes/" + thisNode, "/api/v1/endpoints",
 	}
 	for _, path := range paths {
@@ -414,7 +433,10 @@ type storageInput struct {
 func TestResourceThatTheUpstreamDoesNotServeIs404(t *testing.T) {
 	c := newCluster(t, nil)
 	c.store.EndpointSlices().SetAbsent()
-	for _, path := range []string{slicesPath, slicesPath + "?watch=true", slicesPath + "?watch=true&resourceVersion=1", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s"} {
+	for _, path := range []string{
+		slicesPath, slicesPath + "?watch=true", slicesPath + "?watch=true&resourceVersion=1",
+		"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s",
+	} {
 		r := c.get(path)
 		if status := r.status(t); r.code != http.StatusNotFound || status.Reason != metav1.StatusReasonNotFound {
 			t.Errorf("%s: got %d %+v", path, r.code, status)
@@ -454,7 +476,8 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 				if r.status(t); r.code != http.StatusNotFound {
 					t.Errorf("got %d %s", r.code, r.body)
 				}
-			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 || len(list.Items[0].Subsets[0].Addresses) != 1 {
+			} else if list := decodeAs[*corev1.EndpointsList](t, r); len(list.Items) != 1 ||
+				len(list.Items[0].Subsets[0].Addresses) != 1 {
 				t.Errorf("got %v", list.Items)
 			}
 			// Both are answers; only their absence is worth the whole wait.

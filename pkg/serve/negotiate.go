@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// contentTypeProtobufWatch is that of a stream of length-delimited protobuf frames.
+// contentTypeProtobufWatch is the content type of a stream of length-delimited protobuf frames.
 const contentTypeProtobufWatch = runtime.ContentTypeProtobuf + ";stream=watch"
 
 // encoding is how a response body is written.
@@ -35,15 +35,15 @@ func (e encoding) contentType(watch bool) string {
 	}
 }
 
-// form is how much of the objects a response shows.
+// form is the form in which a response shows objects.
 type form int
 
 const (
-	// formObject is the objects themselves.
+	// formObject shows whole objects.
 	formObject form = iota
-	// formMetadata is PartialObjectMetadata: what clients get that want no more than names, labels and the like.
+	// formMetadata shows PartialObjectMetadata, for clients that need only the metadata.
 	formMetadata
-	// formTable is the columns that kubectl prints.
+	// formTable shows a Table, whose columns kubectl prints.
 	formTable
 )
 
@@ -55,7 +55,7 @@ type format struct {
 	version string
 }
 
-// reading is what a request asks for.
+// reading is the kind of a read request.
 type reading int
 
 const (
@@ -64,9 +64,9 @@ const (
 	readWatch
 )
 
-// negotiate picks the format that the Accept header likes best. JSON objects are what a client without a preference
-// gets. The error is 406. YAML has no streaming form, so a watch cannot have it. Clauses that ask for what there is not
-// are passed over: clients name something plainer after them.
+// negotiate picks the format that the Accept header prefers; a client without a preference gets JSON objects. Clauses
+// that ask for an unsupported format are skipped, because clients name a simpler one after it. YAML cannot be streamed,
+// so a watch cannot have it. The error is 406.
 func negotiate(accept string, reads reading) (format, error) {
 	if strings.TrimSpace(accept) == "" {
 		return format{}, nil
@@ -95,7 +95,8 @@ func negotiate(accept string, reads reading) (format, error) {
 	}}
 }
 
-// negotiateStatus picks the encoding of a Status, which has one form and is never refused.
+// negotiateStatus picks the encoding of a Status. It never fails: a Status is sent even if the client accepts no
+// encoding of it.
 func negotiateStatus(accept string) encoding {
 	for _, clause := range goautoneg.ParseAccept(accept) {
 		if encoding, ok := encodingOf(clause); ok && clause.Q > 0 && encoding != encodingYAML {
@@ -105,7 +106,7 @@ func negotiateStatus(accept string) encoding {
 	return encodingJSON
 }
 
-// encodingOf is what a clause's media type stands for.
+// encodingOf returns the encoding for a clause's media type.
 func encodingOf(clause goautoneg.Accept) (encoding, bool) {
 	switch clause.Type + "/" + clause.SubType {
 	case "*/*", "application/*", runtime.ContentTypeJSON:
@@ -119,7 +120,7 @@ func encodingOf(clause goautoneg.Accept) (encoding, bool) {
 	}
 }
 
-// formOf is what a clause's parameters as, g and v stand for. ok is false if there is no such form.
+// formOf returns the format for a clause's parameters as, g and v. ok is false if there is none.
 func formOf(clause goautoneg.Accept, e encoding, reads reading) (f format, ok bool) {
 	f.encoding = e
 	as := clause.Params["as"]
@@ -148,7 +149,7 @@ const (
 	kindTable    = "Table"
 )
 
-// acceptsGzip tells whether the client takes a compressed body.
+// acceptsGzip reports whether the client accepts a compressed body.
 func acceptsGzip(r *http.Request) bool {
 	for _, value := range r.Header.Values("Accept-Encoding") {
 		for coding := range strings.SplitSeq(value, ",") {

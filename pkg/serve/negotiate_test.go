@@ -32,7 +32,10 @@ func TestNegotiate(t *testing.T) {
 		{"application/yaml, application/json;q=0.9", encodingYAML, encodingJSON},
 		{"text/html, application/json", encodingJSON, encodingJSON},
 		{"application/json;as=Tableau;v=v1;g=meta.k8s.io", none, none},
-		{"application/json;as=Tableau;v=v1;g=meta.k8s.io, application/vnd.kubernetes.protobuf", encodingProtobuf, encodingProtobuf},
+		{
+			"application/json;as=Tableau;v=v1;g=meta.k8s.io, application/vnd.kubernetes.protobuf", encodingProtobuf,
+			encodingProtobuf,
+		},
 		{"text/html", none, none},
 		{"application/cbor", none, none},
 		{"application/json;q=0", none, none},
@@ -65,8 +68,10 @@ func readingOf(watch bool) reading {
 
 func TestNegotiateForms(t *testing.T) {
 	const (
-		kubectl  = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
-		metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json"
+		kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io," +
+			"application/json"
+		metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1," +
+			"application/json;as=PartialObjectMetadata%[1]s;g=meta.k8s.io;v=v1,application/json"
 	)
 	object := fmt.Sprintf(metadata, "")
 	list := fmt.Sprintf(metadata, "List")
@@ -78,7 +83,10 @@ func TestNegotiateForms(t *testing.T) {
 		{kubectl, readObject, format{encodingJSON, formTable, "meta.k8s.io/v1"}},
 		{kubectl, readList, format{encodingJSON, formTable, "meta.k8s.io/v1"}},
 		{kubectl, readWatch, format{encodingJSON, formTable, "meta.k8s.io/v1"}},
-		{"application/yaml;as=Table;v=v1beta1;g=meta.k8s.io", readList, format{encodingYAML, formTable, "meta.k8s.io/v1beta1"}},
+		{
+			"application/yaml;as=Table;v=v1beta1;g=meta.k8s.io", readList,
+			format{encodingYAML, formTable, "meta.k8s.io/v1beta1"},
+		},
 		{"application/json;as=Table;v=v2;g=meta.k8s.io,application/json", readList, format{}},
 		{"application/json;as=Table;v=v1,application/json", readList, format{}},
 		// kube-apiserver writes no tables in protobuf either.
@@ -89,7 +97,10 @@ func TestNegotiateForms(t *testing.T) {
 		{object, readList, format{}},
 		{list, readObject, format{}},
 		{list, readWatch, format{}},
-		{"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", readList, format{encodingJSON, formMetadata, "meta.k8s.io/v1beta1"}},
+		{
+			"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", readList,
+			format{encodingJSON, formMetadata, "meta.k8s.io/v1beta1"},
+		},
 	}
 	for _, test := range tests {
 		if got, err := negotiate(test.accept, test.reads); err != nil || got != test.want {
@@ -107,7 +118,10 @@ func TestContentTypes(t *testing.T) {
 		{servicesPath, "", "application/json", 200},
 		{servicesPath, "application/yaml", "application/yaml", 200},
 		{servicesPath, "application/vnd.kubernetes.protobuf, */*", "application/vnd.kubernetes.protobuf", 200},
-		{servicesPath + "?watch=true&timeoutSeconds=1", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf;stream=watch", 200},
+		{
+			servicesPath + "?watch=true&timeoutSeconds=1", "application/vnd.kubernetes.protobuf",
+			"application/vnd.kubernetes.protobuf;stream=watch", 200,
+		},
 		{servicesPath + "?watch=true&timeoutSeconds=1", "application/json", "application/json", 200},
 		{"/api/v1/namespaces/default/services/s", "application/yaml", "application/yaml", 200},
 		{servicesPath, "text/html", "application/json", 406},
@@ -119,7 +133,8 @@ func TestContentTypes(t *testing.T) {
 			t.Errorf("%s as %q: got %d %q, want %d %q", test.path, test.accept, r.code, got, test.code, test.want)
 		}
 		if test.code == http.StatusNotAcceptable {
-			if status := r.status(t); status.Reason != metav1.StatusReasonNotAcceptable || !strings.Contains(status.Message, "application/json") {
+			if status := r.status(t); status.Reason != metav1.StatusReasonNotAcceptable ||
+				!strings.Contains(status.Message, "application/json") {
 				t.Errorf("%s as %q: the Status does not say what is accepted: %+v", test.path, test.accept, status)
 			}
 		}
@@ -160,7 +175,10 @@ func TestAcceptsGzip(t *testing.T) {
 }
 
 func FuzzNegotiate(f *testing.F) {
-	for _, seed := range []string{"", "*/*", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "a/b/c;q=;;,", "application/yaml;q=NaN", "*"} {
+	for _, seed := range []string{
+		"", "*/*", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "a/b/c;q=;;,",
+		"application/yaml;q=NaN", "*",
+	} {
 		f.Add(seed, "gzip;q=0.")
 	}
 	f.Fuzz(func(t *testing.T, accept, acceptEncoding string) {

@@ -24,18 +24,19 @@ import (
 type Options struct {
 	Watch    bool
 	Selector history.Selector
-	// Revision is that of resourceVersion; 0 for "0" and for none.
+	// Revision is the resourceVersion; 0 for "0" and for none.
 	Revision uint64
-	// RevisionGiven tells "0" from none.
+	// RevisionGiven is set if there is a resourceVersion, even "0".
 	RevisionGiven bool
 	// Exact asks for the state at exactly Revision.
 	Exact bool
-	// SendInitialEvents starts a watch with the state, and marks where it ends with a bookmark.
+	// SendInitialEvents starts a watch with events for the current state, and a bookmark at their end.
 	SendInitialEvents bool
-	// SkipInitialEvents is sendInitialEvents=false: no state, whatever the resourceVersion.
+	// SkipInitialEvents is set for sendInitialEvents=false: the watch starts without events for the current state,
+	// whatever the resourceVersion.
 	SkipInitialEvents bool
 	Bookmarks         bool
-	// Timeout is how long a watch lasts; 0 leaves it to the server.
+	// Timeout is how long a watch lasts; 0 lets the server choose.
 	Timeout time.Duration
 	// Limit is the most items of one page; 0 for no limit.
 	Limit int
@@ -43,11 +44,11 @@ type Options struct {
 	Continue *continueToken
 }
 
-// continueToken is what the continue parameter carries.
+// continueToken is the content of the continue parameter.
 type continueToken struct {
-	// Revision is that of the first page, and so of all.
+	// Revision is the revision of the first page. All pages have the state at it.
 	Revision uint64 `json:"rv"`
-	// Namespace and Name are those of the last object that was returned.
+	// Namespace and Name name the last object of the page before.
 	Namespace string `json:"ns,omitempty"`
 	Name      string `json:"n"`
 }
@@ -72,8 +73,8 @@ func parseContinue(token string) (*continueToken, error) {
 	return t, nil
 }
 
-// ParseOptions reads the query of a LIST or WATCH of a resource. A value that is not understood is an error
-// (400, or 422 where parameters contradict each other), never a default.
+// ParseOptions reads the query of a LIST or WATCH of a resource. A value that is not valid is an error (400, or 422
+// where parameters contradict each other); it is never replaced by a default.
 func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo) (Options, error) {
 	q := queryParser{query: query}
 	o := Options{
@@ -89,7 +90,10 @@ func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo
 	}
 	match := metav1.ResourceVersionMatch(query.Get("resourceVersionMatch"))
 	given := internalversion.ListOptions{
-		Watch: o.Watch, ResourceVersion: query.Get("resourceVersion"), ResourceVersionMatch: match, Continue: query.Get("continue"),
+		Watch:                o.Watch,
+		ResourceVersion:      query.Get("resourceVersion"),
+		ResourceVersionMatch: match,
+		Continue:             query.Get("continue"),
 	}
 	if query.Has("sendInitialEvents") {
 		given.SendInitialEvents = new(q.boolean("sendInitialEvents"))
@@ -99,7 +103,8 @@ func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo
 		return Options{}, q.err
 	}
 	if problems := validation.ValidateListOptions(&given, true); len(problems) > 0 {
-		return Options{}, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", problems)
+		return Options{}, apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "",
+			problems)
 	}
 	o.Exact = match == metav1.ResourceVersionMatchExact
 	if given.Continue != "" && !o.Watch {
@@ -116,7 +121,7 @@ func ParseOptions(query url.Values, resource *history.Resource, info RequestInfo
 }
 
 const (
-	// maxTimeoutSeconds is a day; a longer watch is ended then, and the client starts another.
+	// maxTimeoutSeconds is the longest timeout of a watch. A client whose watch has ended starts another.
 	maxTimeoutSeconds = 24 * 60 * 60
 	maxLimit          = 1 << 31
 )
@@ -133,7 +138,7 @@ func (q *queryParser) fail(name, value, expected string) {
 	}
 }
 
-// boolean reads a parameter that is true, too, when it is given without a value.
+// boolean reads a boolean parameter. A parameter without a value is true.
 func (q *queryParser) boolean(name string) bool {
 	if !q.query.Has(name) {
 		return false
@@ -149,7 +154,7 @@ func (q *queryParser) boolean(name string) bool {
 	return b
 }
 
-// number reads a decimal that is not negative. What is over the most counts as the most.
+// number reads a decimal number that is not negative. A number above most counts as most.
 func (q *queryParser) number(name string, most uint64) uint64 {
 	value := q.query.Get(name)
 	if value == "" {
@@ -183,7 +188,7 @@ func (q *queryParser) selector(resource *history.Resource, info RequestInfo) his
 		}
 	}
 	if info.Name != "" {
-		// /watch/ with a name, the deprecated way to watch one object.
+		// The path has /watch/ and a name, which is the deprecated way to watch one object.
 		named := fields.OneTermEqualSelector("metadata.name", info.Name)
 		if selector.Fields == nil {
 			selector.Fields = named

@@ -89,14 +89,21 @@ func TestParseOptions(t *testing.T) {
 		{"watch=0", collection, func(o Options) bool { return !o.Watch }},
 		{"", RequestInfo{Verb: "watch"}, func(o Options) bool { return o.Watch }},
 		{"resourceVersion=0", collection, func(o Options) bool { return o.RevisionGiven && o.Revision == 0 }},
-		{"resourceVersion=12&resourceVersionMatch=Exact", collection, func(o Options) bool { return o.Exact && o.Revision == 12 }},
-		{"resourceVersion=12&resourceVersionMatch=NotOlderThan", collection, func(o Options) bool { return !o.Exact && o.Revision == 12 }},
+		{
+			"resourceVersion=12&resourceVersionMatch=Exact", collection,
+			func(o Options) bool { return o.Exact && o.Revision == 12 },
+		},
+		{
+			"resourceVersion=12&resourceVersionMatch=NotOlderThan", collection,
+			func(o Options) bool { return !o.Exact && o.Revision == 12 },
+		},
 		{"timeoutSeconds=406&timeout=6m46s", collection, func(o Options) bool { return o.Timeout == 406*time.Second }},
 		{"timeoutSeconds=9223372036854775807", collection, func(o Options) bool { return o.Timeout == 24*time.Hour }},
 		{"limit=9223372036854775807", collection, func(o Options) bool { return o.Limit > 0 }},
-		{"watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", collection, func(o Options) bool {
-			return o.SendInitialEvents && !o.SkipInitialEvents && o.Bookmarks
-		}},
+		{"watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", collection,
+			func(o Options) bool {
+				return o.SendInitialEvents && !o.SkipInitialEvents && o.Bookmarks
+			}},
 		{"watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", collection, func(o Options) bool {
 			return !o.SendInitialEvents && o.SkipInitialEvents
 		}},
@@ -104,9 +111,10 @@ func TestParseOptions(t *testing.T) {
 			name, ok := o.Selector.Fields.RequiresExactMatch("metadata.name")
 			return ok && name == "x" && o.Selector.Namespace == "ns"
 		}},
-		{"fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name", collection, func(o Options) bool {
-			return !o.Selector.Everything() && !o.Selector.Fields.Empty() && !o.Selector.Labels.Empty()
-		}},
+		{"fieldSelector=spec.clusterIP%21%3DNone&labelSelector=%21service.kubernetes.io%2Fservice-proxy-name",
+			collection, func(o Options) bool {
+				return !o.Selector.Everything() && !o.Selector.Fields.Empty() && !o.Selector.Labels.Empty()
+			}},
 	}
 	for _, test := range tests {
 		t.Run(test.query, func(t *testing.T) {
@@ -145,7 +153,9 @@ func TestFieldSelectorsOfEachResource(t *testing.T) {
 		{history.Nodes, "spec.unschedulable", true},
 	}
 	for _, test := range tests {
-		_, err := ParseOptions(url.Values{"fieldSelector": {test.field + "=x"}}, test.resource, RequestInfo{Verb: "list"})
+		_, err := ParseOptions(url.Values{"fieldSelector": {test.field + "=x"}}, test.resource, RequestInfo{
+			Verb: "list",
+		})
 		if ok := err == nil; ok != test.ok {
 			t.Errorf("%s of %s: supported %v, want %v (%v)", test.field, test.resource.Resource, ok, test.ok, err)
 		}
@@ -160,17 +170,67 @@ func TestParseRequest(t *testing.T) {
 		{"GET", "/api/v1/services", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
 		{"GET", "/api/v1/services/", RequestInfo{IsResource: true, Verb: "list", Version: "v1", Resource: "services"}},
 		{"HEAD", "/api/v1/services", RequestInfo{IsResource: true, Verb: "head", Version: "v1", Resource: "services"}},
-		{"GET", "/api/v1/namespaces/ns/services/s", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s"}},
-		{"GET", "/api/v1/namespaces/ns/services/s/proxy/a/b", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s", Subresource: "proxy/a/b"}},
-		{"GET", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices", RequestInfo{IsResource: true, Verb: "list", Group: "discovery.k8s.io", Version: "v1", Namespace: "ns", Resource: "endpointslices"}},
-		{"GET", "/api/v1/watch/namespaces/ns/endpoints/e", RequestInfo{IsResource: true, Verb: "watch", Version: "v1", Namespace: "ns", Resource: "endpoints", Name: "e"}},
-		{"GET", "/api/v1/namespaces/ns", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns"}},
-		{"GET", "/api/v1/namespaces/ns/status", RequestInfo{IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns", Subresource: "status"}},
-		{"POST", "/apis/events.k8s.io/v1/namespaces/ns/events", RequestInfo{IsResource: true, Verb: "create", Group: "events.k8s.io", Version: "v1", Namespace: "ns", Resource: "events"}},
-		{"PATCH", "/api/v1/namespaces/ns/events/e", RequestInfo{IsResource: true, Verb: "patch", Version: "v1", Namespace: "ns", Resource: "events", Name: "e"}},
-		{"PUT", "/api/v1/nodes/n/status", RequestInfo{IsResource: true, Verb: "update", Version: "v1", Resource: "nodes", Name: "n", Subresource: "status"}},
-		{"DELETE", "/api/v1/namespaces/ns/events", RequestInfo{IsResource: true, Verb: "deletecollection", Version: "v1", Namespace: "ns", Resource: "events"}},
-		{"DELETE", "/api/v1/namespaces/ns/events/e", RequestInfo{IsResource: true, Verb: "delete", Version: "v1", Namespace: "ns", Resource: "events", Name: "e"}},
+		{
+			"GET", "/api/v1/namespaces/ns/services/s",
+			RequestInfo{IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s"},
+		},
+		{
+			"GET", "/api/v1/namespaces/ns/services/s/proxy/a/b",
+			RequestInfo{
+				IsResource: true, Verb: "get", Version: "v1", Namespace: "ns", Resource: "services", Name: "s",
+				Subresource: "proxy/a/b",
+			},
+		},
+		{
+			"GET", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices",
+			RequestInfo{
+				IsResource: true, Verb: "list", Group: "discovery.k8s.io", Version: "v1", Namespace: "ns",
+				Resource: "endpointslices",
+			},
+		},
+		{
+			"GET", "/api/v1/watch/namespaces/ns/endpoints/e",
+			RequestInfo{
+				IsResource: true, Verb: "watch", Version: "v1", Namespace: "ns", Resource: "endpoints", Name: "e",
+			},
+		},
+		{
+			"GET", "/api/v1/namespaces/ns",
+			RequestInfo{IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns"},
+		},
+		{
+			"GET", "/api/v1/namespaces/ns/status",
+			RequestInfo{
+				IsResource: true, Verb: "get", Version: "v1", Resource: "namespaces", Name: "ns", Subresource: "status",
+			},
+		},
+		{
+			"POST", "/apis/events.k8s.io/v1/namespaces/ns/events",
+			RequestInfo{
+				IsResource: true, Verb: "create", Group: "events.k8s.io", Version: "v1", Namespace: "ns",
+				Resource: "events",
+			},
+		},
+		{
+			"PATCH", "/api/v1/namespaces/ns/events/e",
+			RequestInfo{IsResource: true, Verb: "patch", Version: "v1", Namespace: "ns", Resource: "events", Name: "e"},
+		},
+		{
+			"PUT", "/api/v1/nodes/n/status",
+			RequestInfo{
+				IsResource: true, Verb: "update", Version: "v1", Resource: "nodes", Name: "n", Subresource: "status",
+			},
+		},
+		{
+			"DELETE", "/api/v1/namespaces/ns/events",
+			RequestInfo{IsResource: true, Verb: "deletecollection", Version: "v1", Namespace: "ns", Resource: "events"},
+		},
+		{
+			"DELETE", "/api/v1/namespaces/ns/events/e",
+			RequestInfo{
+				IsResource: true, Verb: "delete", Version: "v1", Namespace: "ns", Resource: "events", Name: "e",
+			},
+		},
 		{"GET", "/api", RequestInfo{Verb: "get"}},
 		{"GET", "/api/v1", RequestInfo{Verb: "get"}},
 		{"GET", "/apis/discovery.k8s.io/v1", RequestInfo{Verb: "get"}},
@@ -180,21 +240,23 @@ func TestParseRequest(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.method+" "+test.path, func(t *testing.T) {
 			got := ParseRequest(&http.Request{Method: test.method, URL: &url.URL{Path: test.path}})
-			if test.want.Verb != got.Verb || (test.want.IsResource && got != test.want) || test.want.IsResource != got.IsResource {
+			if test.want.Verb != got.Verb || (test.want.IsResource && got != test.want) ||
+				test.want.IsResource != got.IsResource {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
 	}
 }
 
-// isAPIError tells whether the error is one that a bad request may get.
+// isAPIError reports whether the error is one that a bad request may get.
 func isAPIError(err error) bool {
 	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsNotAcceptable(err)
 }
 
 func FuzzParseRequest(f *testing.F) {
 	for _, seed := range []string{
-		"/api/v1/services", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/x", "/api/v1/watch/nodes/n", "/api/v1/watch", "//", "/api//v1//x", "/apis/a/b/namespaces/c/status",
+		"/api/v1/services", "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/x", "/api/v1/watch/nodes/n",
+		"/api/v1/watch", "//", "/api//v1//x", "/apis/a/b/namespaces/c/status",
 	} {
 		f.Add("GET", seed)
 	}
@@ -214,8 +276,11 @@ func FuzzParseRequest(f *testing.F) {
 
 func FuzzParseOptions(f *testing.F) {
 	for _, seed := range []string{
-		"watch=maybe", "limit=1&continue=e30", "resourceVersion=1&resourceVersionMatch=Exact", "labelSelector=a+in+(b,c),!d&fieldSelector=metadata.name!=x",
-		"allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=406&watch=true", "timeoutSeconds=18446744073709551616",
+		"watch=maybe", "limit=1&continue=e30", "resourceVersion=1&resourceVersionMatch=Exact",
+		"labelSelector=a+in+(b,c),!d&fieldSelector=metadata.name!=x",
+		"allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=406" +
+			"&watch=true",
+		"timeoutSeconds=18446744073709551616",
 	} {
 		f.Add(seed, "", false)
 	}

@@ -67,7 +67,8 @@ func newOracleClient(t *testing.T, r *rand.Rand, base string) *oracleClient {
 	case 0:
 		c.resource, c.selector = history.Nodes, parse("", "metadata.name="+viewer)
 	case 1:
-		c.resource, c.selector = history.Services, parse("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None")
+		c.resource, c.selector = history.Services, parse("!service.kubernetes.io/service-proxy-name",
+			"spec.clusterIP!=None")
 	case 2:
 		c.resource, c.selector = history.Services, parse("", "")
 	case 3:
@@ -253,7 +254,9 @@ func (c *oracleClient) list(ctx context.Context) (string, error) {
 
 // read takes events until the stream ends.
 func (c *oracleClient) read(body io.Reader, initial bool) error {
-	s := &oracleStream{client: c, reader: bufio.NewReader(body), initial: initial, fresh: map[types.NamespacedName]runtime.Object{}}
+	s := &oracleStream{
+		client: c, reader: bufio.NewReader(body), initial: initial, fresh: map[types.NamespacedName]runtime.Object{},
+	}
 	for {
 		event, err := s.next()
 		if errors.Is(err, io.EOF) {
@@ -370,7 +373,9 @@ func (s *oracleStream) takeInitial(eventType watch.EventType, name types.Namespa
 }
 
 // takeChange takes an event of something that has changed.
-func (s *oracleStream) takeChange(eventType watch.EventType, name types.NamespacedName, o runtime.Object, revision uint64) error {
+func (s *oracleStream) takeChange(
+	eventType watch.EventType, name types.NamespacedName, o runtime.Object, revision uint64,
+) error {
 	if revision <= s.last {
 		return fmt.Errorf("%s of %s has revision %d after %d", eventType, name, revision, s.last)
 	}
@@ -383,7 +388,8 @@ func (s *oracleStream) takeChange(eventType watch.EventType, name types.Namespac
 	switch eventType {
 	case watch.Modified:
 		if c.everyEvent && apiequality.Semantic.DeepEqual(before, o) {
-			return fmt.Errorf("MODIFIED %s, and nothing that this viewer has a use for is different (revision %d)", name, revision)
+			return fmt.Errorf("MODIFIED %s, and nothing that this viewer has a use for is different (revision %d)",
+				name, revision)
 		}
 		c.held[name] = o
 	case watch.Added:

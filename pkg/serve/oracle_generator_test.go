@@ -371,7 +371,9 @@ func (g *generator) randomSlice() *discoveryv1.EndpointSlice {
 	}
 	s.AddressType = discoveryv1.AddressType(g.pick("IPv4", "IPv6"))
 	for i := range g.random.IntN(5) {
-		e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: g.nodeName(), Zone: ptr.To("z")}
+		e := discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: g.nodeName(), Zone: ptr.To("z"),
+		}
 		switch g.random.IntN(4) {
 		case 0:
 			e.Conditions.Ready = ptr.To(false)

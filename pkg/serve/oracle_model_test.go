@@ -33,7 +33,9 @@ type model struct {
 }
 
 func newModel() *model {
-	m := &model{nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{}}
+	m := &model{
+		nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{},
+	}
 	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Endpoints} {
 		m.objects[resource] = map[types.NamespacedName]history.Typed{}
 	}
@@ -104,7 +106,9 @@ func (m *model) alive(service types.NamespacedName, e naiveEndpoint) bool {
 
 // governs is the rule: which endpoints of the Service the viewer sees, of all that it has. governed is false where
 // everything passes untouched.
-func (m *model) governs(service types.NamespacedName, all []naiveEndpoint) (governed bool, keep func(naiveEndpoint) bool) {
+func (m *model) governs(
+	service types.NamespacedName, all []naiveEndpoint,
+) (governed bool, keep func(naiveEndpoint) bool) {
 	nothing := func(naiveEndpoint) bool { return false }
 	o := m.objects[history.Services][service]
 	if o == nil {
@@ -197,8 +201,12 @@ func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 			if strings.Contains(ip, ":") {
 				s.AddressType = discoveryv1.AddressTypeIPv6
 			}
-			s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}}
-			s.Ports = []discoveryv1.EndpointPort{{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(number))}}
+			s.Endpoints = []discoveryv1.Endpoint{
+				{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}},
+			}
+			s.Ports = []discoveryv1.EndpointPort{
+				{Name: ptr.To("https"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(int32(number))},
+			}
 			return s
 		}
 	}

@@ -19,7 +19,8 @@ import (
 var (
 	oracleSeed   = flag.Uint64("oracle.seed", 0, "seed of the first run; 0 takes the clock")
 	oracleRuns   = flag.Int("oracle.runs", 6, "runs, each with a fresh cluster, fresh clients and its own seed")
-	oracleRounds = flag.Int("oracle.rounds", 40, "times per run that the cluster comes to rest and every client is compared")
+	oracleRounds = flag.Int("oracle.rounds", 40,
+		"times per run that the cluster comes to rest and every client is compared")
 	oracleEvents = flag.Int("oracle.events", 25, "upstream changes between two comparisons")
 )
 
@@ -53,7 +54,9 @@ func runOracle(t *testing.T, seed uint64) {
 		options.RetiredBytes = 500 + r.IntN(20000)
 	}
 	store := storagetest.New(options)
-	served := filters.WithServed(&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, viewer)
+	served := filters.WithServed(
+		&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, viewer,
+	)
 	server := httptest.NewServer(filters.WithRequestInfo()(served(http.NotFoundHandler())))
 	defer server.Close()
 
@@ -82,7 +85,8 @@ func runOracle(t *testing.T, seed uint64) {
 		for i, c := range clients {
 			want := upstream.model.expected(c.resource, c.selector)
 			if diff := c.waitFor(want, 20*time.Second); diff != "" {
-				t.Errorf("round %d, revision %d: client %d (%s) differs from the view (-want +got):\n%s", round, revision, i, c, diff)
+				t.Errorf("round %d, revision %d: client %d (%s) differs from the view (-want +got):\n%s",
+					round, revision, i, c, diff)
 			}
 		}
 		if t.Failed() {

@@ -22,7 +22,7 @@ type representation struct {
 	table    tableOptions
 }
 
-// represent reads how a request wants to see objects of a resource.
+// represent returns the representation of a resource that a request asks for.
 func (s *Server) represent(r *http.Request, resource *history.Resource, reads reading) (*representation, error) {
 	f, err := negotiate(r.Header.Get("Accept"), reads)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Server) represent(r *http.Request, resource *history.Resource, reads re
 	return as, err
 }
 
-// objectType is the kind of one object.
+// objectType returns the apiVersion and kind of one object.
 func (r *representation) objectType() wire.TypeMeta {
 	switch r.form {
 	case formMetadata:
@@ -47,7 +47,7 @@ func (r *representation) objectType() wire.TypeMeta {
 	}
 }
 
-// listType is the kind of a list.
+// listType returns the apiVersion and kind of a list.
 func (r *representation) listType() wire.TypeMeta {
 	t := r.objectType()
 	if r.form != formTable {
@@ -56,7 +56,7 @@ func (r *representation) listType() wire.TypeMeta {
 	return t
 }
 
-// body is what is written of an object besides its metadata; in a table, besides its cells.
+// body returns the part of an object's body that is written, which is empty if only metadata is shown.
 func (r *representation) body(o *history.Object) []byte {
 	if r.form == formMetadata || (r.form == formTable && r.table.include != metav1.IncludeObject) {
 		return nil
@@ -64,7 +64,7 @@ func (r *representation) body(o *history.Object) []byte {
 	return o.Body
 }
 
-// protobufSize is the length of what appendProtobuf appends.
+// protobufSize returns the length of what appendProtobuf appends.
 func (r *representation) protobufSize(o *history.Object) int {
 	return wire.Size(o.Meta, r.body(o), o.Revision)
 }
@@ -94,7 +94,7 @@ func (r *representation) appendJSON(dst []byte, o *history.Object) ([]byte, erro
 	}
 }
 
-// appendItem appends an object as an item of a list. Items have no kind where all are of the list's.
+// appendItem appends an object as an item of a list. Whole objects in a list do not have a kind.
 func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, error) {
 	switch r.form {
 	case formMetadata:
@@ -115,7 +115,7 @@ func (r *representation) appendItem(dst []byte, o *history.Object) ([]byte, erro
 	}
 }
 
-// metadata is an object's PartialObjectMetadata.
+// metadata returns an object's PartialObjectMetadata.
 func (r *representation) metadata(o *history.Object) (*metav1.PartialObjectMetadata, error) {
 	partial := &metav1.PartialObjectMetadata{}
 	if err := partial.Unmarshal(wire.AppendObject(nil, o.Meta, nil, o.Revision)); err != nil {
@@ -125,7 +125,8 @@ func (r *representation) metadata(o *history.Object) (*metav1.PartialObjectMetad
 	return partial, nil
 }
 
-// bookmark is an object that has nothing but this metadata, as reflectors expect it: of the kind that they watch.
+// bookmark makes the object of a bookmark, which has nothing but this metadata. Reflectors expect it to have the kind
+// that they watch.
 func (r *representation) bookmark(meta metav1.ObjectMeta) (history.Typed, error) {
 	if r.form == formMetadata {
 		return &metav1.PartialObjectMetadata{ObjectMeta: meta}, nil
@@ -140,7 +141,7 @@ func (r *representation) bookmark(meta metav1.ObjectMeta) (history.Typed, error)
 	return typed, nil
 }
 
-// appendTypedJSON appends a Go value that bookmark made, with its kind.
+// appendTypedJSON appends an object that bookmark made, with its kind.
 func (r *representation) appendTypedJSON(dst []byte, typed history.Typed) ([]byte, error) {
 	if r.form == formTable {
 		return r.appendTable(dst, typed)
@@ -158,11 +159,11 @@ func setKind(typed history.Typed, t wire.TypeMeta) {
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(t.APIVersion, t.Kind))
 }
 
-// tableOptions are what a request says of a table, and what was written of it.
+// tableOptions has a request's options for a table, and what was already written of the table.
 type tableOptions struct {
 	include metav1.IncludeObjectPolicy
 	now     func() time.Time
-	// begun is set once the columns were written: a watch has them in its first event only.
+	// begun is set once the columns were written. A watch has them in its first event only.
 	begun bool
 }
 
@@ -175,6 +176,7 @@ func parseTableOptions(includeObject string, now func() time.Time) (tableOptions
 		o.include = metav1.IncludeMetadata
 		return o, nil
 	default:
-		return o, apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter includeObject=%q: must be None, Metadata or Object", includeObject))
+		return o, apierrors.NewBadRequest(fmt.Sprintf("invalid query parameter includeObject=%q: must be None, "+
+			"Metadata or Object", includeObject))
 	}
 }

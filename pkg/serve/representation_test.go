@@ -80,14 +80,17 @@ func TestMetadataClient(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !maps.Equal(got.Labels, one.Labels) || len(got.OwnerReferences) != 1 || got.CreationTimestamp.Unix() != one.CreationTimestamp.Unix() || got.UID != one.UID {
+			if !maps.Equal(got.Labels, one.Labels) || len(got.OwnerReferences) != 1 ||
+				got.CreationTimestamp.Unix() != one.CreationTimestamp.Unix() || got.UID != one.UID {
 				t.Errorf("got the metadata %+v, want that of %+v", got.ObjectMeta, one.ObjectMeta)
 			}
 			if got.ResourceVersion != list.Items[0].ResourceVersion || got.ResourceVersion == one.ResourceVersion {
-				t.Errorf("the object has the resourceVersion %q, its item %q; want the wrapper's own, twice", got.ResourceVersion, list.Items[0].ResourceVersion)
+				t.Errorf("the object has the resourceVersion %q, its item %q; want the wrapper's own, twice",
+					got.ResourceVersion, list.Items[0].ResourceVersion)
 			}
 			page, err := services.List(ctx, metav1.ListOptions{Limit: 1})
-			if err != nil || len(page.Items) != 1 || page.Continue == "" || page.RemainingItemCount == nil || *page.RemainingItemCount != 1 {
+			if err != nil || len(page.Items) != 1 || page.Continue == "" || page.RemainingItemCount == nil ||
+				*page.RemainingItemCount != 1 {
 				t.Errorf("a page of one: got %+v, %v", page, err)
 			}
 		})
@@ -112,7 +115,8 @@ func TestMetadataBodies(t *testing.T) {
 		t.Errorf("got the item %v, want its kind, apiVersion and metadata", item)
 	}
 	inYAML := map[string]any{}
-	if err := yaml.Unmarshal(c.get(servicesPath+"?limit=1", "Accept", "application/yaml"+asMetadataList).body, &inYAML); err != nil || inYAML["kind"] != list.Kind {
+	if err := yaml.Unmarshal(c.get(servicesPath+"?limit=1", "Accept", "application/yaml"+asMetadataList).body,
+		&inYAML); err != nil || inYAML["kind"] != list.Kind {
 		t.Errorf("in YAML: got the kind %v, %v", inYAML["kind"], err)
 	}
 }
@@ -167,9 +171,11 @@ func TestMetadataWatch(t *testing.T) {
 		c := newSyncedCluster(t, service("one"))
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		w, err := c.metadataClient(contentType).Resource(history.Services.GroupVersionResource).Watch(ctx, metav1.ListOptions{
-			SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
-		})
+		w, err := c.metadataClient(contentType).Resource(history.Services.GroupVersionResource).Watch(ctx,
+			metav1.ListOptions{
+				SendInitialEvents: new(true), AllowWatchBookmarks: true,
+				ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +230,8 @@ func TestTableOfList(t *testing.T) {
 		accept := strings.Replace(asTable, "v=v1", "v="+version, 1)
 		got := table(t, c.get(servicesPath, "Accept", accept), "meta.k8s.io/"+version)
 		if len(got.Rows) != 2 || len(got.ColumnDefinitions) != 7 || got.ResourceVersion == "" {
-			t.Fatalf("got %d rows of %d columns at %q, want 2 of 7", len(got.Rows), len(got.ColumnDefinitions), got.ResourceVersion)
+			t.Fatalf("got %d rows of %d columns at %q, want 2 of 7",
+				len(got.Rows), len(got.ColumnDefinitions), got.ResourceVersion)
 		}
 		for _, row := range got.Rows {
 			if len(row.Cells) != len(got.ColumnDefinitions) || row.Cells[5] != "5m" {
@@ -252,7 +259,8 @@ func TestTableOfList(t *testing.T) {
 func TestTableIncludeObject(t *testing.T) {
 	c := newSyncedCluster(t, service("web"))
 	for include, want := range map[string]string{
-		"": "meta.k8s.io/v1 PartialObjectMetadata", "Metadata": "meta.k8s.io/v1 PartialObjectMetadata", "None": "", "Object": "v1 Service",
+		"": "meta.k8s.io/v1 PartialObjectMetadata", "Metadata": "meta.k8s.io/v1 PartialObjectMetadata", "None": "",
+		"Object": "v1 Service",
 	} {
 		for _, path := range []string{servicesPath, "/api/v1/namespaces/default/services/web"} {
 			got := table(t, c.get(path+"?includeObject="+include, "Accept", asTable), "meta.k8s.io/v1")
@@ -269,8 +277,10 @@ func TestTableIncludeObject(t *testing.T) {
 		t.Errorf("includeObject=All: got %+v, want 400", s)
 	}
 	object := table(t, c.get("/api/v1/namespaces/default/services/web", "Accept", asTable), "meta.k8s.io/v1")
-	if _, fields := rowObject(t, object.Rows[0]); fields["metadata"].(map[string]any)["resourceVersion"] != object.ResourceVersion {
-		t.Errorf("a table of one object has another resourceVersion than the object: %q, %v", object.ResourceVersion, fields)
+	if _, fields := rowObject(t,
+		object.Rows[0]); fields["metadata"].(map[string]any)["resourceVersion"] != object.ResourceVersion {
+		t.Errorf("a table of one object has another resourceVersion than the object: %q, %v",
+			object.ResourceVersion, fields)
 	}
 }
 
@@ -280,7 +290,10 @@ func TestTableWatch(t *testing.T) {
 		c := newSyncedCluster(t, service("one"))
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		r := c.request(ctx, servicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&includeObject=None", "Accept", accept)
+		r := c.request(ctx,
+			servicesPath+"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"+
+				"&allowWatchBookmarks=true&includeObject=None",
+			"Accept", accept)
 		defer r.Body.Close()
 		events := json.NewDecoder(r.Body)
 		next := func() (string, *metav1.Table) {
@@ -306,11 +319,13 @@ func TestTableWatch(t *testing.T) {
 		if second != "BOOKMARK" || len(mark.ColumnDefinitions) != 0 || mark.ResourceVersion == "" {
 			t.Fatalf("got %s %+v, want a bookmark without columns", second, mark)
 		}
-		if annotations := object["metadata"].(map[string]any)["annotations"].(map[string]any); annotations[metav1.InitialEventsAnnotationKey] != "true" {
+		annotations := object["metadata"].(map[string]any)["annotations"].(map[string]any)
+		if annotations[metav1.InitialEventsAnnotationKey] != "true" {
 			t.Errorf("the bookmark does not end the initial events: %v", object)
 		}
 		c.apply(labelled(service("one"), map[string]string{"a": "b"}))
-		if third, modified := next(); third != "MODIFIED" || modified.Rows[0].Cells[0] != "one" || modified.ResourceVersion == added.ResourceVersion {
+		if third, modified := next(); third != "MODIFIED" || modified.Rows[0].Cells[0] != "one" ||
+			modified.ResourceVersion == added.ResourceVersion {
 			t.Errorf("got %s %+v", third, modified)
 		}
 		c.remove(service("one"))
@@ -324,7 +339,8 @@ func TestTableWatch(t *testing.T) {
 func TestStatusForConvertingClients(t *testing.T) {
 	c := newSyncedCluster(t)
 	for _, accept := range []string{asTable, asJSON + asMetadata, asProtobuf + asMetadata} {
-		if s := c.get("/api/v1/namespaces/default/services/gone", "Accept", accept).status(t); s.Code != http.StatusNotFound {
+		if s := c.get("/api/v1/namespaces/default/services/gone", "Accept",
+			accept).status(t); s.Code != http.StatusNotFound {
 			t.Errorf("%s: got %+v", accept, s)
 		}
 	}

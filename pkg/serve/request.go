@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// RequestInfo is what a request's method and path say, by the conventions of the Kubernetes API.
+// RequestInfo has what a request's method and path mean by the conventions of the Kubernetes API.
 type RequestInfo struct {
 	// IsResource is false for paths outside /api and /apis and for discovery; then only Verb is set.
 	IsResource bool
@@ -14,7 +14,7 @@ type RequestInfo struct {
 	Verb string
 	// Group is "" for the core group.
 	Group, Version string
-	// Namespace is "" for what has none and for requests across all namespaces.
+	// Namespace is "" for resources without namespaces, and for requests across all namespaces.
 	Namespace   string
 	Resource    string
 	Subresource string
@@ -22,9 +22,8 @@ type RequestInfo struct {
 	Name string
 }
 
-// ParseRequest reads a request's method and path. A watch by query parameter is told from a list only later,
-// when the query is parsed; here both are a list. (kube-apiserver's own parser is
-// k8s.io/apiserver/pkg/endpoints/request; the rules are the API's.)
+// ParseRequest reads a request's method and path. A watch by query parameter is a list here; ParseOptions distinguishes
+// the two. (kube-apiserver's own parser is k8s.io/apiserver/pkg/endpoints/request; the rules are the API's.)
 func ParseRequest(r *http.Request) RequestInfo {
 	info := RequestInfo{Verb: strings.ToLower(r.Method)}
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")

@@ -11,45 +11,45 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
-// Observer is told what a server does, for metrics. All methods may be called from any goroutine.
+// Observer observes a Server, for metrics. Its methods may be called from any goroutine.
 type Observer interface {
-	// WatchStarted is called when a watch begins; the function it returns when it ends.
+	// WatchStarted is called when a watch begins. ended is called when it ends.
 	WatchStarted(resource string) (ended func())
-	// EventSent is called after an event was handed to the client's connection, with the time since the
-	// upstream's change arrived.
+	// EventSent is called after an event was written to the client's connection, with the time since the upstream's
+	// change arrived.
 	EventSent(resource string, delay time.Duration)
 }
 
 // Server answers LIST, WATCH and GET from Histories.
 type Server struct {
-	// HistoryOf is the History that answers a request. It is called once the request is known to be valid; release is
+	// HistoryOf returns the History from which a request is answered. It is called for valid requests only. release is
 	// called when the request ends.
 	HistoryOf func(*http.Request) (h *history.History, release func(), err error)
-	// Demand, if set, is called when a valid request for a resource begins, so that the resource is followed if it is
-	// not yet. What it returns is called when the request ends.
+	// Demand, if set, is called when a valid request for a resource begins, and starts to follow a resource that is not
+	// followed yet. ended is called when the request ends.
 	Demand   func(*history.Resource) (ended func())
 	Observer Observer
-	// Admit, if set, is asked whether there is room for the body of a list of so many bytes, before it is made. done is
-	// called when it was written.
+	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
+	// bytes. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
-	// Stopping is closed when watches should end because the process will.
+	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
-	// Clock tells how long events took to be sent; time.Now if nil.
+	// Clock measures how long events take to be sent; time.Now if nil.
 	Clock func() time.Time
-	// BookmarkInterval is how often a watcher that wants bookmarks gets one; 0 means DefaultBookmarkInterval.
+	// BookmarkInterval is how often a watcher that asked for bookmarks gets one; 0 means DefaultBookmarkInterval.
 	BookmarkInterval time.Duration
-	// WriteTimeout is how long a client may take to accept what is ready for it before its connection is cut;
-	// 0 means DefaultWriteTimeout.
+	// WriteTimeout is how long a client may take to accept data before its connection is cut; 0 means
+	// DefaultWriteTimeout.
 	WriteTimeout time.Duration
 }
 
 const (
-	// DefaultBookmarkInterval is that of kube-apiserver.
+	// DefaultBookmarkInterval is the same as kube-apiserver's.
 	DefaultBookmarkInterval = time.Minute
-	// DefaultWriteTimeout is long enough for a list over a slow link and short enough that clients that hang
-	// do not pile up.
+	// DefaultWriteTimeout is long enough for a list over a slow link, and short enough that clients that hang do not
+	// pile up.
 	DefaultWriteTimeout = time.Minute
-	// demandPatience is how long a request for a resource that was not followed before waits for it.
+	// demandPatience is how long a request waits for a resource that was not followed before it.
 	demandPatience = 5 * time.Second
 )
 
@@ -60,7 +60,7 @@ func (s *Server) now() time.Time {
 	return time.Now()
 }
 
-// Only is a HistoryOf that answers every request from one History.
+// Only returns a HistoryOf that answers every request from the same History.
 func Only(h *history.History) func(*http.Request) (*history.History, func(), error) {
 	return func(*http.Request) (*history.History, func(), error) { return h, func() {}, nil }
 }
@@ -122,7 +122,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 	})
 }
 
-// answer lets a valid request be answered from its History.
+// answer calls from with the History of a valid request, once the resource can be read.
 func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*history.History) error) error {
 	h, release, err := s.HistoryOf(r)
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*
 	return from(h)
 }
 
-// readError is the API error for what the History says to a client that presented a revision.
+// readError returns the API error for an error of a History. revision is the one that the client presented.
 func readError(err error, h *history.History, resource *history.Resource, revision uint64) error {
 	if errors.Is(err, history.ErrFuture) {
 		return futureRevision(revision, h.Revision())
@@ -146,8 +146,8 @@ func readError(err error, h *history.History, resource *history.Resource, revisi
 	return historyError(err, resource.GroupResource())
 }
 
-// ready tells why a resource cannot be read. A resource that is only followed since this request gets a
-// moment to arrive.
+// ready returns an error if a resource cannot be read. It waits up to demandPatience for a resource that is followed on
+// demand.
 func (s *Server) ready(r *http.Request, h *history.History, resource *history.Resource) error {
 	changed, err := h.Readable(resource)
 	if err == nil {
@@ -158,7 +158,7 @@ func (s *Server) ready(r *http.Request, h *history.History, resource *history.Re
 	}
 	patience := time.NewTimer(demandPatience)
 	defer patience.Stop()
-	// That the upstream does not serve it is an answer, too; only ErrNotReady is worth waiting.
+	// ErrAbsent is a final answer. Only after ErrNotReady does it make sense to wait.
 	for errors.Is(err, history.ErrNotReady) {
 		select {
 		case <-changed:

@@ -17,13 +17,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// RetryAfter is what a client is told to wait before it asks again for what is not ready yet.
+// RetryAfter is the Retry-After of answers about resources that are not ready yet.
 const RetryAfter = time.Second
 
 var statusType = wire.TypeMeta{APIVersion: "v1", Kind: "Status"}
 
-// WriteError answers with the error as a metav1.Status, in protobuf if the client prefers that, else in JSON.
-// Errors that are not API errors become 500.
+// WriteError answers with the error as a metav1.Status, in protobuf if the client prefers that, else in JSON. For an
+// error that is not an API error the code is 500.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	status := statusOf(err)
 	encoding := negotiateStatus(r.Header.Get("Accept"))
@@ -40,7 +40,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 		h.Set("Retry-After", strconv.Itoa(int(status.Details.RetryAfterSeconds)))
 	}
 	w.WriteHeader(int(status.Code))
-	_, _ = w.Write(body) // a client that is gone needs no error
+	_, _ = w.Write(body) // an error would mean that the client is gone
 }
 
 func statusOf(err error) *metav1.Status {
@@ -64,42 +64,50 @@ func encodeStatus(status *metav1.Status, encoding encoding) ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-// historyError is the API error for what the History says.
+// historyError returns the API error for an error of a History.
 func historyError(err error, resource schema.GroupResource) error {
 	switch {
 	case errors.Is(err, history.ErrNotReady):
-		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete", resource))
+		return NotReady(fmt.Sprintf("%s are not synced with the upstream yet; an answer now would be incomplete",
+			resource))
 	case errors.Is(err, history.ErrAbsent):
 		return NotServed(resource)
 	case errors.Is(err, history.ErrExpired):
-		return apierrors.NewResourceExpired("too old resource version: it is not in this wrapper's log (any more); list again")
+		return apierrors.NewResourceExpired("too old resource version: it is not in this server's log (any more); " +
+			"list again")
 	default:
 		return apierrors.NewInternalError(err)
 	}
 }
 
-// futureRevision is kube-apiserver's answer to a resourceVersion that it never gave out: 504 with a cause that
-// makes reflectors list again without one. Unlike kube-apiserver's it has no Retry-After: no waiting makes such
-// a revision come, and client-go would repeat the request ten times before its reflector hears of the cause.
+// futureRevision returns kube-apiserver's answer to a resourceVersion that it has not given out yet: 504 with a cause
+// that makes reflectors list again without a resourceVersion. Unlike kube-apiserver's it has no Retry-After: such a
+// revision will not come, and client-go would repeat the request ten times before its reflector sees the cause.
 func futureRevision(requested, current uint64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", requested, current), 0)
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{
+		{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"},
+	}
 	return err
 }
 
-// NotReady is 503 with Retry-After.
+// NotReady returns a 503 with Retry-After.
 func NotReady(message string) error {
 	err := apierrors.NewServiceUnavailable(message)
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(RetryAfter / time.Second)}
 	return err
 }
 
-// TooMuchMemory is 429 for a list, or for the body of a write, for which there is no room now.
+// TooMuchMemory returns a 429 for a list, or for the body of a write, for which there is no memory now.
 func TooMuchMemory() error {
-	return apierrors.NewTooManyRequests("the lists and bodies under way, of this caller or of all, take as much memory as they may; see --max-list-bytes", int(RetryAfter/time.Second))
+	return apierrors.NewTooManyRequests(
+		"the lists and bodies under way, of this caller or of all, take as much memory as they may; see "+
+			"--max-list-bytes",
+		int(RetryAfter/time.Second),
+	)
 }
 
-// NotServed is 404 as kube-apiserver answers for a resource that it does not know.
+// NotServed returns the 404 that kube-apiserver answers for a resource that it does not serve.
 func NotServed(resource schema.GroupResource) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,

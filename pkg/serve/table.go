@@ -10,7 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
-// appendTable appends a Table of one object. It has the columns if none had them before.
+// appendTable appends a Table with one object. The first Table of a response has the column definitions.
 func (r *representation) appendTable(dst []byte, typed history.Typed) ([]byte, error) {
 	row, err := r.row(typed)
 	if err != nil {
@@ -35,8 +35,8 @@ func (r *representation) appendTable(dst []byte, typed history.Typed) ([]byte, e
 	return appendMarshalled(dst, table)
 }
 
-// row is one object's row. The bookmark that ends the initial events has its metadata always: a client knows it by its
-// annotation.
+// row returns an object's row. The bookmark at the end of the initial events always has its metadata, because clients
+// recognise it by an annotation.
 func (r *representation) row(typed history.Typed) (metav1.TableRow, error) {
 	cells, err := columns.Cells(typed, r.table.now())
 	if err != nil {

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// defaultWatchTimeout is how long a watch lasts at least when the client does not say; up to twice that, so
-	// that clients do not return at one moment. It is kube-apiserver's min-request-timeout.
+	// defaultWatchTimeout is the least time that a watch lasts if the client does not name one. It lasts up to twice
+	// that, so that clients do not return at the same moment. It is kube-apiserver's min-request-timeout.
 	defaultWatchTimeout = 30 * time.Minute
 	// batchSize is how many events are taken from the log at once.
 	batchSize = 128
-	// flushSize is the number of bytes that are gathered before they are written: few writes for a burst, and no
-	// long wait for its first event.
+	// flushSize is how many bytes are collected before they are written: a burst needs few writes, and its first event
+	// does not wait long.
 	flushSize = 16 << 10
 )
 
-// watcher is one WATCH response under way.
+// watcher writes one WATCH response.
 type watcher struct {
 	s       *Server
 	w       http.ResponseWriter
@@ -35,14 +35,16 @@ type watcher struct {
 	as      *representation
 	options Options
 	cursor  *history.Cursor
-	// buffer gathers frames until flush. It is reused, so that a quiet watcher holds little.
+	// buffer collects frames until flush. It is reused, and dropped after it has grown large.
 	buffer []byte
-	// sent are the times of the events in buffer.
+	// sent has, for the events in buffer, when the upstream's changes arrived.
 	sent []time.Time
 }
 
-// watch answers a WATCH. An error is returned only as long as nothing was written.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation) error {
+// watch answers a WATCH. It returns an error only if it has not written anything yet.
+func (s *Server) watch(
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
+) error {
 	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
 	if err != nil {
@@ -62,13 +64,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, h *history.Histor
 		s: s, w: w, flusher: http.NewResponseController(w), as: as, options: options, cursor: cursor,
 	}
 	if err := watcher.run(r, state, timeout); err != nil {
-		klog.FromContext(r.Context()).V(4).Info("Watch ended", "resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
+		klog.FromContext(r.Context()).V(4).Info("Watch ended",
+			"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
 	}
 	return nil
 }
 
-// openWatch finds where the watch starts: the objects that it sends first, if any, and a cursor behind them.
-func openWatch(h *history.History, resource *history.Resource, options Options) ([]*history.Object, *history.Cursor, error) {
+// openWatch returns the objects with which the watch begins, if any, and a cursor for the events after them.
+func openWatch(
+	h *history.History, resource *history.Resource, options Options,
+) ([]*history.Object, *history.Cursor, error) {
 	fromState := options.SendInitialEvents || (options.Revision == 0 && !options.SkipInitialEvents)
 	if fromState || options.Revision == 0 {
 		state, revision, err := h.List(resource, options.Selector.Namespace, options.Revision)
@@ -86,8 +91,8 @@ func openWatch(h *history.History, resource *history.Resource, options Options) 
 	}
 	cursor, err := h.Watch(resource, options.Revision)
 	if errors.Is(err, history.ErrFuture) {
-		// A client that resumes from a revision that was never given out (the clock was set back over a
-		// restart, say) must list again; waiting for it in silence would leave it stale.
+		// A client that resumes from a revision that was never given out must list again. If the watch waited for that
+		// revision, the client would stay stale.
 		err = history.ErrExpired
 	}
 	if err != nil {
@@ -112,7 +117,7 @@ func (c *watcher) run(r *http.Request, state []*history.Object, timeout time.Dur
 			return err
 		}
 	}
-	// Headers leave at once, also when there is no event yet: some clients wait for them.
+	// The headers are sent at once, even without an event: some clients wait for them.
 	if err := c.flush(); err != nil {
 		return err
 	}
@@ -146,15 +151,15 @@ func (c *watcher) run(r *http.Request, state []*history.Object, timeout time.Dur
 	}
 }
 
-// more is what changed is while there are events to send.
+// more is a closed channel, which sendBatch returns if there may be more events already.
 var more = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// sendBatch sends the next events. When there are none, all before them are handed to the client; changed is
-// closed when there may be more.
+// sendBatch writes the next events. If there are none, it flushes those before them. changed is closed when there may
+// be more events.
 func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
@@ -175,8 +180,8 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	return more, nil
 }
 
-// send writes an event as the client's selector sees it: an object that begins to match is added to it, one
-// that no longer does is deleted.
+// send writes an event as the client's selector sees it: an object that begins to match the selector is ADDED, one that
+// no longer matches is DELETED.
 func (c *watcher) send(e history.Event) error {
 	matches := e.Type != watch.Deleted && c.options.Selector.Matches(e.Object)
 	matched := e.Previous != nil && c.options.Selector.Matches(e.Previous)
@@ -215,7 +220,7 @@ func (c *watcher) add(eventType watch.EventType, o *history.Object) error {
 	return nil
 }
 
-// maybeBookmark tells a client that wants to know how far it has come.
+// maybeBookmark sends a bookmark, if the client asked for bookmarks.
 func (c *watcher) maybeBookmark() error {
 	if !c.options.Bookmarks {
 		return nil
@@ -226,7 +231,7 @@ func (c *watcher) maybeBookmark() error {
 	return c.flush()
 }
 
-// bookmark writes a bookmark.
+// bookmark writes a bookmark with the cursor's revision.
 func (c *watcher) bookmark(initialEventsEnd bool) error {
 	meta := metav1.ObjectMeta{ResourceVersion: strconv.FormatUint(c.cursor.Revision(), 10)}
 	if initialEventsEnd {
@@ -253,7 +258,7 @@ func (c *watcher) bookmark(initialEventsEnd bool) error {
 	return nil
 }
 
-// expired tells a client that has fallen off the log to list again.
+// expired writes an ERROR event that makes the client list again, and returns reason.
 func (c *watcher) expired(reason error) error {
 	status := statusOf(historyError(reason, c.as.resource.GroupResource()))
 	if c.as.encoding == encodingProtobuf {
@@ -276,7 +281,7 @@ func (c *watcher) expired(reason error) error {
 	return reason
 }
 
-// flush hands what was gathered to the client.
+// flush writes the buffer to the client.
 func (c *watcher) flush() error {
 	c.s.allowWrite(c.w)
 	if len(c.buffer) > 0 {

@@ -28,7 +28,7 @@ const watchList = "allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&se
 
 var bothEncodings = []string{asJSON, asProtobuf}
 
-// TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind: without it a streaming list hangs for ever, and
+// TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind: without it a streaming list never ends, and
 // reflectors reject one of another kind.
 func TestInitialEventsEndBookmarkIsOfTheResourcesOwnKind(t *testing.T) {
 	tests := []struct {
@@ -78,7 +78,10 @@ func TestWatchStarts(t *testing.T) {
 		{"", []string{"ADDED a", "ADDED new"}},
 		{"resourceVersion=0", []string{"ADDED a", "ADDED new"}},
 		{"resourceVersion=" + now, []string{"ADDED new"}},
-		{"resourceVersion=" + now + "&resourceVersionMatch=NotOlderThan&sendInitialEvents=false", []string{"ADDED new"}},
+		{
+			"resourceVersion=" + now + "&resourceVersionMatch=NotOlderThan&sendInitialEvents=false",
+			[]string{"ADDED new"},
+		},
 		{"resourceVersionMatch=NotOlderThan&sendInitialEvents=false", []string{"ADDED new"}},
 		{"resourceVersion=0&resourceVersionMatch=NotOlderThan&sendInitialEvents=false", []string{"ADDED new"}},
 		{"resourceVersion=" + now + "&" + watchList, []string{"ADDED a", "BOOKMARK", "ADDED new"}},
@@ -118,14 +121,19 @@ func TestSelectorsOfWatches(t *testing.T) {
 	for _, accept := range bothEncodings {
 		t.Run(accept, func(t *testing.T) {
 			in := map[string]string{"in": "yes"}
-			c := newSyncedCluster(t, labelled(service("leaves"), in), service("joins"), service("never"), labelled(service("stays"), in))
+			c := newSyncedCluster(t, labelled(service("leaves"), in), service("joins"), service("never"),
+				labelled(service("stays"), in))
 			w := c.watch(servicesPath, "labelSelector=in", accept)
 			w.expect("ADDED leaves", "ADDED stays")
 			c.apply(labelled(service("never"), map[string]string{"other": "x"}))
 			c.apply(service("leaves"))
 			gone := w.expect("DELETED leaves")[0]
-			if got := gone.Object.(*corev1.Service); got.Labels["in"] != "yes" || revisionOf(t, got) != c.store.History.Revision()-1 {
-				t.Errorf("a deletion carries the last version that the client knew and its own revision; got %v, labels %v", got.ResourceVersion, got.Labels)
+			if got := gone.Object.(*corev1.Service); got.Labels["in"] != "yes" ||
+				revisionOf(t, got) != c.store.History.Revision()-1 {
+				t.Errorf(
+					"a deletion carries the last version that the client knew and its own revision; got %v, labels %v",
+					got.ResourceVersion, got.Labels,
+				)
 			}
 			c.apply(labelled(service("joins"), in))
 			c.apply(labelled(service("stays"), map[string]string{"in": "too"}))
@@ -152,7 +160,8 @@ func TestFieldSelectorOfWatchFollowsTheField(t *testing.T) {
 // TestRelabelProducesEvents: with YurtHub a node moved between pools changes what its neighbours may see
 // without an event that says so.
 func TestRelabelProducesEvents(t *testing.T) {
-	c := newSyncedCluster(t, governed("g"), service("plain"), slice("g", thisNode, "node1", "node2"), slice("plain", thisNode, "node2"))
+	c := newSyncedCluster(t, governed("g"), service("plain"), slice("g", thisNode, "node1", "node2"),
+		slice("plain", thisNode, "node2"))
 	w := c.watch(slicesPath, "", asProtobuf)
 	first := w.expect("ADDED g", "ADDED plain")[0]
 	before := revisionOf(t, first.Object)
@@ -210,7 +219,8 @@ func TestDeletedWhileDisconnected(t *testing.T) {
 	w.cancel()
 	// The upstream's relist no longer has it: the only sign of the deletion there is.
 	c.store.Services().Replace(encodeAll(service("s")))
-	resumed := c.watch(servicesPath, "resourceVersion="+strconv.FormatUint(revisionOf(t, events[1].Object), 10), asProtobuf)
+	resumed := c.watch(servicesPath, "resourceVersion="+strconv.FormatUint(revisionOf(t, events[1].Object), 10),
+		asProtobuf)
 	resumed.expect("DELETED ghost")
 	if got := decodeAs[*corev1.ServiceList](t, c.get(servicesPath)); namesOf(got.Items) != "s" {
 		t.Errorf("got %s", namesOf(got.Items))
@@ -234,7 +244,9 @@ func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
 	slices.expect("ADDED kubernetes")
 
 	annotated := endpoints("s", thisNode)
-	annotated.Annotations = map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "2024-01-01T00:00:00Z"}
+	annotated.Annotations = map[string]string{
+		"endpoints.kubernetes.io/last-change-trigger-time": "2024-01-01T00:00:00Z",
+	}
 	c.apply(annotated) // which is no event
 	annotated.Annotations = map[string]string{"note": "n"}
 	c.apply(annotated)
@@ -247,12 +259,14 @@ func TestAnnotationOnlyChangesAreEvents(t *testing.T) {
 	c.apply(local)
 	e := w.expect("MODIFIED kubernetes")[0]
 	got := e.Object.(*corev1.Endpoints)
-	if len(got.Subsets) != 1 || got.Subsets[0].Addresses[0].IP != "169.254.0.1" || got.Subsets[0].Ports[0].Port != 51003 {
+	if len(got.Subsets) != 1 || got.Subsets[0].Addresses[0].IP != "169.254.0.1" ||
+		got.Subsets[0].Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got.Subsets)
 	}
 	c.store.KubernetesEndpoints().Apply(wiretest.Object(local))
 	e = slices.expect("MODIFIED kubernetes")[0]
-	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" || *got.Ports[0].Port != 51003 {
+	if got := e.Object.(*discoveryv1.EndpointSlice); got.Endpoints[0].Addresses[0] != "169.254.0.1" ||
+		*got.Ports[0].Port != 51003 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -310,7 +324,7 @@ func TestBookmarksMoveWithOtherResources(t *testing.T) {
 }
 
 // TestNothingIsDroppedForASlowWatcher: SuperEdge's wrapper had channels of 100 that dropped what did not fit.
-// Here a watcher that does not read for thousands of events gets every one of them, and holds nobody up.
+// Here a watcher that does not read for thousands of events gets every one of them, and holds no other client up.
 func TestNothingIsDroppedForASlowWatcher(t *testing.T) {
 	const events = 5000
 	for _, accept := range bothEncodings {
@@ -325,7 +339,8 @@ func TestNothingIsDroppedForASlowWatcher(t *testing.T) {
 				w.expect("ADDED s")
 				for i := range events {
 					e := w.next()
-					if got := e.Object.(*corev1.Service).Labels["n"]; e.Type != watch.Modified || got != strconv.Itoa(i) {
+					if got := e.Object.(*corev1.Service).Labels["n"]; e.Type != watch.Modified ||
+						got != strconv.Itoa(i) {
 						t.Fatalf("%s: event %d: got %s %s", name, i, e.Type, got)
 					}
 				}
@@ -362,7 +377,7 @@ func TestWatcherThatFallsOffTheLogIsToldSo(t *testing.T) {
 	}
 }
 
-// TestClientThatNeverReadsIsCutOff: it must not hold a goroutine and its buffers for ever.
+// TestClientThatNeverReadsIsCutOff: it must not keep a goroutine and its buffers.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
 	ended := make(chan struct{})
 	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
@@ -424,7 +439,7 @@ func TestObserverIsToldOfEvents(t *testing.T) {
 				t.Errorf("got a delay of %s", delay)
 			}
 		case <-time.After(patience):
-			t.Fatal("no more is told")
+			t.Fatal("there are no more events")
 		}
 	}
 	select {
@@ -449,7 +464,8 @@ func TestQuietWatchOutlivesTheWriteTimeout(t *testing.T) {
 				listener.CloseClientConnections()
 				listener.Close()
 			})
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, listener.URL+servicesPath+"?watch=true&timeoutSeconds=1", nil)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+				listener.URL+servicesPath+"?watch=true&timeoutSeconds=1", nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,47 +22,50 @@ const (
 	snapshotPrefix = "snapshot-"
 	revisionPrefix = "revision-"
 	lockName       = "lock"
-	// asideSuffix is the ending of a file that is being written, rejectedSuffix that of one that is no good.
-	// There is one of each at most, so that they do not fill the disk.
+	// asideSuffix ends the name of a file that is being written, rejectedSuffix that of a file that cannot be used.
+	// There is at most one of each for a file, so that they do not fill the disk.
 	asideSuffix    = ".new"
 	rejectedSuffix = ".rejected"
 
-	// reserve is how many revisions a process may give out before it has to reserve more.
+	// reserve is how many revisions a process may give out before it must reserve more.
 	reserve = 1 << 32
-	// maxRevision is the largest revision on disk that is believed. The rest lasts longer than any machine.
+	// maxRevision is the largest revision in a file that is accepted. The revisions above it last longer than any
+	// machine.
 	maxRevision = 1 << 62
 )
 
-// Dir is a state directory. Its methods are not for several goroutines at once.
+// Dir is a state directory. Its methods must not be called concurrently.
 type Dir struct {
 	path     string
 	nodeName string
 	logger   logr.Logger
-	// lock is held as long as the process lives; nil if it could not be had.
+	// lock is the locked file, until Close; nil if it could not be locked.
 	lock *os.File
-	// foreign are the files of another version of the format, by name. They are set aside when they are replaced.
+	// foreign has the names of files in another version of the format. They are set aside when they are replaced.
 	foreign map[string]bool
-	// reserved is the revision in the file.
+	// reserved is the revision in the revision file.
 	reserved uint64
-	// size and written are those of the snapshot there is; 0 if there is none. asOf and sum are what it says.
+	// size and written describe the snapshot on disk, and are zero if there is none. asOf and sum are its AsOf and
+	// digest.
 	size    int64
 	written time.Time
 	asOf    time.Time
 	sum     [sha256.Size]byte
 }
 
-// ErrInUse means that another process has the state directory.
+// ErrInUse means that another process has locked the state directory.
 var ErrInUse = errors.New("another process uses the state directory; give each its own --state-dir")
 
-// Open prepares a node's state directory, which is created if it is missing, and takes it for this process until Close.
-// The error says why nothing can be kept there: ErrInUse, or what the system says. What is there can be read
-// nevertheless, but for ErrInUse.
+// Open creates a node's state directory if it is missing, and locks it for this process until Close. The error says why
+// nothing can be written: ErrInUse, or an error of the system. Except after ErrInUse, the returned Dir can be read
+// nevertheless.
 func Open(path, nodeName string, logger logr.Logger) (*Dir, error) {
 	d := &Dir{path: path, nodeName: nodeName, logger: logger, foreign: make(map[string]bool)}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return d, fmt.Errorf("creating the state directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // in the state directory
+	//nolint:gosec // in the state directory
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDONLY, 0o600)
 	if err != nil {
 		return d, fmt.Errorf("locking the state directory: %w", err)
 	}
@@ -77,7 +80,7 @@ func Open(path, nodeName string, logger logr.Logger) (*Dir, error) {
 	return d, nil
 }
 
-// Close lets another process have the directory.
+// Close unlocks the directory.
 func (d *Dir) Close() error {
 	if d.lock == nil {
 		return nil
@@ -85,11 +88,12 @@ func (d *Dir) Close() error {
 	return d.lock.Close()
 }
 
-// file is the name of one of the node's files.
+// file returns the name of one of the node's files.
 func (d *Dir) file(prefix string) string { return prefix + url.PathEscape(d.nodeName) }
 
-// Load reads the snapshot; nil if there is none that may be served. One that may not is set aside, and that is
-// logged. minRevision is above every revision that earlier processes gave out, as far as the directory knows.
+// Load reads the snapshot. state is nil if there is none, or if it cannot be used; then Load logs that and sets it
+// aside. minRevision is at least as large as every revision that earlier processes gave out, as far as the directory
+// knows.
 func (d *Dir) Load() (state *facts.State, minRevision uint64) {
 	if c, err := d.load(d.file(revisionPrefix)); err == nil {
 		d.reserved = c.revision
@@ -100,16 +104,17 @@ func (d *Dir) Load() (state *facts.State, minRevision uint64) {
 	}
 	d.asOf = c.state.AsOf
 	if d.sum, err = digest(c.state); err != nil {
-		d.logger.Error(err, "Writing the same snapshot again")
+		d.logger.Error(err,
+			"Cannot compute the digest of the snapshot; it will be written again even if it has not changed")
 	}
-	// The file "revision" is written first; this helps where it was lost.
+	// The revision file is written before the snapshot, so its revision is not smaller, unless the file was lost.
 	return c.state, max(d.reserved, c.revision)
 }
 
-// errNone is the error for a file that is not there.
+// errNone is the error for a file that does not exist.
 var errNone = errors.New("there is none")
 
-// load reads one file. A bad one is set aside.
+// load reads one file. It sets aside a file that cannot be used.
 func (d *Dir) load(name string) (content, error) {
 	path := filepath.Join(d.path, name)
 	file, err := os.Open(path) //nolint:gosec // in the state directory
@@ -126,8 +131,8 @@ func (d *Dir) load(name string) (content, error) {
 	}
 	d.size, d.written = 0, time.Time{}
 	if errors.Is(err, errVersion) {
-		// It is left alone until this version has one of its own: whoever rolled the other version back by mistake finds
-		// it as it was.
+		// The file stays until this version writes its own: if someone runs this version by mistake, the other version
+		// finds its file unchanged.
 		d.foreign[name] = true
 		d.logger.Info("Not using a file of the state directory", "file", path, "reason", err)
 		return content{}, err
@@ -137,7 +142,7 @@ func (d *Dir) load(name string) (content, error) {
 	return content{}, err
 }
 
-// setAside keeps a file for whoever wants to know what was wrong with it.
+// setAside renames a file that cannot be used, so that people can find out what is wrong with it.
 func (d *Dir) setAside(path string) {
 	if err := os.Rename(path, path+rejectedSuffix); err != nil {
 		d.logger.Error(err, "Cannot set a file aside", "file", path)
@@ -156,9 +161,9 @@ func (d *Dir) check(name string, file *os.File) (content, error) {
 	case c.revision > maxRevision:
 		return content{}, fmt.Errorf("%w: a revision of %d", errFormat, c.revision)
 	case (c.state != nil) != (name == d.file(snapshotPrefix)):
-		return content{}, fmt.Errorf("%w: it is another file of a state directory", errFormat)
+		return content{}, fmt.Errorf("%w: it is another kind of file of a state directory", errFormat)
 	case c.state != nil && c.state.NodeName != d.nodeName:
-		return content{}, fmt.Errorf("it is of the node %q, this is %q", c.state.NodeName, d.nodeName)
+		return content{}, fmt.Errorf("it is the snapshot of node %q, and this is node %q", c.state.NodeName, d.nodeName)
 	}
 	if name == d.file(snapshotPrefix) {
 		d.size, d.written = info.Size(), info.ModTime()
@@ -166,7 +171,8 @@ func (d *Dir) check(name string, file *os.File) (content, error) {
 	return c, nil
 }
 
-// Reserve keeps for this process the revisions from its first on; the next process begins above them.
+// Reserve makes sure that the next process begins above revision, and above as many revisions after it as this process
+// may give out until it calls Reserve again.
 func (d *Dir) Reserve(revision uint64) error {
 	if revision+reserve/2 <= d.reserved {
 		return nil
@@ -192,10 +198,11 @@ func (d *Dir) Save(state *facts.State, revision uint64, now time.Time) (int64, e
 	return size, nil
 }
 
-// replace puts content in a file's place.
+// replace replaces a file, and returns its new size in bytes.
 func (d *Dir) replace(name string, c content) (size int64, err error) {
 	path := filepath.Join(d.path, name)
-	aside, err := os.OpenFile(path+asideSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // in the state directory
+	//nolint:gosec // in the state directory
+	aside, err := os.OpenFile(path+asideSuffix, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return 0, err
 	}

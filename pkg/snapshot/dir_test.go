@@ -25,13 +25,16 @@ import (
 // TestWhatWasServedIsServedAgain by another process, and nothing that the node may not see is on its disk.
 func TestWhatWasServedIsServedAgain(t *testing.T) {
 	before := liveStore(t, 3)
-	addresses := map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): "node0", netip.MustParseAddr("2001:db8::1"): "node1"}
+	addresses := map[netip.Addr]string{
+		netip.MustParseAddr("192.0.2.1"): "node0", netip.MustParseAddr("2001:db8::1"): "node1",
+	}
 	before.SetNodeAddresses(addresses)
 	path := saved(t, before)
 
 	d := open(t, path)
 	restored, minRevision := d.Load()
-	if restored == nil || !restored.AsOf.Equal(epoch) || restored.NodeName != "node0" || restored.Revision != before.History.Revision() {
+	if restored == nil || !restored.AsOf.Equal(epoch) || restored.NodeName != "node0" ||
+		restored.Revision != before.History.Revision() {
 		t.Fatalf("got %+v", restored)
 	}
 	if minRevision <= before.History.Revision() {
@@ -39,7 +42,8 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	}
 	after := emptyStore(minRevision)
 	after.Restore(restored)
-	if _, _, err := after.History.List(history.Services, "", 0); err != history.ErrNotReady { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, _, err := after.History.List(history.Services, "", 0); err != history.ErrNotReady {
 		t.Errorf("served before it was asked to be: %v", err)
 	}
 	if !after.View.ServeRestored() {
@@ -184,17 +188,24 @@ func TestForeignSnapshot(t *testing.T) {
 		"a record without end":      compressed(recordObject, 200),
 		"an enormous record":        compressed(recordObject, 0xff, 0xff, 0xff, 0xff, 0x7f),
 		"an object without section": compressed(recordNode, 1, 'n', recordObject, 0, recordEnd, 0),
-		"an object that is none":    compressed(recordNode, 1, 'n', recordSection, 1, 's', recordObject, 1, 0xff, recordEnd, 0),
-		"an address that is none":   compressed(recordNode, 1, 'n', recordAddress, 1, 'x', recordEnd, 0),
-		"a number that is none":     compressed(recordRevision, 1, 1, recordEnd, 0),
-		"a served number of none":   withRecords(recordServed, 1, 1),
-		"shown without section":     withRecords(append([]byte{recordShown, 9}, shown...)...),
-		"more shown than there":     withRecords(append([]byte{recordSection, 1, 's', recordShown, 9}, shown...)...),
-		"fewer shown than there":    withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 0),
-		"a revision without end":    withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 1, 0x80),
-		"a revision beyond 64 bits": withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 20}, bytes.Repeat([]byte{0xff}, 20)...)...),
-		"a digest cut short":        withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 8}, shown[:8]...)...),
-		"bytes after the digest":    withRecords(append([]byte{recordSection, 1, 's', recordObject, 0, recordShown, 10}, append(shown, 0)...)...),
+		"an object that is none": compressed(recordNode, 1, 'n', recordSection, 1, 's', recordObject, 1, 0xff,
+			recordEnd, 0),
+		"an address that is none": compressed(recordNode, 1, 'n', recordAddress, 1, 'x', recordEnd, 0),
+		"a number that is none":   compressed(recordRevision, 1, 1, recordEnd, 0),
+		"a served number of none": withRecords(recordServed, 1, 1),
+		"shown without section":   withRecords(append([]byte{recordShown, 9}, shown...)...),
+		"more shown than there":   withRecords(append([]byte{recordSection, 1, 's', recordShown, 9}, shown...)...),
+		"fewer shown than there":  withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 0),
+		"a revision without end":  withRecords(recordSection, 1, 's', recordObject, 0, recordShown, 1, 0x80),
+		"a revision beyond 64 bits": withRecords(append(
+			[]byte{recordSection, 1, 's', recordObject, 0, recordShown, 20}, bytes.Repeat([]byte{0xff}, 20)...,
+		)...),
+		"a digest cut short": withRecords(append(
+			[]byte{recordSection, 1, 's', recordObject, 0, recordShown, 8}, shown[:8]...,
+		)...),
+		"bytes after the digest": withRecords(append(
+			[]byte{recordSection, 1, 's', recordObject, 0, recordShown, 10}, append(shown, 0)...,
+		)...),
 	} {
 		path := t.TempDir()
 		if err := os.WriteFile(filepath.Join(path, snapshotFile), data, 0o600); err != nil {
@@ -265,12 +276,18 @@ func TestAnotherVersionIsLeftAlone(t *testing.T) {
 		if err := d.Reserve(100); err != nil {
 			t.Fatal(err)
 		}
-		expect("reserved", map[string][]byte{snapshotFile: others[snapshotFile], revisionFile + rejectedSuffix: others[revisionFile], revisionFile: readFile(t, path, revisionFile)})
+		expect("reserved", map[string][]byte{
+			snapshotFile: others[snapshotFile], revisionFile + rejectedSuffix: others[revisionFile],
+			revisionFile: readFile(t, path, revisionFile),
+		})
 		for range 2 {
 			if _, err := d.Save(state(t, liveStore(t, 1)), 100, epoch); err != nil {
 				t.Fatal(err)
 			}
-			expect("replaced", map[string][]byte{snapshotFile + rejectedSuffix: others[snapshotFile], revisionFile + rejectedSuffix: others[revisionFile]})
+			expect("replaced", map[string][]byte{
+				snapshotFile + rejectedSuffix: others[snapshotFile],
+				revisionFile + rejectedSuffix: others[revisionFile],
+			})
 		}
 		want := []string{revisionFile, revisionFile + rejectedSuffix, snapshotFile, snapshotFile + rejectedSuffix}
 		if got := names(t, path); !slices.Equal(got, want) {
@@ -308,11 +325,13 @@ func TestFilesOfAnotherNodeAreLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		closeDir(t, d)
-		if !bytes.Equal(readFile(t, path, snapshotFile), snapshot) || !bytes.Equal(readFile(t, path, revisionFile), revision) {
+		if !bytes.Equal(readFile(t, path, snapshotFile), snapshot) ||
+			!bytes.Equal(readFile(t, path, revisionFile), revision) {
 			t.Errorf("node %q has changed node0's files", other)
 		}
 		d = openAs(t, path, other)
-		if restored, _ := d.Load(); restored == nil || restored.NodeName != other || len(sectionOf(restored, facts.InputServices).Objects) != 1 {
+		if restored, _ := d.Load(); restored == nil || restored.NodeName != other ||
+			len(sectionOf(restored, facts.InputServices).Objects) != 1 {
 			t.Errorf("node %q does not find its own: %+v", other, restored)
 		}
 		closeDir(t, d)
@@ -327,8 +346,8 @@ func TestFilesOfAnotherNodeAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestOneProcessAtATime has a directory, whatever its node: two would give out the same revisions, and overwrite what the
-// other one is writing.
+// TestOneProcessAtATime has a directory, whatever its node: two would give out the same revisions, and overwrite what
+// the other one is writing.
 func TestOneProcessAtATime(t *testing.T) {
 	path := saved(t, liveStore(t, 1))
 	first := open(t, path)
@@ -388,7 +407,9 @@ func revisionsOf(h *history.History, r *history.Resource) map[types.NamespacedNa
 // TestRevisionsOfASection come back as they were, in whatever order, and only where there were any.
 func TestRevisionsOfASection(t *testing.T) {
 	_, slices3 := objects(t, 3)
-	for _, revisions := range [][]uint64{nil, {1, 2, 3}, {3, 2, 1}, {0, 0, 0}, {1 << 63, 1, 1<<64 - 1}, {7, 7, 1 << 62}} {
+	for _, revisions := range [][]uint64{
+		nil, {1, 2, 3}, {3, 2, 1}, {0, 0, 0}, {1 << 63, 1, 1<<64 - 1}, {7, 7, 1 << 62},
+	} {
 		var shown []facts.Shown
 		for _, revision := range revisions {
 			shown = append(shown, facts.Shown{Revision: revision, Digest: revision * 0x9e3779b97f4a7c15})
@@ -411,7 +432,8 @@ func TestRevisionsOfASection(t *testing.T) {
 		}
 		for _, section := range written.Sections {
 			got := sectionOf(read, section.Input)
-			if got == nil || !slices.Equal(got.Shown, section.Shown) || (got.Shown == nil) != (section.Shown == nil) || len(got.Objects) != len(section.Objects) {
+			if got == nil || !slices.Equal(got.Shown, section.Shown) || (got.Shown == nil) != (section.Shown == nil) ||
+				len(got.Objects) != len(section.Objects) {
 				t.Fatalf("%s: got %+v, want %+v", section.Input, got, section)
 			}
 			for i, o := range got.Objects {
@@ -515,7 +537,8 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Services().Replace([]*wire.Object{})
-	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err == nil || !strings.Contains(err.Error(), "no space left") {
+	if _, err := d.Save(state(t, s), s.History.Revision(), epoch); err == nil ||
+		!strings.Contains(err.Error(), "no space left") {
 		t.Fatalf("got %v", err)
 	}
 	if got := names(t, path); !slices.Equal(got, []string{revisionFile, snapshotFile}) {

@@ -37,10 +37,14 @@ func node(tb testing.TB, name, zone, heartbeat string) *wire.Object {
 func slice(tb testing.TB, service, address string) *wire.Object {
 	tb.Helper()
 	return wiretest.Object(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: service + "-1", UID: types.UID(service), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: service + "-1", UID: types.UID(service),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{
-			{Addresses: []string{address}, NodeName: ptr.To("node0")}, {Addresses: []string{"10.1.1.1"}, NodeName: ptr.To("node1")},
+			{Addresses: []string{address}, NodeName: ptr.To("node0")},
+			{Addresses: []string{"10.1.1.1"}, NodeName: ptr.To("node1")},
 		},
 	})
 }
@@ -89,7 +93,10 @@ func largeStore(tb testing.TB) *storagetest.Node {
 		incompressible := make([]byte, 64<<10)
 		_, _ = random.Read(incompressible)
 		s.Services().Apply(wiretest.Object(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("large", i), Annotations: map[string]string{"large": string(incompressible)}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: fmt.Sprint("large", i),
+				Annotations: map[string]string{"large": string(incompressible)},
+			},
 		}))
 	}
 	return s
@@ -164,7 +171,7 @@ func loaded(tb testing.TB, path string) *facts.State {
 	return state
 }
 
-// saved is a directory with a snapshot of a Node, which nobody has open.
+// saved is a directory with a snapshot of a Node, which no process has open.
 func saved(tb testing.TB, s *storagetest.Node) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "state")

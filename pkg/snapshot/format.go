@@ -19,50 +19,52 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// A file is
+// A file has this form:
 //
 //	8 bytes   magic
 //	4 bytes   version of the format, big endian
 //	          gzip: records
-//	32 bytes  SHA-256 of all that
+//	32 bytes  SHA-256 of everything before
 //
-// and a record is its kind and the length of its value, both uvarint, and the value. Times and numbers are
-// 8 bytes, big endian.
+// A record has its kind and the length of its value, both uvarint, and the value. Times and numbers have 8 bytes, big
+// endian.
 const (
 	magic   = "agridsnp"
 	version = 2
-	// headSize is what stands before the records.
+	// headSize is the number of bytes before the records.
 	headSize = len(magic) + 4
 )
 
-// The kinds of records, in the order in which they stand.
+// The kinds of records. A snapshot has recordRevision, recordAsOf, recordServed, recordNode, the addresses, and the
+// sections, each followed by its objects and by how they were shown. Each file ends with recordEnd.
 const (
 	recordRevision = 1 // a number
 	recordNode     = 2 // the name of the node
 	recordAsOf     = 3 // microseconds since 1970
-	recordSection  = 4 // the name of an input; its objects follow
+	recordSection  = 4 // the name of an input
 	recordObject   = 5 // an object of the section, as a protobuf message
 	recordAddress  = 6 // the IP address of a node, a space and its name
-	recordServed   = 7 // a number: the revision of the history that the state was shown in
-	recordShown    = 8 // for each object of the section the revision at which it was shown, as a varint: the difference to
-	//                    the one before; and the digest of what was shown, 8 bytes
-	recordEnd = 15
+	recordServed   = 7 // a number: the revision of the history in which the state was shown
+	// recordShown has two values for each object of the section: the revision at which it was shown, as the difference
+	// to the object before (a varint), and the digest of what was shown (8 bytes).
+	recordShown = 8
+	recordEnd   = 15
 )
 
-// maxRecord bounds one record, in bytes: etcd takes no object above 1.5 MiB, unless told to.
+// maxRecord is the most bytes of one record. By default etcd stores no object above 1.5 MiB.
 const maxRecord = 64 << 20
 
-// errFormat is the error for a file that is not a whole one of this format.
-var errFormat = errors.New("damaged, or no snapshot")
+// errFormat is the error for a file that does not have this format, or is not complete.
+var errFormat = errors.New("damaged, or not a snapshot")
 
-// errVersion is the error for a whole file of another version of the format.
+// errVersion is the error for a complete file in another version of the format.
 var errVersion = errors.New("its format is version")
 
-// content is what a file says.
+// content is the content of a file.
 type content struct {
-	// revision is above every revision that was given out when the file was written.
+	// revision is larger than every revision that was given out when the file was written.
 	revision uint64
-	// state is nil in the file "revision".
+	// state is nil in a revision file.
 	state *facts.State
 }
 
@@ -95,7 +97,7 @@ func (c content) write(to io.Writer) (int64, error) {
 	return counted.n + int64(n), err
 }
 
-// digest is that of a state's contents, whenever they were true.
+// digest returns the digest of a state without its AsOf and Revision.
 func digest(state *facts.State) ([sha256.Size]byte, error) {
 	sum := sha256.New()
 	records := &recordWriter{to: sum}
@@ -103,7 +105,7 @@ func digest(state *facts.State) ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(sum.Sum(nil)), records.err
 }
 
-// counter counts the bytes that pass.
+// counter counts the bytes that are written through it.
 type counter struct {
 	to io.Writer
 	n  int64
@@ -122,7 +124,7 @@ type recordWriter struct {
 	buffer []byte
 }
 
-// body writes what a state consists of.
+// body writes the contents of a state.
 func (w *recordWriter) body(state *facts.State) {
 	w.put(recordNode, []byte(state.NodeName))
 	for _, address := range slices.SortedFunc(maps.Keys(state.Addresses), netip.Addr.Compare) {
@@ -143,14 +145,15 @@ func (w *recordWriter) body(state *facts.State) {
 func appendShown(dst []byte, all []facts.Shown) []byte {
 	before := uint64(0)
 	for _, shown := range all {
-		dst = binary.AppendVarint(dst, int64(shown.Revision-before)) //nolint:gosec // wraps around, and back when it is read
+		//nolint:gosec // the difference may wrap around, and readShown wraps it back
+		dst = binary.AppendVarint(dst, int64(shown.Revision-before))
 		dst = binary.BigEndian.AppendUint64(dst, shown.Digest)
 		before = shown.Revision
 	}
 	return dst
 }
 
-// readShown is the reverse of appendShown.
+// readShown reads what appendShown wrote.
 func readShown(value []byte) ([]facts.Shown, error) {
 	all := []facts.Shown{}
 	before := uint64(0)
@@ -178,7 +181,7 @@ func (w *recordWriter) put(kind uint64, value []byte) {
 	}
 }
 
-// read reads a file of a size in bytes. The checksum is compared before anything is believed.
+// read reads a file of size bytes. It verifies the checksum before it reads a record.
 func read(file io.ReadSeeker, size int64) (content, error) {
 	var none content
 	if size < int64(headSize+sha256.Size) {
@@ -191,16 +194,16 @@ func read(file io.ReadSeeker, size int64) (content, error) {
 		return none, err
 	}
 	if !bytes.HasPrefix(head, []byte(magic)) {
-		return none, fmt.Errorf("%w: it does not begin like one", errFormat)
+		return none, fmt.Errorf("%w: it does not begin with %q", errFormat, magic)
 	}
 	if _, err := io.CopyN(sum, file, payload-int64(headSize)); err != nil {
 		return none, err
 	}
-	told := make([]byte, sha256.Size)
-	if _, err := io.ReadFull(file, told); err != nil {
+	expected := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(file, expected); err != nil {
 		return none, err
 	}
-	if !bytes.Equal(sum.Sum(nil), told) {
+	if !bytes.Equal(sum.Sum(nil), expected) {
 		return none, fmt.Errorf("%w: its checksum is wrong", errFormat)
 	}
 	if v := binary.BigEndian.Uint32(head[len(magic):]); v != version {
@@ -216,7 +219,7 @@ func read(file io.ReadSeeker, size int64) (content, error) {
 	return readRecords(bufio.NewReaderSize(decompressed, 64<<10))
 }
 
-// readRecords reads up to the record that ends them.
+// readRecords reads all records up to recordEnd.
 func readRecords(from *bufio.Reader) (content, error) {
 	c := content{}
 	state := &facts.State{}
@@ -277,7 +280,7 @@ func readRecords(from *bufio.Reader) (content, error) {
 	}
 }
 
-// addShown adds to the section that was read last how its objects were shown.
+// addShown adds the value of a recordShown to the section that was read last.
 func addShown(state *facts.State, value []byte) error {
 	if len(state.Sections) == 0 {
 		return fmt.Errorf("%w: revisions outside of a section", errFormat)

@@ -13,69 +13,71 @@ import (
 )
 
 const (
-	// DefaultDelay gathers changes: they come in bursts.
+	// DefaultDelay is the default time between two checks for changes. Changes come in bursts, and one snapshot has all
+	// of a burst.
 	DefaultDelay = 10 * time.Second
-	// HourlyBytes is how much is written in an hour, on the average: 768 MiB a day, of which an eMMC chip of
-	// 8 GiB that endures 3,000 writes of every cell lasts twenty years at a write amplification of 4.
+	// HourlyBytes is the most bytes written per hour, on the average. At 768 MiB a day and a write amplification of 4,
+	// an eMMC chip of 8 GiB whose cells endure 3,000 writes lasts twenty years.
 	HourlyBytes = 32 << 20
-	// refreshAfter is when a state that did not change is written again, for its AsOf.
+	// refreshAfter is how old the AsOf of the snapshot may become before an unchanged state is written again.
 	refreshAfter = time.Hour
 	// retryAfter is how many Delays pass after an error.
 	retryAfter = 6
 )
 
-// Source is what snapshots are taken of. *view.View is one.
+// Source provides the state of which snapshots are taken. *view.View is one.
 type Source interface {
-	// Content grows when something changes that is worth a new snapshot at once.
+	// Content returns a number that grows with every change that is worth a new snapshot.
 	Content() uint64
-	// State is what a node is served from.
+	// State returns the state from which a node is served.
 	State(nodeName string, asOf time.Time) (*facts.State, error)
 }
 
-// Writer writes the State of a Source to a Dir, rarely: in every hour at most HourlyBytes and one snapshot, and one when
-// the process ends.
+// Writer writes the State of a Source to a Dir, but rarely: it writes at most HourlyBytes per hour (or one snapshot, if
+// that is larger), and one snapshot more when the process ends.
 type Writer struct {
 	Dir    *Dir
 	Source Source
 	// Live is closed once the Source has a State.
 	Live <-chan struct{}
-	// Revision is the newest that the process gave out.
+	// Revision returns the newest revision that the process gave out.
 	Revision func() uint64
-	// AsOf is when the upstream last confirmed the state.
+	// AsOf returns when the upstream last confirmed the state.
 	AsOf func() time.Time
 	// Delay is DefaultDelay if 0.
 	Delay time.Duration
-	// Clock is the real one if nil.
+	// Clock is the real clock if nil.
 	Clock clock.WithTicker
 
-	// content is the Store's as of the last writing, and saved the digest of what was written, as of asOf.
+	// content is the Source's Content when the last snapshot was written. saved is the digest of that snapshot, and
+	// asOf its AsOf.
 	content uint64
 	saved   [sha256.Size]byte
 	asOf    time.Time
-	// next is when the next writing may be.
+	// next is when the next snapshot may be written.
 	next time.Time
 
 	mu    sync.Mutex
 	stats Stats
 }
 
-// Stats are figures about the writing.
+// Stats are figures about a Writer.
 type Stats struct {
 	Writes, Errors, Bytes uint64
-	// Size is that of the snapshot on disk in bytes, 0 if there is none.
+	// Size is the size of the snapshot on disk in bytes, 0 if there is none.
 	Size int64
-	// Err is why the last writing failed; nil if it did not.
+	// Err is why the last write failed; nil if it did not.
 	Err error
 }
 
-// Stats are the figures so far.
+// Stats returns the figures so far.
 func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stats
 }
 
-// Run writes until ctx is done, and then a last time if there is something new.
+// Run writes snapshots until ctx is done, and then a last one if something has changed.
 func (w *Writer) Run(ctx context.Context) {
 	w.prepare(ctx)
 	select {
@@ -101,8 +103,8 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// prepare goes on from where an earlier process ended: one that is started again and again writes no more than
-// one that runs on.
+// prepare continues where an earlier process ended, so that a process that restarts again and again writes no more than
+// one that keeps running.
 func (w *Writer) prepare(ctx context.Context) {
 	if w.Clock == nil {
 		w.Clock = clock.RealClock{}
@@ -111,35 +113,35 @@ func (w *Writer) prepare(ctx context.Context) {
 		w.Delay = DefaultDelay
 	}
 	if w.Dir.size > 0 {
-		// In the future if the clock was set back. What is added to now does not depend on the clock any more.
+		// If the clock was set back, the snapshot was written in the future; it then counts as written now.
 		now := w.Clock.Now()
 		w.next = now.Add(pause(w.Delay, w.Dir.size) - max(now.Sub(w.Dir.written), 0))
 		w.saved, w.asOf = w.Dir.sum, w.Dir.asOf
 	}
 	w.note(func(s *Stats) { s.Size = w.Dir.size })
 	if err := w.Dir.Reserve(w.Revision()); err != nil {
-		klog.FromContext(ctx).Error(err, "Nothing can be kept in the state directory, trying again", "directory", w.Dir.path)
+		klog.FromContext(ctx).Error(err, "Cannot write to the state directory; will try again", "directory", w.Dir.path)
 		w.note(func(s *Stats) { s.Errors, s.Err = s.Errors+1, err })
 	}
 }
 
-// tick writes if it is time.
+// tick writes a snapshot if it is time.
 func (w *Writer) tick(ctx context.Context) {
 	if !w.Clock.Now().Before(w.next) {
 		w.write(ctx, false)
 	}
 }
 
-// pause is the time after the writing of a snapshot in which none is written.
+// pause returns how long no snapshot is written after one of size bytes.
 func pause(delay time.Duration, size int64) time.Duration {
 	return max(delay, time.Duration(float64(size)/HourlyBytes*float64(time.Hour)))
 }
 
-// write writes if there is something new.
+// write writes a snapshot if something has changed, or if the last one is too old.
 func (w *Writer) write(ctx context.Context, last bool) {
 	asOf, content := w.AsOf(), w.Source.Content()
 	if asOf.IsZero() {
-		// All that came is a cache's: it is as old as what was kept before, or older.
+		// All data came from a cache, so it is no newer than the last snapshot.
 		asOf = w.asOf
 	}
 	stale := asOf.Sub(w.asOf) >= refreshAfter
@@ -163,16 +165,16 @@ func (w *Writer) write(ctx context.Context, last bool) {
 	logger := klog.FromContext(ctx)
 	before := w.Stats().Err
 	if err != nil {
-		// Once: a disk that is full stays so for long.
+		// It is logged once: a disk that is full stays full for long.
 		if before == nil {
-			logger.Error(err, "Nothing can be kept in the state directory, trying again", "directory", w.Dir.path)
+			logger.Error(err, "Cannot write to the state directory; will try again", "directory", w.Dir.path)
 		}
 		w.next = now.Add(retryAfter * w.Delay)
 		w.note(func(s *Stats) { s.Errors, s.Err = s.Errors+1, err })
 		return
 	}
 	if before != nil {
-		logger.Info("A snapshot is kept again", "directory", w.Dir.path)
+		logger.Info("Writing to the state directory works again", "directory", w.Dir.path)
 	}
 	logger.V(4).Info("Wrote a snapshot", "bytes", size)
 	w.content, w.saved, w.asOf = content, sum, asOf

@@ -42,7 +42,8 @@ func newAuthorOf(t *testing.T, d *Dir, s *storagetest.Node) *author {
 	t.Helper()
 	a := &author{t: t, clock: clocktesting.NewFakeClock(epoch), asOf: epoch}
 	a.Writer = &Writer{
-		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return a.asOf }, Clock: a.clock,
+		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return a.asOf },
+		Clock: a.clock,
 	}
 	a.prepare(t.Context())
 	return a
@@ -83,9 +84,14 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	a.expectWrites("what does not concern this node", 2)
 	before := slice(t, "s001", "10.9.9.9")
 	rollout := wiretest.Object(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: before.Name, UID: types.UID(before.UID), Labels: before.Labels, Generation: 7},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: before.Name, UID: types.UID(before.UID), Labels: before.Labels, Generation: 7,
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}, NodeName: ptr.To("node0")}, {Addresses: []string{"10.1.1.2"}, NodeName: ptr.To("node1")}},
+		Endpoints: []discoveryv1.Endpoint{
+			{Addresses: []string{"10.9.9.9"}, NodeName: ptr.To("node0")},
+			{Addresses: []string{"10.1.1.2"}, NodeName: ptr.To("node1")},
+		},
 	})
 	s.EndpointSlices().Apply(rollout)
 	a.pass(10 * time.Minute)
@@ -134,20 +140,23 @@ func TestWritesOnlyWhatIsNew(t *testing.T) {
 	next.Services().Replace(svcs)
 	next.EndpointSlices().Replace(slices3)
 	next.OwnNode().Replace([]*wire.Object{node(t, "node0", "a", "9")})
-	next.NodeLabels().Replace([]*wire.Object{node(t, "node0", "a", ""), node(t, "node1", "b", ""), node(t, "node2", "b", "")})
+	next.NodeLabels().Replace([]*wire.Object{
+		node(t, "node0", "a", ""), node(t, "node1", "b", ""), node(t, "node2", "b", ""),
+	})
 	pass()
 	again.expectWrites("a process started anew finds it as it is", 0)
 	next.Services().Remove("ns", "s000")
 	pass()
 	again.expectWrites("and writes what is new", 1)
 	closeDir(t, d)
-	if got := loaded(t, path); len(sectionOf(got, facts.InputServices).Objects) != 2 || got.Revision != next.History.Revision() {
+	if got := loaded(t, path); len(sectionOf(got, facts.InputServices).Objects) != 2 ||
+		got.Revision != next.History.Revision() {
 		t.Errorf("got %+v", got)
 	}
 }
 
-// TestRevisionsAreWorthASnapshot: an object that went and came back as it was has another revision, which is what a client
-// compares.
+// TestRevisionsAreWorthASnapshot: an object that went and came back as it was has another revision, which is what a
+// client compares.
 func TestRevisionsAreWorthASnapshot(t *testing.T) {
 	s := liveStore(t, 3)
 	a := newAuthor(t, t.TempDir(), s)
@@ -193,7 +202,9 @@ func TestBytesPerHourOverRestarts(t *testing.T) {
 		s.EndpointSlices().Apply(slice(t, "s001", fmt.Sprintf("10.8.%d.9", i%256)))
 		d := open(t, path)
 		d.Load()
-		w := &Writer{Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return now }}
+		w := &Writer{
+			Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: func() time.Time { return now },
+		}
 		clock := clocktesting.NewFakeClock(now)
 		w.Clock = clock
 		w.prepare(t.Context())
@@ -202,7 +213,8 @@ func TestBytesPerHourOverRestarts(t *testing.T) {
 		now = clock.Now()
 		if got := w.Stats(); got.Writes > 0 {
 			bytes, size = bytes+got.Bytes, got.Size
-			if err := os.Chtimes(filepath.Join(path, snapshotFile), now, now); err != nil { // the file system's clock is not ours
+			// the file system's clock is not ours
+			if err := os.Chtimes(filepath.Join(path, snapshotFile), now, now); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -238,7 +250,7 @@ func TestWritingFails(t *testing.T) {
 	}
 }
 
-// TestLastWrite: a process that is told to stop leaves what it knows, whenever it wrote last, and not more.
+// TestLastWrite: a process that stops writes what it knows, whenever it wrote last, and not more.
 func TestLastWrite(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		path := t.TempDir()
@@ -259,7 +271,7 @@ func TestLastWrite(t *testing.T) {
 	}
 }
 
-// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and nobody confirms it.
+// TestASnapshotIsNotWrittenOfASnapshot: what is served of the disk is nothing new, and was not confirmed.
 func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	path := saved(t, liveStore(t, 3))
 	before, err := os.ReadFile(filepath.Join(path, snapshotFile))
@@ -272,7 +284,9 @@ func TestASnapshotIsNotWrittenOfASnapshot(t *testing.T) {
 	s.Restore(restored)
 	s.View.ServeRestored()
 	s.SetDeadNodes(map[string]struct{}{"node1": {}})
-	w := &Writer{Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now, Delay: time.Millisecond}
+	w := &Writer{
+		Dir: d, Source: s.View, Live: s.Live(), Revision: s.History.Revision, AsOf: time.Now, Delay: time.Millisecond,
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	w.Run(ctx)

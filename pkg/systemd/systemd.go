@@ -15,50 +15,52 @@ import (
 )
 
 const (
-	// statusPause is between two looks at what Status says. It goes out only when it has changed.
+	// statusPause is the time between two calls of Status. A status is sent only when it has changed.
 	statusPause = 5 * time.Second
-	// statusLimit is how much of it systemctl status gets, in bytes: it is one line.
+	// statusLimit is the most bytes of a status: systemctl status shows it on one line.
 	statusLimit = 300
-	// pingsPerInterval is how often WatchdogSec= is served in its time. systemd recommends two; one more is for a
-	// busy machine.
+	// pingsPerInterval is how many pings the watchdog gets in each WatchdogSec=. systemd recommends two; the third
+	// leaves room on a busy machine.
 	pingsPerInterval = 3
 )
 
-// Program is what systemd is told of.
+// Program is the program whose state systemd gets.
 type Program struct {
-	// Alive says whether the program can do its work, in the time of its context. While it fails the watchdog is not
-	// served, and systemd restarts the program after WatchdogSec=. That others cannot be reached is no such failure.
+	// Alive returns an error if the program cannot do its work, or cannot say so before its context ends. While it
+	// fails, the watchdog gets no pings, and systemd restarts the program after WatchdogSec=. Another program that
+	// cannot be reached is no reason to fail: a restart would not mend that.
 	Alive func(context.Context) error
-	// Status is a line for people.
+	// Status returns the program's state as a line for people.
 	Status func() string
 }
 
-// Notify is called once the program listens. It tells systemd so, and goes on to tell it how the program is until
-// ctx is done; then it says that the program ends. It returns at once where no systemd waits to be told.
+// Notify sends READY=1, then the program's status and the watchdog's pings until ctx is done, and then STOPPING=1. It
+// is called once the program listens. It returns at once if systemd does not expect notifications.
 //
-// That the program has not yet synced with its API server is told as a status, not by withholding READY=1: the
-// kubelet and kube-proxy are ordered after these units, the way to the API server may lead through them, and what
-// asks meanwhile gets a 503, which it is made for.
+// A program that has not yet synced with its API server is ready nevertheless; its status says what it waits for. The
+// kubelet and kube-proxy are ordered after these units, and the way to the API server may lead through them. Clients
+// that ask before the sync get a 503 and try again.
 func Notify(ctx context.Context, p Program) {
 	logger := klog.FromContext(ctx).WithName("systemd")
-	told := p.status()
-	sent, err := daemon.SdNotify(false, daemon.SdNotifyReady+"\nSTATUS="+told)
+	sentStatus := p.status()
+	sent, err := daemon.SdNotify(false, daemon.SdNotifyReady+"\nSTATUS="+sentStatus)
 	if err != nil {
-		logger.Error(err, "systemd cannot be told that the program is ready: it will end it after TimeoutStartSec=")
+		logger.Error(err,
+			"Cannot notify systemd that the program is ready; it will end the program after TimeoutStartSec=")
 	}
 	if !sent {
 		return
 	}
 	notify := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
-			logger.Error(err, "systemd cannot be told", "state", state)
+			logger.Error(err, "Cannot notify systemd", "state", state)
 		}
 	}
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		logger.Error(err, "The unit's WatchdogSec= is not understood, the watchdog is not served")
+		logger.Error(err, "Cannot read the unit's WatchdogSec=; the watchdog gets no pings")
 	}
-	var pings <-chan time.Time // never, without a watchdog
+	var pings <-chan time.Time // nil, so never ready, without a watchdog
 	if interval > 0 {
 		ticker := time.NewTicker(interval / pingsPerInterval)
 		defer ticker.Stop()
@@ -74,20 +76,22 @@ func Notify(ctx context.Context, p Program) {
 			return
 		case <-pings:
 			if err := p.alive(ctx, interval/pingsPerInterval); err != nil {
-				logger.Error(err, "Not serving the watchdog: the program does not do its work", "restartWithin", interval)
+				logger.Error(err, "Not pinging the watchdog: the program does not do its work",
+					"restartWithin", interval)
 				continue
 			}
 			notify(daemon.SdNotifyWatchdog)
 		case <-looks.C:
-			if status := p.status(); status != told {
-				told = status
-				notify("STATUS=" + told)
+			if status := p.status(); status != sentStatus {
+				sentStatus = status
+				notify("STATUS=" + status)
 			}
 		}
 	}
 }
 
-// alive is Alive with an end, also if that hangs. What hangs is left behind: the program's end is near.
+// alive calls Alive, and fails after limit even if Alive hangs. A call that hangs is left to itself: systemd will soon
+// end the program.
 func (p Program) alive(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -101,7 +105,7 @@ func (p Program) alive(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// status is Status as one short line; nothing if it takes long.
+// status calls Status, and makes one short line of it. It waits for one second at most.
 func (p Program) status() string {
 	result := make(chan string, 1)
 	go func() { result <- p.Status() }()
@@ -117,13 +121,14 @@ func (p Program) status() string {
 	}
 }
 
-// Answers asks the program's own listener for a path, over TLS if tls is set, and fails if it is not answered 200.
+// Answers requests a path from the program's own listener, over TLS if withTLS is set, and fails if the answer is not
+// 200.
 func Answers(ctx context.Context, address net.Addr, withTLS bool, path string) error {
 	scheme := "http"
 	transport := &http.Transport{DisableKeepAlives: true}
 	if withTLS {
 		scheme = "https"
-		// It asks itself: whether its certificate is one that others trust is not the question.
+		// The program asks itself, so nothing depends on whether others trust its certificate.
 		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
 	}
 	defer transport.CloseIdleConnections()
@@ -131,7 +136,7 @@ func Answers(ctx context.Context, address net.Addr, withTLS bool, path string) e
 	if err != nil {
 		return fmt.Errorf("asking itself: %w", err)
 	}
-	// The one name that a program accepts whatever address it listens on.
+	// Every program accepts this name, whatever address it listens on.
 	request.Host = "localhost"
 	response, err := transport.RoundTrip(request)
 	if err != nil {

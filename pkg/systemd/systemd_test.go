@@ -126,7 +126,8 @@ func TestHanging(t *testing.T) {
 
 func TestWithoutSystemd(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
-	Notify(t.Context(), Program{Alive: func(context.Context) error { return nil }, Status: func() string { return "" }}) // returns
+	// returns
+	Notify(t.Context(), Program{Alive: func(context.Context) error { return nil }, Status: func() string { return "" }})
 }
 
 func TestAnswers(t *testing.T) {
@@ -144,12 +145,13 @@ func TestAnswers(t *testing.T) {
 	if err := Answers(t.Context(), secure.Listener.Addr(), true, "/livez"); err != nil {
 		t.Error(err)
 	}
-	if err := Answers(t.Context(), plain.Listener.Addr(), false, "/other"); err == nil || !strings.Contains(err.Error(), "418") {
+	if err := Answers(t.Context(), plain.Listener.Addr(), false, "/other"); err == nil ||
+		!strings.Contains(err.Error(), "418") {
 		t.Errorf("of a refusal: %v", err)
 	}
 	address := plain.Listener.Addr()
 	plain.Close()
 	if err := Answers(t.Context(), address, false, "/livez"); err == nil {
-		t.Error("nobody listens, and it is answered")
+		t.Error("nothing listens, but there is an answer")
 	}
 }

@@ -18,14 +18,14 @@ import (
 
 // Authority is a CA for one test.
 type Authority struct {
-	// Certificate is the CA's own, PEM the same as files have it.
+	// Certificate is the CA's own certificate. PEM is the same in PEM form.
 	Certificate *x509.Certificate
 	PEM         []byte
 
 	key *ecdsa.PrivateKey
 }
 
-// NewAuthority makes a CA that nobody trusts yet.
+// NewAuthority makes a CA.
 func NewAuthority(t *testing.T) *Authority {
 	t.Helper()
 	key := newKey(t)
@@ -44,20 +44,20 @@ func NewAuthority(t *testing.T) *Authority {
 	return &Authority{Certificate: certificate, PEM: encode("CERTIFICATE", der), key: key}
 }
 
-// File writes the CA's certificate.
+// File writes the CA's certificate to a file in dir, and returns its path.
 func (a *Authority) File(t *testing.T, dir string) string {
 	t.Helper()
 	return write(t, filepath.Join(dir, "ca.crt"), a.PEM)
 }
 
-// Issue makes a certificate for loopback, for servers and clients, with a serial number of its own.
+// Issue makes a certificate for 127.0.0.1, for servers and clients, with a serial number of its own.
 func (a *Authority) Issue(t *testing.T, name string) tls.Certificate {
 	t.Helper()
 	der, key := a.issue(t, name)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// IssueFiles writes what Issue makes.
+// IssueFiles makes a certificate as Issue does, and writes it and its key to files in dir.
 func (a *Authority) IssueFiles(t *testing.T, dir, name string) (certFile, keyFile string) {
 	t.Helper()
 	der, key := a.issue(t, name)

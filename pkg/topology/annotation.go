@@ -8,7 +8,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// openYurtKeys leads from the values of OpenYurt's annotation to the label keys that they mean.
+// openYurtKeys maps the values of OpenYurt's annotation to label keys.
 var openYurtKeys = map[string]string{
 	v1.OpenYurtTopologyNode:     corev1.LabelHostname,
 	v1.OpenYurtTopologyZone:     corev1.LabelTopologyZone,
@@ -19,8 +19,8 @@ var openYurtKeys = map[string]string{
 // or OpenYurt's where topologyKeys is absent; "" if the Service has neither. The error says what about its value is
 // wrong; the keys are Unsatisfiable then.
 //
-// It is the one place that knows which annotations govern a Service. Whoever shows endpoints, or says which are shown,
-// asks it.
+// It is the one place that knows which annotations govern a Service. All code that shows endpoints, or reports which
+// are shown, calls it.
 func KeysOf(annotations map[string]string) (keys Keys, annotation string, err error) {
 	if value, ok := annotations[v1.AnnotationTopologyKeys]; ok {
 		annotation = v1.AnnotationTopologyKeys
@@ -35,15 +35,16 @@ func KeysOf(annotations map[string]string) (keys Keys, annotation string, err er
 	return keys, annotation, err
 }
 
-// parseOpenYurt reads the value of OpenYurt's annotation: one of three words, compared as a whole. An empty value governs
-// nothing, as in OpenYurt. Any other value is an error; OpenYurt lets every endpoint pass then.
+// parseOpenYurt reads the value of OpenYurt's annotation: one of three words, compared as a whole. An empty value
+// governs nothing, as in OpenYurt. Any other value is an error; OpenYurt lets every endpoint pass then.
 func parseOpenYurt(value string) (Keys, error) {
 	if value == "" {
 		return Keys{}, nil
 	}
 	key, ok := openYurtKeys[value]
 	if !ok {
-		return nil, fmt.Errorf("not one of %s, %s and %s", v1.OpenYurtTopologyNode, v1.OpenYurtTopologyZone, v1.OpenYurtTopologyNodePool)
+		return nil, fmt.Errorf("not one of %s, %s and %s",
+			v1.OpenYurtTopologyNode, v1.OpenYurtTopologyZone, v1.OpenYurtTopologyNodePool)
 	}
 	return Keys{key}, nil
 }

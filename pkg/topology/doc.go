@@ -1,4 +1,5 @@
-// Package topology is the rule: which endpoints of a Service a node may see.
+// Package topology decides which endpoints of a Service a node may see. This is the rule that the whole project is
+// about.
 //
 // A Service carries an ordered list of node label keys: the annotation topologyKeys, or where that is absent the
 // annotation openyurt.io/topologyKeys, which names one. An endpoint matches a key when the endpoint's node and the

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Any is the key that matches every endpoint, also one without a node. It may only stand last.
+// Any is the key that matches every endpoint, even one without a node. It may only be the last key.
 const Any = "*"
 
 // MaxKeys is the most keys one Service may list, the limit that Kubernetes' own service topology had.
@@ -40,7 +40,7 @@ func ParseKeys(annotation string) (Keys, error) {
 	seen := make(map[string]bool, len(keys))
 	for i, key := range keys {
 		if seen[key] {
-			return nil, fmt.Errorf("key %q stands twice", key)
+			return nil, fmt.Errorf("key %q occurs twice", key)
 		}
 		seen[key] = true
 		if key == Any {
@@ -56,9 +56,9 @@ func ParseKeys(annotation string) (Keys, error) {
 	return keys, nil
 }
 
-// Governed tells whether the keys hide anything at all.
+// Governed reports whether there are keys. Without keys every endpoint passes.
 func (k Keys) Governed() bool { return len(k) > 0 }
 
-// Unsatisfiable are Keys that no endpoint matches. They stand in for keys that do not parse and for the
-// keys of a Service that is not known: bad or missing data must hide endpoints, not leak them.
+// Unsatisfiable returns Keys that no endpoint matches. They replace keys that do not parse, and the keys of a Service
+// that is not known: bad or missing data must hide endpoints, not leak them.
 func Unsatisfiable() Keys { return Keys{""} }

@@ -6,8 +6,8 @@ type Labels = map[string]string
 // NoRank is the rank of an endpoint, or of a Service, that matches none of its keys.
 const NoRank = MaxKeys + 1
 
-// Rank is the position of the first key that an endpoint on a node with labels there matches, seen from a
-// node with labels here; NoRank if there is none.
+// Rank returns the position of the first key whose value is the same in here, the labels of the viewing node, and in
+// there, the labels of the endpoint's node. It returns NoRank if there is no such key.
 func (k Keys) Rank(here, there Labels) int {
 	for i, key := range k {
 		if matches(key, here, there) {
@@ -17,7 +17,7 @@ func (k Keys) Rank(here, there Labels) int {
 	return NoRank
 }
 
-// matches tells whether both nodes carry the same value of the key. A node without the key matches nothing.
+// matches reports whether both nodes carry the same value of the key. A node without the key matches nothing.
 func matches(key string, here, there Labels) bool {
 	if key == Any {
 		return true
@@ -30,7 +30,7 @@ func matches(key string, here, there Labels) bool {
 	return ok && ours == theirs
 }
 
-// Decision says which endpoints of one Service stay, seen from one node. The zero Decision keeps nothing.
+// Decision keeps or hides each endpoint of one Service, seen from one node. The zero Decision keeps nothing.
 type Decision struct {
 	key  string
 	none bool
@@ -56,11 +56,11 @@ func (k Keys) Decide(here Labels, best int) Decision {
 	}
 }
 
-// Keep tells whether an endpoint on a node with these labels stays. An endpoint without a node name, or on
+// Keep reports whether an endpoint on a node with these labels stays. An endpoint without a node name, or on
 // a node that is not known, has nil labels.
 func (d Decision) Keep(there Labels) bool {
 	return !d.none && d.key != "" && matches(d.key, d.here, there)
 }
 
-// Key is the key that decided, "" if nothing is kept.
+// Key returns the key that decided, "" if nothing is kept.
 func (d Decision) Key() string { return d.key }

@@ -14,7 +14,10 @@ func TestParseKeys(t *testing.T) {
 	}{
 		{name: "one key", annotation: `["zone1"]`, want: "zone1"},
 		{name: "a prefixed key", annotation: `["topology.kubernetes.io/zone"]`, want: "topology.kubernetes.io/zone"},
-		{name: "in order of preference", annotation: `["kubernetes.io/hostname", "zone", "*"]`, want: "kubernetes.io/hostname zone *"},
+		{
+			name: "in order of preference", annotation: `["kubernetes.io/hostname", "zone", "*"]`,
+			want: "kubernetes.io/hostname zone *",
+		},
 		{name: "white space", annotation: " [ \"zone\" ] \n", want: "zone"},
 		{name: "empty array is not governed", annotation: `[]`, want: ""},
 		{name: "empty value", annotation: ``, wantErr: "not a JSON array"},
@@ -28,7 +31,10 @@ func TestParseKeys(t *testing.T) {
 		{name: "an empty key", annotation: `[""]`, wantErr: "label key"},
 		{name: "not a label key", annotation: `["a b"]`, wantErr: "label key"},
 		{name: "null key", annotation: `[null]`, wantErr: "label key"},
-		{name: "too many", annotation: `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]`, wantErr: "at most 16"},
+		{
+			name: "too many", annotation: `["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"]`,
+			wantErr: "at most 16",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			keys, err := ParseKeys(c.annotation)
@@ -92,9 +98,15 @@ func TestDecisionKeeps(t *testing.T) {
 		{"this node unknown", Keys{"zone"}, nil, []string{"same"}, ""},
 		{"this node without the key", Keys{"rack"}, here, []string{"same"}, ""},
 		{"the first key that matches decides", Keys{"zone", "region"}, here, []string{"same", "region only"}, "same"},
-		{"the second, when the first has no ready endpoint", Keys{"zone", "region"}, here, []string{"region only"}, "same,region only"},
+		{
+			"the second, when the first has no ready endpoint", Keys{"zone", "region"}, here, []string{"region only"},
+			"same,region only",
+		},
 		{"none matches: none", Keys{"zone", "region"}, here, []string{"elsewhere"}, ""},
-		{"none matches, any: all", Keys{"zone", "region", Any}, here, []string{"elsewhere"}, "same,region only,elsewhere,no labels,unknown"},
+		{
+			"none matches, any: all", Keys{"zone", "region", Any}, here, []string{"elsewhere"},
+			"same,region only,elsewhere,no labels,unknown",
+		},
 		{"nothing ready, any: all", Keys{"zone", Any}, here, nil, "same,region only,elsewhere,no labels,unknown"},
 		{"any alone", Keys{Any}, nil, nil, "same,region only,elsewhere,no labels,unknown"},
 		{"any does not override a match", Keys{"zone", Any}, here, []string{"same", "elsewhere"}, "same"},

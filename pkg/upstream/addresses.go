@@ -20,31 +20,33 @@ import (
 const (
 	// addressInterval is the shortest time between two lists of the nodes' addresses.
 	addressInterval = 10 * time.Minute
-	// addressPage is the most nodes of one page. A node with its images is some 10 kB.
+	// addressPage is the most nodes of one page. A node with its images has about 10 kB.
 	addressPage = 250
 	// addressWait is how long all pages may take.
 	addressWait = 2 * time.Minute
-	// addressAgent tells these requests from those that follow the nodes: a caching proxy would answer the one with the
-	// last page of the other.
+	// addressAgent is the user agent of these requests. It differs from that of the source of nodes, because caching
+	// proxies cache by user agent, and would answer a request of the one with a page of the other.
 	addressAgent = "node-addresses"
 )
 
-// addresses lists the nodes' addresses. They stand in the nodes' status, which is written all the time by every
-// node of the cluster and not followed; so they are listed when somebody needs them.
+// addresses lists the addresses of nodes. Addresses are part of a node's status. The wrapper does not watch that,
+// because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
+// addresses.
 type addresses struct {
-	// nodes is the source of the nodes' metadata.
-	nodes *follow.Source
+	// nodes is the source of the nodes' metadata that is followed.
+	nodes func() *follow.Source
 	facts *facts.Facts
 	clock func() time.Time
 
 	mu sync.Mutex
-	// listed is guarded by mu: when the list was begun last.
+	// listed is when the last list began; guarded by mu.
 	listed time.Time
 }
 
-// ListAddresses lists the nodes and gives the facts the names of all by their addresses, unless it did that less
-// than 10 minutes ago or the upstream is away; listed tells whether it did. Before the facts are complete it
-// waits for that. It may take minutes. The error is that of the list; it counts as one.
+// ListAddresses lists the nodes and stores their names by address in the facts. It waits until the facts are complete.
+// It then does nothing if the last list began less than 10 minutes ago, or if the upstream is away; listed reports
+// whether it stored anything. It may take minutes. A list that fails counts as a list: the next one waits 10 minutes
+// too.
 func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	select {
 	case <-u.addresses.facts.Live():
@@ -56,7 +58,7 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes.Request(addressAgent) })
+	names, err := listAddresses(ctx, func() *rest.Request { return u.addresses.nodes().Request(addressAgent) })
 	if err != nil {
 		return false, fmt.Errorf("listing the addresses of nodes: %w", err)
 	}
@@ -64,10 +66,10 @@ func (u *Upstream) ListAddresses(ctx context.Context) (listed bool, err error) {
 	return true, nil
 }
 
-// due tells whether a list may begin, and notes that it does.
+// due reports whether a list may begin, and notes that it does.
 func (a *addresses) due() bool {
-	// A list that cannot succeed is not to delay the one that can.
-	if state := a.nodes.State(); !state.Synced || state.Err != nil {
+	// A list that cannot succeed must not delay the next one.
+	if state := a.nodes().State(); !state.Synced || state.Err != nil {
 		return false
 	}
 	a.mu.Lock()
@@ -80,15 +82,15 @@ func (a *addresses) due() bool {
 	return true
 }
 
-// listAddresses takes the names of all nodes by their addresses, page by page, of which nothing else is kept. nodes
-// makes a request for nodes.
+// listAddresses returns the names of all nodes by their addresses. It reads the nodes page by page, and keeps nothing
+// else of them. nodes makes a request for nodes.
 func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
 	add := func(name, text string) {
 		address, err := netip.ParseAddr(text)
 		if err != nil {
-			// Host names are addresses of nodes too.
+			// A node's addresses may also be host names.
 			return
 		}
 		address = address.Unmap()
@@ -114,14 +116,14 @@ func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.A
 			break
 		}
 	}
-	// An address that two nodes claim is nobody's: one of them may live.
+	// An address that two nodes claim is left out: one of the two may be alive.
 	for address := range ambiguous {
 		delete(names, address)
 	}
 	return names, nil
 }
 
-// scanAddresses calls visit for every address in an encoded NodeList, and returns where the next page begins.
+// scanAddresses calls visit for every address in an encoded NodeList, and returns the continue token of the next page.
 func scanAddresses(body []byte, visit func(name, address string)) (next string, err error) {
 	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
 		return scanAddressesJSON(body, visit)

@@ -25,7 +25,9 @@ func nodeAt(name string, addresses ...string) *corev1.Node {
 	n := node(name, "a")
 	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: name})
 	for _, address := range addresses {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{
+			Type: corev1.NodeInternalIP, Address: address,
+		})
 	}
 	return n
 }
@@ -33,7 +35,8 @@ func nodeAt(name string, addresses ...string) *corev1.Node {
 // addressLists are the requests for nodes with their status.
 func addressLists(api *upstreamtest.API) []upstreamtest.Request {
 	return slices.DeleteFunc(api.Requests(), func(r upstreamtest.Request) bool {
-		return r.Path != "/api/v1/nodes" || r.Query["watch"] != nil || r.Query["fieldSelector"] != nil || strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
+		return r.Path != "/api/v1/nodes" || r.Query["watch"] != nil || r.Query["fieldSelector"] != nil ||
+			strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 	})
 }
 
@@ -48,7 +51,9 @@ func addressesOf(s *storagetest.Node) string {
 
 // TestNodeAddressesAreListed: in pages, from protobuf and JSON, of both families, and rarely.
 func TestNodeAddressesAreListed(t *testing.T) {
-	for name, behaviour := range map[string]upstreamtest.Behaviour{"protobuf": {}, "JSON": {JSONOnly: true}, "paged": {PageSize: 2}, "paged JSON": {PageSize: 1, JSONOnly: true}} {
+	for name, behaviour := range map[string]upstreamtest.Behaviour{
+		"protobuf": {}, "JSON": {JSONOnly: true}, "paged": {PageSize: 2}, "paged JSON": {PageSize: 1, JSONOnly: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			api := upstreamtest.New()
 			api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
@@ -62,8 +67,9 @@ func TestNodeAddressesAreListed(t *testing.T) {
 			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed {
 				t.Fatalf("listed %v, %v", listed, err)
 			}
-			// Of 10.9.9.9 nobody knows whose it is.
-			if got, want := addressesOf(f.store), "10.0.0.1=node0 10.0.0.2=node1 10.0.0.3=node2 fd00::1=node0"; got != want {
+			// It is not known whose 10.9.9.9 is.
+			if got, want := addressesOf(f.store), "10.0.0.1=node0 10.0.0.2=node1 10.0.0.3=node2 "+
+				"fd00::1=node0"; got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			lists := addressLists(api)
@@ -75,7 +81,8 @@ func TestNodeAddressesAreListed(t *testing.T) {
 				t.Errorf("%d requests, want %d", len(lists), want)
 			}
 			for _, r := range lists {
-				if agent := r.Header.Get("User-Agent"); !strings.Contains(strings.Split(agent, " ")[0], "+node-addresses") {
+				if agent := r.Header.Get("User-Agent"); !strings.Contains(strings.Split(agent, " ")[0],
+					"+node-addresses") {
 					t.Errorf("a cache takes it for the list that is followed: User-Agent %q", agent)
 				}
 				if fmt.Sprint(r.Query["limit"]) != "[250]" {
@@ -85,11 +92,13 @@ func TestNodeAddressesAreListed(t *testing.T) {
 			// Not again so soon, but then with what is new.
 			api.Put(nodeAt("node3", "10.0.0.4"))
 			clock.SetTime(clock.Now().Add(addressInterval - time.Second))
-			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || listed || len(addressLists(api)) != want {
+			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || listed ||
+				len(addressLists(api)) != want {
 				t.Errorf("listed again: %v, %v", listed, err)
 			}
 			clock.SetTime(clock.Now().Add(time.Second))
-			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed || !strings.Contains(addressesOf(f.store), "10.0.0.4=node3") {
+			if listed, err := f.upstream.ListAddresses(t.Context()); err != nil || !listed ||
+				!strings.Contains(addressesOf(f.store), "10.0.0.4=node3") {
 				t.Errorf("listed %v, %v: %s", listed, err, addressesOf(f.store))
 			}
 		})
@@ -104,7 +113,10 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 
 	// Before the first sync it waits, and ends with its context.
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
-	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts, NodeName: "node0", Clock: clock.Now})
+	u, err := New(Options{
+		Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts,
+		NodeName: "node0", Clock: clock.Now,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +129,8 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	api.Behave(upstreamtest.Behaviour{})
 	f := followAt(t, api, clock.Now)
 	api.Behave(upstreamtest.Behaviour{Failing: http.StatusForbidden})
-	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err == nil || !strings.Contains(err.Error(), "addresses") {
+	if listed, err := f.upstream.ListAddresses(t.Context()); listed || err == nil ||
+		!strings.Contains(err.Error(), "addresses") {
 		t.Errorf("refused: listed %v, %v", listed, err)
 	}
 	api.Behave(upstreamtest.Behaviour{})
@@ -143,22 +156,29 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 		}
 		return ""
 	})
-	if listed, err := f.upstream.ListAddresses(t.Context()); !listed || err != nil || addressesOf(f.store) != "10.0.0.1=node0" {
+	if listed, err := f.upstream.ListAddresses(t.Context()); !listed || err != nil ||
+		addressesOf(f.store) != "10.0.0.1=node0" {
 		t.Errorf("when it is up: listed %v, %v: %s", listed, err, addressesOf(f.store))
 	}
 }
 
 func TestListsOfAddressesThatAreNone(t *testing.T) {
-	for _, body := range []string{"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"NodeList","items":[{"status":{"addresses":[1]}}]}`, "k8s\x00", "k8s\x00\xff", "k8s\x00\x12\x03\x12\x01\xff"} {
+	for _, body := range []string{
+		"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"NodeList","items":[{"status":{"addresses":[1]}}]}`,
+		"k8s\x00", "k8s\x00\xff", "k8s\x00\x12\x03\x12\x01\xff",
+	} {
 		if _, err := scanAddresses([]byte(body), func(string, string) {}); err == nil {
 			t.Errorf("%q is taken for a list of nodes", body)
 		}
 	}
-	whole, err := (&corev1.NodeList{ListMeta: metav1.ListMeta{Continue: "c"}, Items: []corev1.Node{*nodeAt("n", "10.0.0.1")}}).Marshal()
+	whole, err := (&corev1.NodeList{
+		ListMeta: metav1.ListMeta{Continue: "c"}, Items: []corev1.Node{*nodeAt("n", "10.0.0.1")},
+	}).Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	enveloped := append([]byte("k8s\x00\x0a\x0e\x0a\x02v1\x12\x08NodeList\x12"), byte(len(whole)|0x80), byte(len(whole)>>7))
+	enveloped := append([]byte("k8s\x00\x0a\x0e\x0a\x02v1\x12\x08NodeList\x12"), byte(len(whole)|0x80),
+		byte(len(whole)>>7))
 	enveloped = append(enveloped, whole...)
 	if next, err := scanAddresses(enveloped, func(string, string) {}); err != nil || next != "c" {
 		t.Errorf("%q, %v", next, err)
@@ -170,7 +190,10 @@ func followAt(t *testing.T, api *upstreamtest.API, clock func() time.Time) *foll
 	t.Helper()
 	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
-	f.upstream, err = New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true, Clock: clock})
+	f.upstream, err = New(Options{
+		Config: &rest.Config{Host: serve(t, api)}, Facts: f.store.Facts, NodeName: "node0",
+		FollowKubernetesEndpoints: true, Clock: clock,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,9 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,30 +17,34 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
-// Options say what the wrapper needs of its upstream.
+// Options configure an Upstream.
 type Options struct {
 	// Config leads to the upstream, with the wrapper's own credentials.
 	Config *rest.Config
-	// Facts are filled. What is heard at the end of an outage is held back in them; see follow.Barrier.
+	// Facts take what the sources deliver. They also hold back changes at the end of an outage; see follow.Barrier.
 	Facts *facts.Facts
-	// NodeName is this node's; "" if it is not known, then no Node is asked for.
+	// NodeName is the name of this node. If it is empty, this node's Node is not followed.
 	NodeName string
+	// Hub says whether Services, slices and nodes are taken from a hub. The zero value takes them from the upstream.
+	Hub HubOptions
 	// FollowKubernetesEndpoints also follows the Endpoints object default/kubernetes, for its annotations.
 	FollowKubernetesEndpoints bool
-	// Clock is time.Now if nil. It is for the lists of addresses.
+	// Clock is time.Now if nil. It spaces the lists of addresses.
 	Clock func() time.Time
 }
 
 // Upstream follows the upstream's state.
 type Upstream struct {
 	group *follow.Group
+	way   *hubWay
+	// others are the sources that a hub has not.
+	others []*follow.Source
 	// onDemand are the sources of resources that are followed only once a client asks for them.
 	onDemand  map[*history.Resource]*follow.Source
 	addresses *addresses
 }
 
-// New prepares to follow the upstream. Nothing is asked of it before Run. The error says what about the
-// configuration is wrong.
+// New makes an Upstream. It sends no request before Run. The error says what about the configuration is wrong.
 func New(options Options) (*Upstream, error) {
 	if options.Clock == nil {
 		options.Clock = time.Now
@@ -51,84 +58,114 @@ func New(options Options) (*Upstream, error) {
 		onDemand:  make(map[*history.Resource]*follow.Source),
 		addresses: &addresses{facts: options.Facts, clock: options.Clock},
 	}
-	for _, o := range sources(options) {
+	var direct []*follow.Source
+	for _, o := range shareable(options) {
+		o.Sink = options.Facts.Input(o.Name)
 		s, err := group.Add(o)
 		if err != nil {
 			return nil, err
 		}
-		switch o.Name {
-		case facts.InputEndpoints:
-			u.onDemand[history.Endpoints] = s
-			continue
-		case facts.InputNodes:
-			u.addresses.nodes = s
+		direct = append(direct, s)
+	}
+	for _, o := range unshareable(options) {
+		s, err := group.Add(o)
+		if err != nil {
+			return nil, err
 		}
+		u.others = append(u.others, s)
+		if o.Name == facts.InputEndpoints {
+			u.onDemand[history.Endpoints] = s
+		} else {
+			s.Start()
+		}
+	}
+	if u.way, err = newHubWay(options, direct); err != nil {
+		return nil, fmt.Errorf("the hub: %w", err)
+	}
+	u.addresses.nodes = func() *follow.Source { return u.way.sources()[0] }
+	for _, s := range u.way.sources() {
 		s.Start()
 	}
 	return u, nil
 }
 
-// sources are those of the wrapper, in the order in which they are started.
-func sources(options Options) []follow.Options {
+// shareable returns the sources that a hub has as well, without their sinks, in the order in which they are started.
+// The nodes are the first.
+func shareable(options Options) []follow.Options {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	endpoints := history.Endpoints.GroupVersionResource
-	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true, Sink: options.Facts.Input(facts.InputNodes)}}
+	all := []follow.Options{{Name: facts.InputNodes, Resource: nodes, MetadataOnly: true}}
 	if options.NodeName != "" {
-		all = append(all, follow.Options{Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName, Sink: options.Facts.Input(facts.InputNode)})
-	}
-	all = append(all,
-		follow.Options{Name: facts.InputServices, Resource: history.Services.GroupVersionResource, Sink: options.Facts.Input(facts.InputServices)},
-		follow.Options{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource, Sink: options.Facts.Input(facts.InputEndpointSlices)})
-	if options.FollowKubernetesEndpoints {
 		all = append(all, follow.Options{
-			Name: facts.InputKubernetesEndpoints, Resource: endpoints, Namespace: "default", FieldSelector: "metadata.name=kubernetes",
-			Optional: true, Sink: options.Facts.Input(facts.InputKubernetesEndpoints),
+			Name: facts.InputNode, Resource: nodes, FieldSelector: "metadata.name=" + options.NodeName,
 		})
 	}
-	return append(all, follow.Options{Name: facts.InputEndpoints, Resource: endpoints, Optional: true, Sink: options.Facts.Input(facts.InputEndpoints)})
+	return append(all,
+		follow.Options{Name: facts.InputServices, Resource: history.Services.GroupVersionResource},
+		follow.Options{Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource})
+}
+
+// unshareable returns the sources that only the API server has.
+func unshareable(options Options) []follow.Options {
+	endpoints := history.Endpoints.GroupVersionResource
+	var all []follow.Options
+	if options.FollowKubernetesEndpoints {
+		all = append(all, follow.Options{
+			Name:          facts.InputKubernetesEndpoints,
+			Resource:      endpoints,
+			Namespace:     "default",
+			FieldSelector: "metadata.name=kubernetes",
+			Optional:      true,
+			Sink:          options.Facts.Input(facts.InputKubernetesEndpoints),
+		})
+	}
+	return append(all, follow.Options{
+		Name:     facts.InputEndpoints,
+		Resource: endpoints,
+		Optional: true,
+		Sink:     options.Facts.Input(facts.InputEndpoints),
+	})
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.
-func (u *Upstream) Run(ctx context.Context) { u.group.Run(ctx) }
+func (u *Upstream) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { u.way.run(ctx) })
+	u.group.Run(ctx)
+}
 
-// Demand starts to follow a resource that is not followed unasked. It may be called any number of times, also
-// before Run.
+// Way is where Services, slices and nodes are taken from.
+func (u *Upstream) Way() Way { return u.way.Way() }
+
+// Demand starts to follow a resource that is followed on demand only. It may be called any number of times, also before
+// Run.
 func (u *Upstream) Demand(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Start()
 	}
 }
 
-// Dismiss ends the following of a resource that was asked for with Demand. It returns when nothing more comes.
+// Dismiss stops following a resource that Demand started. After it returns nothing more of it is delivered.
 func (u *Upstream) Dismiss(r *history.Resource) {
 	if s := u.onDemand[r]; s != nil {
 		s.Stop()
 	}
 }
 
-// Retry lets all sources that failed try again at once, as after new credentials.
-func (u *Upstream) Retry() { u.group.Retry() }
-
-// AsOf is when the upstream last confirmed the state as a whole: the earliest LastContact of the sources that
-// it consists of. The zero time if one of them was never heard of.
-func (u *Upstream) AsOf() time.Time {
-	var asOf time.Time
-	for _, state := range u.States() {
-		if !state.Started || state.Optional {
-			continue
-		}
-		if state.LastContact.IsZero() {
-			return time.Time{}
-		}
-		if asOf.IsZero() || state.LastContact.Before(asOf) {
-			asOf = state.LastContact
-		}
+// Retry makes all sources that failed try again at once, for example after new credentials came.
+func (u *Upstream) Retry() {
+	u.group.Retry()
+	if u.way.group != nil {
+		u.way.group.Retry()
 	}
-	return asOf
 }
 
-// Reachable reports whether anything was heard of the upstream when it was last asked: an error is an answer
-// too. It is true before the first question.
+// AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
+// without optional ones. It returns the zero time if one of them had no contact yet.
+func (u *Upstream) AsOf() time.Time { return u.way.asOf() }
+
+// Reachable reports whether any source got an answer to its last request; an error from the API is an answer too. It is
+// true before the first request has ended.
 func (u *Upstream) Reachable() bool {
 	asked := false
 	for _, state := range u.States() {
@@ -144,7 +181,7 @@ func (u *Upstream) Reachable() bool {
 	return !asked
 }
 
-// Silent reports whether nothing at all was heard of the upstream yet, no error either.
+// Silent reports whether no request to the upstream has ended yet, neither with an answer nor with an error.
 func (u *Upstream) Silent() bool {
 	for _, state := range u.States() {
 		if state.Started && (state.Err != nil || state.Answered) {
@@ -154,5 +191,12 @@ func (u *Upstream) Silent() bool {
 	return true
 }
 
-// States are those of all sources.
-func (u *Upstream) States() []follow.State { return u.group.States() }
+// States are those of all sources but those of the way that is not followed.
+func (u *Upstream) States() []follow.State {
+	sources := slices.Concat(u.way.sources(), u.others)
+	states := make([]follow.State, len(sources))
+	for i, s := range sources {
+		states[i] = s.State()
+	}
+	return states
+}

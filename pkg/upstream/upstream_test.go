@@ -62,7 +62,9 @@ func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 	t.Helper()
 	f := &follower{t: t, api: api, store: storagetest.New(storagetest.Options{NodeName: "node0"})}
 	var err error
-	f.upstream, err = New(Options{Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true})
+	f.upstream, err = New(Options{
+		Config: config, Facts: f.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,7 @@ func start(t *testing.T, api *upstreamtest.API, config *rest.Config) *follower {
 		select {
 		case <-done:
 		case <-time.After(patience):
-			t.Error("Run does not return when it is told to")
+			t.Error("Run does not return when its context ends")
 		}
 	})
 	return f
@@ -110,7 +112,9 @@ func smallCluster() *upstreamtest.API {
 		api.Put(service(name))
 	}
 	api.Put(&discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "a-1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "a-1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node1")}},
 	})
@@ -253,7 +257,8 @@ func TestRequests(t *testing.T) {
 	var all, own, kubernetes bool
 	for _, r := range f.api.Requests() {
 		accept, selector := r.Header.Get("Accept"), strings.Join(r.Query["fieldSelector"], "")
-		if !strings.HasPrefix(accept, runtime.ContentTypeProtobuf) || !strings.Contains(accept, runtime.ContentTypeJSON) {
+		if !strings.HasPrefix(accept, runtime.ContentTypeProtobuf) ||
+			!strings.Contains(accept, runtime.ContentTypeJSON) {
 			t.Errorf("%s: Accept %q", r.Path, accept)
 		}
 		metadataOnly := strings.Contains(accept, "as=PartialObjectMetadata")
@@ -556,12 +561,17 @@ func TestThousandsOfEventsArrive(t *testing.T) {
 	})
 }
 
-// TestBadConfiguration is told at the start.
+// TestBadConfiguration is reported at the start.
 func TestBadConfiguration(t *testing.T) {
 	for name, config := range map[string]*rest.Config{
-		"CA that is none":        {Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("nonsense")}},
-		"file that is not there": {Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CertFile: "/nonexistent", KeyFile: "/nonexistent"}},
-		"address that is none":   {Host: "http://%zz"},
+		"CA that is none": {
+			Host: "https://127.0.0.1:1", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("nonsense")},
+		},
+		"file that is not there": {
+			Host:            "https://127.0.0.1:1",
+			TLSClientConfig: rest.TLSClientConfig{CertFile: "/nonexistent", KeyFile: "/nonexistent"},
+		},
+		"address that is none": {Host: "http://%zz"},
 	} {
 		if _, err := New(Options{Config: config, Facts: storagetest.New(storagetest.Options{}).Facts}); err == nil {
 			t.Errorf("%s: no error", name)
@@ -572,7 +582,9 @@ func TestBadConfiguration(t *testing.T) {
 // TestDemandOutsideOfRun does nothing, and does not use up the start.
 func TestDemandOutsideOfRun(t *testing.T) {
 	api := smallCluster()
-	u, err := New(Options{Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts})
+	u, err := New(Options{
+		Config: &rest.Config{Host: serve(t, api)}, Facts: storagetest.New(storagetest.Options{}).Facts,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -686,8 +698,8 @@ func TestA404AfterTheFirstList(t *testing.T) {
 	})
 }
 
-// TestWhetherTheUpstreamIsThere tells an upstream that answers, whatever it says, from one that does not, and both from one
-// that has not said a word yet.
+// TestWhetherTheUpstreamIsThere tells an upstream that answers, whatever it says, from one that does not, and both from
+// one that has not said a word yet.
 func TestWhetherTheUpstreamIsThere(t *testing.T) {
 	t.Parallel()
 	stop := make(chan struct{})
@@ -702,10 +714,18 @@ func TestWhetherTheUpstreamIsThere(t *testing.T) {
 			defer server.Close()
 			return server.URL
 		}, false, false},
-		"one that does not know the wrapper":   {func() string { return serve(t, failing(http.StatusUnauthorized)) }, true, false},
-		"one that lets the wrapper do nothing": {func() string { return serve(t, failing(http.StatusForbidden)) }, true, false},
-		"a gateway without an API server":      {func() string { return serve(t, http.NotFoundHandler()) }, true, false},
-		"a gateway that says so":               {func() string { return serve(t, failing(http.StatusBadGateway)) }, true, false},
+		"one that does not know the wrapper": {
+			func() string { return serve(t, failing(http.StatusUnauthorized)) }, true, false,
+		},
+		"one that lets the wrapper do nothing": {
+			func() string { return serve(t, failing(http.StatusForbidden)) }, true, false,
+		},
+		"a gateway without an API server": {
+			func() string { return serve(t, http.NotFoundHandler()) }, true, false,
+		},
+		"a gateway that says so": {
+			func() string { return serve(t, failing(http.StatusBadGateway)) }, true, false,
+		},
 		"one that says nothing": {func() string {
 			return serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				select {
@@ -733,14 +753,18 @@ func TestWhetherTheUpstreamIsThere(t *testing.T) {
 				if !f.state("services").Started {
 					return "nothing was asked of it yet"
 				}
-				if reachable, silent := f.upstream.Reachable(), f.upstream.Silent(); reachable != test.reachable || silent != test.silent {
-					return fmt.Sprintf("reachable %v, silent %v; want %v, %v; %+v", reachable, silent, test.reachable, test.silent, f.upstream.States())
+				if reachable, silent := f.upstream.Reachable(), f.upstream.Silent(); reachable != test.reachable ||
+					silent != test.silent {
+					return fmt.Sprintf("reachable %v, silent %v; want %v, %v; %+v",
+						reachable, silent, test.reachable, test.silent, f.upstream.States())
 				}
 				return ""
 			})
 		})
 	}
-	u, err := New(Options{Config: &rest.Config{Host: "http://127.0.0.1:1"}, Facts: storagetest.New(storagetest.Options{}).Facts})
+	u, err := New(Options{
+		Config: &rest.Config{Host: "http://127.0.0.1:1"}, Facts: storagetest.New(storagetest.Options{}).Facts,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -774,6 +798,6 @@ func TestDismiss(t *testing.T) {
 	f.expect(history.Endpoints, history.ErrNotReady.Error())
 	f.upstream.Demand(history.Endpoints)
 	f.expect(history.Endpoints, "kubernetes,meanwhile")
-	f.upstream.Dismiss(history.Services) // which nobody demanded
+	f.upstream.Dismiss(history.Services) // which was not demanded
 	f.expectSynced()
 }

@@ -25,7 +25,7 @@ const (
 	addressNodeName = 4
 )
 
-// Endpoint is what a pruning rule needs to know of one endpoint.
+// Endpoint has what the rule needs to know of one endpoint.
 type Endpoint struct {
 	// NodeName shares memory with the message; nil if the endpoint names no node.
 	NodeName []byte
@@ -36,9 +36,9 @@ type Endpoint struct {
 type Codec struct {
 	// Scan calls visit for every endpoint in the body.
 	Scan func(body []byte, visit func(Endpoint)) error
-	// Filter returns a copy of the body with only the endpoints that keep accepts, and with all else as it was.
+	// Filter returns a copy of the body with only the endpoints that keep accepts, and with everything else unchanged.
 	Filter func(body []byte, keep func(Endpoint) bool) ([]byte, error)
-	// Prune is Filter, and takes the topology hints off the endpoints that stay.
+	// Prune does the same as Filter, and removes the topology hints of the endpoints that stay.
 	Prune func(body []byte, keep func(Endpoint) bool) ([]byte, error)
 }
 
@@ -63,9 +63,9 @@ func scanSlice(body []byte, visit func(Endpoint)) error {
 	return f.err
 }
 
-// parseSliceEndpoint reads one Endpoint message. hints tells whether it carries topology hints.
+// parseSliceEndpoint reads one Endpoint message. hints reports whether it carries topology hints.
 func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err error) {
-	// discovery/v1: a nil ready condition is to be read as ready.
+	// According to discovery/v1 a nil ready condition means ready.
 	endpoint.Ready = true
 	f := fieldsOf(message)
 	for f.next() {
@@ -104,9 +104,11 @@ func pruneSlice(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	})
 }
 
-// editSlice is a copy of a slice's body, for which write appends the endpoints that keep accepts. endpoint
-// stands at the field; hints tells whether it carries topology hints.
-func editSlice(body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint fields, hints bool) []byte) ([]byte, error) {
+// editSlice returns a copy of a slice's body. It calls write to append each endpoint that keep accepts: endpoint is the
+// current field, and hints reports whether the endpoint carries topology hints.
+func editSlice(
+	body []byte, keep func(Endpoint) bool, write func(out []byte, endpoint fields, hints bool) []byte,
+) ([]byte, error) {
 	var out []byte
 	f := fieldsOf(body)
 	for f.next() {
@@ -125,7 +127,8 @@ func editSlice(body []byte, keep func(Endpoint) bool, write func(out []byte, end
 	return out, f.err
 }
 
-// withoutField is a copy of a message that was read without error, without the fields of that number.
+// withoutField returns a copy of a message without the fields of that number. The caller has read the message before
+// without an error.
 func withoutField(message []byte, number protowire.Number) []byte {
 	out := make([]byte, 0, len(message))
 	f := fieldsOf(message)
@@ -196,7 +199,7 @@ func filterEndpoints(body []byte, keep func(Endpoint) bool) ([]byte, error) {
 	return out, f.err
 }
 
-// filterSubset is a copy of a subset with the addresses that keep accepts, and their number.
+// filterSubset returns a copy of a subset with the addresses that keep accepts, and their number.
 func filterSubset(subset []byte, keep func(Endpoint) bool) (kept []byte, addresses int, err error) {
 	f := fieldsOf(subset)
 	for f.next() {

@@ -34,14 +34,14 @@ const (
 	rawExtensionRaw  = 1
 )
 
-// TypeMeta names a kind as it stands in an encoded object.
+// TypeMeta names the kind of an encoded object.
 type TypeMeta struct {
 	// APIVersion is group/version, or version alone for the core group.
 	APIVersion string
 	Kind       string
 }
 
-// Unwrap opens the envelope of a protobuf body: what kind it holds, and its encoded message.
+// Unwrap reads the envelope of a protobuf body, and returns the kind of its object and the encoded message.
 func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	rest, ok := bytes.CutPrefix(body, magic)
 	if !ok {
@@ -108,14 +108,16 @@ func (meta *ListMeta) parse(message []byte) error {
 		case listMetaContinue:
 			meta.Continue = string(f.value)
 		case listMetaRemainingItemCount:
-			meta.RemainingItemCount = new(int64(f.varint)) //nolint:gosec // an int64 on the wire is its two's complement
+			//nolint:gosec // an int64 on the wire is its two's complement
+			meta.RemainingItemCount = new(int64(f.varint))
 		}
 	}
 	return f.err
 }
 
-// AppendEnvelope appends the start of an envelope whose raw message of rawSize bytes the caller appends
-// next. (The two empty fields that encoders write after the message mean nothing and are written before.)
+// AppendEnvelope appends the start of an envelope. The caller appends the raw message, of rawSize bytes, next. (The two
+// empty fields that Kubernetes' encoder writes after the message are written before it here; their order has no
+// meaning.)
 func AppendEnvelope(dst []byte, t TypeMeta, rawSize int) []byte {
 	dst = append(dst, magic...)
 	dst = appendTypeMeta(dst, t)
@@ -150,17 +152,17 @@ func AppendListMeta(dst []byte, m ListMeta) []byte {
 	return appendBytesField(dst, listMetadata, meta)
 }
 
-// AppendListItem appends the tag and length of an item of size bytes, which the caller appends next.
+// AppendListItem appends the tag and length of an item. The caller appends the item, of size bytes, next.
 func AppendListItem(dst []byte, size int) []byte {
 	dst = protowire.AppendTag(dst, listItems, protowire.BytesType)
 	return protowire.AppendVarint(dst, uint64(size)) //nolint:gosec // a length
 }
 
-// ListItemSize is the length of an item of size bytes with its tag and length.
+// ListItemSize returns the length of an item of size bytes together with its tag and length.
 func ListItemSize(size int) int { return sizeBytesField(size) }
 
-// AppendWatchFrame appends the start of one frame of a protobuf watch stream (its length in four bytes,
-// big endian, and the WatchEvent) for an object of rawSize bytes, which the caller appends next.
+// AppendWatchFrame appends the start of one frame of a protobuf watch stream: its length in four bytes, big endian, and
+// the WatchEvent up to the object. The caller appends the object, of rawSize bytes, next.
 func AppendWatchFrame(dst []byte, eventType string, t TypeMeta, rawSize int) []byte {
 	envelope := envelopeSize(t, rawSize)
 	extension := sizeBytesField(envelope)

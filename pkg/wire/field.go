@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// errMalformed is what every malformed message amounts to for the caller: it cannot be used.
+// errMalformed is the error for every message that cannot be read.
 var errMalformed = errors.New("malformed protobuf")
 
 // fields walks the fields of one message:
@@ -33,7 +33,8 @@ type fields struct {
 
 func fieldsOf(message []byte) fields { return fields{rest: message} }
 
-// next finds the next field. It is false at the end of the message, and at what is no field, with err set.
+// next finds the next field. It returns false at the end of the message, and where no field can be read; then it sets
+// err.
 func (f *fields) next() bool {
 	m := f.rest
 	// Nearly all fields have a number below 16 and a length, or a value, below 128: two bytes of head.
@@ -55,7 +56,7 @@ func (f *fields) next() bool {
 	return len(m) > 0 && f.nextLong()
 }
 
-// nextLong is next for every field.
+// nextLong does what next does, for fields of any form.
 func (f *fields) nextLong() bool {
 	number, kind, n := protowire.ConsumeTag(f.rest)
 	if n < 0 {
@@ -86,6 +87,6 @@ func appendBytesField(dst []byte, number protowire.Number, value []byte) []byte 
 	return protowire.AppendBytes(dst, value)
 }
 
-// sizeBytesField is the length of what appendBytesField appends for a value of n bytes, for field numbers
-// below 16.
+// sizeBytesField returns the length of what appendBytesField appends for a value of n bytes and a field number below
+// 16.
 func sizeBytesField(n int) int { return 1 + protowire.SizeBytes(n) }

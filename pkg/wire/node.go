@@ -9,8 +9,35 @@ const (
 	nodeAddressAddress = 2
 )
 
-// NodeAddresses calls visit for every address, IP or name, in the status of a Node with this Body.
+// NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses
+// or names.
 func NodeAddresses(body []byte, visit func(address string)) error {
+	return eachNodeAddress(body, func(encoded []byte) error {
+		address := fieldsOf(encoded)
+		for address.next() {
+			if address.number == nodeAddressAddress {
+				visit(string(address.value))
+			}
+		}
+		return address.err
+	})
+}
+
+// OnlyNodeAddresses is the Body of a Node with nothing but the addresses in the status of the given one.
+func OnlyNodeAddresses(body []byte) ([]byte, error) {
+	var addresses []byte
+	err := eachNodeAddress(body, func(encoded []byte) error {
+		addresses = appendBytesField(addresses, statusAddresses, encoded)
+		return nil
+	})
+	if err != nil || addresses == nil {
+		return nil, err
+	}
+	return appendBytesField(nil, nodeStatus, addresses), nil
+}
+
+// eachNodeAddress calls visit for every encoded address in the status of a Node, until it returns an error.
+func eachNodeAddress(body []byte, visit func(encoded []byte) error) error {
 	f := fieldsOf(body)
 	for f.next() {
 		if f.number != nodeStatus {
@@ -21,14 +48,8 @@ func NodeAddresses(body []byte, visit func(address string)) error {
 			if status.number != statusAddresses {
 				continue
 			}
-			address := fieldsOf(status.value)
-			for address.next() {
-				if address.number == nodeAddressAddress {
-					visit(string(address.value))
-				}
-			}
-			if address.err != nil {
-				return address.err
+			if err := visit(status.value); err != nil {
+				return err
 			}
 		}
 		if status.err != nil {

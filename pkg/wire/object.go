@@ -21,10 +21,10 @@ const (
 	metaManagedFields   = 17
 )
 
-// Object is one API object, split so that its resourceVersion can be written anew without copying the rest.
+// Object is one API object, split so that it can be written with another resourceVersion.
 type Object struct {
 	Namespace, Name, UID string
-	// ResourceVersion is the one the object came with.
+	// ResourceVersion is the resourceVersion of the upstream.
 	ResourceVersion string
 	Labels          map[string]string
 	Annotations     map[string]string
@@ -38,8 +38,8 @@ type Object struct {
 // memory with message. A bookmark is such an object too; its name is empty.
 func ParseObject(message []byte) (*Object, error) {
 	o := &Object{}
-	// A message field may come in parts, which are then merged. No encoder of Kubernetes does that; that the
-	// parts' fields follow each other is that merge.
+	// By the rules of protobuf a message field may come in several parts, whose fields are merged. No encoder of
+	// Kubernetes does that. If one does, appending the parts' fields to each other is the merge.
 	var meta, body int
 	f := fieldsOf(message)
 	for f.next() {
@@ -71,12 +71,12 @@ func ParseObject(message []byte) (*Object, error) {
 	return o, nil
 }
 
-// keepsMeta tells whether a field of ObjectMeta stays in Object.Meta.
+// keepsMeta reports whether a field of ObjectMeta stays in Object.Meta.
 func keepsMeta(number protowire.Number) bool {
 	return number != metaResourceVersion && number != metaManagedFields
 }
 
-// parseMeta reads what the Store needs to know of an ObjectMeta, and returns the size of what is kept of it.
+// parseMeta reads an ObjectMeta into the fields of o, and returns the size of Object.Meta.
 func (o *Object) parseMeta(message []byte) (kept int, err error) {
 	f := fieldsOf(message)
 	for f.next() {
@@ -123,12 +123,12 @@ func addMapEntry(to *map[string]string, entry []byte) error {
 	return f.err
 }
 
-// Equal reports whether two versions differ in nothing but their resourceVersion and managedFields.
+// Equal reports whether two versions of an object are equal but for resourceVersion and managedFields.
 func (o *Object) Equal(other *Object) bool {
 	return bytes.Equal(o.Meta, other.Meta) && bytes.Equal(o.Body, other.Body)
 }
 
-// At is the object with another resourceVersion. It shares all else.
+// At returns the object with another resourceVersion. Everything else is shared.
 func (o *Object) At(resourceVersion string) *Object {
 	if o.ResourceVersion == resourceVersion {
 		return o
@@ -138,12 +138,13 @@ func (o *Object) At(resourceVersion string) *Object {
 	return &moved
 }
 
-// annotationTriggerTime is set by the endpoint controllers, on the whole object, when any of its endpoints changes.
+// annotationTriggerTime is the annotation that the endpoint controllers set on an object when any of its endpoints
+// changes.
 const annotationTriggerTime = "endpoints.kubernetes.io/last-change-trigger-time"
 
-// SameMeta reports whether two values of Object.Meta differ in nothing but the generation and the time of the last
-// change of endpoints. Both change with every endpoint of an object, so on an object of which a viewer sees only some
-// endpoints they tell that viewer of changes elsewhere.
+// SameMeta reports whether two values of Object.Meta are equal but for the generation and annotationTriggerTime. Both
+// change with every endpoint of an object. A viewer that sees only some of the endpoints would otherwise get an event
+// for changes that it cannot see.
 func SameMeta(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -163,7 +164,7 @@ func SameMeta(a, b []byte) bool {
 	}
 }
 
-// nextOfContent is fields.next for an ObjectMeta, without the fields that SameMeta passes over.
+// nextOfContent finds the next field of an ObjectMeta, and skips the fields that SameMeta ignores.
 func nextOfContent(f *fields) bool {
 	for f.next() {
 		switch f.number {
@@ -179,7 +180,7 @@ func nextOfContent(f *fields) bool {
 	return false
 }
 
-// mapKey is the key of one entry of a map<string,string> field.
+// mapKey returns the key of one entry of a map<string,string> field.
 func mapKey(entry []byte) (key []byte, ok bool) {
 	f := fieldsOf(entry)
 	for f.next() {
@@ -190,7 +191,7 @@ func mapKey(entry []byte) (key []byte, ok bool) {
 	return key, ok
 }
 
-// Size is the length of what AppendObject appends.
+// Size returns the length of what AppendObject appends.
 func Size(meta, body []byte, revision uint64) int {
 	return sizeBytesField(len(meta)+sizeRevision(revision)) + len(body)
 }

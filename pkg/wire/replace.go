@@ -4,27 +4,31 @@ import "google.golang.org/protobuf/encoding/protowire"
 
 // Paths of strings within messages of the API, for ReplaceString.
 var (
-	// PathResourceVersion is that of an API object's resourceVersion.
+	// PathResourceVersion is the path of an API object's resourceVersion.
 	PathResourceVersion = []protowire.Number{fieldMetadata, metaResourceVersion}
-	// PathPrecondition is that of the resourceVersion in the preconditions of DeleteOptions
+	// PathPrecondition is the path of the resourceVersion in the preconditions of DeleteOptions
 	// (k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto).
 	PathPrecondition = []protowire.Number{2, 2}
 )
 
-// ReplaceString is a copy of a protobuf body of the API in which every string at a path of the message that is before is
-// after instead, and all else is as it was. It is the body itself if there is none.
+// ReplaceString returns a copy of a protobuf body of the API in which the string before, wherever it is at the given
+// path of the message, is replaced by after. Everything else is unchanged. It returns body itself if there is nothing
+// to replace.
 func ReplaceString(body []byte, path []protowire.Number, before, after string) ([]byte, error) {
 	if _, _, err := Unwrap(body); err != nil {
 		return nil, err
 	}
-	replaced, changed, err := replaceString(body[len(magic):], append([]protowire.Number{unknownRaw}, path...), before, after)
+	path = append([]protowire.Number{unknownRaw}, path...)
+	replaced, changed, err := replaceString(body[len(magic):], path, before, after)
 	if err != nil || !changed {
 		return body, err
 	}
 	return append(append(make([]byte, 0, len(magic)+len(replaced)), magic...), replaced...), nil
 }
 
-func replaceString(message []byte, path []protowire.Number, before, after string) (out []byte, changed bool, err error) {
+func replaceString(
+	message []byte, path []protowire.Number, before, after string,
+) (out []byte, changed bool, err error) {
 	f := fieldsOf(message)
 	for f.next() {
 		value, within := f.value, false

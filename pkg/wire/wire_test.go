@@ -23,10 +23,14 @@ func exampleSlice(r *rand.Rand, endpoints int) *discoveryv1.EndpointSlice {
 			Annotations:       map[string]string{"x": "y"},
 			CreationTimestamp: metav1.Unix(1700000000, 0),
 			OwnerReferences:   []metav1.OwnerReference{{Kind: "Service", Name: "svc"}},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kcm", FieldsV1: metav1.NewFieldsV1(`{"f:x":{}}`)}},
+			ManagedFields: []metav1.ManagedFieldsEntry{
+				{Manager: "kcm", FieldsV1: metav1.NewFieldsV1(`{"f:x":{}}`)},
+			},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(80)), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("http"), Port: ptr.To(int32(80)), Protocol: ptr.To(corev1.ProtocolTCP)},
+		},
 	}
 	for i := range endpoints {
 		e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i/250, i%250)}}
@@ -34,7 +38,9 @@ func exampleSlice(r *rand.Rand, endpoints int) *discoveryv1.EndpointSlice {
 			e.NodeName = ptr.To(fmt.Sprintf("node-%d", r.IntN(5)))
 		}
 		if r.IntN(4) > 0 {
-			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(r.IntN(2) == 0), Serving: ptr.To(true), Terminating: ptr.To(false)}
+			e.Conditions = discoveryv1.EndpointConditions{
+				Ready: ptr.To(r.IntN(2) == 0), Serving: ptr.To(true), Terminating: ptr.To(false),
+			}
 		}
 		if r.IntN(2) == 0 {
 			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}
@@ -120,7 +126,9 @@ func TestFilterLeavesWhatStaysAsItIs(t *testing.T) {
 		endpoints := &corev1.Endpoints{}
 		addresses := func(of []discoveryv1.Endpoint) (all []corev1.EndpointAddress) {
 			for _, e := range of {
-				all = append(all, corev1.EndpointAddress{IP: e.Addresses[0], NodeName: e.NodeName, TargetRef: e.TargetRef})
+				all = append(all, corev1.EndpointAddress{
+					IP: e.Addresses[0], NodeName: e.NodeName, TargetRef: e.TargetRef,
+				})
 			}
 			return all
 		}
@@ -162,7 +170,10 @@ func TestFilterLeavesWhatStaysAsItIs(t *testing.T) {
 		}
 		droppedAddress := func(a corev1.EndpointAddress) bool { return ptr.Deref(a.NodeName, "") == drop }
 		subset := &endpoints.Subsets[0]
-		subset.Addresses, subset.NotReadyAddresses = slices.DeleteFunc(subset.Addresses, droppedAddress), slices.DeleteFunc(subset.NotReadyAddresses, droppedAddress)
+		subset.Addresses, subset.NotReadyAddresses = slices.DeleteFunc(subset.Addresses,
+			droppedAddress), slices.DeleteFunc(
+			subset.NotReadyAddresses, droppedAddress,
+		)
 		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {
 			endpoints.Subsets = nil
 		}
@@ -177,7 +188,8 @@ func TestNodeAddresses(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n"},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}, {Type: corev1.NodeHostName, Address: "host"},
+				{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
+				{Type: corev1.NodeHostName, Address: "host"},
 			},
 			Images: []corev1.ContainerImage{{Names: []string{"large"}}},
 		},
@@ -187,7 +199,8 @@ func TestNodeAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	if err := NodeAddresses(o.Body, func(address string) { got = append(got, address) }); err != nil || fmt.Sprint(got) != "[10.0.0.1 fd00::1 host]" {
+	if err := NodeAddresses(o.Body, func(address string) { got = append(got, address) }); err != nil ||
+		fmt.Sprint(got) != "[10.0.0.1 fd00::1 host]" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -216,13 +229,15 @@ func TestPruneSliceEqualsTyped(t *testing.T) {
 				want = append(want, e)
 			}
 		}
-		if diff := cmp.Diff(want, got.Endpoints) + cmp.Diff(s.Ports, got.Ports) + cmp.Diff(s.AddressType, got.AddressType); diff != "" {
+		if diff := cmp.Diff(want, got.Endpoints) + cmp.Diff(s.Ports, got.Ports) + cmp.Diff(s.AddressType,
+			got.AddressType); diff != "" {
 			t.Fatal(diff)
 		}
 		i := 0
 		if err := EndpointSlice.Scan(o.Body, func(e Endpoint) {
 			typed := s.Endpoints[i]
-			if string(e.NodeName) != ptr.Deref(typed.NodeName, "") || e.Ready != ptr.Deref(typed.Conditions.Ready, true) {
+			if string(e.NodeName) != ptr.Deref(typed.NodeName, "") ||
+				e.Ready != ptr.Deref(typed.Conditions.Ready, true) {
 				t.Errorf("endpoint %d is read as %+v, is %+v", i, e, typed)
 			}
 			i++
@@ -243,7 +258,8 @@ func TestListRoundTrip(t *testing.T) {
 	}
 	var items []string
 	meta, err := ParseList(raw, func(item []byte) error { items = append(items, string(item)); return nil })
-	if err != nil || meta.ResourceVersion != "42" || meta.Continue != "c" || *meta.RemainingItemCount != 5 || fmt.Sprint(items) != "[abc]" {
+	if err != nil || meta.ResourceVersion != "42" || meta.Continue != "c" || *meta.RemainingItemCount != 5 ||
+		fmt.Sprint(items) != "[abc]" {
 		t.Fatal(meta, items, err)
 	}
 }
@@ -252,7 +268,12 @@ func TestListRoundTrip(t *testing.T) {
 // reads from them.
 func FuzzObject(f *testing.F) {
 	f.Add(mustMarshal(f, exampleSlice(rand.New(rand.NewPCG(1, 1)), 3)))
-	f.Add(mustMarshal(f, &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "e"}, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1", NodeName: ptr.To("n")}}}}}))
+	f.Add(mustMarshal(f, &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Name: "e"},
+		Subsets: []corev1.EndpointSubset{
+			{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1", NodeName: ptr.To("n")}}},
+		},
+	}))
 	f.Add([]byte("k8s\x00"))
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, message []byte) {
@@ -263,6 +284,9 @@ func FuzzObject(f *testing.F) {
 			return
 		}
 		_ = NodeAddresses(o.Body, func(string) {})
+		if EndpointSlice.Scan(o.Body, func(Endpoint) {}) == nil {
+			checkParts(t, o.Body, func(place int) bool { return place%3 != len(message)%3 })
+		}
 		for _, codec := range []Codec{EndpointSlice, Endpoints} {
 			all := 0
 			if codec.Scan(o.Body, func(Endpoint) { all++ }) != nil {
@@ -308,7 +332,8 @@ func BenchmarkPruneSlice(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := EndpointSlice.Prune(o.Body, func(e Endpoint) bool { return string(e.NodeName) == "node-1" }); err != nil {
+		if _, err := EndpointSlice.Prune(o.Body,
+			func(e Endpoint) bool { return string(e.NodeName) == "node-1" }); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -316,7 +341,10 @@ func BenchmarkPruneSlice(b *testing.B) {
 
 // FuzzReplaceString: no body breaks it, and what it returns is the body with another resourceVersion, and nothing else.
 func FuzzReplaceString(f *testing.F) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: "5", Labels: map[string]string{"5": "5"}}, Spec: corev1.ServiceSpec{ClusterIP: "5"}}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: "5", Labels: map[string]string{"5": "5"}},
+		Spec:       corev1.ServiceSpec{ClusterIP: "5"},
+	}
 	raw, err := service.Marshal()
 	if err != nil {
 		f.Fatal(err)

@@ -1,6 +1,6 @@
-// Package workloadpatch applies strategic merge patches to the specs of workloads, by the OpenAPI schema of the API server
-// that is asked: its lists are merged by their keys, also those of fields that this build does not know. The schema is
-// read when the first patch needs it, and again when it has become old.
+// Package workloadpatch applies strategic merge patches to the specs of workloads, by the OpenAPI schema of the API
+// server that is asked: its lists are merged by their keys, also those of fields that this build does not know. The
+// schema is read when the first patch needs it, and again when it has become old.
 package workloadpatch
 
 import (
@@ -66,16 +66,19 @@ func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridc
 	return func(original, patch map[string]any) (map[string]any, error) {
 		schemas, err := s.get(ctx)
 		if err != nil {
-			return nil, gridchild.Errorf(v1.ReasonSyncFailed, "reading the API server's schema: %s", gridchild.Shorten(err.Error()))
+			return nil, gridchild.Errorf(v1.ReasonSyncFailed, "reading the API server's schema: %s",
+				gridchild.Shorten(err.Error()))
 		}
 		of := ofKind(schemas, kind)
 		if of == nil {
 			return nil, gridchild.Errorf(v1.ReasonSyncFailed, "the API server's schema has no %s", kind.Kind)
 		}
 		merged, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(
-			map[string]any{"spec": original}, map[string]any{"spec": patch}, strategicpatch.PatchMetaFromOpenAPIV3{SchemaList: schemas, Schema: of})
+			map[string]any{"spec": original}, map[string]any{"spec": patch},
+			strategicpatch.PatchMetaFromOpenAPIV3{SchemaList: schemas, Schema: of})
 		if err != nil {
-			return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "it cannot be applied: %s", gridchild.Shorten(err.Error()))
+			return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "it cannot be applied: %s",
+				gridchild.Shorten(err.Error()))
 		}
 		result, ok := merged["spec"].(map[string]any)
 		if !ok {

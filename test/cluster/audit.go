@@ -15,6 +15,7 @@ type Request struct {
 	User                        struct{ Username string }
 	ObjectRef                   struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus              struct{ Code int }
+	SourceIPs                   []string
 }
 
 // String is the request as a line of a report.
@@ -42,7 +43,12 @@ func (c *Cluster) AuditMark() (int64, error) {
 
 // Audited returns the requests since the mark that are kept. Options.AuditLog must be set.
 func (c *Cluster) Audited(since int64, keep func(Request) bool) ([]Request, error) {
-	log, err := os.Open(c.AuditLogFile())
+	return AuditedIn(c.AuditLogFile(), since, keep)
+}
+
+// AuditedIn is Audited for the log of another API server.
+func AuditedIn(file string, since int64, keep func(Request) bool) ([]Request, error) {
+	log, err := os.Open(file) //nolint:gosec // a log of the cluster
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log: %w", err)
 	}

@@ -30,6 +30,9 @@ const (
 type Cluster struct {
 	// Etcd to Kwok are the control plane's components; Scheduler and Kwok are nil if Options leave them out.
 	Etcd, APIServer, ControllerManager, Scheduler, Kwok *Component
+	// Hubs are the replicas of the hub, and HubFront is what is before them, if Options have it.
+	Hubs     []*HubReplica
+	HubFront *HubFront
 
 	options     Options
 	id          string
@@ -184,6 +187,15 @@ func (c *Cluster) Stop() error {
 		c.echo.close()
 	}
 	// Killed, etcd last: nobody will read their data again, and graceful ends take seconds.
+	for _, replica := range c.Hubs {
+		replica.Kill()
+		if replica.Interposer != nil {
+			failures = append(failures, replica.Interposer.Close())
+		}
+	}
+	if c.HubFront != nil {
+		c.HubFront.relay.Close()
+	}
 	for _, component := range []*Component{c.Kwok, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		if component != nil {
 			component.Kill()

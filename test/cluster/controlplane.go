@@ -27,18 +27,18 @@ const (
 // controlPlanePorts are the ports of the control plane. In a namespace of its own these are constants, on the
 // host's loopback whatever is free.
 type controlPlanePorts struct {
-	etcd, etcdPeer, apiserver, controllerManager, scheduler, kwok int
+	etcd, etcdPeer, apiserver, controllerManager, scheduler, kwok, hub int
 }
 
 var namespacePorts = controlPlanePorts{
-	etcd: 2379, etcdPeer: 2380, apiserver: 6443, controllerManager: 10257, scheduler: 10259, kwok: 10247,
+	etcd: 2379, etcdPeer: 2380, apiserver: 6443, controllerManager: 10257, scheduler: 10259, kwok: 10247, hub: 8443,
 }
 
 // freePorts finds free loopback ports. They are only probably still free when the components take them.
 func freePorts(ctx context.Context) (controlPlanePorts, error) {
 	var ports controlPlanePorts
 	for _, port := range []*int{
-		&ports.etcd, &ports.etcdPeer, &ports.apiserver, &ports.controllerManager, &ports.scheduler, &ports.kwok,
+		&ports.etcd, &ports.etcdPeer, &ports.apiserver, &ports.controllerManager, &ports.scheduler, &ports.kwok, &ports.hub,
 	} {
 		var err error
 		if *port, err = freePort(ctx); err != nil {
@@ -73,6 +73,11 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	}
 	if err := c.startControllers(ctx); err != nil {
 		return err
+	}
+	if c.options.Hub != "" {
+		if err := c.startHub(ctx); err != nil {
+			return err
+		}
 	}
 	return c.step("default service account", func() error {
 		// Without it kube-apiserver refuses every pod.
@@ -120,11 +125,17 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		args = append(args, "--bind-address=0.0.0.0", "--advertise-address="+bridgeAddress, "--endpoint-reconciler-type=lease")
 	}
 	if c.options.AuditLog {
-		policy := filepath.Join(c.dir, "audit-policy.yaml")
-		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
-			return fmt.Errorf("writing the audit policy: %w", err)
+		if err := c.writeAuditPolicy(); err != nil {
+			return err
 		}
-		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLogFile())
+		args = append(args, "--audit-policy-file="+c.auditPolicyFile(), "--audit-log-path="+c.AuditLogFile())
+	}
+	if c.options.Hub != "" {
+		aggregation, err := c.aggregationArgs()
+		if err != nil {
+			return err
+		}
+		args = append(args, aggregation...)
 	}
 	c.APIServer = c.component("kube-apiserver", c.thread, c.apiServerReady, args...)
 	return c.startStep(ctx, c.APIServer)

@@ -24,7 +24,7 @@ import (
 type Role string
 
 // The roles. RoleAdmin is in system:masters and also what the controller manager, kwok and kubelets use;
-// RoleKubeProxy has ClusterRole system:node-proxier. RoleWrapper, RoleController and RoleDNSDaemon are the
+// RoleKubeProxy has ClusterRole system:node-proxier. RoleWrapper, RoleController, RoleDNSDaemon and RoleHub are the
 // ServiceAccounts of manifests/, with what these grant; RoleCoreDNS has what rbac.go lists, RoleNobody nothing.
 const (
 	RoleAdmin      Role = "admin"
@@ -33,6 +33,7 @@ const (
 	RoleWrapper    Role = serviceAccountPrefix + "kube-system:application-grid-wrapper"
 	RoleController Role = serviceAccountPrefix + "kube-system:application-grid-controller"
 	RoleDNSDaemon  Role = serviceAccountPrefix + "kube-system:statefulset-grid-daemon"
+	RoleHub        Role = serviceAccountPrefix + "kube-system:application-grid-hub"
 	RoleCoreDNS    Role = "coredns"
 	RoleNobody     Role = "nobody"
 )
@@ -52,7 +53,7 @@ func (r Role) groups() []string {
 	return nil
 }
 
-var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleController, RoleCoreDNS, RoleDNSDaemon, RoleNobody}
+var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleController, RoleCoreDNS, RoleDNSDaemon, RoleHub, RoleNobody}
 
 // certificateLifetime is longer than any cluster of this package lives.
 const certificateLifetime = 10 * 365 * 24 * time.Hour
@@ -120,24 +121,25 @@ func (c *credentials) createCA() error {
 // issueServingCertificate writes a new serving certificate and key over the ones before. kube-apiserver reads
 // them again within a minute.
 func (c *credentials) issueServingCertificate() error {
+	return c.issue("apiserver", &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: c.addresses,
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+	})
+}
+
+// issue writes a certificate of the authority, and its key, over the ones before: NAME.crt and NAME.key.
+func (c *credentials) issue(name string, template *x509.Certificate) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
 		return err
 	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: "kube-apiserver"},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(certificateLifetime),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses:  c.addresses,
-		DNSNames:     []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
-	}
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(certificateLifetime)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, c.ca, &key.PublicKey, c.caKey)
 	if err != nil {
 		return err
@@ -146,10 +148,10 @@ func (c *credentials) issueServingCertificate() error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(c.file("apiserver.key"), keyPEM); err != nil {
+	if err := replaceFile(c.file(name+".key"), keyPEM); err != nil {
 		return err
 	}
-	return replaceFile(c.file("apiserver.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return replaceFile(c.file(name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
 func (c *credentials) createServiceAccountKey() error {

@@ -46,6 +46,13 @@ type Options struct {
 	// than a kubeconfig send credentials over TLS only.
 	WrapperTLS bool
 
+	// Hub is the path of application-grid-hub. If it is set, it runs behind kube-apiserver's aggregation.
+	Hub string
+	// HubReplicas is how many of it run. Default 1.
+	HubReplicas int
+	// HubInterposed puts an Interposer between every replica and kube-apiserver.
+	HubInterposed bool
+
 	// DNSDaemon is the path of statefulset-grid-daemon. If it is set, every node that has a wrapper runs it and
 	// CoreDNS. Not with APIViewOnly, where CoreDNS would have no port.
 	DNSDaemon string
@@ -118,6 +125,9 @@ func (o *Options) complete() error {
 	if o.ReadyTimeout == 0 {
 		o.ReadyTimeout = 90 * time.Second
 	}
+	if o.HubReplicas == 0 {
+		o.HubReplicas = 1
+	}
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
@@ -130,6 +140,11 @@ func (o *Options) complete() error {
 	if o.Wrapper != "" {
 		if err := executable(o.Wrapper); err != nil {
 			return fmt.Errorf("application-grid-wrapper binary: %w", err)
+		}
+	}
+	if o.Hub != "" {
+		if err := executable(o.Hub); err != nil {
+			return fmt.Errorf("application-grid-hub binary: %w", err)
 		}
 	}
 	if o.DNSDaemon != "" {

@@ -26,6 +26,11 @@ func StartRelay(ctx context.Context, dial func(ctx context.Context) (net.Conn, e
 	if err != nil {
 		return nil, fmt.Errorf("listening on a loopback port for a relay: %w", err)
 	}
+	return relayFrom(ctx, listener, dial), nil
+}
+
+// relayFrom begins to forward the connections that a listener accepts to what dial opens, until Close.
+func relayFrom(ctx context.Context, listener net.Listener, dial func(ctx context.Context) (net.Conn, error)) *Relay {
 	// The relay lives as long as the cluster, not as the call that starts it.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &Relay{listener: listener, dial: dial, cancel: cancel, conns: map[net.Conn]struct{}{}}
@@ -38,7 +43,7 @@ func StartRelay(ctx context.Context, dial func(ctx context.Context) (net.Conn, e
 			go r.forward(ctx, conn)
 		}
 	}()
-	return r, nil
+	return r
 }
 
 // Address is where the relay listens, host:port.

@@ -170,7 +170,7 @@ func TestLiteAPIServer(t *testing.T) {
 			}
 			return f
 		}(),
-		cloudAway("empty lists without resourceVersion", cluster.LiteHabits{EmptyLists: true}, func(s *site) { s.expectReadyzSays("it is not believed") }),
+		cloudAway("empty lists without resourceVersion", cluster.LiteHabits{EmptyLists: true}, func(s *site) { s.expectReadyzSays("not using it") }),
 		cloudAway("its writer hangs", cluster.LiteHabits{Stuck: true}, nil),
 		silently,
 	})

@@ -68,12 +68,17 @@ func options() (cluster.Options, error) {
 	if wrapperBin, err = suite.Program("WRAPPER_BIN", "application-grid-wrapper"); err != nil {
 		return none, err
 	}
+	hub, err := suite.Program("HUB_BIN", "application-grid-hub")
+	if err != nil {
+		return none, err
+	}
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: unit}, Direct: true}
 	}
 	return cluster.Options{
-		Components:  components,
-		Wrapper:     wrapperBin,
+		Components: components,
+		Wrapper:    wrapperBin,
+		Hub:        hub, HubReplicas: 2, HubInterposed: true,
 		WrapperArgs: []string{"--state-write-delay=" + writeDelay.String()},
 		Dir:         os.Getenv("E2E_DIR"), // to keep the logs
 		Nodes:       []cluster.NodeSpec{node(near1, unitA), node(near2, unitA), node(far, unitB)},

@@ -7,9 +7,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/await"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/await"
 )
 
 // nodeReady is nil if the node's kubelet says that it is ready.

@@ -116,6 +116,36 @@ var alertCases = map[string]alertCase{
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="5"} 0+9x40
 			application_grid_wrapper_event_delay_seconds_bucket{instance="edge-1",le="+Inf"} 0+9x40`,
 	},
+	"WrapperWithoutHub": {
+		of:    `application_grid_wrapper_hub_in_use{instance="edge-1"} 0x40`,
+		fires: `{instance="edge-1"}`, after: 31 * time.Minute,
+		notOf: `application_grid_wrapper_hub_in_use{instance="edge-1"} 1x40`,
+	},
+	"HubDown": {
+		of:    `up{job="application-grid-hub",instance="cloud-1"} 0x10`,
+		fires: `{instance="cloud-1", job="application-grid-hub"}`, after: 6 * time.Minute,
+		notOf: `up{job="application-grid-hub",instance="cloud-1"} 1x10`,
+	},
+	"HubStale": {
+		of: `application_grid_hub_upstream_up{instance="cloud-1",source="services"} 0x10
+			application_grid_hub_upstream_up{instance="cloud-1",source="nodes"} 1x10`,
+		fires: `{instance="cloud-1", source="services"}`, after: 3 * time.Minute,
+		notOf: `application_grid_hub_upstream_up{instance="cloud-1",source="services"} 1x10`,
+	},
+	"HubEventsLate": {
+		of: `application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="0.1"} 0+1x40
+			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="5"} 0+9x40
+			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="+Inf"} 0+9x40`,
+		fires: `{instance="cloud-1"}`, after: 30 * time.Minute,
+		notOf: `application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="0.1"} 0+9x40
+			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="5"} 0+9x40
+			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="+Inf"} 0+9x40`,
+	},
+	"HubRefusesLists": {
+		of:    `application_grid_hub_lists_refused_total{instance="cloud-1"} 0+1x60`,
+		fires: `{instance="cloud-1"}`, after: time.Hour,
+		notOf: `application_grid_hub_lists_refused_total{instance="cloud-1"} 5x60`,
+	},
 	"WrapperWithoutKubeProxy": {
 		of: `application_grid_wrapper_watchers{instance="edge-1",resource="endpointslices"} 0x20
 			application_grid_wrapper_watchers{instance="edge-1",resource="services"} 1x20`,

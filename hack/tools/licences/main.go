@@ -41,8 +41,8 @@ var platforms = []string{"linux/amd64", "linux/arm64", "linux/arm", "darwin/arm6
 // forms that the classifier does not know. More is a licence that someone has to read.
 const unrecognised = 15
 
-// The standard library and the runtime are linked into everything, and under the very text of the authors' modules
-// beside them. That is read, as GOROOT is without its LICENSE where a distribution has packed it.
+// The standard library and the runtime are linked into everything. Their licence has the same text as that of the Go
+// authors' modules, which is read instead: Linux distributions may leave the LICENSE out of GOROOT.
 const (
 	standardLibrary = "Go's standard library and runtime"
 	goAuthors       = "golang.org/x/sys"
@@ -98,10 +98,20 @@ func run(check, write, spdx string, packages []string) error {
 		if err := os.WriteFile(file, fresh, 0o644); err != nil { //nolint:gosec // it is for everybody to read
 			return err
 		}
-	} else if committed, err := os.ReadFile(check); err != nil || !bytes.Equal(committed, fresh) { //nolint:gosec // the Makefile names it
-		return errors.Join(err, fmt.Errorf("%s is not what the linked modules ask for: run `make notices`, and commit it", check))
+	} else if err := compare(check, fresh); err != nil {
+		return err
 	}
 	fmt.Printf("%s: %d texts of licences and notices, all %s\n", file, len(texts), strings.Join(names, ", "))
+	return nil
+}
+
+// compare fails unless a file has this content.
+func compare(file string, fresh []byte) error {
+	committed, err := os.ReadFile(file) //nolint:gosec // the Makefile names it
+	if err != nil || !bytes.Equal(committed, fresh) {
+		return errors.Join(err, fmt.Errorf(
+			"%s is not what the linked modules ask for: run `make notices`, and commit it", file))
+	}
 	return nil
 }
 
@@ -123,7 +133,9 @@ func linkedPackages(packages []string) (map[string]linkedPackage, error) {
 	linked := map[string]linkedPackage{}
 	for _, platform := range platforms {
 		goos, goarch, _ := strings.Cut(platform, "/")
-		command := exec.Command("go", append([]string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}, packages...)...) //nolint:gosec,noctx // the arguments are the Makefile's
+		//nolint:gosec,noctx // the arguments are the Makefile's
+		command := exec.Command("go",
+			append([]string{"list", "-deps", "-json=ImportPath,Dir,Standard,Module"}, packages...)...)
 		command.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch)
 		command.Stderr = os.Stderr
 		output, err := command.Output()
@@ -152,7 +164,7 @@ type text struct {
 }
 
 // collect reads the licence files of all packages' directories and those above, up to the module's: code that a module
-// has taken over from elsewhere often lies beside its own licence.
+// has taken over from elsewhere often has its own licence next to it.
 func collect(linked map[string]linkedPackage) ([]*text, error) {
 	byContent := map[string]*text{}
 	seen := map[string]bool{}
@@ -194,7 +206,8 @@ func collect(linked map[string]linkedPackage) ([]*text, error) {
 			seen[dir] = true
 			below, err := filepath.Rel(p.Module.Dir, dir)
 			if err != nil || strings.HasPrefix(below, "..") {
-				return nil, fmt.Errorf("package %s is at %s, which is not in its module's %s", p.ImportPath, p.Dir, p.Module.Dir)
+				return nil, fmt.Errorf("package %s is at %s, which is not in its module's %s",
+					p.ImportPath, p.Dir, p.Module.Dir)
 			}
 			n, err := read(dir, path.Join(p.Module.Path, filepath.ToSlash(below)))
 			if err != nil {
@@ -262,7 +275,8 @@ func (t *text) judge(known *classifier.Classifier) ([]string, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(allowed, name) {
-			return nil, fmt.Errorf("%s is under %s, which is not among those allowed: %s", of, name, strings.Join(allowed, ", "))
+			return nil, fmt.Errorf("%s is under %s, which is not among those allowed: %s",
+				of, name, strings.Join(allowed, ", "))
 		}
 	}
 	outside := 0
@@ -289,8 +303,8 @@ func modules(linked map[string]linkedPackage) []string {
 	return slices.Compact(paths)
 }
 
-// perModule is a JSON object of module paths and the licences of what is linked of each, in the order of their names. The
-// standard library is called std.
+// perModule is a JSON object of module paths and the licences of what is linked of each, in the order of their names.
+// The standard library is called std.
 func perModule(texts []*text, modules []string, known *classifier.Classifier) ([]byte, error) {
 	all := map[string][]string{}
 	for _, t := range texts {

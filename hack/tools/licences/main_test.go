@@ -28,19 +28,31 @@ func TestJudge(t *testing.T) {
 		want, problem string
 	}{
 		{name: "allowed", content: known(t, "MIT/pristine"), want: "MIT"},
-		{name: "several, allowed", content: known(t, "Apache-2.0/pristine") + "\n\n" + known(t, "BSD-3-Clause/pristine"), want: "Apache-2.0 BSD-3-Clause"},
+		{
+			name:    "several, allowed",
+			content: known(t, "Apache-2.0/pristine") + "\n\n" + known(t, "BSD-3-Clause/pristine"),
+			want:    "Apache-2.0 BSD-3-Clause",
+		},
 		{name: "copyleft", content: known(t, "GPL-3.0/license"), problem: "is under GPL-3.0"},
-		{name: "one of two is not allowed", content: known(t, "MIT/pristine") + "\n\n" + known(t, "AGPL-3.0/license"), problem: "is under AGPL-3.0"},
+		{
+			name:    "one of two is not allowed",
+			content: known(t, "MIT/pristine") + "\n\n" + known(t, "AGPL-3.0/license"), problem: "is under AGPL-3.0",
+		},
 		{name: "unknown", content: own, problem: "no known licence"},
-		{name: "unknown beside an allowed one", content: known(t, "MIT/pristine") + "\n\n" + own, problem: "of no known licence: read it"},
+		{
+			name: "unknown beside an allowed one", content: known(t, "MIT/pristine") + "\n\n" + own,
+			problem: "of no known licence: read it",
+		},
 		{name: "empty", problem: "no known licence"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			names, err := judge([]*text{{content: strings.TrimSpace(test.content), of: []string{"example.org/a"}}}, classifier)
+			names, err := judge([]*text{{content: strings.TrimSpace(test.content), of: []string{"example.org/a"}}},
+				classifier)
 			if got := strings.Join(names, " "); got != test.want && test.problem == "" {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
-			if test.problem == "" && err != nil || test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)) {
+			if test.problem == "" && err != nil ||
+				test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)) {
 				t.Errorf("got the error %v, want %q", err, test.problem)
 			}
 			if test.problem != "" && !strings.Contains(err.Error(), "example.org/a") {
@@ -57,7 +69,10 @@ func TestPerModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	texts := []*text{
-		{content: strings.TrimSpace(known(t, "MIT/pristine")), of: []string{"example.org/a/taken/over", "example.org/a/v2"}},
+		{
+			content: strings.TrimSpace(known(t, "MIT/pristine")),
+			of:      []string{"example.org/a/taken/over", "example.org/a/v2"},
+		},
 		{content: strings.TrimSpace(known(t, "Apache-2.0/pristine")), of: []string{"example.org/a"}},
 		{content: strings.TrimSpace(known(t, "BSD-3-Clause/pristine")), of: []string{standardLibrary}},
 		{content: "Copyright", notice: true, of: []string{"example.org/b"}},

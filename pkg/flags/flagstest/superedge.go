@@ -12,16 +12,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/flags"
 )
 
-// row is a flag in a table of docs/superedge.md.
+// row is the row of a flag in a table of docs/superedge.md.
 type row struct {
 	name, defaultThere, here string
 }
 
-// cell is a text in backquotes that a cell begins with.
+// cell matches the text in backquotes at the beginning of a table's cell.
 var cell = regexp.MustCompile("^`([^`]*)`")
 
-// CompareWithSuperEdge fails the test where the program's flags are not what docs/superedge.md says of them. The
-// flags have been parsed, and the test runs in the program's directory.
+// CompareWithSuperEdge fails the test where the program's flags are not what docs/superedge.md says. The caller has
+// parsed the flags, and the test runs in the program's directory.
 func CompareWithSuperEdge(t *testing.T, program string, set *flags.Set) {
 	t.Helper()
 	rows := table(t, program)
@@ -38,14 +38,18 @@ func CompareWithSuperEdge(t *testing.T, program string, set *flags.Set) {
 		case strings.HasPrefix(r.here, "**kept**"):
 			computed := strings.HasPrefix(r.defaultThere, "(")
 			if there, _ := quoted(r.defaultThere); ignored || (!computed && f.DefValue != there) {
-				t.Errorf("docs/superedge.md says that --%s of %s is kept, with default %q; it is %q: %s", r.name, program, there, f.DefValue, f.Usage)
+				t.Errorf("docs/superedge.md says that --%s of %s is kept, with default %q; it is %q: %s", r.name,
+					program, there,
+					f.DefValue, f.Usage)
 			}
 		case strings.HasPrefix(r.here, "**ignored**"):
 			if !ignored {
-				t.Errorf("docs/superedge.md says that --%s of %s is ignored, --help does not: %s", r.name, program, f.Usage)
+				t.Errorf("docs/superedge.md says that --%s of %s is ignored, --help does not: %s",
+					r.name, program, f.Usage)
 			}
 		case !strings.HasPrefix(r.here, "**changed**: ") || ignored:
-			t.Errorf("docs/superedge.md: --%s of %s is neither kept, nor ignored, nor changed: %s", r.name, program, r.here)
+			t.Errorf("docs/superedge.md: --%s of %s is neither kept, nor ignored, nor changed: %s",
+				r.name, program, r.here)
 		}
 	}
 	set.VisitAll(func(f *pflag.Flag) {
@@ -86,7 +90,7 @@ func table(t *testing.T, program string) []row {
 	return rows
 }
 
-// quoted is what stands in backquotes at the beginning of a cell.
+// quoted is the text in backquotes at the beginning of a cell.
 func quoted(text string) (string, bool) {
 	match := cell.FindStringSubmatch(text)
 	if match == nil {

@@ -31,8 +31,8 @@ type Unit struct {
 	Revision string
 	// Ready: all pods of the workload are as its revision says.
 	Ready bool
-	// Failed: the workload makes no progress, or cannot be made so. Tried is the revision for which it failed, and Why the
-	// reason.
+	// Failed: the workload makes no progress, or cannot be made so. Tried is the revision for which it failed, and Why
+	// the reason.
 	Failed bool
 	Tried  string
 	Why    string
@@ -123,9 +123,12 @@ func (p *planner) begin() {
 	for i := range p.waves {
 		name := p.name(i)
 		before := told[name]
-		p.states[i] = v1.WaveStatus{Name: name, State: cmp.Or(before.State, v1.WavePending), ReadyTime: before.ReadyTime}
+		p.states[i] = v1.WaveStatus{
+			Name: name, State: cmp.Or(before.State, v1.WavePending), ReadyTime: before.ReadyTime,
+		}
 	}
-	if p.Status == nil && p.plan.Current == "" && !slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Exists && u.Revision != p.Revision }) {
+	changes := slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Exists && u.Revision != p.Revision })
+	if p.Status == nil && p.plan.Current == "" && !changes {
 		// There is nothing yet, or nothing that has to change: the rollout is adopted without one.
 		p.plan.Current = p.Revision
 		p.status.Phase = v1.RolloutComplete
@@ -257,7 +260,8 @@ func (p *planner) judgeWave(failed []Unit, allowed int) {
 	case ready == 0 && waiting == 0:
 		p.halt("no unit of the wave became ready: " + describe(failed))
 	case waiting > 0 && broken >= p.limit(wave):
-		p.halt(fmt.Sprintf("%d failed, %d allowed, but the wave has room for %d that are not ready: %s", len(failed), allowed, p.limit(wave), describe(failed)))
+		p.halt(fmt.Sprintf("%d failed, %d allowed, but the wave has room for %d that are not ready: %s", len(failed),
+			allowed, p.limit(wave), describe(failed)))
 	}
 }
 
@@ -267,7 +271,11 @@ func (p *planner) halt(why string) {
 	if p.Rollout.OnFailure == v1.OnFailureRollback && p.plan.Current != "" && p.plan.Current != p.Revision {
 		p.status.Phase = v1.RolloutRollingBack
 	}
-	p.status.HaltTime = &metav1.Time{Time: p.Now.Truncate(time.Second)}
+	at := p.Now.Truncate(time.Second)
+	if p.Resumed == at.UTC().Format(time.RFC3339) { // that was about another halt, less than a second ago
+		at = at.Add(time.Second)
+	}
+	p.status.HaltTime = &metav1.Time{Time: at}
 }
 
 // current is the index of the first wave that is not done.
@@ -324,8 +332,8 @@ func (p *planner) startAll() {
 }
 
 // start gives the revision to as many units of a wave as may be unavailable, in the order of their names. Units that
-// have failed take a place while the wave is the current one, unless someone has accepted them; once it is done they must
-// not keep those waiting that return.
+// have failed take a place while the wave is the current one, unless someone has accepted them; once it is done they
+// must not keep those waiting that return.
 func (p *planner) start(wave int) {
 	places, accepted := p.limit(wave), int(p.status.Tolerated)
 	done := p.states[wave].State == v1.WaveDone
@@ -387,7 +395,8 @@ func (p *planner) finish(wave int) bool {
 		state.State = v1.WaveDone
 		return true
 	}
-	if spec.Soak != nil {
+	empty := spec.Units != nil && len(p.waves[wave]) == 0
+	if spec.Soak != nil && !empty {
 		if until := state.ReadyTime.Add(spec.Soak.Duration); p.Now.Before(until) {
 			state.State, p.status.Phase = v1.WaveSoaking, v1.RolloutSoaking
 			p.status.Message = "soaks until " + until.UTC().Format(time.RFC3339)
@@ -395,13 +404,28 @@ func (p *planner) finish(wave int) bool {
 			return false
 		}
 	}
-	if spec.Approval == v1.ApprovalManual && p.Approved != gridrevision.ApprovalOf(p.Revision, spec.Name) {
+	// A wave that should have units and has none may be a typing error, and what follows would go untried.
+	manual := spec.Approval == v1.ApprovalManual || empty
+	if manual && !gridrevision.Approves(p.Approved, p.Revision, spec.Name) {
 		state.State, p.status.Phase = v1.WaveAwaitingApproval, v1.RolloutAwaitingApproval
-		p.status.Message = fmt.Sprintf("waits for the annotation %s=%s", v1.AnnotationApproved, gridrevision.ApprovalOf(p.Revision, spec.Name))
+		p.status.Message = p.describeApproval(spec.Name, empty)
 		return false
 	}
 	state.State = v1.WaveDone
 	return true
+}
+
+// describeApproval says which approval a wave waits for.
+func (p *planner) describeApproval(wave string, empty bool) string {
+	text := fmt.Sprintf("waits for the annotation %s=%s", v1.AnnotationApproved,
+		gridrevision.ApprovalOf(p.Revision, wave))
+	if empty {
+		text = "the wave's units select none; change them, or go on without: " + text
+	}
+	if p.Approved != "" {
+		text += fmt.Sprintf("; its value is %q", p.Approved)
+	}
+	return text
 }
 
 // remains reports whether units of a wave, or of a later one, do not have the revision yet.

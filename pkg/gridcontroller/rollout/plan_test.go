@@ -337,8 +337,8 @@ func (w *world) checkPlaces(wave int, plan Plan) {
 	}
 }
 
-// TestHistories lets random things happen to random grids, checks each plan against the rules, and sees that in the end,
-// when all goes well again, every unit gets the revision.
+// TestHistories lets random things happen to random grids, checks each plan against the rules, and sees that in the
+// end, when all goes well again, every unit gets the revision.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	phases := map[v1.RolloutPhase]int{}

@@ -37,7 +37,8 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 // checkRead has a finding for everything that could not be read.
 func (r *report) checkRead(c *Cluster) {
 	for _, lost := range c.failed {
-		r.add(Unknown, CheckRead, lost.about, fmt.Sprintf("it could not be read, and %s: %s", lost.consequence, whyNot(lost.err)),
+		r.add(Unknown, CheckRead, lost.about, fmt.Sprintf("it could not be read, and %s: %s", lost.consequence,
+			whyNot(lost.err)),
 			"ask again as somebody who may read it")
 	}
 }
@@ -55,8 +56,11 @@ func (r *report) checkDistribution(c *Cluster) {
 		r.add(Warning, check, about, "what made this cluster cannot be told from its nodes",
 			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster")
 	case managed[name]:
-		r.add(Failure, check, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it back", name, because),
-			"application-grid was not tried there; it needs nodes whose kube-proxy you configure, such as edge nodes of your own")
+		r.add(Failure, check, about,
+			fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it back",
+				name, because),
+			"application-grid was not tried there; it needs nodes whose kube-proxy you configure, such as edge "+
+				"nodes of your own")
 	case name == kubeadmMade || name == k3sMade:
 		r.ok(check, about, "the cluster is %s's (%s)", name, because)
 	default:
@@ -65,7 +69,9 @@ func (r *report) checkDistribution(c *Cluster) {
 	}
 	server, known := minor(c.version)
 	if name == kubeadmMade && known && server < setup.MutatingPolicy {
-		r.add(Warning, check, Object{Kind: kindPolicy}, fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes", c.version),
+		r.add(Warning, check, Object{Kind: kindPolicy},
+			fmt.Sprintf("an API server of %s has no such policies, which keep "+
+				"kubeadm's kube-proxy off edge nodes", c.version),
 			"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36")
 	}
 	counts := map[string]int{}
@@ -73,7 +79,8 @@ func (r *report) checkDistribution(c *Cluster) {
 		counts[c.nodes[i].distribution]++
 	}
 	if len(counts) > 1 && counts[""] == 0 {
-		r.add(Warning, check, about, "the nodes are of different distributions", "label only the nodes of the one that you install for")
+		r.add(Warning, check, about, "the nodes are of different distributions",
+			"label only the nodes of the one that you install for")
 	}
 }
 
@@ -84,7 +91,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 	sets := c.running(kubeProxyProgram)
 	static := map[string]*pod{} // by what owns them; pods of no set
 	for i := range c.pods {
-		if p := &c.pods[i]; p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) && len(sets) == 0 {
+		if p := &c.pods[i]; p.program == kubeProxyProgram && !strings.HasPrefix(p.owner, kindDaemonSet) &&
+			len(sets) == 0 {
 			static[p.image] = p
 		}
 	}
@@ -93,7 +101,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 		for _, w := range sets {
 			r.proxyConfig(c, w.about(), w.image, w.proxy)
 			if w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == kubeadmMade {
-				r.add(Warning, check, w.about(), "it has a required node affinity of its own, which the policy of manifests/kubeadm leaves as it is",
+				r.add(Warning, check, w.about(), "it has a required node affinity of its own, which the policy of "+
+					"manifests/kubeadm leaves as it is",
 					"add the expression of manifests/kubeadm/kube-proxy-policy.yaml to each of its terms")
 			}
 		}
@@ -105,14 +114,17 @@ func (r *report) checkProxyThere(c *Cluster) {
 		r.ok(check, Object{Kind: kindNode}, "kube-proxy is a part of %s's own process", name)
 		for i := range c.nodes {
 			if n := &c.nodes[i]; n.proxyDisabled {
-				r.add(Failure, check, n.about(), "its agent runs with --disable-kube-proxy, and no pod runs kube-proxy", "run kube-proxy: it is what asks the wrapper")
+				r.add(Failure, check, n.about(), "its agent runs with --disable-kube-proxy, and no pod runs kube-proxy",
+					"run kube-proxy: it is what asks the wrapper")
 			} else if mode, _ := flagOf(n.proxyArgs, "proxy-mode"); mode == "ipvs" {
 				r.ipvs(n.about())
 			}
 		}
 	case c.knows(kindDaemonSet, kindPod):
-		r.add(Failure, check, Object{kindDaemonSet, system, "kube-proxy"}, "there is no kube-proxy in this cluster that the API server knows of",
-			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a unit of systemd or as part of another program, go on with docs/install.md, Any other cluster")
+		r.add(Failure, check, Object{kindDaemonSet, system, "kube-proxy"},
+			"there is no kube-proxy in this cluster that the API server knows of",
+			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a unit of "+
+				"systemd or as part of another program, go on with docs/install.md, Any other cluster")
 	}
 }
 
@@ -122,7 +134,8 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 	mode := config.mode
 	switch {
 	case config.modeErr != nil:
-		r.add(Unknown, check, about, fmt.Sprintf("its mode is not known: %v", config.modeErr), "on a node: curl localhost:10249/proxyMode must print iptables or nftables")
+		r.add(Unknown, check, about, fmt.Sprintf("its mode is not known: %v", config.modeErr),
+			"on a node: curl localhost:10249/proxyMode must print iptables or nftables")
 		mode = "unknown"
 	case mode == "ipvs":
 		r.ipvs(about)
@@ -140,17 +153,22 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 	server, known := minor(c.version)
 	switch {
 	case !ok:
-		r.add(Unknown, check, about, "its version cannot be told from its image "+image, "see that it goes with the API server's version, "+c.version)
+		r.add(Unknown, check, about, "its version cannot be told from its image "+image,
+			"see that it goes with the API server's version, "+c.version)
 	case known && proxy > server:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than the API server's %s", tagOf(image), c.version), "give it the API server's version")
+		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than the API server's %s", tagOf(image), c.version),
+			"give it the API server's version")
 	case proxy < oldestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", tagOf(image), oldestTested, newestTested), "upgrade it")
+		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", tagOf(image),
+			oldestTested, newestTested), "upgrade it")
 	}
 }
 
 func (r *report) ipvs(about Object) {
-	r.add(Warning, "KubeProxyMode", about, "its mode is ipvs, which was never tested with the wrapper, and which Kubernetes has deprecated since 1.35",
-		"set mode: nftables (or iptables) in its configuration, and restart it on every node before an edge node relies on it")
+	r.add(Warning, "KubeProxyMode", about, "its mode is ipvs, which was never tested with the wrapper, and which "+
+		"Kubernetes has deprecated since 1.35",
+		"set mode: nftables (or iptables) in its configuration, and restart it on every node before an edge node "+
+			"relies on it")
 }
 
 // checkOthers looks for what is installed already, or selects the same nodes.
@@ -163,7 +181,8 @@ func (r *report) checkOthers(c *Cluster) {
 		}
 	}
 	if labelled > 0 {
-		r.add(Warning, check, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: pods start there as soon as you apply", v1.LabelEdgeNode, count(labelled, "node")),
+		r.add(Warning, check, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: pods start there as "+
+			"soon as you apply", v1.LabelEdgeNode, count(labelled, "node")),
 			"remove the label first if you want to go node by node")
 	}
 	for i := range c.workloads {
@@ -174,15 +193,19 @@ func (r *report) checkOthers(c *Cluster) {
 			switch {
 			case shipped:
 				r.add(Warning, check, w.about(), "it is there already, with the image "+w.image,
-					"applying changes it; kubectl grid check says how it stands with an installation")
+					"applying changes it; kubectl grid check looks at an installation")
 			case w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0):
 				r.ok(check, w.about(), "it gives way to this project's")
 			default:
-				r.add(Failure, check, w.about(), "another "+string(w.program)+" is installed: two on one node want the same port, and two controllers the same grids",
-					"follow docs/superedge.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and the controller is stopped first")
+				r.add(Failure, check, w.about(),
+					"another "+string(w.program)+" is installed: two on one node want the same "+
+						"port, and two controllers the same grids",
+					"follow docs/superedge.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and "+
+						"the controller is stopped first")
 			}
 		case w.selectsEdge && !shipped:
-			r.add(Warning, check, w.about(), "its pods go to the nodes with the label "+v1.LabelEdgeNode+", too", "see that this is meant")
+			r.add(Warning, check, w.about(), "its pods go to the nodes with the label "+v1.LabelEdgeNode+", too",
+				"see that this is meant")
 		}
 	}
 	if r.clean(check) && c.knows(kindDaemonSet, kindNode) {
@@ -193,8 +216,11 @@ func (r *report) checkOthers(c *Cluster) {
 // checkImages says what no API server knows.
 func (r *report) checkImages(images setup.Images) {
 	r.add(Unknown, "Images", Object{Kind: kindNode},
-		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a node try", images.Registry),
-		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on each node (docs/install.md, Images)",
+		fmt.Sprintf("whether the nodes can pull images from %s cannot be known from the API: no request makes a "+
+			"node try",
+			images.Registry),
+		fmt.Sprintf("try it on a node, where crictl is: crictl pull %s/%s:%s; without a registry import the images on "+
+			"each node (docs/install.md, Images)",
 			images.Registry, wrapperProgram, images.Tag))
 }
 
@@ -247,7 +273,9 @@ func (r *report) checkRights(c *Cluster) {
 		switch {
 		case right.allowed:
 		case right.verb == "escalate":
-			r.add(Warning, check, about, "you may not "+right.String()+": the roles can be created only if you have every right yourself that they give", "install as a cluster administrator")
+			r.add(Warning, check, about,
+				"you may not "+right.String()+": the roles can be created only if you have every "+
+					"right yourself that they give", "install as a cluster administrator")
 		default:
 			message := "you may not " + right.String()
 			if right.reason != "" {

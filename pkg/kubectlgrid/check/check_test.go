@@ -168,7 +168,9 @@ type testCluster struct {
 
 func newTestCluster(t *testing.T) *testCluster {
 	t.Helper()
-	c := &testCluster{T: t, objects: map[string]client.Object{}, server: Server{"v1.37.1", now.AddDate(1, 0, 0)}, now: now, listed: map[string][]int64{}}
+	c := &testCluster{T: t, objects: map[string]client.Object{}, server: Server{"v1.37.1", now.AddDate(1, 0, 0)},
+		now:    now,
+		listed: map[string][]int64{}}
 	c.add(edge)
 	for _, node := range []string{"edge0", "edge1"} {
 		for _, program := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
@@ -181,7 +183,10 @@ func newTestCluster(t *testing.T) *testCluster {
 		t.Fatalf("the CRDs' versions are %v: %v", versions, err)
 	}
 	for name, version := range versions {
-		c.add(fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s, annotations: {superedge.io/crd-version: "%d"}}, status: {conditions: [{type: Established, status: "True"}]}}`, name, version))
+		c.add(fmt.Sprintf(
+			`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s, annotations: {superedge.io/crd-version: "%d"}}, status: {conditions: [{type: Established, status: "True"}]}}`,
+			name, version,
+		))
 	}
 	return c
 }
@@ -228,17 +233,23 @@ func (c *testCluster) run(set, node string) *corev1.Pod {
 	c.Helper()
 	owner := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/"+set)
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: set + "-" + node, Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: set}},
-		Spec:       *owner.Spec.Template.Spec.DeepCopy(),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: set + "-" + node,
+			Labels: map[string]string{appsv1.ControllerRevisionHashLabelKey: set}},
+		Spec: *owner.Spec.Template.Spec.DeepCopy(),
 		Status: corev1.PodStatus{
-			Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			Phase:      corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			ContainerStatuses: []corev1.ContainerStatus{{
-				Name: owner.Spec.Template.Spec.Containers[0].Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Hour))}},
+				Name: owner.Spec.Template.Spec.Containers[0].Name,
+				State: corev1.ContainerState{
+					Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(now.Add(-time.Hour))},
+				},
 			}},
 		},
 	}
 	p.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
+	p.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+		appsv1.SchemeGroupVersion.WithKind("DaemonSet"))}
 	p.Spec.NodeName = node
 	c.objects["Pod kube-system/"+p.Name] = p
 	return p
@@ -283,7 +294,8 @@ func (c *testCluster) source() Source {
 		return strings.TrimSuffix(kind.Kind, "List")
 	}
 	api := builder.WithInterceptorFuncs(interceptor.Funcs{
-		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			if err := refused(kindOf(api, o)); err != nil {
 				return err
 			}
@@ -348,7 +360,8 @@ func TestAllIsWell(t *testing.T) {
 	for _, f := range report.Findings {
 		seen[f.Check] = true
 	}
-	for _, check := range []string{"EdgeLabel", "Wrapper", "KubeProxy", "KubeProxyPlacement", "KubeProxyReplacement", "Daemon", "Controller", "CRDs", "Grids", "Services", "ProgramVersions", "Versions", "Credentials", "NodeLocalDNS", "Port"} {
+	for _, check := range []string{"EdgeLabel", "Wrapper", "KubeProxy", "KubeProxyPlacement", "KubeProxyReplacement",
+		"Daemon", "Controller", "CRDs", "Grids", "Services", "ProgramVersions", "Versions", "Credentials", "NodeLocalDNS", "Port"} {
 		if !seen[check] {
 			t.Errorf("nothing is said of %s in\n%s", check, lines(report, OK))
 		}
@@ -377,8 +390,11 @@ func TestAfter(t *testing.T) {
 					delete(c.objects, "Pod kube-system/application-grid-wrapper-"+node)
 				}
 			},
-			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006 (/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, where no wrapper is",
-				"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1", "warning EdgeLabel Node: no node has the label superedge.io/application-grid"},
+			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks http://localhost:51006 " +
+				"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, where " +
+				"no wrapper is",
+				"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1",
+				"warning EdgeLabel Node: no node has the label superedge.io/application-grid"},
 		},
 		"a label that means nothing": {
 			func(c *testCluster) {
@@ -394,18 +410,25 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
 				p.Status.Conditions = nil
-				p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"}}
+				p.Status.ContainerStatuses[0].State = corev1.ContainerState{
+					Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such host"},
+				}
 			},
-			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it is not ready on node edge0: ErrImagePull: no such host"},
+			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it is not ready on node edge0: " +
+				"ErrImagePull: no such host"},
 		},
 		"a node without a link": {
 			func(c *testCluster) {
 				get[*corev1.Node](c, "Node /edge0").Status.Conditions = nil
-				for _, program := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+				for _, program := range []string{
+					"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge",
+				} {
 					get[*corev1.Pod](c, "Pod kube-system/"+program+"-edge0").Status.Conditions = nil
 				}
 			},
-			[]string{"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so the pod's state is what it was",
+			[]string{"warning Wrapper Pod kube-system/application-grid-wrapper-edge0: node edge0 is not ready, so " +
+				"the pod's " +
+				"state is what it was",
 				"warning Daemon Pod kube-system/statefulset-grid-daemon-edge0: node edge0 is not ready"},
 		},
 		"two wrappers": {
@@ -414,7 +437,8 @@ func TestAfter(t *testing.T) {
 				p.Namespace, p.Name, p.UID = "edge-system", "wrapper-of-superedge", "x"
 				c.objects["second"] = p
 			},
-			[]string{"failure Wrapper Node edge0: 2 pods of application-grid-wrapper run there: edge-system/wrapper-of-superedge, kube-system/application-grid-wrapper-edge0"},
+			[]string{"failure Wrapper Node edge0: 2 pods of application-grid-wrapper run there: " +
+				"edge-system/wrapper-of-superedge, kube-system/application-grid-wrapper-edge0"},
 		},
 		"systemd": {
 			func(c *testCluster) {
@@ -422,20 +446,26 @@ func TestAfter(t *testing.T) {
 				delete(c.objects, "Pod kube-system/application-grid-wrapper-edge0")
 				delete(c.objects, "Pod kube-system/statefulset-grid-daemon-edge0")
 			},
-			[]string{"unknown Wrapper Node edge0: the wrapper is a unit of systemd there", "unknown Credentials Node edge0: the wrapper's credentials are files on the node"},
+			[]string{"unknown Wrapper Node edge0: the wrapper is a unit of systemd there",
+				"unknown Credentials Node edge0: the wrapper's credentials are files on the node"},
 		},
 		"systemd, and a pod": {
 			func(c *testCluster) {
 				get[*corev1.Node](c, "Node /edge0").Labels[v1.LabelEdgeNode] = "systemd"
 			},
-			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which says that its wrapper is a unit of systemd: both want port 51006", "unknown Credentials Node edge0"},
+			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which " +
+				"says that its wrapper is a unit of systemd: both want port 51006", "unknown Credentials Node edge0"},
 		},
 		"kube-proxy asks the API server": {
 			func(c *testCluster) {
 				m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")
-				m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http://localhost:51006", "https://10.0.0.1:6443")
+				m.Data["kubeconfig.conf"] = strings.ReplaceAll(m.Data["kubeconfig.conf"], "http://localhost:51006",
+					"https://10.0.0.1:6443")
 			},
-			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 (/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, past the wrapper", "failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"},
+			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 " +
+				"(/var/lib/kube-proxy/kubeconfig.conf in ConfigMap kube-system/kube-proxy-edge) on node edge0, past " +
+				"the wrapper",
+				"failure KubeProxy Pod kube-system/kube-proxy-edge-edge1"},
 		},
 		"--master overrides the kubeconfig": {
 			func(c *testCluster) {
@@ -443,7 +473,8 @@ func TestAfter(t *testing.T) {
 				p.Labels = nil
 				p.Spec.Containers[0].Command = append(p.Spec.Containers[0].Command, "--master", "https://10.0.0.1:6443")
 			},
-			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 (--master) on node edge0, past the wrapper"},
+			[]string{"failure KubeProxy Pod kube-system/kube-proxy-edge-edge0: it asks https://10.0.0.1:6443 " +
+				"(--master) on node edge0, past the wrapper"},
 		},
 		"a kubeconfig on the node's disk": {
 			func(c *testCluster) {
@@ -451,16 +482,21 @@ func TestAfter(t *testing.T) {
 				p.Labels = nil
 				p.Spec.Containers[0].Command = []string{"kube-proxy", "--kubeconfig=/etc/kubernetes/kube-proxy.conf"}
 			},
-			[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: whom it asks on node edge0 is not known: kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"},
+			[]string{"unknown KubeProxy Pod kube-system/kube-proxy-edge-edge0: whom it asks on node edge0 is not " +
+				"known: kubeconfig /etc/kubernetes/kube-proxy.conf: it is a file on the node"},
 		},
 		"a configuration that changed since": {
 			func(c *testCluster) {
-				get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge").ManagedFields = []metav1.ManagedFieldsEntry{{
-					Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
-					FieldsV1: metav1.NewFieldsV1("{}"), Time: &metav1.Time{Time: now.Add(-time.Minute)},
+				get[*corev1.ConfigMap](c,
+					"ConfigMap kube-system/kube-proxy-edge").ManagedFields = []metav1.ManagedFieldsEntry{{
+					Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1",
+					FieldsType: "FieldsV1",
+					FieldsV1:   metav1.NewFieldsV1("{}"), Time: &metav1.Time{Time: now.Add(-time.Minute)},
 				}}
 			},
-			[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: its configuration was changed after it started on node edge0", "warning KubeProxy Pod kube-system/kube-proxy-edge-edge1"},
+			[]string{"warning KubeProxy Pod kube-system/kube-proxy-edge-edge0: its configuration was changed " +
+				"after it " +
+				"started on node edge0", "warning KubeProxy Pod kube-system/kube-proxy-edge-edge1"},
 		},
 		"a wrapper with a port of its own": {
 			func(c *testCluster) {
@@ -471,7 +507,8 @@ func TestAfter(t *testing.T) {
 		},
 		"two kube-proxies": {
 			func(c *testCluster) { c.run("kube-proxy", "edge0") },
-			[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there, and overwrite each other's rules: kube-system/kube-proxy-edge-edge0, kube-system/kube-proxy-edge0",
+			[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there, and overwrite each other's rules: " +
+				"kube-system/kube-proxy-edge-edge0, kube-system/kube-proxy-edge0",
 				"failure KubeProxy Pod kube-system/kube-proxy-edge0: it asks https://10.0.0.1:6443"},
 		},
 		"no kube-proxy": {
@@ -483,10 +520,14 @@ func TestAfter(t *testing.T) {
 				p := c.run("kube-proxy", "edge0")
 				p.Spec.NodeName = ""
 				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-					{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"edge0"}}}},
+					{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name",
+						Operator: corev1.NodeSelectorOpIn,
+						Values:   []string{"edge0"}}}},
 				}}}}
 			},
-			[]string{"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0"},
+			[]string{
+				"warning KubeProxyPlacement Pod kube-system/kube-proxy-edge0: it waits for its turn on node edge0",
+			},
 		},
 		"one kube-proxy that asks wrappers everywhere": {
 			func(c *testCluster) {
@@ -497,11 +538,14 @@ func TestAfter(t *testing.T) {
 				delete(c.objects, "Pod kube-system/kube-proxy-cloud0")
 				set := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy")
 				set.Spec.Template.Spec.Affinity = nil
-				set.Spec.Template.Spec.Containers[0].Command = append(set.Spec.Template.Spec.Containers[0].Command, "--master=http://localhost:51006")
+				set.Spec.Template.Spec.Containers[0].Command = append(set.Spec.Template.Spec.Containers[0].Command,
+					"--master=http://localhost:51006")
 				c.run("kube-proxy", "edge0")
 				c.run("kube-proxy", "edge1")
 			},
-			[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every node, which the next upgrade by kubeadm undoes"},
+			[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it asks the wrapper on every " +
+				"node, which " +
+				"the next upgrade by kubeadm undoes"},
 		},
 		"kube-proxies outside of Kubernetes": {
 			func(c *testCluster) {
@@ -511,17 +555,22 @@ func TestAfter(t *testing.T) {
 					}
 				}
 			},
-			[]string{"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy", "unknown KubeProxy Node edge1"},
+			[]string{
+				"unknown KubeProxy Node edge0: no pod of this cluster runs kube-proxy", "unknown KubeProxy Node edge1",
+			},
 		},
 		"an upgrade took the affinity": {
 			func(c *testCluster) {
 				get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity = nil
 			},
-			[]string{"failure KubeProxyPlacement DaemonSet kube-system/kube-proxy: its node affinity does not keep it off edge nodes"},
+			[]string{"failure KubeProxyPlacement DaemonSet kube-system/kube-proxy: its node affinity does not keep " +
+				"it off " +
+				"edge nodes"},
 		},
 		"no policy": {
 			func(c *testCluster) { delete(c.objects, "MutatingAdmissionPolicyBinding /kube-proxy.superedge.io") },
-			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its binding is not there"},
+			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its " +
+				"binding is not there"},
 		},
 		"an API server without such policies": {
 			func(c *testCluster) {
@@ -531,13 +580,17 @@ func TestAfter(t *testing.T) {
 					get[*corev1.Node](c, "Node /"+node).Status.NodeInfo.KubeletVersion = "v1.35.0"
 				}
 				for _, set := range []string{"kube-proxy", "kube-proxy-edge"} {
-					get[*appsv1.DaemonSet](c, "DaemonSet kube-system/"+set).Spec.Template.Spec.Containers[0].Image = "kube-proxy:v1.35.0"
+					get[*appsv1.DaemonSet](c,
+						"DaemonSet kube-system/"+set).Spec.Template.Spec.Containers[0].Image = "kube-proxy:v1.35.0"
 				}
 			},
-			[]string{"warning KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: an API server of v1.35.0 has no such policies"},
+			[]string{"warning KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: an API server of " +
+				"v1.35.0 has no such policies"},
 		},
 		"k3s, with the server": {
-			func(c *testCluster) { c.k3s("edge0", `["agent","--kube-proxy-arg","master=http://localhost:51006"]`) }, nil,
+			func(c *testCluster) {
+				c.k3s("edge0", `["agent","--kube-proxy-arg","master=http://localhost:51006"]`)
+			}, nil,
 		},
 		"k3s, without": {
 			func(c *testCluster) { c.k3s("edge0", `["agent"]`) },
@@ -545,7 +598,10 @@ func TestAfter(t *testing.T) {
 		},
 		"k3s, past the wrapper": {
 			func(c *testCluster) { c.k3s("edge0", `["agent","--kube-proxy-arg=master=https://127.0.0.1:6444"]`) },
-			[]string{"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://127.0.0.1:6444, past the wrapper"},
+			[]string{
+				"failure KubeProxy Node edge0: its kube-proxy, a part of k3s, asks https://127.0.0.1:6444, past the " +
+					"wrapper",
+			},
 		},
 		"k3s, with no kube-proxy": {
 			func(c *testCluster) { c.k3s("edge0", `["server","--disable-kube-proxy"]`) },
@@ -557,28 +613,40 @@ func TestAfter(t *testing.T) {
 		},
 		"wrappers of two versions": {
 			func(c *testCluster) {
-				get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0].Image = "registry.example.org/application-grid-wrapper:v0"
+				get[*corev1.Pod](c,
+					"Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0].Image = "registry.example.org/application-grid-wrapper:v0"
 			},
-			[]string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different versions of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node, registry.example.org/application-grid-wrapper:v1 on 1 node"},
+			[]string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different " +
+				"versions of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node, " +
+				"registry.example.org/application-grid-wrapper:v1 on 1 node"},
 		},
 		"programs of two versions": {
 			func(c *testCluster) {
-				get[*appsv1.Deployment](c, "Deployment kube-system/application-grid-controller").Spec.Template.Spec.Containers[0].Image = "registry.example.org/application-grid-controller:v2@sha256:0"
+				get[*appsv1.Deployment](c,
+					"Deployment kube-system/application-grid-controller").Spec.Template.Spec.Containers[0].Image = "registry.example.org/application-grid-controller:v2@sha256:0"
 			},
-			[]string{`warning ProgramVersions DaemonSet in kube-system: the programs are of different versions: application-grid-wrapper, statefulset-grid-daemon has "v1"; application-grid-controller has "v2"`},
+			[]string{
+				`warning ProgramVersions DaemonSet in kube-system: the programs are of different versions: application-grid-wrapper, statefulset-grid-daemon has "v1"; application-grid-controller has "v2"`,
+			},
 		},
 		"kube-proxies of two versions": {
 			func(c *testCluster) {
-				get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy-edge").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.33.0"
+				get[*appsv1.DaemonSet](c,
+					"DaemonSet kube-system/kube-proxy-edge").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.33.0"
 			},
-			[]string{"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go with an API server of v1.37.1",
-				"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: kube-proxy-edge is v1.33.0; kube-proxy is v1.37.1"},
+			[]string{"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go " +
+				"with an API server of v1.37.1",
+				"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: " +
+					"kube-proxy-edge is v1.33.0; kube-proxy is v1.37.1"},
 		},
 		"ipvs": {
 			func(c *testCluster) {
-				get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
+				get[*corev1.ConfigMap](c,
+					"ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: " +
+					"{kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
 			},
-			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge: its mode is ipvs", "warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
+			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge: its mode is ipvs",
+				"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
 		},
 		"no daemon": {
 			func(c *testCluster) { delete(c.objects, "Pod kube-system/statefulset-grid-daemon-edge1") },
@@ -586,9 +654,13 @@ func TestAfter(t *testing.T) {
 		},
 		"a controller that is not available": {
 			func(c *testCluster) {
-				get[*appsv1.Deployment](c, "Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 0
+				get[*appsv1.Deployment](c,
+					"Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 0
 			},
-			[]string{"failure Controller Deployment kube-system/application-grid-controller: none of its 2 pods is available"},
+			[]string{
+				"failure Controller Deployment kube-system/application-grid-controller: none of its 2 pods is " +
+					"available",
+			},
 		},
 		"SuperEdge's beside, stopped": {
 			func(c *testCluster) {
@@ -600,33 +672,50 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				c.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-controller, namespace: edge-system}, spec: {replicas: 1, template: {spec: {containers: [{name: c, image: superedge/application-grid-controller:v1}]}}}}`)
 			},
-			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second controller", "failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is available"},
+			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is a second " +
+				"controller",
+				"failure Controller Deployment edge-system/application-grid-controller: none of its 1 pod is " +
+					"available"},
 		},
 		"half a controller": {
 			func(c *testCluster) {
-				get[*appsv1.Deployment](c, "Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 1
+				get[*appsv1.Deployment](c,
+					"Deployment kube-system/application-grid-controller").Status.AvailableReplicas = 1
 			},
-			[]string{"warning Controller Deployment kube-system/application-grid-controller: 1 of its 2 pods are available"},
+			[]string{
+				"warning Controller Deployment kube-system/application-grid-controller: 1 of its 2 pods are available",
+			},
 		},
 		"no controller": {
 			func(c *testCluster) { delete(c.objects, "Deployment kube-system/application-grid-controller") },
-			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is no controller: what grids say is not done"},
+			[]string{"failure Controller Deployment kube-system/application-grid-controller: there is no controller: " +
+				"what grids say is not done"},
 		},
 		"an older CRD": {
 			func(c *testCluster) {
-				get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{v1.AnnotationCRDVersion: "1"})
+				get[*unstructured.Unstructured](c,
+					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{
+					v1.AnnotationCRDVersion: "1",
+				})
 			},
-			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older than this program's 3"},
+			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 1, older " +
+				"than this " +
+				"program's "},
 		},
 		"a newer CRD": {
 			func(c *testCluster) {
-				get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{v1.AnnotationCRDVersion: "99"})
+				get[*unstructured.Unstructured](c,
+					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(map[string]string{
+					v1.AnnotationCRDVersion: "99",
+				})
 			},
-			[]string{"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer than this program's 3"},
+			[]string{"warning CRDs CustomResourceDefinition servicegrids.superedge.io: it is of version 99, newer " +
+				"than this program's "},
 		},
 		"SuperEdge's CRD": {
 			func(c *testCluster) {
-				get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(nil)
+				get[*unstructured.Unstructured](c,
+					"CustomResourceDefinition /servicegrids.superedge.io").SetAnnotations(nil)
 			},
 			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: it is not application-grid's"},
 		},
@@ -636,16 +725,26 @@ func TestAfter(t *testing.T) {
 		},
 		"a CRD that is not served": {
 			func(c *testCluster) {
-				delete(get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").Object, "status")
+				delete(get[*unstructured.Unstructured](c, "CustomResourceDefinition /servicegrids.superedge.io").Object,
+					"status")
 			},
-			[]string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io: the API server does not serve it"},
+			[]string{
+				"failure CRDs CustomResourceDefinition servicegrids.superedge.io: the API server does not serve it",
+			},
 		},
 		"a stalled and degraded grid": {
 			func(c *testCluster) {
-				meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions, metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue, Reason: v1.ReasonNameConflict, Message: "x is taken"})
-				meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions, metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue, Reason: v1.ReasonUnitsStalled, Message: "unit east"})
+				meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
+					metav1.Condition{Type: v1.ConditionDegraded, Status: metav1.ConditionTrue,
+						Reason:  v1.ReasonNameConflict,
+						Message: "x is taken"})
+				meta.SetStatusCondition(&get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions,
+					metav1.Condition{Type: v1.ConditionStalled, Status: metav1.ConditionTrue,
+						Reason:  v1.ReasonUnitsStalled,
+						Message: "unit east"})
 			},
-			[]string{"failure Grids DeploymentGrid shop/echo: Stalled (UnitsStalled): unit east; Degraded (NameConflict): x is taken"},
+			[]string{"failure Grids DeploymentGrid shop/echo: Stalled (UnitsStalled): unit east; Degraded " +
+				"(NameConflict): x is taken"},
 		},
 		"a grid that nobody answers": {
 			func(c *testCluster) { get[*v1.DeploymentGrid](c, "DeploymentGrid shop/echo").Status.Conditions = nil },
@@ -655,25 +754,32 @@ func TestAfter(t *testing.T) {
 			func(c *testCluster) {
 				get[*corev1.Service](c, "Service shop/echo-svc").Annotations[v1.AnnotationTopologyKeys] = "zone1"
 			},
-			[]string{"failure Services Service shop/echo-svc: its annotation topologyKeys does not parse, so no node sees its endpoints"},
+			[]string{"failure Services Service shop/echo-svc: its annotation topologyKeys does not parse, so no node " +
+				"sees its endpoints"},
 		},
 		"OpenYurt's annotation that does not parse": {
 			func(c *testCluster) {
-				get[*corev1.Service](c, "Service shop/echo-svc").Annotations = map[string]string{v1.AnnotationOpenYurtTopologyKeys: "pool"}
+				get[*corev1.Service](c,
+					"Service shop/echo-svc").Annotations = map[string]string{v1.AnnotationOpenYurtTopologyKeys: "pool"}
 			},
-			[]string{"failure Services Service shop/echo-svc: its annotation openyurt.io/topologyKeys does not parse, so no node sees its endpoints"},
+			[]string{"failure Services Service shop/echo-svc: its annotation openyurt.io/topologyKeys does not " +
+				"parse, so no " +
+				"node sees its endpoints"},
 		},
 		"another takes the port": {
 			func(c *testCluster) { c.add(grabber) },
-			[]string{"failure Port Pod shop/grabber-1: it takes port 51006 of the edge node edge0", "warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"},
+			[]string{"failure Port Pod shop/grabber-1: it takes port 51006 of the edge node edge0",
+				"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"},
 		},
 		"Cilium": {
 			func(c *testCluster) { c.add(cilium) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to Services on itself"},
+			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+				"Services on itself"},
 		},
 		"Calico's eBPF": {
 			func(c *testCluster) { c.add(calico("Iptables", "true")) },
-			[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane takes kube-proxy's place (FelixConfiguration default, bpfEnabled)"},
+			[]string{"failure KubeProxyReplacement DaemonSet calico-system/calico-node: Calico's eBPF data plane " +
+				"takes kube-proxy's place (FelixConfiguration default, bpfEnabled)"},
 		},
 		"Calico for pods only": {func(c *testCluster) { c.add(calico("Iptables", "false")) }, nil},
 		"NodeLocal DNSCache": {
@@ -688,11 +794,15 @@ func TestAfter(t *testing.T) {
 		},
 		"a token that ended": {
 			func(c *testCluster) { c.kubeconfig(`token: ` + token(now.Add(-time.Hour))) },
-			[]string{`failure Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ended on 2026-11-21`},
+			[]string{
+				`failure Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ended on 2026-11-21`,
+			},
 		},
 		"a token that ends": {
 			func(c *testCluster) { c.kubeconfig(`token: ` + token(now.Add(5*time.Hour))) },
-			[]string{`warning Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ends on 2026-11-21, in 5 hours`},
+			[]string{
+				`warning Credentials ConfigMap kube-system/own: the token of user "u" in key kubeconfig.conf ends on 2026-11-21, in 5 hours`,
+			},
 		},
 		"a token that lasts": {func(c *testCluster) { c.kubeconfig(`token: ` + token(now.AddDate(1, 0, 0))) }, nil},
 		"a certificate that ended": {
@@ -706,18 +816,23 @@ func TestAfter(t *testing.T) {
 				c.now = now.AddDate(50, 0, 0)
 				c.server.CertificateEnd = c.now.AddDate(1, 0, 0)
 			},
-			[]string{`failure Credentials ConfigMap kube-system/own: the certificate "CN=wrapper" in key kubeconfig.conf ended on`},
+			[]string{
+				`failure Credentials ConfigMap kube-system/own: the certificate "CN=wrapper" in key kubeconfig.conf ended on`,
+			},
 		},
 		"a node newer than the API server": {
 			func(c *testCluster) { get[*corev1.Node](c, "Node /edge0").Status.NodeInfo.KubeletVersion = "v1.38.0" },
-			[]string{"warning Versions Node edge0: the kubelet's version v1.38.0 is newer than the API server's v1.37.1"},
+			[]string{
+				"warning Versions Node edge0: the kubelet's version v1.38.0 is newer than the API server's v1.37.1",
+			},
 		},
 		"nodes that are too old": {
 			func(c *testCluster) {
 				get[*corev1.Node](c, "Node /edge0").Status.NodeInfo.KubeletVersion = "v1.33.9"
 				get[*corev1.Node](c, "Node /edge1").Status.NodeInfo.KubeletVersion = "v1.33.9"
 			},
-			[]string{"warning Versions Node: the kubelet's version v1.33.9 is more than 3 minor versions older than the API server's v1.37.1"},
+			[]string{"warning Versions Node: the kubelet's version v1.33.9 is more than 3 minor versions older than " +
+				"the API server's v1.37.1"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -812,7 +927,10 @@ data:
     users: [{name: u, user: {%s}}]
 `, user))
 	p := get[*corev1.Pod](c, "Pod kube-system/application-grid-wrapper-edge0")
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "own"}}}})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "own",
+		VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "own"}},
+		}})
 }
 
 // token is a JSON Web Token that ends.
@@ -830,7 +948,8 @@ func TestWhatMayNotBeRead(t *testing.T) {
 			return nil
 		}
 	}
-	for _, kind := range []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet", "ConfigMap", "CustomResourceDefinition", "MutatingAdmissionPolicy", "DeploymentGrid", "Service"} {
+	for _, kind := range []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet", "ConfigMap",
+		"CustomResourceDefinition", "MutatingAdmissionPolicy", "DeploymentGrid", "Service"} {
 		c := newTestCluster(t)
 		c.refuse = forbidden(kind)
 		report := After(t.Context(), c.source())
@@ -863,7 +982,8 @@ func TestWhatMayNotBeRead(t *testing.T) {
 	c.refuse = func(kind string) error {
 		if kind == "Pod" {
 			if asked++; asked == 1 {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("not in all namespaces"))
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
+					errors.New("not in all namespaces"))
 			}
 		}
 		return nil
@@ -899,7 +1019,8 @@ func fresh(t *testing.T) *testCluster {
 	t.Helper()
 	c := newTestCluster(t)
 	for name := range c.objects {
-		if strings.Contains(name, "grid") || strings.Contains(name, "kube-proxy-edge") || strings.Contains(name, "superedge.io") {
+		if strings.Contains(name, "grid") || strings.Contains(name, "kube-proxy-edge") ||
+			strings.Contains(name, "superedge.io") {
 			delete(c.objects, name)
 		}
 	}
@@ -911,7 +1032,8 @@ func fresh(t *testing.T) *testCluster {
 }
 
 // always is what no API server tells.
-const always = "unknown Images Node: whether the nodes can pull images from registry.example.org cannot be known from the API"
+const always = "unknown Images Node: whether the nodes can pull images from registry.example.org cannot be known " +
+	"from the API"
 
 var installOptions = setup.Images{Registry: "registry.example.org", Tag: "v1"}
 
@@ -938,33 +1060,44 @@ func TestBefore(t *testing.T) {
 		},
 		"ipvs": {
 			func(c *testCluster) {
-				get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
+				get[*corev1.ConfigMap](c,
+					"ConfigMap kube-system/kube-proxy").Data["config.conf"] = "mode: ipvs\nclientConnection: " +
+					"{kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}"
 			},
 			[]string{"warning KubeProxyMode DaemonSet kube-system/kube-proxy: its mode is ipvs"},
 		},
 		"a configuration that is not there": {
 			func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kube-proxy") },
-			[]string{"unknown KubeProxy DaemonSet kube-system/kube-proxy: its mode is not known: --config=/var/lib/kube-proxy/config.conf", "unknown KubeProxy DaemonSet kube-system/kube-proxy: how it gets its server is not known"},
+			[]string{"unknown KubeProxy DaemonSet kube-system/kube-proxy: its mode is not known: " +
+				"--config=/var/lib/kube-proxy/config.conf", "unknown KubeProxy DaemonSet kube-system/kube-proxy: how " +
+				"it gets its server is not known"},
 		},
 		"an affinity of its own": {
 			func(c *testCluster) {
-				get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = "gpu"
+				get[*appsv1.DaemonSet](c,
+					"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = "gpu"
 			},
 			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: it has a required node affinity of its own"},
 		},
 		"a kube-proxy newer than the API server": {
 			func(c *testCluster) {
-				get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "mirror:5000/kube-proxy:v1.38.0"
+				get[*appsv1.DaemonSet](c,
+					"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "mirror:5000/kube-proxy:v1.38.0"
 			},
-			[]string{"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.38.0, newer than the API server's v1.37.1"},
+			[]string{
+				"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.38.0, newer than the API server's " +
+					"v1.37.1",
+			},
 		},
 		"a managed cloud": {
 			func(c *testCluster) { kubeletVersions(c, "v1.37.1-gke.100") },
-			[]string{"failure Distribution Node: the cluster is GKE (node cloud0 has kubelet v1.37.1-gke.100): its provider owns kube-proxy"},
+			[]string{"failure Distribution Node: the cluster is GKE (node cloud0 has kubelet v1.37.1-gke.100): its " +
+				"provider owns kube-proxy"},
 		},
 		"RKE2": {
 			func(c *testCluster) { kubeletVersions(c, "v1.37.1+rke2r1") },
-			[]string{"warning Distribution Node: the cluster is RKE2 (node cloud0 has kubelet v1.37.1+rke2r1), which was not tried"},
+			[]string{"warning Distribution Node: the cluster is RKE2 (node cloud0 has kubelet v1.37.1+rke2r1), which " +
+				"was not tried"},
 		},
 		"nobody knows what": {
 			func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kubeadm-config") },
@@ -972,8 +1105,10 @@ func TestBefore(t *testing.T) {
 		},
 		"too old": {
 			func(c *testCluster) { c.server.Version = "v1.20.15"; kubeletVersions(c, "v1.20.15") },
-			[]string{"failure Versions API server: it is v1.20.15, and does not serve discovery.k8s.io/v1", "warning Versions Node: the kubelet's version v1.20.15 is older than what is tested",
-				"warning Distribution MutatingAdmissionPolicy: an API server of v1.20.15 has no such policies", "warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.37.1, newer than"},
+			[]string{"failure Versions API server: it is v1.20.15, and does not serve discovery.k8s.io/v1",
+				"warning Versions Node: the kubelet's version v1.20.15 is older than what is tested",
+				"warning Distribution MutatingAdmissionPolicy: an API server of v1.20.15 has no such policies",
+				"warning KubeProxy DaemonSet kube-system/kube-proxy: it is v1.37.1, newer than"},
 		},
 		"an architecture without images": {
 			func(c *testCluster) { get[*corev1.Node](c, "Node /edge0").Status.NodeInfo.Architecture = "riscv64" },
@@ -981,7 +1116,8 @@ func TestBefore(t *testing.T) {
 		},
 		"no right": {
 			func(c *testCluster) { c.denied = "daemonsets" },
-			[]string{"failure Rights SelfSubjectAccessReview: you may not create daemonsets.apps in kube-system", "failure Rights SelfSubjectAccessReview: you may not patch daemonsets.apps in kube-system"},
+			[]string{"failure Rights SelfSubjectAccessReview: you may not create daemonsets.apps in kube-system",
+				"failure Rights SelfSubjectAccessReview: you may not patch daemonsets.apps in kube-system"},
 		},
 		"labelled already": {
 			func(c *testCluster) {
@@ -993,7 +1129,8 @@ func TestBefore(t *testing.T) {
 			func(c *testCluster) {
 				c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: application-grid-wrapper, namespace: edge-system}, spec: {template: {spec: {hostNetwork: true, containers: [{name: w, image: superedge/application-grid-wrapper, command: [/usr/local/bin/application-grid-wrapper, --bind-address=127.0.0.1:51006]}]}}}}`)
 			},
-			[]string{"failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper: another application-grid-wrapper is installed"},
+			[]string{"failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper: another " +
+				"application-grid-wrapper is installed"},
 		},
 		"SuperEdge that gives way": {
 			func(c *testCluster) {
@@ -1006,7 +1143,8 @@ func TestBefore(t *testing.T) {
 			func(c *testCluster) {
 				c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent, namespace: shop}, spec: {template: {spec: {nodeSelector: {superedge.io/application-grid: "true"}, containers: [{name: w, image: w}]}}}}`)
 			},
-			[]string{"warning OtherWorkloads DaemonSet shop/agent: its pods go to the nodes with the label superedge.io/application-grid, too"},
+			[]string{"warning OtherWorkloads DaemonSet shop/agent: its pods go to the nodes with the label " +
+				"superedge.io/application-grid, too"},
 		},
 		"another takes the port": {
 			func(c *testCluster) { c.add(grabber) },
@@ -1014,7 +1152,8 @@ func TestBefore(t *testing.T) {
 		},
 		"Cilium": {
 			func(c *testCluster) { c.add(cilium) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to Services on itself"},
+			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+				"Services on itself"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1041,7 +1180,8 @@ func TestInstall(t *testing.T) {
 		return report.Install
 	}
 	kubeadms := install(func(c *testCluster) {
-		get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "mirror:5000/k8s/kube-proxy:v1.37.0"
+		get[*appsv1.DaemonSet](c,
+			"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "mirror:5000/k8s/kube-proxy:v1.37.0"
 	})
 	if want := `# edge/kustomization.yaml
 apiVersion: kustomize.config.k8s.io/v1beta1
@@ -1055,21 +1195,29 @@ images:
 `; kubeadms.Kustomization != want {
 		t.Errorf("got\n%s", kubeadms.Kustomization)
 	}
-	if want := "image:\n  registry: registry.example.org\n  tag: \"v1\"\ndistribution: kubeadm\nkubeProxy:\n  image: mirror:5000/k8s/kube-proxy:v1.37.0\n"; kubeadms.Values != want {
+	if want := "image:\n  registry: registry.example.org\n  tag: \"v1\"\ndistribution: kubeadm\nkubeProxy:\n  image: " +
+		"mirror:5000/k8s/kube-proxy:v1.37.0\n"; kubeadms.Values != want {
 		t.Errorf("got\n%s", kubeadms.Values)
 	}
 	old := install(func(c *testCluster) {
 		c.server.Version = "v1.28.0"
-		get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.28.0"
+		get[*appsv1.DaemonSet](c,
+			"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.28.0"
 	})
-	if !strings.Contains(old.Kustomization, "$patch: delete") || strings.Count(old.Kustomization, "$patch: delete") != 3 || !strings.Contains(old.Kustomization, "target: {group: admissionregistration.k8s.io}") || !strings.Contains(old.Values, "policy: false") || !strings.Contains(old.Values, "flowControl:\n  enabled: false") {
+	if !strings.Contains(old.Kustomization, "$patch: delete") ||
+		strings.Count(old.Kustomization, "$patch: delete") != 3 ||
+		!strings.Contains(old.Kustomization, "target: {group: admissionregistration.k8s.io}") ||
+		!strings.Contains(old.Values, "policy: false") ||
+		!strings.Contains(old.Values, "flowControl:\n  enabled: false") {
 		t.Errorf("got\n%s\n%s", old.Kustomization, old.Values)
 	}
 	between := install(func(c *testCluster) {
 		c.server.Version = "v1.35.2"
-		get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.35.2"
+		get[*appsv1.DaemonSet](c,
+			"DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/kube-proxy:v1.35.2"
 	})
-	if strings.Count(between.Kustomization, "$patch: delete") != 1 || !strings.Contains(between.Kustomization, "name: kube-proxy.superedge.io}") || strings.Contains(between.Values, "flowControl") {
+	if strings.Count(between.Kustomization, "$patch: delete") != 1 || !strings.Contains(between.Kustomization,
+		"name: kube-proxy.superedge.io}") || strings.Contains(between.Values, "flowControl") {
 		t.Errorf("got\n%s\n%s", between.Kustomization, between.Values)
 	}
 	k3s := install(func(c *testCluster) {
@@ -1079,7 +1227,8 @@ images:
 		}
 		delete(c.objects, "DaemonSet kube-system/kube-proxy")
 	})
-	if !strings.Contains(k3s.Kustomization, "resources: [../manifests/k3s]") || strings.Contains(k3s.Kustomization, "kube-proxy") || !strings.Contains(k3s.Values, "distribution: k3s") {
+	if !strings.Contains(k3s.Kustomization, "resources: [../manifests/k3s]") ||
+		strings.Contains(k3s.Kustomization, "kube-proxy") || !strings.Contains(k3s.Values, "distribution: k3s") {
 		t.Errorf("got\n%s\n%s", k3s.Kustomization, k3s.Values)
 	}
 	rke2 := install(func(c *testCluster) {
@@ -1087,11 +1236,14 @@ images:
 			get[*corev1.Node](c, "Node /"+node).Status.NodeInfo.KubeletVersion = "v1.37.1+rke2r1"
 		}
 	})
-	if !strings.Contains(rke2.Kubeconfig, "server: https://127.0.0.1:6443") || !strings.Contains(rke2.Kustomization, "files: [kubeconfig.conf]") || !strings.Contains(rke2.Values, "distribution: plain\nwrapper:\n  server: https://127.0.0.1:6443") {
+	if !strings.Contains(rke2.Kubeconfig, "server: https://127.0.0.1:6443") ||
+		!strings.Contains(rke2.Kustomization, "files: [kubeconfig.conf]") ||
+		!strings.Contains(rke2.Values, "distribution: plain\nwrapper:\n  server: https://127.0.0.1:6443") {
 		t.Errorf("got\n%s\n%s", rke2.Kustomization, rke2.Kubeconfig)
 	}
 	plain := install(func(c *testCluster) { delete(c.objects, "ConfigMap kube-system/kubeadm-config") })
-	if !strings.Contains(plain.Kubeconfig, "set-this") || !strings.Contains(strings.Join(plain.Notes, "\n"), "Set the server in kubeconfig.conf") {
+	if !strings.Contains(plain.Kubeconfig, "set-this") || !strings.Contains(strings.Join(plain.Notes, "\n"),
+		"Set the server in kubeconfig.conf") {
 		t.Errorf("got\n%s", plain.Kubeconfig)
 	}
 }

@@ -35,7 +35,8 @@ func (n *node) isEdge() bool { return n.edge == edgePods || n.edge == edgeSystem
 // nodeOf reduces a Node.
 func nodeOf(n *corev1.Node) node {
 	info := n.Status.NodeInfo
-	reduced := node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture, kubelet: info.KubeletVersion}
+	reduced := node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
+		kubelet: info.KubeletVersion}
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			reduced.ready = condition.Status == corev1.ConditionTrue
@@ -47,7 +48,8 @@ func nodeOf(n *corev1.Node) node {
 		if text, ok := n.Annotations[annotation]; ok && json.Unmarshal([]byte(text), &args) == nil {
 			reduced.tellsArgs = true
 			reduced.proxyArgs = append(reduced.proxyArgs, proxyArgs(args)...)
-			reduced.proxyDisabled = reduced.proxyDisabled || slices.Contains(args, "--disable-kube-proxy") || slices.Contains(args, "--disable-kube-proxy=true")
+			reduced.proxyDisabled = reduced.proxyDisabled || slices.Contains(args, "--disable-kube-proxy") ||
+				slices.Contains(args, "--disable-kube-proxy=true")
 		}
 	}
 	return reduced
@@ -108,7 +110,8 @@ func (w *workload) about() Object { return Object{w.kind, w.namespace, w.name} }
 // placement fills in where the pods of a workload go.
 func (w *workload) placement(spec *corev1.PodSpec) {
 	_, w.selectsEdge = spec.NodeSelector[v1.LabelEdgeNode]
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return
 	}
 	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
@@ -199,8 +202,8 @@ func (c *Cluster) running(program Program) []*workload {
 	return found
 }
 
-// installed are the workloads that run a program on edge nodes, or anywhere: not those of SuperEdge that give way to this
-// project's, as docs/superedge.md has it.
+// installed are the workloads that run a program on edge nodes, or anywhere: not those of SuperEdge that give way to
+// this project's, as docs/superedge.md has it.
 func (c *Cluster) installed(program Program) []*workload {
 	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
 		return w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0 && w.namespace != system)

@@ -34,7 +34,8 @@ func credentialsIn(text string) []credential {
 		found = append(found, credential{"token", ends})
 	}
 	var config clientcmdapi.Config
-	if !strings.Contains(text, "clusters:") && !strings.Contains(text, `"clusters"`) || yaml.Unmarshal([]byte(text), &config) != nil {
+	if !strings.Contains(text, "clusters:") && !strings.Contains(text, `"clusters"`) ||
+		yaml.Unmarshal([]byte(text), &config) != nil {
 		return found
 	}
 	for _, cluster := range config.Clusters {
@@ -94,15 +95,21 @@ func (r *report) checkCredentials(c *Cluster) {
 		}
 		switch {
 		case left <= 0:
-			r.add(Failure, check, about, fmt.Sprintf("the %s%s ended on %s", found.what, in, found.ends.UTC().Format(time.DateOnly)), action)
+			r.add(Failure, check, about, fmt.Sprintf("the %s%s ended on %s", found.what, in,
+				found.ends.UTC().Format(time.DateOnly)), action)
 		case left < soon:
-			r.add(Warning, check, about, fmt.Sprintf("the %s%s ends on %s, in %s", found.what, in, found.ends.UTC().Format(time.DateOnly), days(left)), action)
+			r.add(Warning, check, about, fmt.Sprintf("the %s%s ends on %s, in %s", found.what, in,
+				found.ends.UTC().Format(time.DateOnly), days(left)), action)
 		}
 	}
 	if !c.certificateEnd.IsZero() {
-		look(Object{Kind: "API server"}, "", credential{"serving certificate", c.certificateEnd}, "renew it; with kubeadm: kubeadm certs renew all, and restart the control plane's pods")
+		look(Object{Kind: "API server"}, "", credential{"serving certificate", c.certificateEnd},
+			"renew it; with kubeadm: kubeadm certs renew all, and restart the control plane's pods")
 	}
-	abouts := slices.SortedFunc(maps.Keys(c.carries), func(a, b Object) int { return strings.Compare(a.String(), b.String()) })
+	abouts := slices.SortedFunc(maps.Keys(c.carries), func(a, b Object) int {
+		return strings.Compare(a.String(),
+			b.String())
+	})
 	for _, about := range abouts {
 		doc := c.documents.read[about]
 		if doc == nil || doc.err != nil {
@@ -110,18 +117,25 @@ func (r *report) checkCredentials(c *Cluster) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(doc.data)) {
 			for _, found := range credentialsIn(doc.data[key]) {
-				look(about, key, found, "renew it there; the wrapper reads it again without a restart, kube-proxy does not (docs/systemd.md, Renewing the token, says how a token is made)")
+				look(about, key, found,
+					"renew it there; the wrapper reads it again without a restart, kube-proxy does not "+
+						"(docs/systemd.md, Renewing the token, says how a token is made)")
 			}
 		}
 	}
 	for i := range c.nodes {
 		if n := &c.nodes[i]; n.edge == edgeSystemd {
-			r.add(Unknown, check, n.about(), "the wrapper's credentials are files on the node, which the API server does not show",
-				"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renewing the token, says how to renew them")
+			r.add(Unknown, check, n.about(),
+				"the wrapper's credentials are files on the node, which the API server does not "+
+					"show",
+				"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renewing the token, says how "+
+					"to renew them")
 		}
 	}
 	if seen > 0 && r.clean(check) {
-		r.ok(check, Object{Kind: "API server"}, "the %d certificates and tokens that can be seen last for %s at least; those of ServiceAccounts in pods renew themselves", seen, days(soon))
+		r.ok(check, Object{Kind: "API server"},
+			"the %d certificates and tokens that can be seen last for %s at least; "+
+				"those of ServiceAccounts in pods renew themselves", seen, days(soon))
 	}
 }
 

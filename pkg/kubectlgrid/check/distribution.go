@@ -24,7 +24,8 @@ const (
 // signs are what a node says of its distribution, the surest first.
 var signs = []struct {
 	distribution string
-	// One of these: the prefix of a label's or annotation's key, a part of the kubelet's version, the prefix of providerID.
+	// One of these: the prefix of a label's or annotation's key, a part of the kubelet's version, the prefix of
+	// providerID.
 	key, version, provider string
 }{
 	{distribution: rke2Made, version: "+rke2"},

@@ -75,7 +75,8 @@ func changed(object metav1.Object) time.Time {
 var errOnNode = errors.New("it is a file on the node, which the API server does not show")
 
 // file is the text of a file as a container sees it, if it is of a ConfigMap or Secret.
-func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container, name string) (string, *document, error) {
+func (d *documents) file(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container,
+	name string) (string, *document, error) {
 	for _, mount := range c.VolumeMounts {
 		if name != mount.MountPath && !strings.HasPrefix(name, strings.TrimSuffix(mount.MountPath, "/")+"/") {
 			continue

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// proxyConfig is what a kube-proxy is told: by flags, by a KubeProxyConfiguration, by a kubeconfig.
+// proxyConfig is the configuration of a kube-proxy: by flags, by a KubeProxyConfiguration, by a kubeconfig.
 type proxyConfig struct {
 	// server is the URL that it asks, source what says so, changed when that was written last.
 	server, source string
@@ -25,9 +25,10 @@ type proxyConfig struct {
 	modeErr error
 }
 
-// proxyConfigOf reads how a kube-proxy is configured, as kube-proxy does: --master overrides what a kubeconfig says, and
-// a configuration file every other flag.
-func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec, c *corev1.Container) proxyConfig {
+// proxyConfigOf reads how a kube-proxy is configured, as kube-proxy does: --master overrides what a kubeconfig says,
+// and a configuration file every other flag.
+func (d *documents) proxyConfigOf(ctx context.Context, namespace string, pod *corev1.PodSpec,
+	c *corev1.Container) proxyConfig {
 	var config proxyConfig
 	words := commandLine(c)
 	kubeconfig, _ := flagOf(words, "kubeconfig")

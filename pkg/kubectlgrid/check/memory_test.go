@@ -15,13 +15,16 @@ func TestMemory(t *testing.T) {
 	const nodes, limit = 2000, 4 << 10
 	large := strings.Repeat("x", 20<<10)
 	node := corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"large": large}, Labels: map[string]string{"superedge.io/application-grid": "true"}},
-		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1", OperatingSystem: "linux", Architecture: "arm64"}},
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"large": large},
+			Labels: map[string]string{"superedge.io/application-grid": "true"}},
+		Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v1.37.1", OperatingSystem: "linux",
+			Architecture: "arm64"}},
 	}
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Annotations: map[string]string{"large": large}},
 		Spec: corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{
-			Name: "kube-proxy", Image: "registry.k8s.io/kube-proxy:v1.37.1", Command: []string{"kube-proxy", "--master=http://localhost:51006"},
+			Name: "kube-proxy", Image: "registry.k8s.io/kube-proxy:v1.37.1", Command: []string{"kube-proxy",
+				"--master=http://localhost:51006"},
 		}}},
 	}
 	r := &reader{cluster: &Cluster{documents: &documents{read: map[Object]*document{}}, carries: map[Object]bool{}}}
@@ -60,7 +63,9 @@ func TestMemory(t *testing.T) {
 	per := (heap() - before) / nodes
 	t.Logf("%d bytes for a node with three pods, of %d", per, 4*len(large))
 	if len(r.cluster.pods) != 3*nodes || len(r.cluster.nodes) != nodes || per > limit {
-		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(r.cluster.nodes), len(r.cluster.pods), per, limit)
+		t.Errorf("%d nodes and %d pods take %d bytes each, more than %d", len(r.cluster.nodes), len(r.cluster.pods),
+			per,
+			limit)
 	}
 	runtime.KeepAlive(r)
 }

@@ -5,15 +5,17 @@ import (
 	"strings"
 )
 
-// checkReplacements looks for what programs Services in kube-proxy's place: it does not ask the wrapper, so Services would
-// reach every site.
+// checkReplacements looks for what programs Services in kube-proxy's place: it does not ask the wrapper, so Services
+// would reach every site.
 func (r *report) checkReplacements(c *Cluster) {
 	const check = "KubeProxyReplacement"
 	found := false
 	for _, cilium := range c.running(ciliumProgram) {
 		found = true
-		r.add(Failure, check, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a kube-proxy, and does not ask the wrapper: Services reach every site",
-			"use another CNI plugin on a cluster with edge nodes; application-grid cannot work with Cilium (docs/requirements.md)")
+		r.add(Failure, check, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a "+
+			"kube-proxy, and does not ask the wrapper: Services reach every site",
+			"use another CNI plugin on a cluster with edge nodes; application-grid cannot work with Cilium "+
+				"(docs/requirements.md)")
 	}
 	for _, calico := range c.running(calicoProgram) {
 		found = true
@@ -23,10 +25,14 @@ func (r *report) checkReplacements(c *Cluster) {
 		}
 		switch {
 		case strings.EqualFold(enabled, "true"):
-			r.add(Failure, check, calico.about(), "Calico's eBPF data plane takes kube-proxy's place ("+where+"), and does not ask the wrapper: Services would reach every site",
+			r.add(Failure, check, calico.about(),
+				"Calico's eBPF data plane takes kube-proxy's place ("+where+"), and does "+
+					"not ask the wrapper: Services would reach every site",
 				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise")
 		case enabled == "" && !c.knows(kindFelix):
-			r.add(Unknown, check, calico.about(), "Calico runs, and its FelixConfiguration could not be read: whether it takes kube-proxy's place is not known",
+			r.add(Unknown, check, calico.about(),
+				"Calico runs, and its FelixConfiguration could not be read: whether it "+
+					"takes kube-proxy's place is not known",
 				"look for bpfEnabled in it; it has to be false")
 		default:
 			r.ok(check, calico.about(), "Calico leaves Services to kube-proxy")
@@ -43,8 +49,10 @@ func (r *report) checkNodeLocal(c *Cluster) {
 	caches := c.running(nodeLocalProgram)
 	for _, cache := range caches {
 		r.add(Warning, check, cache.about(),
-			"NodeLocal DNSCache answers the pods of its node, keeps answers for up to 30 s, and asks CoreDNS through its Service kube-dns-upstream, which leads to the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/coredns.md does with kube-dns, and remove the cache of cluster.local from its Corefile; otherwise nothing")
+			"NodeLocal DNSCache answers the pods of its node, keeps answers for up to 30 s, and asks CoreDNS through "+
+				"its Service kube-dns-upstream, which leads to the CoreDNS of any site",
+			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/coredns.md does with kube-dns, "+
+				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
 	if len(caches) == 0 && c.knows(kindDaemonSet) {
 		r.ok(check, Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")
@@ -62,17 +70,23 @@ func (r *report) checkPort(c *Cluster) {
 	}
 	for i := range c.pods {
 		if p := &c.pods[i]; p.takesPort && p.program != wrapperProgram && !p.ending && edges[p.node] {
-			r.add(Failure, check, p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort, p.node),
-				"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and kube-proxy's server)")
+			r.add(Failure, check, p.about(),
+				fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs",
+					defaultPort, p.node),
+				"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and "+
+					"kube-proxy's server)")
 		}
 	}
 	for i := range c.workloads {
 		if w := &c.workloads[i]; w.takesPort && w.program != wrapperProgram {
-			r.add(Warning, check, w.about(), fmt.Sprintf("its pods take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
+			r.add(Warning, check, w.about(),
+				fmt.Sprintf("its pods take port %d of their nodes: where one runs, the wrapper "+
+					"cannot", defaultPort),
 				"give it another port, or keep it off edge nodes")
 		}
 	}
 	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet") {
-		r.ok(check, Object{Kind: kindPod}, "no pod declares port %d of its node; what is no pod is not seen", defaultPort)
+		r.ok(check, Object{Kind: kindPod}, "no pod declares port %d of its node; what is no pod is not seen",
+			defaultPort)
 	}
 }

@@ -40,7 +40,8 @@ func (r *Report) Print(out io.Writer, many Many) {
 	if left > 0 {
 		fmt.Fprintf(out, "\n%s like the ones above: -o wide has all.\n", count(left, "more finding"))
 	}
-	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", count(r.Summary[Failure], "failure"), count(r.Summary[Warning], "warning"),
+	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", count(r.Summary[Failure], "failure"),
+		count(r.Summary[Warning], "warning"),
 		r.Summary[Unknown], r.Summary[OK])
 }
 
@@ -50,7 +51,8 @@ func (r *Report) PrintInstall(out io.Writer) {
 	if install == nil {
 		return
 	}
-	fmt.Fprintf(out, "\nInstall it here with this (docs/install.md; -o values prints values of the chart):\n\n%s", install.Kustomization)
+	fmt.Fprintf(out, "\nInstall it here with this (docs/install.md; -o values prints values of the chart):\n\n%s",
+		install.Kustomization)
 	if install.Kubeconfig != "" {
 		fmt.Fprintf(out, "\n# edge/kubeconfig.conf\n%s", install.Kubeconfig)
 	}

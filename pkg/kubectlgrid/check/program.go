@@ -27,14 +27,15 @@ const (
 // defaultPort is the wrapper's.
 const defaultPort = 51006
 
-// programs are those that are recognised. Names of commands come first: what runs is what the command says, whatever the
-// container is called.
+// programs are those that are recognised. Names of commands come first: what runs is what the command says, whatever
+// the container is called.
 var programs = []Program{
 	wrapperProgram, daemonProgram, controllerProgram, kubeProxyProgram, ciliumProgram, calicoProgram, nodeLocalProgram,
 }
 
-// programOf finds the first container of a pod that runs a known program. Whether it goes by the name of its command, of
-// its container or of its image depends on who wrote the pod: images are renamed, and SuperEdge's pods have other labels.
+// programOf finds the first container of a pod that runs a known program. Whether it goes by the name of its command,
+// of its container or of its image depends on who wrote the pod: images are renamed, and SuperEdge's pods have other
+// labels.
 func programOf(pod *corev1.PodSpec) (Program, *corev1.Container) {
 	for i := range pod.Containers {
 		c := &pod.Containers[i]

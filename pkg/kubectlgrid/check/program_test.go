@@ -13,16 +13,24 @@ func TestProgramOf(t *testing.T) {
 		container corev1.Container
 		want      Program
 	}{
-		"kubeadm's":         {corev1.Container{Name: "x", Command: []string{"/usr/local/bin/kube-proxy", "--config=/x"}}, kubeProxyProgram},
-		"a shell":           {corev1.Container{Name: "x", Command: []string{"/bin/sh", "-c", "exec kube-proxy --master=https://10.0.0.1 1>>/var/log/kube-proxy.log"}}, kubeProxyProgram},
-		"an image's own":    {corev1.Container{Name: "x", Image: "reg:5000/a/application-grid-wrapper:v1@sha256:0", Args: []string{"--hostname=$(NODE_NAME)"}}, wrapperProgram},
-		"by architecture":   {corev1.Container{Name: "x", Image: "gke.gcr.io/kube-proxy-amd64:v1.33.0"}, kubeProxyProgram},
-		"by the name":       {corev1.Container{Name: "node-cache", Image: "dns"}, nodeLocalProgram},
-		"an argument":       {corev1.Container{Name: "x", Image: "x", Command: []string{"exporter", "--of", "kube-proxy"}}, ""},
-		"of a shell":        {corev1.Container{Name: "x", Image: "x", Command: []string{"sh", "-c", "tail -f /var/log/kube-proxy"}}, ""},
-		"nothing":           {corev1.Container{Name: "x", Image: "x"}, ""},
-		"a similar image":   {corev1.Container{Name: "x", Image: "kube-proxying:v1"}, ""},
-		"SuperEdge's place": {corev1.Container{Name: "w", Command: []string{"/usr/local/bin/application-grid-wrapper", "--bind-address=127.0.0.1:51006"}}, wrapperProgram},
+		"kubeadm's": {corev1.Container{Name: "x", Command: []string{"/usr/local/bin/kube-proxy", "--config=/x"}},
+			kubeProxyProgram},
+		"a shell": {corev1.Container{Name: "x", Command: []string{"/bin/sh", "-c",
+			"exec kube-proxy --master=https://10.0.0.1 1>>/var/log/kube-proxy.log"}}, kubeProxyProgram},
+		"an image's own": {corev1.Container{Name: "x", Image: "reg:5000/a/application-grid-wrapper:v1@sha256:0",
+			Args: []string{"--hostname=$(NODE_NAME)"}}, wrapperProgram},
+		"by architecture": {
+			corev1.Container{Name: "x", Image: "gke.gcr.io/kube-proxy-amd64:v1.33.0"}, kubeProxyProgram,
+		},
+		"by the name": {corev1.Container{Name: "node-cache", Image: "dns"}, nodeLocalProgram},
+		"an argument": {corev1.Container{Name: "x", Image: "x", Command: []string{"exporter", "--of", "kube-proxy"}},
+			""},
+		"of a shell": {corev1.Container{Name: "x", Image: "x", Command: []string{"sh", "-c",
+			"tail -f /var/log/kube-proxy"}}, ""},
+		"nothing":         {corev1.Container{Name: "x", Image: "x"}, ""},
+		"a similar image": {corev1.Container{Name: "x", Image: "kube-proxying:v1"}, ""},
+		"SuperEdge's place": {corev1.Container{Name: "w", Command: []string{"/usr/local/bin/application-grid-wrapper",
+			"--bind-address=127.0.0.1:51006"}}, wrapperProgram},
 	} {
 		if got, _ := programOf(&corev1.PodSpec{Containers: []corev1.Container{test.container}}); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
@@ -33,7 +41,8 @@ func TestProgramOf(t *testing.T) {
 // TestFlagOf: as the programs read them, the last one counts.
 func TestFlagOf(t *testing.T) {
 	for line, want := range map[string]string{
-		"--master=a": "a", "--master a": "a", "-master=a": "a", `--master="a"`: "a", "--master=a --master=b": "b", "--masters=a": "", "master=a": "", "--master": "",
+		"--master=a": "a", "--master a": "a", "-master=a": "a", `--master="a"`: "a", "--master=a --master=b": "b",
+		"--masters=a": "", "master=a": "", "--master": "",
 	} {
 		if got, given := flagOf(strings.Fields(line), "master"); got != want || given != (want != "") {
 			t.Errorf("%s: got %q, %v", line, got, given)
@@ -44,8 +53,10 @@ func TestFlagOf(t *testing.T) {
 // TestTakesPort: declared ports, and flags that say where a program listens; not where it asks.
 func TestTakesPort(t *testing.T) {
 	for line, want := range map[string]bool{
-		"--bind-address=127.0.0.1:51006": true, "--listen :51006": true, "--port=51006": true, "--metrics-bind-address=[::1]:51006": true,
-		"--master=http://localhost:51006": false, "--address=http://localhost:51006": false, "--port=5100": false, "--bind-address": false, "": false,
+		"--bind-address=127.0.0.1:51006": true, "--listen :51006": true, "--port=51006": true,
+		"--metrics-bind-address=[::1]:51006": true,
+		"--master=http://localhost:51006":    false, "--address=http://localhost:51006": false, "--port=5100": false,
+		"--bind-address": false, "": false,
 	} {
 		pod := corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Args: strings.Fields(line)}}}
 		if got := takesPort(&pod); got != want {
@@ -60,7 +71,8 @@ func TestTakesPort(t *testing.T) {
 
 // TestMinor: the minor version of what distributions make of it.
 func TestMinor(t *testing.T) {
-	for version, want := range map[string]int{"v1.37.1": 37, "1.29.6": 29, "v1.33.5-gke.100": 33, "v1.30.0+k3s1": 30, "v1.28+": 28} {
+	for version, want := range map[string]int{"v1.37.1": 37, "1.29.6": 29, "v1.33.5-gke.100": 33, "v1.30.0+k3s1": 30,
+		"v1.28+": 28} {
 		if got, ok := minor(version); !ok || got != want {
 			t.Errorf("%s: got %d, %v", version, got, ok)
 		}

@@ -23,14 +23,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // system is where manifests/ work, and kube-proxy is.
 const system = metav1.NamespaceSystem
-
-// pageSize is how many objects are asked for at a time. A Node with its list of images is 10 kB.
-const pageSize = 500
 
 // Kinds that are named like this when they could not be read.
 const (
@@ -45,7 +43,7 @@ const (
 	kindDeployment = "Deployment"
 )
 
-// Kinds beside those of the grids that the client has to know.
+// Kinds besides those of the grids that the client has to know.
 var (
 	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
 	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
@@ -78,7 +76,9 @@ func RegisterKinds(mapper *meta.DefaultRESTMapper) {
 
 // AddToScheme adds the kinds that are read with their types.
 func AddToScheme(scheme *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, v1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, authorizationv1.AddToScheme, v1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return err
 		}
@@ -118,45 +118,17 @@ func readCluster(ctx context.Context, source Source) *reader {
 	return r
 }
 
-// lost notes that something could not be read. An API server that does not know a kind has none of it, which is no loss.
+// lost notes that something could not be read. An API server that does not know a kind has none of it, which is no
+// loss.
 func (r *reader) lost(about Object, err error, consequence string) {
 	r.cluster.missing[about.Kind] = true
 	r.cluster.failed = append(r.cluster.failed, unread{about, err, consequence})
 }
 
-// each lists in pages and calls visit for every object. If the list expires between two pages it begins again, after
-// restart. empty is a list of the kind.
-func (r *reader) each(ctx context.Context, empty client.ObjectList, restart func(), visit func(runtime.Object), options ...client.ListOption) error {
-	token := ""
-	for again := 0; ; {
-		// A new one for each page: what decodes JSON leaves in a used one what the page does not have.
-		list, ok := empty.DeepCopyObject().(client.ObjectList)
-		if !ok {
-			return fmt.Errorf("%T is no list", empty)
-		}
-		err := r.API.List(ctx, list, append(slices.Clone(options), client.Limit(pageSize), client.Continue(token))...)
-		switch {
-		case apierrors.IsResourceExpired(err) && token != "" && again < 3:
-			again++
-			token = ""
-			restart()
-			continue
-		case err != nil:
-			return err
-		}
-		if err := meta.EachListItem(list, func(item runtime.Object) error { visit(item); return nil }); err != nil {
-			return err
-		}
-		if token = list.GetContinue(); token == "" {
-			return nil
-		}
-	}
-}
-
 func (r *reader) nodes(ctx context.Context) {
 	c := r.cluster
 	restart := func() { c.nodes = nil }
-	err := r.each(ctx, &corev1.NodeList{}, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, &corev1.NodeList{}, restart, func(item runtime.Object) {
 		if n, ok := item.(*corev1.Node); ok {
 			c.nodes = append(c.nodes, nodeOf(n))
 		}
@@ -173,19 +145,23 @@ func (r *reader) pods(ctx context.Context) {
 	restart := func() { c.pods = nil }
 	configs := map[string]*proxyConfig{}
 	visit := func(item runtime.Object) {
-		if p, ok := item.(*corev1.Pod); ok && p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		if p, ok := item.(*corev1.Pod); ok && p.Spec.HostNetwork && p.Status.Phase != corev1.PodSucceeded &&
+			p.Status.Phase != corev1.PodFailed {
 			r.pod(ctx, p, configs)
 		}
 	}
-	err := r.each(ctx, &corev1.PodList{}, restart, visit, client.MatchingFields{"spec.hostNetwork": "true"})
+	err := pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
-		err = r.each(ctx, &corev1.PodList{}, restart, visit)
+		err = pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit)
 	}
 	if err == nil {
 		return
 	}
 	restart()
-	if apierrors.IsForbidden(err) && r.each(ctx, &corev1.PodList{}, restart, visit, client.InNamespace(system)) == nil {
+	ofSystem := func() error {
+		return pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.InNamespace(system))
+	}
+	if apierrors.IsForbidden(err) && ofSystem() == nil {
 		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
 			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
 		return
@@ -202,7 +178,8 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 		return
 	}
 	reduced := pod{
-		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes, ending: p.DeletionTimestamp != nil,
+		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes,
+		ending: p.DeletionTimestamp != nil,
 	}
 	reduced.ready, reduced.why = readiness(p)
 	if owner := metav1.GetControllerOf(p); owner != nil {
@@ -287,7 +264,8 @@ func joined(reason, message string) string {
 
 // meantFor is the node that a DaemonSet made a pod for.
 func meantFor(spec *corev1.PodSpec) string {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return ""
 	}
 	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -306,9 +284,10 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 	before := len(c.workloads)
 	restart := func() { c.workloads = c.workloads[:before] }
 	lists := map[string]client.ObjectList{
-		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{}, "StatefulSet": &appsv1.StatefulSetList{},
+		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{},
+		"StatefulSet": &appsv1.StatefulSetList{},
 	}
-	err := r.each(ctx, lists[kind], restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, lists[kind], restart, func(item runtime.Object) {
 		w := workload{kind: kind}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
@@ -327,7 +306,8 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 	})
 	if err != nil {
 		restart()
-		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the programs, are not known")
+		r.lost(Object{Kind: kind}, err, "those that would take port "+strconv.Itoa(defaultPort)+", or run one of the "+
+			"programs, are not known")
 	}
 }
 
@@ -372,7 +352,8 @@ func (r *reader) surroundings(ctx context.Context) {
 		felix.SetGroupVersionKind(felixKind)
 		err := r.API.Get(ctx, client.ObjectKey{Name: "default"}, felix)
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kindFelix, Name: "default"}, err, "whether Calico takes kube-proxy's place is not known")
+			r.lost(Object{Kind: kindFelix, Name: "default"}, err,
+				"whether Calico takes kube-proxy's place is not known")
 		}
 		if enabled, found, _ := unstructured.NestedBool(felix.Object, "spec", "bpfEnabled"); found {
 			c.felixBPF = strconv.FormatBool(enabled)
@@ -383,7 +364,8 @@ func (r *reader) surroundings(ctx context.Context) {
 		policy.SetGroupVersionKind(policyKind.GroupVersion().WithKind(kind))
 		err := r.API.Get(ctx, client.ObjectKey{Name: policyName}, policy)
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kind, Name: policyName}, err, "whether an upgrade by kubeadm keeps off edge nodes is not known")
+			r.lost(Object{Kind: kind, Name: policyName}, err,
+				"whether an upgrade by kubeadm keeps off edge nodes is not known")
 			return
 		}
 		c.policy = err == nil
@@ -402,7 +384,7 @@ func (r *reader) grids(ctx context.Context) {
 		d := definition{name: kind.Plural + "." + v1.GroupName}
 		err := r.API.Get(ctx, client.ObjectKey{Name: d.name}, crd)
 		if err != nil && !apierrors.IsNotFound(err) {
-			r.lost(Object{Kind: kindCRD, Name: d.name}, err, "its version is not known, nor how it stands with such grids")
+			r.lost(Object{Kind: kindCRD, Name: d.name}, err, "its version is not known, nor the state of such grids")
 			c.missing[kind.Kind] = true
 			continue
 		}
@@ -417,7 +399,7 @@ func (r *reader) grids(ctx context.Context) {
 		}
 		before := len(c.grids)
 		restart := func() { c.grids, c.gridCounts[kind.Kind] = c.grids[:before], 0 }
-		err = r.each(ctx, kind.NewList(), restart, func(item runtime.Object) {
+		err = pages.Each(ctx, r.API, kind.NewList(), restart, func(item runtime.Object) {
 			if object, ok := item.(v1.Object); ok {
 				c.gridCounts[kind.Kind]++
 				if message := gridTrouble(object); message != "" {
@@ -426,13 +408,13 @@ func (r *reader) grids(ctx context.Context) {
 			}
 		})
 		if err != nil {
-			r.lost(Object{Kind: kind.Kind}, err, "how it stands with them is not known")
+			r.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 		}
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
 	restart := func() { c.services = nil }
-	err := r.each(ctx, list, restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
 		object, ok := item.(*metav1.PartialObjectMetadata)
 		if !ok {
 			return
@@ -520,7 +502,11 @@ func (r *reader) rights(ctx context.Context, wanted []right) {
 	for _, right := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: right.verb, Group: right.group, Resource: right.resource, Namespace: right.namespace, Name: right.name,
+				Verb:      right.verb,
+				Group:     right.group,
+				Resource:  right.resource,
+				Namespace: right.namespace,
+				Name:      right.name,
 			},
 		}}
 		if err := r.API.Create(ctx, review); err != nil {

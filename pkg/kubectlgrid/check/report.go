@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
@@ -58,9 +59,6 @@ type Finding struct {
 	Action  string `json:"action,omitempty"`
 }
 
-// APIVersion is that of reports as JSON and YAML.
-const APIVersion = "kubectl-grid.superedge.io/v1alpha1"
-
 // Report is all findings.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
@@ -77,7 +75,9 @@ func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
 // Incomplete reports whether something could not be read, so that what was not found may be there.
 func (r *Report) Incomplete() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead && f.Severity == Unknown })
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Check == CheckRead && f.Severity == Unknown
+	})
 }
 
 // report collects findings.
@@ -108,5 +108,5 @@ func (r *report) finish(kind string) *Report {
 	for _, f := range r.findings {
 		summary[f.Severity]++
 	}
-	return &Report{APIVersion: APIVersion, Kind: kind, Summary: summary, Findings: r.findings}
+	return &Report{APIVersion: output.APIVersion, Kind: kind, Summary: summary, Findings: r.findings}
 }

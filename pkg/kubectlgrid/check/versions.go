@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/application-grid/application-grid/pkg/enumerate"
 )
 
 // The minor versions of Kubernetes 1 that the project's tests run with, and those that something needs.
@@ -35,15 +37,21 @@ func (r *report) checkVersions(c *Cluster) {
 	switch {
 	case c.version == "":
 	case !known:
-		r.add(Unknown, check, about, fmt.Sprintf("its version %q has no meaning here", c.version), "see docs/install.md for the versions that are supported")
+		r.add(Unknown, check, about, fmt.Sprintf("its version %q has no meaning here", c.version),
+			"see docs/install.md for the versions that are supported")
 	case server < slicesSince:
-		r.add(Failure, check, about, fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, which the wrapper follows", c.version),
+		r.add(Failure, check, about,
+			fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, which the wrapper follows", c.version),
 			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
 	case server < oldestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested, newestTested),
+		r.add(Warning, check, about,
+			fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested,
+				newestTested),
 			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
 	case server > newestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested, newestTested),
+		r.add(Warning, check, about,
+			fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested,
+				newestTested),
 			"look for a newer release of application-grid, and try it on one site first")
 	default:
 		r.ok(check, about, "it is %s", c.version)
@@ -66,13 +74,15 @@ func (r *report) checkVersions(c *Cluster) {
 		case kubelet > server:
 			problem = "is newer than the API server's " + c.version
 		case kubelet < server-oldestSkew:
-			problem = fmt.Sprintf("is more than %d minor versions older than the API server's %s", oldestSkew, c.version)
+			problem = fmt.Sprintf("is more than %d minor versions older than the API server's %s",
+				oldestSkew, c.version)
 		case kubelet < oldestTested:
 			problem = fmt.Sprintf("is older than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
 		default:
 			continue
 		}
-		r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem), "upgrade "+namesOf(nodes))
+		r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem),
+			"upgrade "+namesOf(nodes))
 	}
 }
 
@@ -102,14 +112,11 @@ const namedNodes = 3
 
 // namesOf names the first nodes, and counts the others.
 func namesOf(nodes []*node) string {
-	names := make([]string, 0, namedNodes+1)
-	for _, n := range nodes[:min(len(nodes), namedNodes)] {
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
 		names = append(names, n.name)
 	}
-	if more := len(nodes) - namedNodes; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(names, ", ")
+	return enumerate.First(names, namedNodes)
 }
 
 // aboutNodes is a single node, or nodes in general.

@@ -31,8 +31,8 @@ type Place struct {
 	PullSecrets []corev1.LocalObjectReference
 }
 
-// Exec is a Runner that asks in the wrappers' pods, in the node's network. They lack the capability to ask the kernel, so
-// it asks by HTTP and knows by the answers who gave them.
+// Exec is a Runner that asks in the wrappers' pods, in the node's network. They lack the capability to ask the kernel,
+// so it asks by HTTP and knows by the answers who gave them.
 type Exec struct {
 	// Command runs a command in a pod and returns what it prints: CommandIn.
 	Command func(ctx context.Context, in Place, command []string) ([]byte, error)
@@ -66,20 +66,26 @@ func (r *Exec) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 // CommandIn runs commands in pods, as kubectl exec does.
 func CommandIn(config *rest.Config) (func(ctx context.Context, in Place, command []string) ([]byte, error), error) {
 	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	api, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client: %w", err)
 	}
 	return func(ctx context.Context, in Place, command []string) ([]byte, error) {
 		request := api.Post().Resource("pods").Namespace(in.Namespace).Name(in.Pod).SubResource("exec").
-			VersionedParams(&corev1.PodExecOptions{Container: in.Container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+			VersionedParams(&corev1.PodExecOptions{Container: in.Container, Command: command, Stdout: true,
+				Stderr: true},
+				scheme.ParameterCodec)
 		executor, err := executorFor(config, request.URL())
 		if err != nil {
 			return nil, err
 		}
 		var out, problems bytes.Buffer
-		if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &problems}); err != nil {
+		if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{
+			Stdout: &out,
+			Stderr: &problems,
+		}); err != nil {
 			return out.Bytes(), fmt.Errorf("%w %s", err, strings.TrimSpace(problems.String()))
 		}
 		return out.Bytes(), nil

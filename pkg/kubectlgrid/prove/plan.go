@@ -28,7 +28,10 @@ type Node struct {
 
 // NodeOf reduces a Node.
 func NodeOf(n *corev1.Node) Node {
-	node := Node{Labels: n.Labels, Edge: n.Labels[v1.LabelEdgeNode] == "true" || n.Labels[v1.LabelEdgeNode] == "systemd"}
+	node := Node{
+		Labels: n.Labels,
+		Edge:   n.Labels[v1.LabelEdgeNode] == "true" || n.Labels[v1.LabelEdgeNode] == "systemd",
+	}
 	if node.Labels == nil {
 		node.Labels = topology.Labels{}
 	}
@@ -75,7 +78,8 @@ const (
 )
 
 // Prepare makes the plan. port is the Service's, by name or number; empty for its first of TCP.
-func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node, port string, which Nodes) (*Plan, error) {
+func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node, port string,
+	which Nodes) (*Plan, error) {
 	target, err := targetOf(service, port)
 	if err != nil {
 		return nil, err
@@ -84,7 +88,8 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Service: service, Target: target.address, Keys: view.TopologyKeys, view: view, endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
+	p := &Plan{Service: service, Target: target.address, Keys: view.TopologyKeys, view: view,
+		endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
 	for _, unit := range view.Units {
 		if unit.Name == "" {
 			continue // nodes in no unit
@@ -98,12 +103,14 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 		}
 	}
 	if len(p.samples) == 0 {
-		return nil, fmt.Errorf("no node has the label %s, so there are no units to ask from", strings.Join(view.TopologyKeys, " or "))
+		return nil, fmt.Errorf("no node has the label %s, so there are no units to ask from",
+			strings.Join(view.TopologyKeys, " or "))
 	}
 	return p, nil
 }
 
-func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*gridview.View, error) {
+func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*gridview.View,
+	error) {
 	labels := make(map[string]topology.Labels, len(nodes))
 	for name, node := range nodes {
 		labels[name] = node.Labels
@@ -113,7 +120,8 @@ func viewOf(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes
 	case view.Error != "":
 		return nil, fmt.Errorf("service %s/%s: %s", service.Namespace, service.Name, view.Error)
 	case !view.TopologyKeys.Governed():
-		return nil, fmt.Errorf("service %s/%s has no %s: it is meant to reach every endpoint from everywhere, and there is nothing to prove",
+		return nil, fmt.Errorf("service %s/%s has no %s: it is meant to reach every endpoint from everywhere, and "+
+			"there is nothing to prove",
 			service.Namespace, service.Name, v1.AnnotationTopologyKeys)
 	}
 	return view, nil
@@ -149,7 +157,8 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 	}
 	address, err := netip.ParseAddr(service.Spec.ClusterIP)
 	if err != nil {
-		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl grid view says what each unit sees", name)
+		return target{}, fmt.Errorf("service %s has no cluster IP, so kube-proxy has no part in reaching it; kubectl "+
+			"grid view says what each unit sees", name)
 	}
 	var others []string
 	for i := range service.Spec.Ports {
@@ -162,16 +171,19 @@ func targetOf(service *corev1.Service, wanted string) (target, error) {
 		others = append(others, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
 	}
 	if wanted != "" {
-		return target{}, fmt.Errorf("service %s has no port %s of TCP; it has %s", name, wanted, strings.Join(others, ", "))
+		return target{}, fmt.Errorf("service %s has no port %s of TCP; it has %s",
+			name, wanted, strings.Join(others, ", "))
 	}
 	if len(others) == 0 {
 		return target{}, errors.New("service " + name + " has no ports")
 	}
-	return target{}, fmt.Errorf("service %s has no port of TCP, and only TCP can be asked; it has %s", name, strings.Join(others, ", "))
+	return target{}, fmt.Errorf("service %s has no port of TCP, and only TCP can be asked; it has %s", name,
+		strings.Join(others, ", "))
 }
 
 // endpointsOf are the Service's endpoints by address and port.
-func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort, nodes map[string]Node, view *gridview.View) map[string]endpoint {
+func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort, nodes map[string]Node,
+	view *gridview.View) map[string]endpoint {
 	units := map[string]string{}
 	for _, unit := range view.Units {
 		for _, node := range unit.Nodes {
@@ -181,7 +193,8 @@ func endpointsOf(slicesOf []discoveryv1.EndpointSlice, port *corev1.ServicePort,
 	found := map[string]endpoint{}
 	for _, slice := range slicesOf {
 		for _, p := range slice.Ports {
-			if ptr.Deref(p.Name, "") != port.Name || p.Port == nil || ptr.Deref(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+			protocol := ptr.Deref(p.Protocol, corev1.ProtocolTCP)
+			if ptr.Deref(p.Name, "") != port.Name || p.Port == nil || protocol != corev1.ProtocolTCP {
 				continue
 			}
 			for _, e := range slice.Endpoints {
@@ -224,7 +237,8 @@ func (p *Plan) NotAsked(nodes map[string]Node) []string {
 	var names []string
 	for _, unit := range p.view.Units {
 		for _, name := range unit.Nodes {
-			if unit.Name != "" && !nodes[name].Edge && !slices.ContainsFunc(p.samples, func(s sample) bool { return s.node == name }) {
+			asked := slices.ContainsFunc(p.samples, func(s sample) bool { return s.node == name })
+			if unit.Name != "" && !nodes[name].Edge && !asked {
 				names = append(names, name)
 			}
 		}

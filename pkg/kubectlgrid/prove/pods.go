@@ -50,7 +50,7 @@ type Pods struct {
 	Probe     Probe
 	// ImageOn is the image of application-grid-wrapper for a node, and the secrets to pull it with.
 	ImageOn func(node string) (image string, secrets []corev1.LocalObjectReference)
-	// Alive limits the life of a pod, also if nobody is there any more to remove it.
+	// Alive limits the life of a pod, also if the command that made it is gone and cannot remove it.
 	Alive time.Duration
 }
 
@@ -59,7 +59,8 @@ func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 	pod := r.pod(node, plan)
 	if err := r.create(ctx, pod); err != nil {
 		if apierrors.IsForbidden(err) {
-			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names another, --exec needs none", r.Namespace, err)
+			return probe.Result{}, fmt.Errorf("a pod may not be made in namespace %s: %w; --pod-namespace names "+
+				"another, --exec needs none", r.Namespace, err)
 		}
 		return probe.Result{}, fmt.Errorf("making a pod: %w", err)
 	}
@@ -92,8 +93,8 @@ func (r *Pods) Run(ctx context.Context, node string, plan *Plan) (probe.Result, 
 	}
 }
 
-// create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same, and
-// then nobody would know the name of the pod.
+// create makes a pod, also if ctx ends meanwhile: a request that is given up may have been carried out all the same,
+// and then nobody would know the name of the pod.
 func (r *Pods) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), creating)
 	defer cancel()
@@ -120,7 +121,8 @@ func (r *Pods) remove(ctx context.Context, pod *corev1.Pod) {
 // RemoveLeftovers removes pods of runs that were killed before they could.
 func (r *Pods) RemoveLeftovers(ctx context.Context) error {
 	list := &corev1.PodList{}
-	if err := r.API.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingLabels{labelName: labelValue}); err != nil {
+	err := r.API.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingLabels{labelName: labelValue})
+	if err != nil {
 		return err
 	}
 	for i := range list.Items {
@@ -167,7 +169,8 @@ func resultOf(ended *corev1.ContainerStateTerminated) (result probe.Result, done
 		return result, true, nil
 	}
 	if ended.ExitCode == 2 {
-		return result, true, errors.New("the image has no probe: it is of an older application-grid-wrapper; --image names another")
+		return result, true, errors.New("the image has no probe: it is of an older application-grid-wrapper; --image " +
+			"names another")
 	}
 	return result, true, fmt.Errorf("the probe ended with code %d: %s %s", ended.ExitCode, ended.Reason, ended.Message)
 }
@@ -191,18 +194,24 @@ func (r *Pods) pod(node string, plan *Plan) *corev1.Pod {
 			EnableServiceLinks:            ptr.To(false),
 			Tolerations:                   []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			ImagePullSecrets:              secrets,
-			SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			SecurityContext: &corev1.PodSecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
 			Containers: []corev1.Container{{
 				Name: "probe", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 				Args: []string{
-					"probe", plan.Target.String(), "--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" + r.Probe.Timeout.String(),
+					"probe", plan.Target.String(), "--requests=" + strconv.Itoa(r.Probe.Requests), "--timeout=" +
+						r.Probe.Timeout.String(),
 					"--output=" + terminationLog,
 				},
 				SecurityContext: &corev1.SecurityContext{
 					// User 0 with one capability: others do not keep theirs over the start of a program.
 					RunAsUser: ptr.To(int64(0)), RunAsGroup: ptr.To(int64(0)), RunAsNonRoot: ptr.To(false),
 					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
-					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
+					Capabilities: &corev1.Capabilities{
+						Drop: []corev1.Capability{"ALL"},
+						Add:  []corev1.Capability{"NET_ADMIN"},
+					},
 				},
 			}},
 		},

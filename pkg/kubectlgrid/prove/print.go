@@ -67,7 +67,9 @@ func (p *Proof) Print(out io.Writer) {
 	printCounts(out, rows)
 	switch p.Verdict {
 	case Leak:
-		fmt.Fprintln(out, "\nThe closed loop does not hold: connections left their unit. kubectl grid check looks for the reason.")
+		fmt.Fprintln(out,
+			"\nThe closed loop does not hold: connections left their unit. kubectl grid check looks for the "+
+				"reason.")
 	case Unproved:
 		fmt.Fprintln(out, "\nThat the closed loop holds is not proved; no connection was seen to leave its unit.")
 	default:

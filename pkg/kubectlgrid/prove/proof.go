@@ -16,6 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/probe"
 )
 
@@ -32,11 +33,8 @@ const (
 	Unproved Verdict = "Unproved"
 )
 
-// APIVersion and Kind are those of a Proof as JSON and YAML.
-const (
-	APIVersion = "kubectl-grid.superedge.io/v1alpha1"
-	Kind       = "Proof"
-)
+// Kind is that of a Proof as JSON and YAML.
+const Kind = "Proof"
 
 // Proof is what asking a Service from every unit has shown.
 type Proof struct {
@@ -120,7 +118,8 @@ type Answer struct {
 
 // Conclude says what the answers show. slicesOf and nodes are those after asking: what may be reached is what might be
 // before or after, as endpoints come and go meanwhile.
-func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, nodes map[string]Node) (*Proof, error) {
+func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service, slicesOf []discoveryv1.EndpointSlice,
+	nodes map[string]Node) (*Proof, error) {
 	after, err := viewOf(service, slicesOf, nodes)
 	if err != nil {
 		return nil, fmt.Errorf("while asking it was changed: %w", err)
@@ -132,8 +131,9 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 	endpoints := endpointsOf(slicesOf, port.port, nodes, after)
 	maps.Copy(endpoints, p.endpoints)
 	proof := &Proof{
-		APIVersion: APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
-		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Units: p.unitNames(), Rows: []Row{},
+		APIVersion: output.APIVersion, Kind: Kind, Namespace: p.Service.Namespace, Service: p.Service.Name,
+		TopologyKeys: p.Keys, Address: p.Target.String(), Requests: requests, Verdict: Closed, Units: p.unitNames(),
+		Rows: []Row{},
 	}
 	for _, a := range answers {
 		row := conclude(a, endpoints, p.view, after)
@@ -147,7 +147,8 @@ func (p *Plan) Conclude(answers []Answer, requests int, service *corev1.Service,
 
 // conclude says what one answer shows.
 func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.View) Row {
-	row := Row{Unit: a.sample.unit, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{}, Nobody: a.result.Nobody, Verdict: Closed}
+	row := Row{Unit: a.sample.unit, Node: a.sample.node, Asked: a.result.Asked, Reached: map[string]int{},
+		Nobody: a.result.Nobody, Verdict: Closed}
 	may, ready := allowed(before, a.sample.unit)
 	mayNow, readyNow := allowed(after, a.sample.unit)
 	maps.Copy(may, mayNow)
@@ -163,7 +164,8 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 		case err != nil || !known:
 			strangers = append(strangers, address)
 		case !may[host]:
-			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", orElse("pod "+e.pod, e.pod, host), orElse(e.node, e.node, "<none>"), e.where(), count(times, "time")))
+			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", orElse("pod "+e.pod, e.pod, host),
+				orElse(e.node, e.node, "<none>"), e.where(), count(times, "time")))
 		}
 		switch {
 		case !answered:
@@ -194,11 +196,14 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 	case a.result.Error != "":
 		unproved("%s", a.result.Error)
 	case len(strangers) > 0:
-		unproved("connections went to %s, which is no endpoint of the Service: the node's rules are older than that", strings.Join(strangers, ", "))
+		unproved("connections went to %s, which is no endpoint of the Service: the node's rules are older than that",
+			strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
-		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than kube-proxy handles Services", count(a.result.Untranslated, "connection"))
+		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than "+
+			"kube-proxy handles Services", count(a.result.Untranslated, "connection"))
 	case unknown > 0:
-		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them once among the endpoints", count(unknown, "answer"))
+		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them "+
+			"once among the endpoints", count(unknown, "answer"))
 	case a.result.Others > 0:
 		unproved("%s went to more addresses than there is room to report", count(a.result.Others, "connection"))
 	case total == 0 && silent > 0:
@@ -242,8 +247,8 @@ func count(n int, noun string) string {
 // inNames is what names of pods and nodes, and addresses, are made of.
 const inNames = "-.:0123456789abcdefghijklmnopqrstuvwxyz"
 
-// recognise finds out which endpoints gave answers, by what is in them: the name of a pod, its node's name or its address,
-// as a word, if it is that of one endpoint only.
+// recognise finds out which endpoints gave answers, by what is in them: the name of a pod, its node's name or its
+// address, as a word, if it is that of one endpoint only.
 func recognise(answers map[string]int, endpoints map[string]endpoint) (reached map[string]int, unknown int) {
 	reached = map[string]int{}
 	for text, times := range answers {
@@ -253,7 +258,8 @@ func recognise(answers map[string]int, endpoints map[string]endpoint) (reached m
 		}
 		var found []string
 		for _, by := range []func(endpoint) string{
-			func(e endpoint) string { return e.pod }, func(e endpoint) string { return e.address }, func(e endpoint) string { return e.node },
+			func(e endpoint) string { return e.pod }, func(e endpoint) string { return e.address },
+			func(e endpoint) string { return e.node },
 		} {
 			found = nil
 			for address, e := range endpoints {

@@ -27,8 +27,10 @@ import (
 
 func echo() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
-		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Name: "udp", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "http", Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo",
+			Annotations: map[string]string{"topologyKeys": `["zone1"]`}},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", Ports: []corev1.ServicePort{{Name: "udp", Port: 53,
+			Protocol: corev1.ProtocolUDP}, {Name: "http", Port: 80}}},
 	}
 }
 
@@ -37,18 +39,22 @@ func threeNodes() map[string]Node {
 	node := func(unit string, edge bool) Node {
 		return Node{Labels: topology.Labels{"zone1": unit}, Ready: true, Edge: edge}
 	}
-	return map[string]Node{"n0": node("east", true), "n2": node("west", true), "n1": node("west", false), "n3": {Labels: topology.Labels{}, Ready: true}}
+	return map[string]Node{"n0": node("east", true), "n2": node("west", true), "n1": node("west", false),
+		"n3": {Labels: topology.Labels{}, Ready: true}}
 }
 
 // slicesOf is a slice with an endpoint on each of these nodes, 10.244.<i>.1:8080 for n<i>.
 func slicesOf(nodes ...string) []discoveryv1.EndpointSlice {
 	slice := discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-1", Labels: map[string]string{discoveryv1.LabelServiceName: "echo"}},
-		Ports:      []discoveryv1.EndpointPort{{Name: ptr.To("udp"), Port: ptr.To(int32(53)), Protocol: ptr.To(corev1.ProtocolUDP)}, {Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "echo"}},
+		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("udp"), Port: ptr.To(int32(53)),
+			Protocol: ptr.To(corev1.ProtocolUDP)}, {Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
 	}
 	for _, node := range nodes {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{"10.244." + strings.TrimPrefix(node, "n") + ".1"}, NodeName: ptr.To(node), TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node},
+			Addresses: []string{"10.244." + strings.TrimPrefix(node, "n") + ".1"}, NodeName: ptr.To(node),
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "echo-" + node},
 		})
 	}
 	return []discoveryv1.EndpointSlice{slice}
@@ -71,21 +77,38 @@ func TestPrepare(t *testing.T) {
 	if got := plan.NotAsked(threeNodes()); fmt.Sprint(got) != "[n1]" {
 		t.Errorf("not asked: %v", got)
 	}
-	if plan = prepare(t, AllOfEach, "n0"); fmt.Sprint(plan.samples) != "[{east n0 } {west n2 } {west n1 }]" || plan.NotAsked(threeNodes()) != nil {
+	if plan = prepare(t, AllOfEach, "n0"); fmt.Sprint(plan.samples) != "[{east n0 } {west n2 } {west n1 }]" ||
+		plan.NotAsked(threeNodes()) != nil {
 		t.Errorf("got %v", plan.samples)
 	}
 	for want, change := range map[string]func(s *corev1.Service, nodes map[string]Node) string{
-		"has no topologyKeys":           func(s *corev1.Service, _ map[string]Node) string { s.Annotations = nil; return "" },
-		"annotation topologyKeys=zone1": func(s *corev1.Service, _ map[string]Node) string { s.Annotations["topologyKeys"] = "zone1"; return "" },
-		"has no cluster IP":             func(s *corev1.Service, _ map[string]Node) string { s.Spec.ClusterIP = "None"; return "" },
+		"has no topologyKeys": func(s *corev1.Service, _ map[string]Node) string { s.Annotations = nil; return "" },
+		"annotation topologyKeys=zone1": func(s *corev1.Service,
+			_ map[string]Node) string {
+			s.Annotations["topologyKeys"] = "zone1"
+			return ""
+		},
+		"has no cluster IP": func(s *corev1.Service,
+			_ map[string]Node) string {
+			s.Spec.ClusterIP = "None"
+			return ""
+		},
 		"(ExternalName)": func(s *corev1.Service, _ map[string]Node) string {
 			s.Spec.Type = corev1.ServiceTypeExternalName
 			return ""
 		},
-		"only TCP can be asked; it has 53/UDP": func(s *corev1.Service, _ map[string]Node) string { s.Spec.Ports = s.Spec.Ports[:1]; return "" },
-		"has no port 53 of TCP; it has":        func(*corev1.Service, map[string]Node) string { return "53" },
-		"has no port udp of TCP":               func(*corev1.Service, map[string]Node) string { return "udp" },
-		"has no ports":                         func(s *corev1.Service, _ map[string]Node) string { s.Spec.Ports = nil; return "" },
+		"only TCP can be asked; it has 53/UDP": func(s *corev1.Service,
+			_ map[string]Node) string {
+			s.Spec.Ports = s.Spec.Ports[:1]
+			return ""
+		},
+		"has no port 53 of TCP; it has": func(*corev1.Service, map[string]Node) string { return "53" },
+		"has no port udp of TCP":        func(*corev1.Service, map[string]Node) string { return "udp" },
+		"has no ports": func(s *corev1.Service,
+			_ map[string]Node) string {
+			s.Spec.Ports = nil
+			return ""
+		},
 		"no node has the label zone1": func(_ *corev1.Service, nodes map[string]Node) string {
 			delete(nodes, "n0")
 			delete(nodes, "n1")
@@ -95,7 +118,8 @@ func TestPrepare(t *testing.T) {
 	} {
 		service, nodes := echo(), threeNodes()
 		port := change(service, nodes)
-		if _, err := Prepare(service, slicesOf("n0"), nodes, port, OneOfEach); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Prepare(service, slicesOf("n0"), nodes, port, OneOfEach); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -131,28 +155,52 @@ func TestConclude(t *testing.T) {
 		says      string
 	}{
 		{"closed", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 20}), nil, nil, Closed, ""},
-		{"a leak", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 15, "10.244.2.1:8080": 5}), nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 5 times"},
-		{"a leak that nobody answers", []string{"n0", "n2"}, probe.Result{Asked: 1, Silent: map[string]int{"10.244.2.1:8080": 1}}, nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 1 time"},
-		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil, Leak, "of (n3)"},
-		{"a leak, and then an error", []string{"n0", "n2"}, probe.Result{Asked: 1, Reached: map[string]int{"10.244.2.1:8080": 1}, Error: "interrupted"}, nil, nil, Leak, "reached"},
-		{"an endpoint that came meanwhile", []string{"n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil, []string{"n0", "n2"}, Closed, ""},
-		{"an endpoint that went meanwhile", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil, []string{"n2"}, Closed, ""},
-		{"some were not answered", []string{"n0"}, probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 1}, Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Closed, "2 of 3 were not answered"},
-		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Unproved, "nobody answered; all connections went to endpoints that may be reached"},
-		{"nobody, and there is someone", []string{"n0"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Unproved, "though the unit has a ready endpoint"},
-		{"nobody, and there is no one", []string{"n2"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Closed, "the unit has no ready endpoint, and nobody answers"},
-		{"stale rules", []string{"n0"}, reached(map[string]int{"10.244.9.9:8080": 1}), nil, nil, Unproved, "10.244.9.9:8080, which is no endpoint of the Service"},
-		{"no rules", []string{"n0"}, probe.Result{Asked: 1, Untranslated: 1}, nil, nil, Unproved, "1 connection went to no endpoint"},
-		{"no pod", []string{"n0"}, probe.Result{}, errors.New("ErrImagePull: no such image"), nil, Unproved, "ErrImagePull: no such image"},
-		{"an answer with the pod", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"node=n0 pod=echo-n0\n": 2}}, nil, nil, Closed, ""},
-		{"an answer with the address", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{`{"ip":"10.244.2.1"}`: 2}}, nil, nil, Leak, "echo-n2"},
-		{"an answer with the node", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"<p>I run on n0.</p>": 2}}, nil, nil, Closed, ""},
-		{"an answer with nothing", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"hello": 2}}, nil, nil, Unproved, "2 answers did not tell who gave them"},
+		{"a leak", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 15, "10.244.2.1:8080": 5}), nil, nil,
+			Leak,
+			"reached pod echo-n2 on node n2, of west, 5 times"},
+		{"a leak that nobody answers", []string{"n0", "n2"}, probe.Result{Asked: 1,
+			Silent: map[string]int{
+				"10.244.2.1:8080": 1,
+			}}, nil, nil, Leak, "reached pod echo-n2 on node n2, of west, 1 time"},
+		{"a leak to a node without unit", []string{"n0", "n3"}, reached(map[string]int{"10.244.3.1:8080": 1}), nil, nil,
+			Leak,
+			"of (n3)"},
+		{"a leak, and then an error", []string{"n0", "n2"}, probe.Result{Asked: 1,
+			Reached: map[string]int{"10.244.2.1:8080": 1}, Error: "interrupted"}, nil, nil, Leak, "reached"},
+		{"an endpoint that came meanwhile", []string{"n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil,
+			[]string{"n0", "n2"}, Closed, ""},
+		{"an endpoint that went meanwhile", []string{"n0", "n2"}, reached(map[string]int{"10.244.0.1:8080": 1}), nil,
+			[]string{"n2"}, Closed, ""},
+		{"some were not answered", []string{"n0"}, probe.Result{Asked: 3, Reached: map[string]int{"10.244.0.1:8080": 1},
+			Silent: map[string]int{"10.244.0.1:8080": 2}}, nil, nil, Closed, "2 of 3 were not answered"},
+		{"none were answered", []string{"n0"}, probe.Result{Asked: 2, Silent: map[string]int{"10.244.0.1:8080": 2}},
+			nil, nil,
+			Unproved, "nobody answered; all connections went to endpoints that may be reached"},
+		{"nobody, and there is someone", []string{"n0"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Unproved,
+			"though the unit has a ready endpoint"},
+		{"nobody, and there is no one", []string{"n2"}, probe.Result{Asked: 2, Nobody: 2}, nil, nil, Closed,
+			"the unit has no ready endpoint, and nobody answers"},
+		{"stale rules", []string{"n0"}, reached(map[string]int{"10.244.9.9:8080": 1}), nil, nil, Unproved,
+			"10.244.9.9:8080, which is no endpoint of the Service"},
+		{"no rules", []string{"n0"}, probe.Result{Asked: 1, Untranslated: 1}, nil, nil, Unproved,
+			"1 connection went to no endpoint"},
+		{"no pod", []string{"n0"}, probe.Result{}, errors.New("ErrImagePull: no such image"), nil, Unproved,
+			"ErrImagePull: no such image"},
+		{"an answer with the pod", []string{"n0", "n2"}, probe.Result{Asked: 2,
+			Answers: map[string]int{"node=n0 pod=echo-n0\n": 2}}, nil, nil, Closed, ""},
+		{"an answer with the address", []string{"n0", "n2"}, probe.Result{Asked: 2,
+			Answers: map[string]int{`{"ip":"10.244.2.1"}`: 2}}, nil, nil, Leak, "echo-n2"},
+		{"an answer with the node", []string{"n0", "n2"}, probe.Result{Asked: 2,
+			Answers: map[string]int{"<p>I run on n0.</p>": 2}}, nil, nil, Closed, ""},
+		{"an answer with nothing", []string{"n0", "n2"}, probe.Result{Asked: 2, Answers: map[string]int{"hello": 2}},
+			nil,
+			nil, Unproved, "2 answers did not tell who gave them"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			plan := prepare(t, OneOfEach, test.endpoints...)
 			well := func() (probe.Result, error) { return probe.Result{Asked: 1, Nobody: 1}, nil }
-			answers := plan.Ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err }, "n2": well}, Limits{AtOnce: 1, Timeout: time.Second})
+			answers := plan.Ask(t.Context(), runner{"n0": func() (probe.Result, error) { return test.result, test.err },
+				"n2": well}, Limits{AtOnce: 1, Timeout: time.Second})
 			after := test.after
 			if after == nil {
 				after = test.endpoints
@@ -161,7 +209,8 @@ func TestConclude(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if row := proof.Rows[0]; row.Verdict != test.verdict || !strings.Contains(row.Message, test.says) || (test.says == "" && row.Message != "") {
+			if row := proof.Rows[0]; row.Verdict != test.verdict || !strings.Contains(row.Message, test.says) ||
+				(test.says == "" && row.Message != "") {
 				t.Errorf("got %+v", row)
 			}
 			if test.verdict == Leak && proof.Verdict != Leak || test.verdict == Unproved && proof.Verdict != Unproved {
@@ -172,7 +221,8 @@ func TestConclude(t *testing.T) {
 	plan := prepare(t, OneOfEach, "n0")
 	changed := echo()
 	changed.Annotations = nil
-	if _, err := plan.Conclude(nil, 1, changed, slicesOf("n0"), threeNodes()); err == nil || !strings.Contains(err.Error(), "while asking it was changed") {
+	if _, err := plan.Conclude(nil, 1, changed, slicesOf("n0"), threeNodes()); err == nil ||
+		!strings.Contains(err.Error(), "while asking it was changed") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -232,7 +282,8 @@ func kubelet(t *testing.T, refuse error, status func(pod *corev1.Pod)) (client.C
 			*made = append(*made, *o.(*corev1.Pod).DeepCopy())
 			return err
 		},
-		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			err := api.Get(ctx, key, o, opts...)
 			if err == nil {
 				status(o.(*corev1.Pod))
@@ -244,7 +295,13 @@ func kubelet(t *testing.T, refuse error, status func(pod *corev1.Pod)) (client.C
 
 func terminated(code int32, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{
+				State: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message},
+				},
+			},
+		}
 	}
 }
 
@@ -256,10 +313,17 @@ func TestPods(t *testing.T) {
 	}
 	waiting := func(reason, message string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{
+				{
+					State: corev1.ContainerState{
+						Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
+					},
+				},
+			}
 		}
 	}
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New(`violates PodSecurity "restricted:latest"`))
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "",
+		errors.New(`violates PodSecurity "restricted:latest"`))
 	for _, test := range []struct {
 		name    string
 		refuse  error
@@ -274,14 +338,17 @@ func TestPods(t *testing.T) {
 		{"refused by the kubelet", nil, func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "OutOfpods", "too many"
 		}, time.Minute, "OutOfpods: too many"},
-		{"never started", nil, waiting("ContainerCreating", "soon"), 1200 * time.Millisecond, "did not end in time: ContainerCreating: soon"},
-		{"refused", forbidden, nil, time.Minute, `a pod may not be made in namespace kube-system: pods is forbidden: violates PodSecurity "restricted:latest"; --pod-namespace`},
+		{"never started", nil, waiting("ContainerCreating", "soon"), 1200 * time.Millisecond,
+			"did not end in time: ContainerCreating: soon"},
+		{"refused", forbidden, nil, time.Minute,
+			`a pod may not be made in namespace kube-system: pods is forbidden: violates PodSecurity "restricted:latest"; --pod-namespace`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			api, made := kubelet(t, test.refuse, test.status)
 			pods := &Pods{
-				API: api, Namespace: "kube-system", Probe: Probe{Requests: 3, Timeout: time.Second}, Alive: 90 * time.Second,
+				API: api, Namespace: "kube-system", Probe: Probe{Requests: 3, Timeout: time.Second},
+				Alive: 90 * time.Second,
 				ImageOn: func(node string) (string, []corev1.LocalObjectReference) {
 					return "wrapper-on-" + node, []corev1.LocalObjectReference{{Name: "pull"}}
 				},
@@ -301,8 +368,12 @@ func TestPods(t *testing.T) {
 			}
 			for _, pod := range *made {
 				c, s := pod.Spec.Containers[0], pod.Spec
-				if s.NodeName != "n0" || !s.HostNetwork || c.Image != "wrapper-on-n0" || s.ImagePullSecrets[0].Name != "pull" || *s.ActiveDeadlineSeconds != 90 ||
-					strings.Join(c.Args, " ") != "probe 10.96.0.9:80 --requests=3 --timeout=1s --output=/dev/termination-log" || *s.AutomountServiceAccountToken {
+				if s.NodeName != "n0" || !s.HostNetwork || c.Image != "wrapper-on-n0" ||
+					s.ImagePullSecrets[0].Name != "pull" ||
+					*s.ActiveDeadlineSeconds != 90 ||
+					strings.Join(c.Args,
+						" ") != "probe 10.96.0.9:80 --requests=3 --timeout=1s --output=/dev/termination-log" ||
+					*s.AutomountServiceAccountToken {
 					t.Errorf("the pod is %+v", pod)
 				}
 			}
@@ -314,13 +385,17 @@ func TestPods(t *testing.T) {
 func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	api, _ := kubelet(t, nil, func(*corev1.Pod) { cancel() })
-	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute}
+	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string,
+		[]corev1.LocalObjectReference) {
+		return "w", nil
+	}, Alive: time.Minute}
 	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0")); err == nil || err.Error() != "it was interrupted" {
 		t.Errorf("got %v", err)
 	}
 	for name, phase := range map[string]corev1.PodPhase{"ended": corev1.PodFailed, "running": corev1.PodRunning} {
 		if err := api.Create(t.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name, Labels: map[string]string{labelName: labelValue}}, Status: corev1.PodStatus{Phase: phase},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name,
+				Labels: map[string]string{labelName: labelValue}}, Status: corev1.PodStatus{Phase: phase},
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -339,17 +414,22 @@ func TestPodsAreRemovedAfterAnInterrupt(t *testing.T) {
 func TestInterruptWhileAPodIsMade(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	api, made := kubelet(t, nil, nil)
-	api = interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{Create: func(request context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-		pod := o.DeepCopyObject().(*corev1.Pod)
-		err := c.Create(request, pod, opts...)
-		cancel()
-		if request.Err() != nil { // whoever asked did not wait for the answer
-			return request.Err()
-		}
-		o.SetName(pod.Name)
-		return err
-	}})
-	pods := &Pods{API: api, Namespace: "kube-system", ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute}
+	api = interceptor.NewClient(api.(client.WithWatch),
+		interceptor.Funcs{Create: func(request context.Context, c client.WithWatch, o client.Object,
+			opts ...client.CreateOption) error {
+			pod := o.DeepCopyObject().(*corev1.Pod)
+			err := c.Create(request, pod, opts...)
+			cancel()
+			if request.Err() != nil { // whoever asked did not wait for the answer
+				return request.Err()
+			}
+			o.SetName(pod.Name)
+			return err
+		}})
+	pods := &Pods{
+		API: api, Namespace: "kube-system",
+		ImageOn: func(string) (string, []corev1.LocalObjectReference) { return "w", nil }, Alive: time.Minute,
+	}
 	if _, err := pods.Run(ctx, "n0", prepare(t, OneOfEach, "n0")); err == nil || err.Error() != "it was interrupted" {
 		t.Errorf("got %v", err)
 	}
@@ -364,7 +444,8 @@ func TestExec(t *testing.T) {
 	var command []string
 	printed, failure := `{"asked":1,"answers":{"echo-n0":1}}`, error(nil)
 	r := &Exec{
-		Places: map[string]Place{"n0": {Namespace: "kube-system", Pod: "w-0"}}, Probe: Probe{Requests: 1, Timeout: time.Second}, Path: "/who",
+		Places: map[string]Place{"n0": {Namespace: "kube-system", Pod: "w-0"}},
+		Probe:  Probe{Requests: 1, Timeout: time.Second}, Path: "/who",
 		Command: func(_ context.Context, _ Place, c []string) ([]byte, error) {
 			command = c
 			return []byte(printed), failure
@@ -372,14 +453,18 @@ func TestExec(t *testing.T) {
 	}
 	plan := prepare(t, OneOfEach, "n0")
 	if got, err := r.Run(t.Context(), "n0", plan); err != nil || got.Answers["echo-n0"] != 1 ||
-		strings.Join(command, " ") != "/usr/local/bin/application-grid-wrapper probe --answers http://10.96.0.9:80/who --requests=1 --timeout=1s" {
+		strings.Join(command,
+			" ") != "/usr/local/bin/application-grid-wrapper probe --answers http://10.96.0.9:80/who "+
+			"--requests=1 --timeout=1s" {
 		t.Errorf("%q: got %+v, %v", command, got, err)
 	}
-	if _, err := r.Run(t.Context(), "n2", plan); err == nil || !strings.Contains(err.Error(), "no pod of the wrapper is there") {
+	if _, err := r.Run(t.Context(), "n2", plan); err == nil || !strings.Contains(err.Error(),
+		"no pod of the wrapper is there") {
 		t.Errorf("got %v", err)
 	}
 	printed, failure = "", errors.New("dial tcp 10.0.0.7:10250: i/o timeout")
-	if _, err := r.Run(t.Context(), "n0", plan); err == nil || err.Error() != "asking in pod kube-system/w-0: dial tcp 10.0.0.7:10250: i/o timeout" {
+	if _, err := r.Run(t.Context(), "n0", plan); err == nil ||
+		err.Error() != "asking in pod kube-system/w-0: dial tcp 10.0.0.7:10250: i/o timeout" {
 		t.Errorf("got %v", err)
 	}
 }

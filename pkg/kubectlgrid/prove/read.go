@@ -7,59 +7,56 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 )
 
 // wrapper is the wrapper's name: of its container, and of the label app of its pods.
 const wrapper = "application-grid-wrapper"
 
-// pageSize is how many objects are asked for at a time.
-const pageSize = 500
-
 // Surroundings reads the Service's slices and all nodes.
-func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service) ([]discoveryv1.EndpointSlice, map[string]Node, error) {
+func Surroundings(ctx context.Context, api client.Reader, service *corev1.Service) ([]discoveryv1.EndpointSlice,
+	map[string]Node, error) {
 	slicesOf := &discoveryv1.EndpointSliceList{}
-	err := api.List(ctx, slicesOf, client.InNamespace(service.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	err := api.List(ctx, slicesOf, client.InNamespace(service.Namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking for endpointslices: %w", err)
 	}
 	nodes := map[string]Node{}
-	for token := ""; ; {
-		list := &corev1.NodeList{}
-		if err := api.List(ctx, list, client.Limit(pageSize), client.Continue(token)); err != nil {
-			return nil, nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
+	err = pages.Each(ctx, api, &corev1.NodeList{}, func() { clear(nodes) }, func(item runtime.Object) {
+		if node, ok := item.(*corev1.Node); ok {
+			nodes[node.Name] = NodeOf(node)
 		}
-		for i := range list.Items {
-			nodes[list.Items[i].Name] = NodeOf(&list.Items[i])
-		}
-		if token = list.Continue; token == "" {
-			return slicesOf.Items, nodes, nil
-		}
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
+	return slicesOf.Items, nodes, nil
 }
 
 // Wrappers reads the wrappers' pods, by node.
 func Wrappers(ctx context.Context, api client.Reader) (map[string]Place, error) {
 	places := map[string]Place{}
-	for token := ""; ; {
-		list := &corev1.PodList{}
-		err := api.List(ctx, list, client.MatchingLabels{"app": wrapper}, client.Limit(pageSize), client.Continue(token))
-		if err != nil {
-			return nil, err
+	err := pages.Each(ctx, api, &corev1.PodList{}, func() { clear(places) }, func(item runtime.Object) {
+		p, ok := item.(*corev1.Pod)
+		if !ok || p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
+			return
 		}
-		for i := range list.Items {
-			p := &list.Items[i]
-			if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || len(p.Spec.Containers) == 0 {
-				continue
-			}
-			container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
-			found := p.Spec.Containers[max(container, 0)]
-			places[p.Spec.NodeName] = Place{
-				Namespace: p.Namespace, Pod: p.Name, Container: found.Name, Image: found.Image, PullSecrets: p.Spec.ImagePullSecrets,
-			}
+		container := slices.IndexFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.Name == wrapper })
+		found := p.Spec.Containers[max(container, 0)]
+		places[p.Spec.NodeName] = Place{
+			Namespace:   p.Namespace,
+			Pod:         p.Name,
+			Container:   found.Name,
+			Image:       found.Image,
+			PullSecrets: p.Spec.ImagePullSecrets,
 		}
-		if token = list.Continue; token == "" {
-			return places, nil
-		}
+	}, client.MatchingLabels{"app": wrapper})
+	if err != nil {
+		return nil, err
 	}
+	return places, nil
 }

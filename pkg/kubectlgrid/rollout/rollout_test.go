@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridrevision"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
 const (
@@ -21,8 +22,8 @@ const (
 	two = `{"template":{"spec":{"containers":[{"name":"c","image":"two"}]}}}`
 )
 
-// cluster has a grid whose template is two, and whose history has both.
-func cluster(t *testing.T) (*Grid, client.Client) {
+// testGrid has a grid whose template is two, and whose history has both.
+func testGrid(t *testing.T) (*Grid, client.Client) {
 	t.Helper()
 	all := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
@@ -52,7 +53,8 @@ func cluster(t *testing.T) (*Grid, client.Client) {
 		Waves: []v1.WaveStatus{{Name: "lab", State: v1.WaveAwaitingApproval, Units: 1, Updated: 1, Ready: 1}, {Name: "rest", State: v1.WavePending, Units: 3}},
 	}
 	api := fake.NewClientBuilder().WithScheme(all).WithObjects(append(objects, grid)...).WithStatusSubresource(grid).Build()
-	g, err := Get(t.Context(), api, v1.DeploymentGridKind, "shop", "echo")
+	connected := cluster.Cluster{API: api, Watcher: api}
+	g, err := Get(t.Context(), connected, "shop", Name{v1.DeploymentGridKind, "echo"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +73,7 @@ func (g *Grid) expect(t *testing.T, what string, ok func(*v1.DeploymentGrid) boo
 
 func TestVerbs(t *testing.T) {
 	t.Parallel()
-	g, _ := cluster(t)
+	g, _ := testGrid(t)
 	ctx := t.Context()
 	if err := g.Resume(ctx); err == nil {
 		t.Error("what is not paused was resumed")
@@ -106,7 +108,7 @@ func TestVerbs(t *testing.T) {
 
 func TestResumeOfAHalt(t *testing.T) {
 	t.Parallel()
-	g, api := cluster(t)
+	g, api := testGrid(t)
 	at := metav1.NewTime(time.Unix(1000, 0))
 	g.status().Rollout.Phase, g.status().Rollout.HaltTime = v1.RolloutHalted, &at
 	if err := api.Status().Update(t.Context(), g.Object); err != nil {
@@ -125,7 +127,7 @@ func TestResumeOfAHalt(t *testing.T) {
 
 func TestHistoryAndUndo(t *testing.T) {
 	t.Parallel()
-	g, _ := cluster(t)
+	g, _ := testGrid(t)
 	entries, err := g.History(t.Context())
 	if err != nil || len(entries) != 2 || entries[0].Role != "current" || entries[1].Role != "update" {
 		t.Fatalf("got %+v, %v", entries, err)
@@ -150,7 +152,7 @@ func TestHistoryAndUndo(t *testing.T) {
 
 func TestState(t *testing.T) {
 	t.Parallel()
-	g, _ := cluster(t)
+	g, _ := testGrid(t)
 	state, err := g.State()
 	if err != nil || state.Done || state.Failed != "" || state.Units != 4 || state.Updated != 1 {
 		t.Errorf("got %+v, %v", state, err)

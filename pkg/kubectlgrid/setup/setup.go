@@ -1,5 +1,5 @@
-// Package setup writes the files that install application-grid on a kind of cluster: what docs/install.md has an operator
-// write. It asks no cluster; package check finds out which kind one is.
+// Package setup writes the files that install application-grid on a kind of cluster: what docs/install.md has an
+// operator write. It asks no cluster; package check finds out which kind one is.
 package setup
 
 import (
@@ -13,9 +13,9 @@ type Install struct {
 	// Kustomization is the file edge/kustomization.yaml of docs/install.md, Values are those of the Helm chart.
 	Kustomization string `json:"kustomization"`
 	Values        string `json:"values"`
-	// Kubeconfig is the file kubeconfig.conf beside the kustomization, if that names one.
+	// Kubeconfig is the file kubeconfig.conf next to the kustomization, if that names one.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
-	// Notes are what there is to do beside applying.
+	// Notes are what there is to do besides applying.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -93,41 +93,62 @@ func For(kind Kind, images Images) *Install {
 		if oldPolicy {
 			values.WriteString("  policy: false\n")
 			if !oldValidating {
-				patches = append(patches, without("{group: admissionregistration.k8s.io, name: kube-proxy.superedge.io}", "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "kube-proxy.superedge.io"))
+				patches = append(patches,
+					without("{group: admissionregistration.k8s.io, name: kube-proxy.superedge.io}",
+						"admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "kube-proxy.superedge.io"))
 			}
-			install.Notes = append(install.Notes, "Repeat after each upgrade by kubeadm, before anything else: kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
+			install.Notes = append(install.Notes,
+				"Repeat after each upgrade by kubeadm, before anything else: kubectl -n "+
+					"kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 		}
-		install.Notes = append(install.Notes, "After kubectl apply -k edge: kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
+		install.Notes = append(install.Notes, "After kubectl apply -k edge: kubectl -n kube-system patch daemonset "+
+			"kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
 	case K3s:
 		k.WriteString("resources: [../manifests/k3s]\n")
 		values.WriteString("distribution: k3s\n")
-		install.Notes = append(install.Notes, `On each edge node, in /etc/rancher/k3s/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; then restart k3s-agent (k3s on a server)`)
+		install.Notes = append(install.Notes,
+			`On each edge node, in /etc/rancher/k3s/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; `+
+				"then restart k3s-agent (k3s on a server)")
 	default:
 		if localServers[distribution] != "" { // docs/install.md: as on k3s, with another address
 			k.WriteString("resources: [../manifests/k3s]\n")
 		} else {
-			k.WriteString("resources:\n  - ../manifests/application-grid-controller\n  - ../manifests/application-grid-wrapper\n" +
-				"  - ../manifests/statefulset-grid-daemon\n  - ../manifests/flow-control\n  - ../manifests/edge-node-policy\n")
+			k.WriteString("resources:\n" +
+				"  - ../manifests/application-grid-controller\n" +
+				"  - ../manifests/application-grid-wrapper\n" +
+				"  - ../manifests/statefulset-grid-daemon\n" +
+				"  - ../manifests/flow-control\n" +
+				"  - ../manifests/edge-node-policy\n")
 		}
-		k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
+		k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
+			"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
 		address := localServers[distribution]
 		if address == "" {
 			address = "https://set-this-to-your-api-server.invalid:6443"
-			install.Notes = append(install.Notes, "Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node has it; never that of the Service kubernetes")
+			install.Notes = append(install.Notes,
+				"Set the server in kubeconfig.conf: the address of the API server, or of "+
+					"the lite-apiserver, as a node has it; never that of the Service kubernetes")
 		}
 		install.Kubeconfig = fmt.Sprintf(kubeconfigTemplate, address)
 		fmt.Fprintf(&values, "distribution: plain\nwrapper:\n  server: %s\n", address)
 		switch distribution {
 		case RKE2:
-			install.Notes = append(install.Notes, `On each edge node, in /etc/rancher/rke2/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; then restart rke2-agent`)
+			install.Notes = append(install.Notes,
+				"On each edge node, in /etc/rancher/rke2/config.yaml: "+
+					`kube-proxy-arg: ["master=http://localhost:51006"]; then restart rke2-agent`)
 		case MicroK8s:
-			install.Notes = append(install.Notes, "On each edge node, in /var/snap/microk8s/current/args/kube-proxy: --master=http://localhost:51006; then snap restart microk8s.daemon-kubelite")
+			install.Notes = append(install.Notes, "On each edge node, in /var/snap/microk8s/current/args/kube-proxy: "+
+				"--master=http://localhost:51006; then snap restart microk8s.daemon-kubelite")
 		default:
-			install.Notes = append(install.Notes, "Give kube-proxy on each edge node the server http://localhost:51006, by its kubeconfig or by --master, and restart it")
+			install.Notes = append(install.Notes,
+				"Give kube-proxy on each edge node the server http://localhost:51006, by "+
+					"its kubeconfig or by --master, and restart it")
 		}
 	}
 	k.WriteString("images:\n")
-	for _, program := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
+	for _, program := range []string{
+		"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon",
+	} {
 		fmt.Fprintf(&k, "  - {name: %s, newName: %s/%s, newTag: %s}\n", program, images.Registry, program, images.Tag)
 	}
 	if proxyName != "" {
@@ -147,12 +168,14 @@ func For(kind Kind, images Images) *Install {
 	}
 	if oldValidating {
 		values.WriteString("edgeNodePolicy:\n  enabled: false\n")
-		patches = append(patches, without("{group: admissionregistration.k8s.io}", "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "any"))
+		patches = append(patches, without("{group: admissionregistration.k8s.io}", "admissionregistration.k8s.io/v1",
+			"ValidatingAdmissionPolicy", "any"))
 	}
 	if len(patches) > 0 {
 		k.WriteString("patches:\n" + strings.Join(patches, ""))
 	}
-	install.Notes = append(install.Notes, "Label nodes one by one: kubectl label node NODE superedge.io/application-grid=true")
+	install.Notes = append(install.Notes, "Label nodes one by one: kubectl label node NODE "+
+		"superedge.io/application-grid=true")
 	install.Kustomization, install.Values = k.String(), values.String()
 	return install
 }
@@ -163,5 +186,6 @@ func without(target, apiVersion, kind, name string) string {
 	if target != "" {
 		first = "  - target: " + target + "\n    patch: |\n"
 	}
-	return first + "      apiVersion: " + apiVersion + "\n      kind: " + kind + "\n      metadata: {name: " + name + "}\n      $patch: delete\n"
+	return first + "      apiVersion: " + apiVersion + "\n      kind: " + kind + "\n      metadata: {name: " + name +
+		"}\n      $patch: delete\n"
 }

@@ -33,7 +33,8 @@ func onPage(t *testing.T, heading string) string {
 
 // TestAsOnThePage: what is written for a cluster is what the page has an operator write.
 func TestAsOnThePage(t *testing.T) {
-	kubeadms := For(Kind{Distribution: Kubeadm, Minor: 37, KubeProxy: "registry.k8s.io/kube-proxy", KubeProxyTag: "v1.37.1"}, images)
+	kubeadms := For(Kind{Distribution: Kubeadm, Minor: 37, KubeProxy: "registry.k8s.io/kube-proxy",
+		KubeProxyTag: "v1.37.1"}, images)
 	if want := "# edge/kustomization.yaml\n" + onPage(t, "kubeadm"); kubeadms.Kustomization != want {
 		t.Errorf("got\n%s\nthe page has\n%s", kubeadms.Kustomization, want)
 	}
@@ -60,7 +61,8 @@ func TestKubeconfig(t *testing.T) {
 	_, shipped, _ = strings.Cut(shipped, "apiVersion")
 	shipped = "apiVersion" + shipped
 	install := For(Kind{Distribution: RKE2}, images)
-	if want := strings.Replace(shipped, "https://127.0.0.1:6444", "https://127.0.0.1:6443", 1); install.Kubeconfig != want {
+	if want := strings.Replace(shipped, "https://127.0.0.1:6444", "https://127.0.0.1:6443",
+		1); install.Kubeconfig != want {
 		t.Errorf("got\n%s\nwant\n%s", install.Kubeconfig, want)
 	}
 }
@@ -72,12 +74,15 @@ func TestValues(t *testing.T) {
 		want string
 	}{
 		{Kind{Distribution: Kubeadm}, "distribution: kubeadm\n"},
-		{Kind{Distribution: Kubeadm, Minor: 35, KubeProxy: "a/kube-proxy", KubeProxyTag: "v1.35.0"}, "distribution: kubeadm\nkubeProxy:\n  image: a/kube-proxy:v1.35.0\n  policy: false\n"},
-		{Kind{Distribution: K3s, Minor: 28}, "distribution: k3s\nflowControl:\n  enabled: false\nedgeNodePolicy:\n  enabled: false\n"},
+		{Kind{Distribution: Kubeadm, Minor: 35, KubeProxy: "a/kube-proxy", KubeProxyTag: "v1.35.0"},
+			"distribution: kubeadm\nkubeProxy:\n  image: a/kube-proxy:v1.35.0\n  policy: false\n"},
+		{Kind{Distribution: K3s, Minor: 28}, "distribution: k3s\nflowControl:\n  enabled: false\nedgeNodePolicy:\n  " +
+			"enabled: false\n"},
 		{Kind{Distribution: MicroK8s}, "distribution: plain\nwrapper:\n  server: https://127.0.0.1:16443\n"},
 		{Kind{}, "distribution: plain\nwrapper:\n  server: https://set-this-to-your-api-server.invalid:6443\n"},
 	} {
-		if got := For(test.kind, images).Values; got != "image:\n  registry: registry.example.org\n  tag: \"v1\"\n"+test.want {
+		if got := For(test.kind,
+			images).Values; got != "image:\n  registry: registry.example.org\n  tag: \"v1\"\n"+test.want {
 			t.Errorf("%+v: got\n%s", test.kind, got)
 		}
 	}
@@ -105,7 +110,8 @@ func TestValuesAreTheCharts(t *testing.T) {
 	for _, distribution := range []string{Kubeadm, K3s, RKE2, MicroK8s, ""} {
 		for _, minor := range []int{0, 28} {
 			var written map[string]any
-			kind := Kind{Distribution: distribution, Minor: minor, KubeProxy: "registry.k8s.io/kube-proxy", KubeProxyTag: "v1.28.0"}
+			kind := Kind{Distribution: distribution, Minor: minor, KubeProxy: "registry.k8s.io/kube-proxy",
+				KubeProxyTag: "v1.28.0"}
 			if err := yaml.UnmarshalStrict([]byte(For(kind, images).Values), &written); err != nil {
 				t.Fatal(err)
 			}

@@ -8,33 +8,33 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Watcher sees every step of the facts. FactsChanged is called while the facts cannot change; it must not keep the
-// Change.
+// Watcher gets every step of the facts. The facts do not change while FactsChanged runs. It must not keep the Change.
 type Watcher interface{ FactsChanged(*Change) }
 
-// Change is what one step touched. What it names need not differ in the end.
+// Change says what one step touched. Something that was touched may be the same as before.
 type Change struct {
 	facts *Facts
 
 	// Received is when the upstream's change arrived.
 	Received time.Time
-	// Services are those that came, changed or went.
+	// Services has the Services that were added, changed or removed.
 	Services map[types.NamespacedName]struct{}
-	// Node is set when the own Node object came, changed or went.
-	Node bool
-	// Objects are the objects that came, changed or went.
+	// Nodes has the Node objects of InputNode that were added, changed or removed.
+	Nodes map[types.NamespacedName]struct{}
+	// Objects has the objects that list endpoints and were added, changed or removed.
 	Objects map[*Object]struct{}
-	// Governed are the Services whose keys changed, or whose ready endpoints are on nodes with other values of a key.
+	// Governed has the Services whose keys changed, or whose number of ready endpoints per value of a key changed.
 	Governed map[*Service]struct{}
-	// Relabelled are the nodes whose labels changed, with the labels before. A node that came or went is one of them.
+	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are
+	// included.
 	Relabelled map[*Node]topology.Labels
-	// Died are the nodes that are dead now and were not, or the other way.
+	// Died has the nodes that were alive and are dead now, or the other way round.
 	Died map[string]struct{}
-	// Keys is set when a topology key came into use, or went out of it.
+	// Keys is set if a topology key is used for the first time, or is not used any more.
 	Keys bool
 }
 
-// add enters a member of a set that may be nil.
+// add adds a member to a set that may be nil.
 func add[K comparable](set *map[K]struct{}, member K) {
 	if *set == nil {
 		*set = make(map[K]struct{})

@@ -15,7 +15,8 @@ import (
 
 // Options configure Facts.
 type Options struct {
-	// NodeName is the node of this process. It is never dead. Its Node object is a fact of its own (Inputs.Node).
+	// NodeName is the name of this process's node, which is never dead. Its Node object has an input of its own
+	// (InputNode).
 	NodeName string
 	// NeedsKubernetesEndpoints says that endpoints are not complete without the Endpoints object default/kubernetes,
 	// whose annotations name the local API server.
@@ -25,8 +26,8 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// Facts are what is known of the cluster. The methods may be called from any goroutine, but for those that say that
-// they are for Watchers.
+// Facts store what is known of the cluster. The methods may be called from any goroutine. Those that are "for Watchers"
+// may only be called within FactsChanged, or within the functions passed to Attach and Read.
 type Facts struct {
 	options Options
 
@@ -40,9 +41,9 @@ type Facts struct {
 	// kubernetes has the annotations of the Endpoints object default/kubernetes.
 	kubernetes kubernetesEndpoints
 
-	// dead are the nodes that are believed dead; never this node.
+	// dead has the names of the nodes that count as dead; never this node.
 	dead map[string]struct{}
-	// addresses are the names of nodes by address, as far as somebody asked for them.
+	// addresses has the names of nodes by address, as far as they were listed.
 	addresses map[netip.Addr]string
 
 	inputs map[string]*Input
@@ -51,11 +52,11 @@ type Facts struct {
 	live chan struct{}
 
 	watchers map[Watcher]struct{}
-	// step is what the step under way has touched.
+	// step is what the current step has touched so far.
 	step Change
 }
 
-// New makes Facts that know nothing.
+// New makes empty Facts.
 func New(options Options) *Facts {
 	if options.Clock == nil {
 		options.Clock = time.Now
@@ -93,10 +94,10 @@ func New(options Options) *Facts {
 // Live is closed once the state of the upstream is complete and applied.
 func (f *Facts) Live() <-chan struct{} { return f.live }
 
-// Input is the input of that name, one of the constants.
+// Input returns the input with that name, which is one of the constants.
 func (f *Facts) Input(name string) *Input { return f.inputs[name] }
 
-// update makes one step.
+// update runs one step, and passes its Change to the Watchers.
 func (f *Facts) update(step func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,13 +117,14 @@ func (f *Facts) update(step func()) {
 	f.step = Change{}
 }
 
-// complete reports whether a view of the collection can be: it needs the nodes, the Services and what rewrites
-// default/kubernetes too. Without them it would leak or lie.
+// complete reports whether a collection can be shown. That also requires the nodes, the Services, and the annotations
+// for rewriting default/kubernetes: without them too many endpoints, or wrong ones, would be shown.
 func (f *Facts) complete(c *collection) bool {
-	return c.synced && f.nodes.synced && f.services.synced && (!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
+	return c.synced && f.nodes.synced && f.services.synced &&
+		(!f.options.NeedsKubernetesEndpoints || f.kubernetes.synced)
 }
 
-// State is whether a resource can be shown. It is for Watchers.
+// State returns whether a resource can be shown. It is for Watchers.
 func (f *Facts) State(r *history.Resource) history.State {
 	absent, ready := false, false
 	switch r {
@@ -145,7 +147,7 @@ func (f *Facts) State(r *history.Resource) history.State {
 	}
 }
 
-// Attach lets a Watcher see every step from now on. first is called before, with the facts as they are.
+// Attach calls first, and then passes every step to the Watcher. No step is made between the two.
 func (f *Facts) Attach(w Watcher, first func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,18 +155,18 @@ func (f *Facts) Attach(w Watcher, first func()) {
 	f.watchers[w] = struct{}{}
 }
 
-// Detach ends what Attach began.
+// Detach removes a Watcher.
 func (f *Facts) Detach(w Watcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.watchers, w)
 }
 
-// Touch makes a step that changes nothing, for a Watcher that has changed itself.
+// Touch makes a step that changes nothing. A Watcher that has changed itself uses it to be called.
 func (f *Facts) Touch() { f.update(func() {}) }
 
-// Read calls read while no step is made, for readers that need several facts of one moment. read must be quick: it
-// holds up every step.
+// Read calls read, during which no step is made, so that several facts can be read consistently. read must be quick: it
+// delays every step.
 func (f *Facts) Read(read func()) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -174,7 +176,7 @@ func (f *Facts) Read(read func()) {
 // KubernetesService is the Service of the API server.
 var KubernetesService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// LabelsOf are the labels of the node with this name; nil if it is not known or the name is empty. It is for Watchers.
+// LabelsOf returns the labels of a node; nil if the node is not known or the name is empty. It is for Watchers.
 func (f *Facts) LabelsOf(name []byte) topology.Labels {
 	if n := f.nodes.byName[string(name)]; n != nil {
 		return n.Labels

@@ -12,21 +12,21 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// State is what a process served from at one moment: enough for another process on the same node to serve the same. It
-// is immutable.
+// State is what a process serves from at one moment. It is enough for another process on the same node to serve the
+// same. It is immutable.
 //
-// Of a governed Service it has only the endpoints that one of the Service's keys matches, and of the nodes only those
-// that it names. A node's share of a large cluster is small, and so is what is written to its disk.
+// It has only those endpoints of a governed Service that one of the Service's keys matches, and only the nodes that
+// these endpoints name. So it is small even in a large cluster, and little is written to the node's disk.
 type State struct {
-	// NodeName is that of Options.
+	// NodeName is the NodeName of Options.
 	NodeName string
 	// AsOf is when the upstream last confirmed the state.
 	AsOf time.Time
-	// Revision is that of the history that the state was shown in.
+	// Revision is the revision of the history in which the state was shown.
 	Revision uint64
-	// Sections are by input, in no order.
+	// Sections has one section for each input, in no order.
 	Sections []Section
-	// Addresses are Facts.NodeAddresses.
+	// Addresses has the names of nodes by address, as NodeAddresses returns them.
 	Addresses map[netip.Addr]string
 }
 
@@ -35,15 +35,16 @@ type Section struct {
 	// Input is the input's name.
 	Input   string
 	Objects []*wire.Object
-	// Shown is how the objects were shown, one for each; nil for an input that is not shown.
+	// Shown says how each of the objects was shown; nil for an input that is not shown.
 	Shown []Shown
 }
 
-// Shown is how an object was shown: at which revision, and the history.Version's digest. What another process shows of a
-// State may differ, for it does not follow from the State alone; then the revision is of no use to it.
+// Shown says how an object was shown: at which revision, and with which digest (of the history.Version). Another
+// process may show an object of the State differently, because that does not depend on the State alone. Then the
+// digests differ, and the object needs a new revision.
 type Shown struct{ Revision, Digest uint64 }
 
-// section is the section of an input; nil if the State, which may be nil, has none.
+// section returns the section of an input; nil if the State, which may be nil, has none.
 func (s *State) section(input string) *Section {
 	if s == nil {
 		return nil
@@ -63,7 +64,7 @@ func (s *State) count(input string) int {
 	return 0
 }
 
-// ShownOf is how the objects of a resource were shown.
+// ShownOf returns how the objects of a resource were shown.
 func (s *State) ShownOf(r *history.Resource) map[types.NamespacedName]Shown {
 	input := map[*history.Resource]string{
 		history.Services: InputServices, history.Nodes: InputNode,
@@ -78,23 +79,23 @@ func (s *State) ShownOf(r *history.Resource) map[types.NamespacedName]Shown {
 	return shown
 }
 
-// hold is what the upstream said and what is not applied yet.
+// hold has the changes from the upstream that are not applied yet.
 type hold struct {
-	// state is that which the facts were restored from; nil once the upstream's is applied.
+	// state is the State from which the facts were restored; nil once the upstream's state is applied.
 	state *State
 	// barrier is set between Hold and Release.
 	barrier bool
-	// pending is by input; nil when the upstream's word is applied as it comes.
+	// pending has the changes by input; nil if changes are applied as they come.
 	pending map[string]*pending
 }
 
-// pending is what the upstream said of one input.
+// pending has the changes of one input that are held back.
 type pending struct {
 	objects map[types.NamespacedName]*wire.Object
 	removed map[types.NamespacedName]struct{}
-	// complete is set once objects is a complete state.
+	// complete is set if objects is a complete state, and not changes to what the input has.
 	complete bool
-	// absent is set if the upstream does not serve an optional resource, while the facts are restored.
+	// absent is set if the upstream does not serve an optional resource. It is used only while restoring.
 	absent bool
 }
 
@@ -119,24 +120,27 @@ func (p *pending) replace(objects []*wire.Object) {
 // restoring reports whether the facts are those of a State.
 func (h *hold) restoring() bool { return h.state != nil }
 
-// of is where an input's changes go while they are held back; nil when they are applied.
+// of returns where the changes of an input are collected; nil if they are not held back.
 func (h *hold) of(input string) *pending {
 	if h.pending == nil {
 		return nil
 	}
 	p := h.pending[input]
 	if p == nil {
-		p = &pending{objects: make(map[types.NamespacedName]*wire.Object), removed: make(map[types.NamespacedName]struct{})}
+		p = &pending{
+			objects: make(map[types.NamespacedName]*wire.Object),
+			removed: make(map[types.NamespacedName]struct{}),
+		}
 		h.pending[input] = p
 	}
 	return p
 }
 
-// drop forgets what an input said.
+// drop drops the changes of an input.
 func (h *hold) drop(input string) { delete(h.pending, input) }
 
-// Restore makes a State the facts, until those of the upstream are complete: what it says is held back until then, and
-// applied as one step. It is for Facts that know nothing yet.
+// Restore fills the facts from a State. Changes from the upstream are then held back until its state is complete, and
+// applied as one step. The Facts must be empty.
 func (f *Facts) Restore(state *State) {
 	f.update(func() {
 		f.hold.state, f.hold.pending = state, make(map[string]*pending)
@@ -146,22 +150,22 @@ func (f *Facts) Restore(state *State) {
 				f.inputs[name].replace(section.Objects)
 			}
 		}
-		// The State may come from a process that had no use for it; then nothing is rewritten.
+		// The State may come from a process that did not need this input; then nothing is rewritten.
 		f.kubernetes.synced = true
 	})
 }
 
-// Restored is the State that the facts are restored from; nil if they are the upstream's.
+// Restored returns the State from which the facts were restored; nil if they are the upstream's.
 func (f *Facts) Restored() *State {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.hold.state
 }
 
-// RestoredState is Restored for Watchers.
+// RestoredState returns what Restored returns. It is for Watchers.
 func (f *Facts) RestoredState() *State { return f.hold.state }
 
-// Hold holds back what the upstream says from now on. It implements follow.Barrier.
+// Hold holds back changes from the upstream from now on. It implements follow.Barrier.
 func (f *Facts) Hold() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +175,8 @@ func (f *Facts) Hold() {
 	}
 }
 
-// Release applies what was held back since Hold, as one step. While the facts are restored it waits for the rest.
+// Release applies the changes that were held back since Hold, as one step. While restoring it applies nothing: the
+// changes are held back until the upstream's state is complete.
 func (f *Facts) Release() {
 	f.update(func() {
 		f.hold.barrier = false
@@ -181,7 +186,7 @@ func (f *Facts) Release() {
 	})
 }
 
-// releaseIfComplete ends restoring once the upstream's state is complete.
+// releaseIfComplete ends the restoring if the upstream's state is complete.
 func (f *Facts) releaseIfComplete() {
 	if !f.hold.restoring() {
 		return
@@ -193,13 +198,13 @@ func (f *Facts) releaseIfComplete() {
 	}
 	f.hold.state = nil
 	if p := f.hold.pending[InputEndpoints]; p == nil || !p.complete {
-		// That a snapshot has them is no reason to follow them, and they are not current.
+		// The restored Endpoints are outdated now, and no client has asked for Endpoints to be followed.
 		f.legacy.forget()
 	}
 	f.release()
 }
 
-// awaits reports whether the upstream's state is incomplete without an input.
+// awaits reports whether the upstream's state is complete only with this input.
 func (f *Facts) awaits(input string) bool {
 	switch input {
 	case InputNode:

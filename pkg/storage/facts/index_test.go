@@ -16,7 +16,9 @@ import (
 )
 
 func testNode(name, zone string) *wire.Object {
-	return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
+	return wiretest.Object(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
+	})
 }
 
 func testService(name, keys string) *wire.Object {
@@ -27,11 +29,15 @@ func testService(name, keys string) *wire.Object {
 
 func testSlice(name, service string, nodes ...string) *wire.Object {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i, node := range nodes {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprint("10.0.0.", i)}, NodeName: ptr.To(node)})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprint("10.0.0.", i)}, NodeName: ptr.To(node),
+		})
 	}
 	return wiretest.Object(s)
 }
@@ -39,25 +45,33 @@ func testSlice(name, service string, nodes ...string) *wire.Object {
 func testEndpoints(name string, nodes ...string) *wire.Object {
 	var subset corev1.EndpointSubset
 	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: fmt.Sprint("10.0.0.", i), NodeName: ptr.To(node)})
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
+			IP: fmt.Sprint("10.0.0.", i), NodeName: ptr.To(node),
+		})
 	}
-	return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Subsets: []corev1.EndpointSubset{subset}})
+	return wiretest.Object(&corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Subsets: []corev1.EndpointSubset{subset},
+	})
 }
 
 // left is what of the indexes is not empty.
 func (f *Facts) left() string {
-	if len(f.nodes.byName)+f.nodes.known+len(f.nodes.values)+len(f.services.byName)+f.services.known+len(f.services.byKey)+len(f.services.stale)+
-		len(f.services.invalid)+len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
+	if len(f.nodes.byName)+f.nodes.known+len(f.nodes.values)+
+		len(f.services.byName)+f.services.known+len(f.services.byKey)+len(f.services.stale)+len(f.services.invalid)+
+		len(f.slices.objects)+len(f.legacy.objects)+len(f.node.objects)+len(f.dead)+len(f.hold.pending) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("nodes %v (%d known), their values %v, services %v (%d known), by key %v, to recount %v, invalid %v, slices %v, Endpoints %v, dead %v, held back %v",
-		f.nodes.byName, f.nodes.known, f.nodes.values, f.services.byName, f.services.known, f.services.byKey, f.services.stale,
+	return fmt.Sprintf("nodes %v (%d known), their values %v, services %v (%d known), by key %v, to recount %v, "+
+		"invalid %v, slices %v, Endpoints %v, dead %v, held back %v",
+		f.nodes.byName, f.nodes.known, f.nodes.values, f.services.byName, f.services.known, f.services.byKey,
+		f.services.stale,
 		f.services.invalid, f.slices.objects, f.legacy.objects, f.dead, f.hold.pending)
 }
 
 // churn lets nodes, Services and what lists endpoints come, change and name each other in turn.
 func churn(f *Facts) {
-	nodes, services, slices, legacy := f.Input(InputNodes), f.Input(InputServices), f.Input(InputEndpointSlices), f.Input(InputEndpoints)
+	nodes, services, slices, legacy := f.Input(InputNodes), f.Input(InputServices), f.Input(InputEndpointSlices),
+		f.Input(InputEndpoints)
 	for round := range 3 {
 		for i := range 20 {
 			nodes.Apply(testNode(fmt.Sprint("node-", i), fmt.Sprint("zone-", round)))
@@ -114,7 +128,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 		if len(f.dead) != 2 {
 			t.Errorf("%s: dead are %v", what, f.dead)
 		}
-		// Of a node that nobody knows nothing is held but what lists endpoints on it, each once.
+		// An unknown node has nothing in the index but the objects with endpoints on it, each once.
 		if n := f.nodes.byName["node-b1"]; n == nil || n.Known || len(n.objects) != 40 {
 			t.Errorf("%s: node-b1 is %+v", what, n)
 		}
@@ -158,7 +172,8 @@ func TestNothingIsHeldAfterAState(t *testing.T) {
 	}
 }
 
-// TestKnownCountsWhatThereIs, in the facts or in a State: a list that has much less is not believed at once by who asks.
+// TestKnownCountsWhatThereIs, in the facts or in a State: a list that has much less is not believed at once by who
+// asks.
 func TestKnownCountsWhatThereIs(t *testing.T) {
 	f := New(Options{NodeName: "node-a1"})
 	if n := f.Input(InputServices).Known(); n != 0 {
@@ -168,7 +183,10 @@ func TestKnownCountsWhatThereIs(t *testing.T) {
 		{Input: InputServices, Objects: []*wire.Object{testService("a", ""), testService("b", "")}},
 		{Input: InputEndpointSlices, Objects: []*wire.Object{testSlice("a-1", "a")}},
 	}})
-	for name, want := range map[string]int{InputServices: 2, InputEndpointSlices: 1, InputNodes: 0, InputNode: 0, InputEndpoints: 0, InputKubernetesEndpoints: 0} {
+	for name, want := range map[string]int{
+		InputServices: 2, InputEndpointSlices: 1, InputNodes: 0, InputNode: 0, InputEndpoints: 0,
+		InputKubernetesEndpoints: 0,
+	} {
 		if got := f.Input(name).Known(); got != want {
 			t.Errorf("%s: %d, want %d", name, got, want)
 		}

@@ -11,35 +11,37 @@ import (
 
 // The names of the inputs.
 const (
-	// InputNodes is all nodes' metadata.
+	// InputNodes takes the metadata of all nodes.
 	InputNodes = "nodes"
-	// InputNode is this node's Node object.
+	// InputNode takes the Node objects that are served whole: this node's in a wrapper, all in a hub.
 	InputNode = "node"
-	// InputServices is all Services.
+	// InputServices takes all Services.
 	InputServices = "services"
-	// InputEndpointSlices is all EndpointSlices.
+	// InputEndpointSlices takes all EndpointSlices.
 	InputEndpointSlices = "endpointslices"
-	// InputKubernetesEndpoints is the Endpoints object default/kubernetes.
+	// InputKubernetesEndpoints takes the Endpoints object default/kubernetes.
 	InputKubernetesEndpoints = "kubernetes-endpoints"
-	// InputEndpoints is all Endpoints. It may be followed for a while only; see Input.Forget.
+	// InputEndpoints takes all Endpoints. They are followed only while clients ask for them; see ForgetEndpoints.
 	InputEndpoints = "endpoints"
 )
 
 // inputOrder is the order in which inputs are applied in one step.
-var inputOrder = []string{InputNodes, InputNode, InputKubernetesEndpoints, InputServices, InputEndpointSlices, InputEndpoints}
+var inputOrder = []string{
+	InputNodes, InputNode, InputKubernetesEndpoints, InputServices, InputEndpointSlices, InputEndpoints,
+}
 
-// kept is what an input fills. Its methods are called within a step.
+// kept is the store of one input. Its methods are called within a step.
 type kept interface {
-	// apply takes an object that is new or changed, remove one that is gone.
+	// apply adds or replaces an object, remove removes one.
 	apply(*wire.Object)
 	remove(types.NamespacedName)
-	// names are those of all objects that are kept.
+	// names returns the names of all objects.
 	names() []types.NamespacedName
 	// setSynced is called after a complete state was applied.
 	setSynced()
-	// setAbsent says that the upstream does not serve the resource.
+	// setAbsent is called if the upstream does not serve the resource.
 	setAbsent()
-	// count is the number of objects that are kept.
+	// count returns the number of objects.
 	count() int
 }
 
@@ -50,10 +52,10 @@ type Input struct {
 	kept kept
 }
 
-// Name is what the input is called.
+// Name returns the input's name.
 func (in *Input) Name() string { return in.name }
 
-// Apply takes an object that is new or changed.
+// Apply adds or replaces an object.
 func (in *Input) Apply(o *wire.Object) {
 	in.f.update(func() {
 		if held := in.f.hold.of(in.name); held != nil {
@@ -64,7 +66,7 @@ func (in *Input) Apply(o *wire.Object) {
 	})
 }
 
-// Remove takes the name of an object that is gone.
+// Remove removes an object.
 func (in *Input) Remove(namespace, name string) {
 	in.f.update(func() {
 		key := types.NamespacedName{Namespace: namespace, Name: name}
@@ -76,7 +78,7 @@ func (in *Input) Remove(namespace, name string) {
 	})
 }
 
-// Replace takes the complete state.
+// Replace replaces all objects of the input.
 func (in *Input) Replace(objects []*wire.Object) {
 	in.f.update(func() {
 		if held := in.f.hold.of(in.name); held != nil {
@@ -102,9 +104,9 @@ func (in *Input) replace(objects []*wire.Object) {
 	in.kept.setSynced()
 }
 
-// SetAbsent says that the upstream answers 404 for the resource. It is not believed of a resource that was served
-// before, nor of what every API server serves while there is a State to fall back on: that is what a gateway says
-// that has lost its API server.
+// SetAbsent notes that the upstream answers 404 for the resource. It has no effect on a resource that was served
+// before. While the facts are those of a State, it has no effect on a resource that every API server serves. In both
+// cases the 404 probably comes from a gateway that has lost its API server.
 func (in *Input) SetAbsent() {
 	in.f.update(func() {
 		if in.f.hold.restoring() {
@@ -118,7 +120,7 @@ func (in *Input) SetAbsent() {
 	})
 }
 
-// SetForbidden says that the upstream keeps refusing the resource. What can do without it does so from now on.
+// SetForbidden notes that the upstream keeps refusing the resource. An optional resource then counts as absent.
 func (in *Input) SetForbidden() {
 	if in.isOptional() {
 		in.SetAbsent()
@@ -130,14 +132,15 @@ func (in *Input) isOptional() bool {
 	return in.name == InputKubernetesEndpoints || in.name == InputEndpoints
 }
 
-// Known is how many objects the input has, in the facts or in a State that they are restored from.
+// Known returns how many objects the input has, in the facts or in the State from which they were restored.
 func (in *Input) Known() int {
 	in.f.mu.RLock()
 	defer in.f.mu.RUnlock()
 	return max(in.kept.count(), in.f.hold.state.count(in.name))
 }
 
-// ForgetEndpoints drops all Endpoints, which are not followed any more. They are not ready until they are complete again.
+// ForgetEndpoints drops all Endpoints, because they are not followed any more. Endpoints are then not ready until they
+// are complete again.
 func (f *Facts) ForgetEndpoints() {
 	f.update(func() {
 		f.legacy.forget()
@@ -149,7 +152,7 @@ func nameOf(o *wire.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
-// plainObjects are objects that are served as they come.
+// plainObjects stores objects that are served unchanged.
 type plainObjects struct {
 	f              *Facts
 	resource       *history.Resource
@@ -159,12 +162,12 @@ type plainObjects struct {
 
 func (p *plainObjects) apply(o *wire.Object) {
 	p.objects[nameOf(o)] = o
-	p.f.step.Node = true
+	add(&p.f.step.Nodes, nameOf(o))
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {
 	delete(p.objects, name)
-	p.f.step.Node = true
+	add(&p.f.step.Nodes, name)
 }
 
 func (p *plainObjects) names() []types.NamespacedName {
@@ -181,7 +184,7 @@ func (p *plainObjects) setAbsent() { p.absent = !p.synced }
 
 func (p *plainObjects) count() int { return len(p.objects) }
 
-// NodeObjects are the own Node object, if it is there. It is for Watchers.
+// NodeObjects returns the Node objects of InputNode, by name. It is for Watchers.
 func (f *Facts) NodeObjects() map[types.NamespacedName]*wire.Object { return f.node.objects }
 
 func compareObjects(a, b *wire.Object) int {

@@ -6,8 +6,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server. A
-// client may ask for slices only, so that one object has an input of its own.
+// kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server.
+// A client may ask for slices only, so that one object has an input of its own.
 type kubernetesEndpoints struct {
 	f           *Facts
 	held        bool
@@ -45,10 +45,10 @@ func (k *kubernetesEndpoints) names() []types.NamespacedName {
 
 func (k *kubernetesEndpoints) setSynced() { k.synced = true }
 
-// setAbsent: without the object nothing is rewritten.
+// setAbsent counts as synced: without the object nothing is rewritten.
 func (k *kubernetesEndpoints) setAbsent() { k.synced = true }
 
 func (k *kubernetesEndpoints) count() int { return len(k.names()) }
 
-// KubernetesAnnotations are those of the Endpoints object default/kubernetes. It is for Watchers.
+// KubernetesAnnotations returns the annotations of the Endpoints object default/kubernetes. It is for Watchers.
 func (f *Facts) KubernetesAnnotations() map[string]string { return f.kubernetes.annotations }

@@ -11,21 +11,21 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Node is what is known of one node: its labels, and what lists endpoints on it. It also represents a node that
-// endpoints name and that is not known.
+// Node has the labels of one node, and the objects that list endpoints on it. It may also be a node that is not known,
+// but that endpoints name.
 type Node struct {
 	Name  string
 	Known bool
 	// Labels are nil for a node that is not known.
 	Labels topology.Labels
-	// objects are those with endpoints on the node, each once, in no order.
+	// objects has the objects that list endpoints on the node, each once, in no order.
 	objects []*Object
 }
 
-// Objects are those that list endpoints on the node, each once, in no order. It is for Watchers.
+// Objects returns the objects that list endpoints on the node, each once, in no order. It is for Watchers.
 func (n *Node) Objects() []*Object { return n.objects }
 
-// nodeIndex is all nodes.
+// nodeIndex has all nodes by name.
 type nodeIndex struct {
 	f      *Facts
 	byName map[string]*Node
@@ -51,7 +51,7 @@ func (x *nodeIndex) names() []types.NamespacedName {
 	return names
 }
 
-// get is the node of that name, made if nothing named it before.
+// get returns the node with that name, and adds it if it is missing.
 func (x *nodeIndex) get(name string) *Node {
 	n := x.byName[name]
 	if n == nil {
@@ -61,7 +61,7 @@ func (x *nodeIndex) get(name string) *Node {
 	return n
 }
 
-// set takes a node's labels, or that it is gone.
+// set sets a node's labels, or (if known is false) removes the node.
 func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 	n := x.byName[name]
 	if n == nil {
@@ -70,8 +70,8 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 		}
 		n = x.get(name)
 	}
-	before := n.Labels
-	if n.Known != known {
+	before, cameOrWent := n.Labels, n.Known != known
+	if cameOrWent {
 		x.known += map[bool]int{true: 1, false: -1}[known]
 	}
 	n.Known, n.Labels = known, labels
@@ -79,7 +79,7 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 		n.Labels = nil
 		x.f.forgetAddresses(name)
 	}
-	if !maps.Equal(before, n.Labels) || (before == nil) != (n.Labels == nil) {
+	if cameOrWent || !maps.Equal(before, n.Labels) {
 		x.f.step.relabelled(n, before)
 		for key, values := range x.values {
 			countValue(values, before, key, -1)
@@ -102,14 +102,14 @@ func countValue(values map[string]int, labels topology.Labels, key string, delta
 	}
 }
 
-// forget drops a node that is not known and that nothing names.
+// forget drops a node that is not known and that no endpoint names.
 func (x *nodeIndex) forget(n *Node) {
 	if !n.Known && len(n.objects) == 0 {
 		delete(x.byName, n.Name)
 	}
 }
 
-// use counts the values of a key that came into use; disuse ends that.
+// use starts to count the values of a topology key, disuse ends that.
 func (x *nodeIndex) use(key string) {
 	values := make(map[string]int)
 	for _, n := range x.byName {
@@ -124,7 +124,7 @@ func (x *nodeIndex) disuse(key string) {
 	x.f.step.Keys = true
 }
 
-// Keys are the topology keys in use, in no order, without "*". It is for Watchers.
+// Keys returns the topology keys in use, in no order, without "*". It is for Watchers.
 func (f *Facts) Keys() []string { return slices.Collect(maps.Keys(f.nodes.values)) }
 
 // Inhabited reports whether any node has this value of any topology key in use. It is for Watchers.
@@ -137,21 +137,21 @@ func (f *Facts) Inhabited(unit string) bool {
 	return false
 }
 
-// HasUnit is Inhabited for everybody else.
+// HasUnit returns what Inhabited returns. It is for callers that are not Watchers.
 func (f *Facts) HasUnit(unit string) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.Inhabited(unit)
 }
 
-// NodeExists reports whether there is a node of that name in the cluster, as far as is known.
+// NodeExists reports whether the node is known.
 func (f *Facts) NodeExists(name string) bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.Node(name) != nil
 }
 
-// NodeNames are the names of all known nodes, in no order.
+// NodeNames returns the names of all known nodes, in no order.
 func (f *Facts) NodeNames() []string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -164,7 +164,16 @@ func (f *Facts) NodeNames() []string {
 	return names
 }
 
-// Node is the node of that name; nil if it is not known. It is for Watchers.
+// Nodes calls visit for every known node. It is for Watchers.
+func (f *Facts) Nodes(visit func(*Node)) {
+	for _, n := range f.nodes.byName {
+		if n.Known {
+			visit(n)
+		}
+	}
+}
+
+// Node returns the node with that name; nil if it is not known. It is for Watchers.
 func (f *Facts) Node(name string) *Node {
 	if n := f.nodes.byName[name]; n != nil && n.Known {
 		return n
@@ -172,7 +181,7 @@ func (f *Facts) Node(name string) *Node {
 	return nil
 }
 
-// NodeObjectsOf are the objects that list endpoints on the node of that name, known or not. It is for Watchers.
+// NodeObjectsOf returns the objects that list endpoints on the node with that name, known or not. It is for Watchers.
 func (f *Facts) NodeObjectsOf(name string) []*Object {
 	if n := f.nodes.byName[name]; n != nil {
 		return n.objects
@@ -180,23 +189,26 @@ func (f *Facts) NodeObjectsOf(name string) []*Object {
 	return nil
 }
 
-// NodeCount is the number of known nodes.
+// NodeNamed returns the node with that name, known or not; nil if nothing names such a node. It is for Watchers.
+func (f *Facts) NodeNamed(name []byte) *Node { return f.nodes.byName[string(name)] }
+
+// NodeCount returns the number of known nodes.
 func (f *Facts) NodeCount() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.nodes.known
 }
 
-// SetDeadNodes takes the names of all nodes that are believed dead. Endpoints on them are hidden, of Services with
-// topologyKeys and of others, and a dead endpoint does not count as ready where the deciding key of a Service is
-// picked.
+// SetDeadNodes takes the names of all dead nodes. Endpoints on them are hidden, for Services with and without
+// topologyKeys, and do not count as ready when the deciding key of a Service is picked.
 //
-// Exempt are this node, which evidently lives, and default/kubernetes, which is no workload: an API server is dead when
-// its clients say so. The names need not be those of known nodes; endpoints that come later are hidden as they come.
+// This node is never dead, because it runs this process. The endpoints of default/kubernetes are never hidden: they are
+// API servers, and clients find out themselves which of those work. The names may include nodes that are not known;
+// their endpoints are hidden when they come.
 func (f *Facts) SetDeadNodes(names map[string]struct{}) {
 	dead := maps.Clone(names)
 	delete(dead, f.options.NodeName)
-	delete(dead, "") // endpoints without a node are on none
+	delete(dead, "") // an endpoint without a node name is never on a dead node
 	f.update(func() {
 		for _, pair := range [][2]map[string]struct{}{{f.dead, dead}, {dead, f.dead}} {
 			for name := range pair[0] {
@@ -209,7 +221,7 @@ func (f *Facts) SetDeadNodes(names map[string]struct{}) {
 	})
 }
 
-// died notes that a node is dead now and was not, or the other way.
+// died notes that a node died or came back to life.
 func (f *Facts) died(name string) {
 	add(&f.step.Died, name)
 	if n := f.nodes.byName[name]; n != nil {
@@ -219,7 +231,7 @@ func (f *Facts) died(name string) {
 	}
 }
 
-// DeadNodes are the names that SetDeadNodes was given last, without this node's.
+// DeadNodes returns the names that SetDeadNodes got last, without this node's.
 func (f *Facts) DeadNodes() map[string]struct{} {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -236,8 +248,8 @@ func (f *Facts) Dead(s *Service, nodeName []byte) bool {
 	return dead
 }
 
-// SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. They are kept for those who
-// know nodes by address; what is shown does not depend on them.
+// SetNodeAddresses takes the names of nodes by their IP addresses, as far as they are known. NodeAddresses returns
+// them; they do not affect what is shown.
 func (f *Facts) SetNodeAddresses(names map[netip.Addr]string) {
 	unmapped := make(map[netip.Addr]string, len(names))
 	for address, name := range names {
@@ -248,15 +260,15 @@ func (f *Facts) SetNodeAddresses(names map[netip.Addr]string) {
 	f.addresses = unmapped
 }
 
-// NodeAddresses are the names of nodes by their IP addresses, IPv4 never in its IPv6 form. Addresses of nodes that are
-// gone are not among them: another node may have them next.
+// NodeAddresses returns the names of nodes by their IP addresses; IPv4 addresses are never in their IPv6 form. The
+// addresses of removed nodes are left out, because another node may get them.
 func (f *Facts) NodeAddresses() map[netip.Addr]string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return maps.Clone(f.addresses)
 }
 
-// forgetAddresses drops the addresses of a node that is gone.
+// forgetAddresses drops the addresses of a removed node.
 func (f *Facts) forgetAddresses(name string) {
 	if len(f.addresses) == 0 {
 		return

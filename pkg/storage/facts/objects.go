@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"bytes"
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -13,7 +14,7 @@ import (
 // Object is one upstream object that lists endpoints.
 type Object struct {
 	Upstream *wire.Object
-	// Service is nil for an object that belongs to no Service; it is not governed.
+	// Service is nil for an object that belongs to no Service. Such an object is not governed.
 	Service *Service
 	// Gone is set once the object was removed.
 	Gone bool
@@ -21,37 +22,28 @@ type Object struct {
 	collection *collection
 }
 
-// Resource is EndpointSlices or Endpoints.
+// Resource returns the object's resource: history.EndpointSlices or history.Endpoints.
 func (o *Object) Resource() *history.Resource { return o.collection.resource }
 
-// Codec reads and prunes the object's body.
+// Codec returns the codec for the object's body.
 func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 
-// Name is the object's namespace and name.
+// Name returns the object's namespace and name.
 func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
 
-// scan reads the endpoints. The body was read without error when it was applied.
+// scan calls visit for every endpoint. It cannot fail, because apply has read the body before.
 func (o *Object) scan(visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
-		panic("facts: an object that was readable is no longer: " + err.Error())
+		panic("facts: an object that was applied cannot be read: " + err.Error())
 	}
 }
 
-// eachNode calls visit for the node of every endpoint that names one.
-func (o *Object) eachNode(visit func(name []byte)) {
-	o.scan(func(e wire.Endpoint) {
-		if len(e.NodeName) > 0 {
-			visit(e.NodeName)
-		}
-	})
-}
-
-// collection is all objects of one resource that lists endpoints.
+// collection has all objects of one resource that lists endpoints.
 type collection struct {
 	f        *Facts
 	resource *history.Resource
 	codec    *wire.Codec
-	// serviceOf names the Service whose endpoints the object lists, "" for none.
+	// serviceOf returns the name of the Service whose endpoints an object lists, "" for none.
 	serviceOf      func(*wire.Object) string
 	objects        map[types.NamespacedName]*Object
 	synced, absent bool
@@ -59,7 +51,7 @@ type collection struct {
 
 func serviceOfSlice(o *wire.Object) string { return o.Labels[discoveryv1.LabelServiceName] }
 
-// serviceOfEndpoints: Endpoints belong to their Service by name.
+// serviceOfEndpoints returns the object's own name: Endpoints have the name of their Service.
 func serviceOfEndpoints(o *wire.Object) string { return o.Name }
 
 func (c *collection) setSynced() { c.synced, c.absent = true, false }
@@ -76,8 +68,10 @@ func (c *collection) names() []types.NamespacedName {
 
 func (c *collection) apply(upstream *wire.Object) {
 	name := nameOf(upstream)
-	if err := c.codec.Scan(upstream.Body, func(wire.Endpoint) {}); err != nil {
-		c.f.options.Logger.Error(err, "Hiding an object that cannot be read", "resource", c.resource.Resource, "object", name)
+	nodes, err := c.nodesIn(upstream.Body)
+	if err != nil {
+		c.f.options.Logger.Error(err, "Hiding an object that cannot be read",
+			"resource", c.resource.Resource, "namespace", name.Namespace, "name", name.Name)
 		c.remove(name)
 		return
 	}
@@ -86,15 +80,21 @@ func (c *collection) apply(upstream *wire.Object) {
 	case o == nil:
 		o = &Object{Upstream: upstream, collection: c}
 		c.objects[name] = o
+		c.enterNodes(o, nodes)
+		c.joinService(o)
 	case o.Upstream.Equal(upstream):
-		// A relist brings everything again; nothing is to be done, and nothing is to be kept twice.
+		// A new list repeats what is known. The old object is kept, so that its memory is not held twice.
 		o.Upstream = o.Upstream.At(upstream.ResourceVersion)
 		return
 	default:
-		c.leave(o)
+		c.leaveService(o)
+		before := c.nodesOf(o)
+		o.Upstream = upstream
+		// Most changes leave most endpoints where they are.
+		c.enterNodes(o, missing(nodes, before))
+		c.leaveNodes(o, missing(before, nodes))
+		c.joinService(o)
 	}
-	o.Upstream = upstream
-	c.join(o)
 	add(&c.f.step.Objects, o)
 }
 
@@ -103,13 +103,14 @@ func (c *collection) remove(name types.NamespacedName) {
 	if o == nil {
 		return
 	}
-	c.leave(o)
+	c.leaveService(o)
+	c.leaveNodes(o, c.nodesOf(o))
 	o.Gone = true
 	delete(c.objects, name)
 	add(&c.f.step.Objects, o)
 }
 
-// forget drops everything.
+// forget drops all objects.
 func (c *collection) forget() {
 	for _, name := range c.names() {
 		c.remove(name)
@@ -117,32 +118,71 @@ func (c *collection) forget() {
 	c.synced, c.absent = false, false
 }
 
-// join enters an object at its Service and at every node that it lists endpoints on.
-func (c *collection) join(o *Object) {
-	o.eachNode(func(name []byte) {
+// nodesIn returns the names of the nodes of all endpoints in a body, in their order. They share memory with it.
+func (c *collection) nodesIn(body []byte) ([][]byte, error) {
+	var names [][]byte
+	err := c.codec.Scan(body, func(e wire.Endpoint) {
+		if len(e.NodeName) > 0 {
+			names = append(names, e.NodeName)
+		}
+	})
+	return names, err
+}
+
+// nodesOf is nodesIn for an object that was read without error.
+func (c *collection) nodesOf(o *Object) [][]byte {
+	names, err := c.nodesIn(o.Upstream.Body)
+	if err != nil {
+		panic("facts: an object that was readable is no longer: " + err.Error())
+	}
+	return names
+}
+
+// missing returns the names that are not among others.
+func missing(names, others [][]byte) [][]byte {
+	from, to := 0, len(names)
+	for from < min(to, len(others)) && bytes.Equal(names[from], others[from]) {
+		from++
+	}
+	for to > from && len(others)-len(names)+to > from && bytes.Equal(names[to-1], others[len(others)-len(names)+to-1]) {
+		to--
+	}
+	if from == to {
+		return nil
+	}
+	among := make(map[string]struct{}, len(others))
+	for _, name := range others {
+		among[string(name)] = struct{}{}
+	}
+	var missing [][]byte
+	for _, name := range names[from:to] {
+		if _, found := among[string(name)]; !found {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// enterNodes enters an object at nodes that it was not entered at. A name may be there more than once.
+func (c *collection) enterNodes(o *Object, names [][]byte) {
+	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
 			n = c.f.nodes.get(string(name))
 		}
-		// One object is entered at a time, so if it is there already, it is the last.
+		// Objects are added one at a time, so if this one was added already, it is the last.
 		if last := len(n.objects) - 1; last < 0 || n.objects[last] != o {
 			n.objects = append(n.objects, o)
 		}
-	})
-	if name := c.serviceOf(o.Upstream); name != "" {
-		o.Service = c.f.services.get(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
-		listed := &o.Service.listed[listIndex(c.resource)]
-		listed.objects = append(listed.objects, o)
-		o.Service.count(o, 1)
 	}
 }
 
-// leave undoes join.
-func (c *collection) leave(o *Object) {
-	o.eachNode(func(name []byte) {
+// leaveNodes undoes enterNodes.
+func (c *collection) leaveNodes(o *Object, names [][]byte) {
+	for _, name := range names {
 		n := c.f.nodes.byName[string(name)]
 		if n == nil {
-			return
+			continue
 		}
 		if i := slices.Index(n.objects, o); i >= 0 {
 			last := len(n.objects) - 1
@@ -151,14 +191,30 @@ func (c *collection) leave(o *Object) {
 			n.objects = n.objects[:last]
 			c.f.nodes.forget(n)
 		}
-	})
+	}
+}
+
+// joinService enters an object at its Service.
+func (c *collection) joinService(o *Object) {
+	name := c.serviceOf(o.Upstream)
+	if name == "" {
+		return
+	}
+	o.Service = c.f.services.get(types.NamespacedName{Namespace: o.Upstream.Namespace, Name: name})
+	listed := &o.Service.listed[listIndex(c.resource)]
+	listed.objects = append(listed.objects, o)
+	o.Service.count(o, 1)
+}
+
+// leaveService undoes joinService.
+func (c *collection) leaveService(o *Object) {
 	s := o.Service
 	if s == nil {
 		return
 	}
 	s.count(o, -1)
 	if c.resource == history.EndpointSlices {
-		// Truncated Endpoints are completed from the slices.
+		// Truncated Endpoints are completed from the slices, so they change too.
 		for _, legacy := range s.Objects(history.Endpoints) {
 			add(&c.f.step.Objects, legacy)
 		}
@@ -169,7 +225,7 @@ func (c *collection) leave(o *Object) {
 	c.f.services.forget(s)
 }
 
-// Object is the object of that name; nil if it is not known. It is for Watchers.
+// Object returns the object with that name; nil if it is not known. It is for Watchers.
 func (f *Facts) Object(r *history.Resource, name types.NamespacedName) *Object {
 	if r == history.Endpoints {
 		return f.legacy.objects[name]

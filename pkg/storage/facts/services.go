@@ -12,33 +12,33 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Service is one Service. It also represents a Service that endpoints name and that is not known; such endpoints are
-// hidden until it is (a slice may arrive before its Service, and must not be shown unpruned for that while).
+// Service is one Service. It may also be a Service that is not known, but that endpoints name. Such endpoints are
+// hidden until the Service is known: a slice may arrive before its Service, and must not be shown unpruned meanwhile.
 type Service struct {
 	Name types.NamespacedName
 	// Upstream is nil for a Service that is not known.
 	Upstream *wire.Object
-	// Keys are unsatisfiable for a Service that is not known, or whose annotation does not parse.
+	// Keys are topology.Unsatisfiable for a Service that is not known, or whose annotation does not parse.
 	Keys topology.Keys
 
-	// listed is what each collection lists for the Service.
+	// listed has what each collection lists for the Service.
 	listed [2]listing
-	// counted is false while the ready endpoints have to be counted again.
+	// counted is false if the ready endpoints must be counted again.
 	counted bool
 }
 
 // listing is what one collection lists for a Service.
 type listing struct {
 	objects []*Object
-	// ready counts the ready endpoints on nodes that are not dead, by key and value. It is kept only for a Service with
-	// several keys, whose deciding key follows from it.
+	// ready counts the ready endpoints on nodes that are not dead, by key and value. Only a Service with several keys
+	// has it: its deciding key depends on it.
 	ready map[string]map[string]int
 }
 
-// Objects are the Service's objects of EndpointSlices or Endpoints, in no order. It is for Watchers.
+// Objects returns the Service's EndpointSlices or Endpoints, in no order. It is for Watchers.
 func (s *Service) Objects(r *history.Resource) []*Object { return s.listed[listIndex(r)].objects }
 
-// listIndex is the place of a resource that lists endpoints in Service.listed.
+// listIndex returns the index of a resource in Service.listed.
 func listIndex(r *history.Resource) int {
 	if r == history.EndpointSlices {
 		return 0
@@ -46,7 +46,7 @@ func listIndex(r *history.Resource) int {
 	return 1
 }
 
-// Decide is what a viewer on a node with these labels sees of the Service's endpoints. It is for Watchers.
+// Decide returns which of the Service's endpoints are shown to a viewer with these labels. It is for Watchers.
 func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Decision {
 	best := topology.NoRank
 	ready := s.listed[listIndex(r)].ready
@@ -63,7 +63,7 @@ func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Dec
 	return s.Keys.Decide(here, best)
 }
 
-// count adds what an object has of ready endpoints to the counts, or takes it off.
+// count adds an object's ready endpoints to the counts (delta 1), or subtracts them (delta -1).
 func (s *Service) count(o *Object, delta int) {
 	if len(s.Keys) < 2 || !s.counted {
 		return
@@ -88,7 +88,7 @@ func (s *Service) count(o *Object, delta int) {
 	add(&f.step.Governed, s)
 }
 
-// recount counts all ready endpoints anew.
+// recount counts all ready endpoints again.
 func (s *Service) recount() {
 	s.counted = true
 	for i := range s.listed {
@@ -106,16 +106,16 @@ func (s *Service) recount() {
 	}
 }
 
-// serviceIndex is all Services.
+// serviceIndex has all Services.
 type serviceIndex struct {
 	f      *Facts
 	byName map[types.NamespacedName]*Service
-	// byKey leads from a topology key to the Services that it governs.
+	// byKey has the Services that a topology key governs.
 	byKey map[string]map[*Service]struct{}
-	// invalid are the Services whose annotation does not parse, with the annotation's name and the reason.
+	// invalid has the Services whose annotation does not parse, with the annotation's name and the reason.
 	invalid map[types.NamespacedName]string
 	known   int
-	// stale are the Services to count anew at the end of the step.
+	// stale has the Services whose ready endpoints must be counted again at the end of the step.
 	stale          map[*Service]struct{}
 	synced, absent bool
 }
@@ -134,7 +134,7 @@ func (x *serviceIndex) names() []types.NamespacedName {
 	return names
 }
 
-// get is the Service of that name, made if nothing named it before.
+// get returns the Service with that name, and adds it if it is missing.
 func (x *serviceIndex) get(name types.NamespacedName) *Service {
 	s := x.byName[name]
 	if s == nil {
@@ -150,7 +150,7 @@ func (x *serviceIndex) apply(o *wire.Object) {
 	case s.Upstream == nil:
 		x.known++
 	case s.Upstream.Equal(o):
-		// A relist brings everything again.
+		// A new list repeats what is known.
 		s.Upstream = s.Upstream.At(o.ResourceVersion)
 		return
 	}
@@ -172,7 +172,7 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 	x.forget(s)
 }
 
-// keysOf reads a Service's annotations.
+// keysOf reads the keys from a Service's annotations.
 func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	name := nameOf(o)
 	delete(x.invalid, name)
@@ -201,7 +201,7 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 	}
 	s.Keys = keys
 	for _, key := range keys {
-		if key == "" { // of topology.Unsatisfiable
+		if key == "" { // the key of topology.Unsatisfiable
 			continue
 		}
 		if x.byKey[key] == nil {
@@ -216,7 +216,7 @@ func (x *serviceIndex) govern(s *Service, keys topology.Keys) {
 	add(&x.f.step.Governed, s)
 }
 
-// markForRecount lets the ready endpoints of a Service, which may be nil, be counted at the end of the step.
+// markForRecount has the ready endpoints of a Service, which may be nil, counted again at the end of the step.
 func (x *serviceIndex) markForRecount(s *Service) {
 	if s != nil && len(s.Keys) > 1 {
 		x.recountLater(s)
@@ -229,7 +229,7 @@ func (x *serviceIndex) recountLater(s *Service) {
 	add(&x.f.step.Governed, s)
 }
 
-// recount ends a step.
+// recount counts again what is stale. It is called at the end of a step.
 func (x *serviceIndex) recount() {
 	for s := range x.stale {
 		s.recount()
@@ -237,14 +237,14 @@ func (x *serviceIndex) recount() {
 	x.stale = nil
 }
 
-// forget drops a Service that is not known and that nothing names.
+// forget drops a Service that is not known and that no endpoints name.
 func (x *serviceIndex) forget(s *Service) {
 	if s.Upstream == nil && len(s.listed[0].objects) == 0 && len(s.listed[1].objects) == 0 {
 		delete(x.byName, s.Name)
 	}
 }
 
-// Service is the Service of that name; nil if neither it nor endpoints of it are known. It is for Watchers.
+// Service returns the Service with that name; nil if neither it nor endpoints of it are known. It is for Watchers.
 func (f *Facts) Service(name types.NamespacedName) *Service { return f.services.byName[name] }
 
 // Services calls visit for every known Service. It is for Watchers.
@@ -256,15 +256,15 @@ func (f *Facts) Services(visit func(*Service)) {
 	}
 }
 
-// GovernedBy are the Services that a topology key governs. It is for Watchers.
+// GovernedBy returns the Services that a topology key governs. It is for Watchers.
 func (f *Facts) GovernedBy(key string) map[*Service]struct{} { return f.services.byKey[key] }
 
-// Invalid are the Services whose annotation does not parse, with the annotation's name and the reason.
+// Invalid returns the Services whose annotation does not parse, with the annotation's name and the reason.
 func (f *Facts) Invalid() map[types.NamespacedName]string {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return maps.Clone(f.services.invalid)
 }
 
-// InvalidReason is which annotation of a Service does not parse, and why, or "". It is for Watchers.
+// InvalidReason says which annotation of a Service does not parse, and why; "" if all parse. It is for Watchers.
 func (f *Facts) InvalidReason(name types.NamespacedName) string { return f.services.invalid[name] }

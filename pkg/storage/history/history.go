@@ -11,21 +11,21 @@ import (
 type Options struct {
 	// Revisions numbers the events. It is required.
 	Revisions *Revisions
-	// JSON is shared by the histories of a process; nil makes one of the default size.
+	// JSON is shared by the histories of a process. If it is nil, New makes one of the default size.
 	JSON *JSONCache
 	// LogEvents and LogBytes bound the log of each table, and RetiredBytes the versions that it keeps for cursors that
-	// fell off the log. 0 means the defaults.
+	// are behind the log. 0 means the default.
 	LogEvents, LogBytes, RetiredBytes int
 }
 
-// The defaults of Options, per table. Only what is held for the past counts: versions that were replaced.
+// The defaults of Options, per table. The current versions of objects do not count towards the bytes.
 const (
 	DefaultLogEvents    = 1 << 16
 	DefaultLogBytes     = 4 << 20
 	DefaultRetiredBytes = 2 << 20
 )
 
-// State is whether a table can be read.
+// State says whether a table can be read.
 type State int
 
 // The states of a table.
@@ -38,18 +38,19 @@ const (
 	Absent
 )
 
-// History is the versioned tables that one viewer is served from. Its methods may be called from any goroutine.
+// History has the versioned tables from which one view of the cluster is served, such as that of a node. Its methods
+// may be called from any goroutine.
 type History struct {
 	revisions *Revisions
 	encoded   *JSONCache
 
-	mu sync.RWMutex // guards what follows, and the tables
-	// revision is that of the state: after the newest event of any table, or that at which the history began.
+	mu sync.RWMutex // guards everything below, and the tables
+	// revision is the revision of the current state: after the newest event of any table, or after began.
 	revision uint64
-	// began is the first revision of this history. A client that presents a lower one has it from an earlier process.
+	// began is the first revision of this history. A client that presents a lower one got it from an earlier process.
 	began uint64
-	// asOf, if not 0, is the revision at which an earlier process had the state that is served. A client of that
-	// process that presents a higher one has seen a newer state.
+	// asOf, if not 0, is the revision at which an earlier process had the state that is served now. A client that
+	// presents a higher revision of that process has seen a newer state.
 	asOf   uint64
 	tables [4]*table
 }
@@ -80,7 +81,7 @@ func New(options Options) *History {
 	return h
 }
 
-// nextRevision is the revision of a new event.
+// nextRevision returns the revision for a new event, and moves the state past it.
 func (h *History) nextRevision() uint64 {
 	event := h.revisions.next()
 	h.revision = stateAfter(event)
@@ -89,13 +90,14 @@ func (h *History) nextRevision() uint64 {
 
 func (h *History) table(r *Resource) *table { return h.tables[r.index] }
 
-// Update is one step of a History. It is valid within History.Update only.
+// Update has the methods that change a History. It is valid only within a call of History.Update.
 type Update struct {
 	h        *History
 	received time.Time
 }
 
-// Update makes one step: readers see all of it or nothing. received is when the upstream's change arrived.
+// Update calls step to change the tables. Readers see all of the changes or none. received is when the upstream's
+// change arrived.
 func (h *History) Update(received time.Time, step func(*Update)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,19 +107,21 @@ func (h *History) Update(received time.Time, step func(*Update)) {
 	}
 }
 
-// Put shows a version, and returns the object that is shown then: the one before, if a client would see no difference.
+// Put shows a version of an object, and returns the object that is shown afterwards: the one from before, if a client
+// would see no difference.
 func (u *Update) Put(r *Resource, v Version) *Object { return u.h.table(r).put(u, v, 0) }
 
-// Restore shows a version at the revision that an earlier process gave it, or at a new one for 0. It is for tables that
-// are not Ready: their past is forgotten before anybody reads them.
+// Restore shows a version at the revision that an earlier process gave it; 0 means a new revision. It is for tables
+// that are not Ready: SetState drops their past before a client reads them.
 func (u *Update) Restore(r *Resource, v Version, revision uint64) {
 	u.h.table(r).put(u, v, revision)
 }
 
-// Remove takes an object away, if it is there.
+// Remove removes an object, if it exists.
 func (u *Update) Remove(r *Resource, key types.NamespacedName) { u.h.table(r).remove(u, key) }
 
-// SetState says whether a table can be read. Clients of a table that becomes Ready start from what it has then.
+// SetState sets whether a table can be read. A table that becomes Ready has no past: clients start from its current
+// state.
 func (u *Update) SetState(r *Resource, state State) {
 	t := u.h.table(r)
 	if t.state == state {
@@ -130,7 +134,7 @@ func (u *Update) SetState(r *Resource, state State) {
 	t.dirty = true
 }
 
-// Clear takes all objects of a table away without events, and makes it NotReady. A cursor of before gets ErrExpired.
+// Clear removes all objects of a table without events, and makes it NotReady. Its cursors get ErrExpired.
 func (u *Update) Clear(r *Resource) {
 	t := u.h.table(r)
 	t.slots, t.order.current, t.order.stale = nil, nil, 0
@@ -139,8 +143,8 @@ func (u *Update) Clear(r *Resource) {
 	t.state, t.dirty = NotReady, true
 }
 
-// ServeAsOf says that the state is that of an earlier process at its revision. A client that presents a newer revision
-// of that process gets ErrNotReady. 0 ends that.
+// ServeAsOf notes that the tables have the state that an earlier process had at a revision. A client that presents a
+// newer revision of that process gets ErrNotReady. 0 ends that.
 func (u *Update) ServeAsOf(revision uint64) {
 	if u.h.asOf == revision {
 		return
@@ -161,7 +165,7 @@ func (h *History) Close() {
 	}
 }
 
-// Objects are all objects of a resource by name, whether it can be read or not.
+// Objects returns all objects of a resource by name, even if the resource is not Ready.
 func (h *History) Objects(r *Resource) map[types.NamespacedName]*Object {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -176,17 +180,17 @@ func (h *History) Objects(r *Resource) map[types.NamespacedName]*Object {
 // Stats are figures of one resource.
 type Stats struct {
 	Resource *Resource
-	// Ready is Readable() == nil.
+	// Ready is set if the resource can be read.
 	Ready bool
-	// Objects is how many are shown.
+	// Objects is the number of objects.
 	Objects int
 	// LogLength is the number of events in the log.
 	LogLength int
-	// PastBytes is the memory that the table's past holds on to, in bytes.
+	// PastBytes is the memory that the log and the retired versions hold, in bytes.
 	PastBytes int
 }
 
-// Stats are the figures of all resources.
+// Stats returns the figures of all resources.
 func (h *History) Stats() []Stats {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

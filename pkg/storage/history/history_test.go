@@ -22,8 +22,10 @@ import (
 // service is a version of a Service, with a label that selectors ask for and a body that tells versions apart.
 func service(name, uid, color string, port int32) Version {
 	o := wiretest.Object(&corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), Labels: map[string]string{"color": color}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: port}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(uid), Labels: map[string]string{"color": color},
+		},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: port}}},
 	})
 	v, err := NewVersion(Services, o, o.Body)
 	if err != nil {
@@ -178,7 +180,8 @@ func TestSlowCursorsConverge(t *testing.T) {
 					uids[name]++
 					fallthrough
 				default:
-					put(h, service(name, fmt.Sprint(name, uids[name]), []string{"red", "green"}[r.IntN(2)], int32(step)))
+					put(h,
+						service(name, fmt.Sprint(name, uids[name]), []string{"red", "green"}[r.IntN(2)], int32(step)))
 				}
 				f := followers[r.IntN(len(followers))]
 				switch r.IntN(8) {
@@ -274,7 +277,9 @@ func TestThePastIsBoundedInMemory(t *testing.T) {
 		"labels": func(h *History, i int) {
 			put(h, service("s", "u", strings.Repeat(fmt.Sprint(i), 5000), 1))
 		},
-		"small objects": func(h *History, i int) { put(h, service(fmt.Sprint("s", i%1000), "u", fmt.Sprint(i), int32(i))) },
+		"small objects": func(h *History, i int) {
+			put(h, service(fmt.Sprint("s", i%1000), "u", fmt.Sprint(i), int32(i)))
+		},
 		"deletions": func(h *History, i int) {
 			v := service(fmt.Sprint("s", i), "u", "red", int32(i))
 			v.Body = append(make([]byte, 0, 20_000), v.Body...)
@@ -307,7 +312,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestJSONIsForgotten: encodings stay within their bound, and go when nobody asks.
+// TestJSONIsForgotten: encodings stay within their bound, and are dropped when they are not used.
 func TestJSONIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 1 << 20
@@ -344,7 +349,7 @@ func TestJSONIsForgotten(t *testing.T) {
 		time.Sleep(3 * jsonIdle)
 		synctest.Wait()
 		if held() != 0 || cache.aging != nil {
-			t.Errorf("%d bytes are held when nobody asks", held())
+			t.Errorf("%d bytes are held when they are not used", held())
 		}
 	})
 }
@@ -359,7 +364,9 @@ func TestAClientThatHasSeenMore(t *testing.T) {
 	})
 	key := types.NamespacedName{Namespace: "ns", Name: "s"}
 	now := h.Revision()
-	for revision, want := range map[uint64]error{0: nil, 500: nil, 600: nil, 601: ErrNotReady, 1000: ErrNotReady, now: nil, now + 1: ErrFuture} {
+	for revision, want := range map[uint64]error{
+		0: nil, 500: nil, 600: nil, 601: ErrNotReady, 1000: ErrNotReady, now: nil, now + 1: ErrFuture,
+	} {
 		if _, _, err := h.List(Services, "", revision); !errors.Is(err, want) {
 			t.Errorf("a list not older than %d: %v, want %v", revision, err, want)
 		}
@@ -393,7 +400,8 @@ func TestAnEqualVersionIsNoEvent(t *testing.T) {
 	}
 	o := wiretest.Object(&corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "s", UID: "u", Generation: 7, ResourceVersion: "8", Labels: map[string]string{"color": "red"},
+			Namespace: "ns", Name: "s", UID: "u", Generation: 7, ResourceVersion: "8",
+			Labels:      map[string]string{"color": "red"},
 			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-01T00:00:00Z"},
 		},
 		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}},

@@ -6,27 +6,28 @@ import (
 )
 
 const (
-	// DefaultJSONBytes holds the JSON of what a node of a large cluster sees of it.
+	// DefaultJSONBytes is enough for everything that a node of a large cluster sees.
 	DefaultJSONBytes = 8 << 20
-	// jsonIdle is how long an encoding that nobody asks for is kept, at least.
+	// jsonIdle is how long an encoding that is not used is kept at least, unless the cache is full.
 	jsonIdle = 2 * time.Minute
 )
 
-// JSONCache keeps the JSON of objects that were asked for lately, so that several watchers and lists share one
-// encoding. It holds on to a bounded number of bytes and gives them back when nobody asks.
+// JSONCache keeps the JSON of recently requested objects, so that watchers and lists share one encoding. Its size is
+// bounded, and entries that are not used are dropped.
 //
-// It has two generations. New entries go to the younger one; when that is half of the bound, or jsonIdle old, it
-// becomes the older one, and what was the older one is dropped. An entry that is used moves to the younger one.
+// It has two generations. New entries go to the younger one. When that has half of the allowed bytes, or is jsonIdle
+// old, it becomes the older one, and the older one before it is dropped. An entry that is used moves to the younger
+// generation.
 type JSONCache struct {
 	max int
 
 	mu             sync.Mutex
 	younger, older map[*Object][]byte
-	bytes          int // of the younger generation, with the objects that it holds on to
+	bytes          int // held by the younger generation, including its objects
 	aging          *time.Timer
 }
 
-// NewJSONCache makes a cache of at most so many bytes; 0 means DefaultJSONBytes.
+// NewJSONCache makes a cache of at most maxBytes bytes; 0 means DefaultJSONBytes.
 func NewJSONCache(maxBytes int) *JSONCache {
 	if maxBytes == 0 {
 		maxBytes = DefaultJSONBytes
@@ -54,7 +55,7 @@ func (c *JSONCache) put(o *Object, encoded []byte) {
 	c.add(o, encoded)
 }
 
-// add enters an encoding. It is called with the lock held.
+// add adds an encoding to the younger generation, if it is not too large for that. It is called with the lock held.
 func (c *JSONCache) add(o *Object, encoded []byte) {
 	size := cap(encoded) + o.size()
 	if size > c.max/2 {
@@ -73,7 +74,7 @@ func (c *JSONCache) add(o *Object, encoded []byte) {
 	}
 }
 
-// age drops the older generation. It is called with the lock held.
+// age drops the older generation, and makes the younger one the older one. It is called with the lock held.
 func (c *JSONCache) age() {
 	c.older, c.younger, c.bytes = c.younger, nil, 0
 }

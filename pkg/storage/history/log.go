@@ -7,21 +7,22 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Event is one change of one object, or several changes of it taken as one.
+// Event is one change of one object, or several changes of it combined.
 type Event struct {
 	// Type is Added, Modified or Deleted.
 	Type watch.EventType
-	// Object is the new version; of a deleted object the last one, with the revision of the deletion.
+	// Object is the new version. For a deleted object it is the last version, with the revision of the deletion.
 	Object *Object
 	// Previous is a version with the labels and fields that the watcher knew before; nil for Added.
 	Previous *Object
-	// Received is when the upstream's change that caused this one arrived. It is zero for an event that stands for
-	// several changes.
+	// Received is when the upstream's change that caused this one arrived. It is zero if the event combines several
+	// changes.
 	Received time.Time
 }
 
-// Gone is the last version that a watcher knew to whom the event means that the object is gone: because it was deleted,
-// or because the watcher's selector does not match the new version. It has the event's revision.
+// Gone returns the object of the DELETED event for a watcher that does not see the object any more: the object was
+// deleted, or the watcher's selector does not match the new version. It is the version that the watcher knew last, with
+// the revision of the event.
 func (e Event) Gone() *Object {
 	if e.Type == watch.Deleted {
 		return e.Object
@@ -32,10 +33,9 @@ func (e Event) Gone() *Object {
 // eventLog has every event of the recent past, oldest first. The History's lock guards it.
 type eventLog struct {
 	events []Event
-	// floor is the newest revision whose later events may be missing: a cursor may go on from floor and from anything
-	// after it.
+	// floor is the oldest revision from which a cursor may start: all events after it are in the log.
 	floor uint64
-	// bytes is the memory that the events hold on to.
+	// bytes is the memory that the events hold.
 	bytes     int
 	maxEvents int
 	maxBytes  int
@@ -51,26 +51,27 @@ func (l *eventLog) append(e Event) {
 		l.events[drop] = Event{}
 		drop++
 	}
-	// append gives the head of the slice back when it next moves the events to a larger array.
+	// The memory of the dropped events is freed when append next moves the events to a larger array.
 	l.events = l.events[drop:]
 }
 
-// eventSize counts the version that the event replaced: the new one is held by the table or by its own replacement.
+// eventSize returns the memory that an event holds: the version that it replaced. The new version is held by the table,
+// or counted with the event that replaced it.
 func eventSize(e Event) int {
-	const event = 128 // the Event, and what a deletion adds to the version that it holds on to
+	const event = 128 // the Event itself, and the Object that a deletion adds
 	if e.Previous != nil {
 		return event + e.Previous.size()
 	}
 	return event
 }
 
-// clear forgets all events up to a revision, from which cursors may start.
+// clear drops all events. Cursors may start from floor.
 func (l *eventLog) clear(floor uint64) {
 	l.events, l.bytes, l.floor = nil, 0, floor
 }
 
-// after returns up to limit events with a revision above the given one. ok is false when events between are gone from
-// the log.
+// after returns up to limit events with a revision above the given one. ok is false if some of them are not in the log
+// any more.
 func (l *eventLog) after(revision uint64, limit int) (events []Event, ok bool) {
 	if revision < l.floor {
 		return nil, false

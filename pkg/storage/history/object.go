@@ -15,11 +15,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Version is what is shown of an object, without a revision. Nothing of it may be changed once it was published.
+// Version is what is shown of an object, without its revision. It must not be changed after it was passed to an Update.
 type Version struct {
 	Namespace, Name, UID string
 	Labels               map[string]string
-	// Fields are the values of the resource's FieldLabels.
+	// Fields has the values of the resource's FieldLabels.
 	Fields map[string]string
 	// Meta is the encoded ObjectMeta without resourceVersion and managedFields.
 	Meta []byte
@@ -27,8 +27,8 @@ type Version struct {
 	Body []byte
 }
 
-// NewVersion is the version of an upstream object that is shown with the given body. The error says why its fields
-// cannot be read; the version then has none.
+// NewVersion makes the version of an upstream object that is shown with the given body. The error says why its fields
+// cannot be read; the version then has no Fields.
 func NewVersion(r *Resource, o *wire.Object, body []byte) (Version, error) {
 	v := Version{Namespace: o.Namespace, Name: o.Name, UID: o.UID, Labels: o.Labels, Meta: o.Meta, Body: body}
 	if r.fieldsOf == nil {
@@ -39,18 +39,18 @@ func NewVersion(r *Resource, o *wire.Object, body []byte) (Version, error) {
 	return v, err
 }
 
-// Key is the object's namespace and name.
+// Key returns the object's namespace and name.
 func (v *Version) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: v.Namespace, Name: v.Name}
 }
 
-// sameFor reports whether a client has no use for the other version: it differs in nothing but what SameMeta passes
-// over.
+// sameFor reports whether a client would see no difference between the versions: they differ at most in what
+// wire.SameMeta ignores.
 func (v *Version) sameFor(other *Version) bool {
 	return bytes.Equal(v.Body, other.Body) && wire.SameMeta(v.Meta, other.Meta)
 }
 
-// Digest tells versions apart that differ in their metadata or body, also for another process.
+// Digest returns a digest of the version's metadata and body. It is the same in every process.
 func (v *Version) Digest() uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(v.Meta) // it never fails
@@ -59,7 +59,7 @@ func (v *Version) Digest() uint64 {
 	return h.Sum64()
 }
 
-// size is the memory that the version holds on to, in bytes.
+// size returns the memory that the version holds, in bytes.
 func (v *Version) size() int {
 	const entry = 48 // of a map, with its two string headers
 	n := 256 + len(v.Namespace) + len(v.Name) + len(v.UID) + cap(v.Meta) + cap(v.Body)
@@ -71,7 +71,8 @@ func (v *Version) size() int {
 	return n
 }
 
-// compareKey orders objects as kube-apiserver's lists do: by namespace, then by name.
+// compareKey compares the object's key with another one. The order is that of kube-apiserver's lists: by namespace,
+// then by name.
 func (v *Version) compareKey(namespace, name string) int {
 	if c := strings.Compare(v.Namespace, namespace); c != 0 {
 		return c
@@ -91,7 +92,7 @@ type Object struct {
 	encoded  *JSONCache
 }
 
-// ProtobufSize is the length of the object's protobuf message in bytes.
+// ProtobufSize returns the length of the object's protobuf message in bytes.
 func (o *Object) ProtobufSize() int { return wire.Size(o.Meta, o.Body, o.Revision) }
 
 // AppendProtobuf appends the object's protobuf message, without envelope.
@@ -99,7 +100,8 @@ func (o *Object) AppendProtobuf(dst []byte) []byte {
 	return wire.AppendObject(dst, o.Meta, o.Body, o.Revision)
 }
 
-// JSON is the object as kube-apiserver writes it in a list: without apiVersion and kind. The caller must not change it.
+// JSON returns the object as kube-apiserver writes it in a list: without apiVersion and kind. The caller must not
+// change it.
 func (o *Object) JSON() ([]byte, error) {
 	if encoded := o.encoded.get(o); encoded != nil {
 		return encoded, nil
@@ -125,32 +127,32 @@ func (o *Object) Decode() (Typed, error) {
 	return typed, nil
 }
 
-// at is the same version with another revision.
+// at returns the same version with another revision.
 func (o *Object) at(revision uint64) *Object {
 	return &Object{Version: o.Version, Revision: revision, created: o.created, resource: o.resource, encoded: o.encoded}
 }
 
-// Selector picks objects. The zero Selector picks all.
+// Selector selects objects. The zero Selector selects all.
 type Selector struct {
-	// Namespace is "" for all.
+	// Namespace is "" for all namespaces.
 	Namespace string
 	Labels    labels.Selector
 	Fields    fields.Selector
 }
 
-// Matches reports whether the selector picks the object.
+// Matches reports whether the selector selects the object.
 func (s Selector) Matches(o *Object) bool {
 	return (s.Namespace == "" || s.Namespace == o.Namespace) &&
 		(s.Labels == nil || s.Labels.Empty() || s.Labels.Matches(labels.Set(o.Labels))) &&
 		(s.Fields == nil || s.Fields.Empty() || s.Fields.Matches(objectFields{o}))
 }
 
-// Everything reports whether the selector picks all objects, whatever they are.
+// Everything reports whether the selector selects all objects.
 func (s Selector) Everything() bool {
 	return s.Namespace == "" && (s.Labels == nil || s.Labels.Empty()) && (s.Fields == nil || s.Fields.Empty())
 }
 
-// objectFields is an Object as a field selector sees it.
+// objectFields has the fields of an Object for field selectors.
 type objectFields struct{ o *Object }
 
 var _ fields.Fields = objectFields{}

@@ -7,31 +7,33 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// slot is one incarnation of an object: from its creation to its deletion. The History's lock guards it.
+// slot is one object from its creation to its deletion. The History's lock guards it.
 type slot struct {
 	// object is the current version; nil once the object was deleted.
 	object *Object
 }
 
-// order has the current version of every object of a table by revision, and the versions that a selector may still ask
-// for. A cursor that has fallen off the log goes on from here. The History's lock guards it.
+// order has the current versions of a table's objects by revision, and the retired versions that selectors need. A
+// cursor that is behind the log continues from here. The History's lock guards it.
 type order struct {
-	// current is sorted by revision. An entry whose slot has another revision by now is stale.
+	// current is sorted by revision, except for what Update.Restore added, which is older than any cursor. An entry is
+	// stale if its slot has another revision by now; stale counts these.
 	current []orderEntry
 	stale   int
 	// retired is sorted by revision.
 	retired []retiredVersion
-	// floor is the newest revision whose later retired versions may be missing.
+	// floor is the oldest revision from which a cursor may start: all versions that were retired after it are in
+	// retired.
 	floor uint64
-	// bytes is the memory that the retired versions hold on to.
+	// bytes is the memory that the retired versions hold.
 	bytes    int
 	maxBytes int
-	// torn are the spans of events that were returned out of turn, oldest first. A client that has the revision of such
-	// an event, and no bookmark after it, may hold a state that the table never had.
+	// torn has the spans of events that were returned out of order, oldest first. A client that presents the revision
+	// of such an event, because it got no bookmark after it, may hold a state that the table never had.
 	torn []span
 }
 
-// maxTorn is how many spans are told apart. Of more, the oldest two become one.
+// maxTorn is the most spans in torn. If there are more, the oldest two are merged.
 const maxTorn = 16
 
 type orderEntry struct {
@@ -43,7 +45,7 @@ func (e orderEntry) isStale() bool {
 	return e.slot.object == nil || e.slot.object.Revision != e.revision
 }
 
-// retiredVersion is the version of an object up to the change at revision: its deletion, or another value of its
+// retiredVersion is the version of an object before the change at revision, which deleted the object or changed its
 // labels or fields.
 type retiredVersion struct {
 	revision uint64
@@ -54,18 +56,19 @@ type retiredVersion struct {
 
 func (v retiredVersion) size() int { return 64 + v.object.size() }
 
-// span is the events above after, up to and including upTo.
+// span has the events with revisions above after, up to and including upTo.
 type span struct{ after, upTo uint64 }
 
 // isTorn reports whether a client that presents the revision may hold a state that the table never had.
 func (o *order) isTorn(revision uint64) bool {
-	return !isState(revision) && slices.ContainsFunc(o.torn, func(s span) bool { return s.after < revision && revision <= s.upTo })
+	return !isState(revision) &&
+		slices.ContainsFunc(o.torn, func(s span) bool { return s.after < revision && revision <= s.upTo })
 }
 
-// tear notes that a cursor returned newest versions from after a revision up to another. Whoever goes on from one of
-// these events may not know of an object that came before it and changed after it.
+// tear notes that a cursor returned only the newest versions of a span. A client that continues from one of these
+// events may lack an object whose earlier version was skipped and whose newest one it did not get.
 func (o *order) tear(s span) {
-	// The spans of one cursor that catches up begin at the same revision.
+	// All spans of a cursor that catches up begin at the same revision, so a new one may include earlier ones.
 	o.torn = slices.DeleteFunc(o.torn, func(t span) bool { return t.after == s.after && t.upTo <= s.upTo })
 	o.torn = append(o.torn, s)
 	if len(o.torn) > maxTorn {
@@ -74,7 +77,7 @@ func (o *order) tear(s span) {
 	}
 }
 
-// entered notes the current version of a slot, which may have had another one before.
+// entered adds the current version of a slot. replaced is set if the slot had another version before.
 func (o *order) entered(s *slot, replaced bool) {
 	o.current = append(o.current, orderEntry{s.object.Revision, s})
 	if replaced {
@@ -82,7 +85,7 @@ func (o *order) entered(s *slot, replaced bool) {
 	}
 }
 
-// noteStale counts an entry that became stale, and removes all such entries when they are as many as the others.
+// noteStale counts an entry that became stale. It removes all stale entries once they are about half of all.
 func (o *order) noteStale() {
 	o.stale++
 	if 2*o.stale < len(o.current)+64 {
@@ -106,20 +109,20 @@ func (o *order) retire(v retiredVersion) {
 	o.retired = o.retired[drop:]
 }
 
-// clear forgets the past up to a revision, from which cursors may start.
+// clear drops the past. Cursors may start from floor.
 func (o *order) clear(floor uint64) {
 	o.retired, o.bytes, o.floor, o.torn = nil, 0, floor, nil
 }
 
-// catchUp is a cursor's way back to the newest state, after it fell off the log. It belongs to the cursor.
+// catchUp is the progress of a cursor that is behind the log towards the newest state. It belongs to the cursor.
 type catchUp struct {
-	// start is the revision at which the client's state was that of the table.
+	// start is the revision at which the client's state was last the same as the table's.
 	start uint64
-	// sent has the revision of every version that was returned since.
+	// sent has the revisions of the versions that were returned since.
 	sent map[*slot]uint64
 }
 
-// known is the revision at which the client knew an object.
+// known returns the revision up to which the client knows an object.
 func (c *catchUp) known(s *slot) uint64 {
 	if revision, ok := c.sent[s]; ok {
 		return revision
@@ -127,8 +130,8 @@ func (c *catchUp) known(s *slot) uint64 {
 	return c.start
 }
 
-// next is up to limit events after a revision: of each object only the newest state. With fewer than limit the client has
-// caught up. ok is false if what the client knew of the objects is not held any more.
+// next returns up to limit events after a revision, with only the newest version of each object. If there are fewer
+// than limit, the client has caught up. ok is false if retired versions that the client knew are not held any more.
 func (o *order) next(c *catchUp, after uint64, limit int) (events []Event, ok bool) {
 	if c.start < o.floor {
 		return nil, false
@@ -139,7 +142,11 @@ func (o *order) next(c *catchUp, after uint64, limit int) (events []Event, ok bo
 	for len(events) < limit && (i < len(o.current) || j < len(o.retired)) {
 		if j < len(o.retired) && (i == len(o.current) || o.retired[j].revision < o.current[i].revision) {
 			if v := o.retired[j]; v.deleted && v.object.created <= c.known(v.slot) {
-				events = append(events, Event{Type: watch.Deleted, Object: v.object.at(v.revision), Previous: before[v.slot]})
+				events = append(events, Event{
+					Type:     watch.Deleted,
+					Object:   v.object.at(v.revision),
+					Previous: before[v.slot],
+				})
 				delete(c.sent, v.slot)
 			}
 			j++
@@ -155,7 +162,7 @@ func (o *order) next(c *catchUp, after uint64, limit int) (events []Event, ok bo
 		case entry.slot.object.created > c.known(entry.slot):
 			event = Event{Type: watch.Added, Object: entry.slot.object}
 		case event.Previous == nil:
-			// Its labels and fields are as they were.
+			// Labels and fields have not changed, so for selectors the new version equals the old one.
 			event.Previous = entry.slot.object
 		}
 		c.sent[entry.slot] = entry.revision
@@ -164,8 +171,7 @@ func (o *order) next(c *catchUp, after uint64, limit int) (events []Event, ok bo
 	return events, true
 }
 
-// previous has, of the objects whose labels or fields changed and of those that were deleted, the version that the
-// client knows.
+// previous returns the versions that the client knows of objects that were deleted, or whose labels or fields changed.
 func (o *order) previous(c *catchUp) map[*slot]*Object {
 	before := make(map[*slot]*Object)
 	from := sort.Search(len(o.retired), func(j int) bool { return o.retired[j].revision > c.start })

@@ -7,20 +7,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a reader gets instead of data.
+// Errors for readers.
 var (
-	// ErrNotReady means that the state is not complete yet, or older than what the reader has seen. An answer would be
-	// a lie.
+	// ErrNotReady means that the state is not complete yet, or older than what the reader has seen.
 	ErrNotReady = errors.New("not synced with the upstream yet")
 	// ErrAbsent means that the upstream does not serve the resource.
 	ErrAbsent = errors.New("not served by the upstream")
-	// ErrExpired means that what the reader asks for is not held any more. It must list again.
+	// ErrExpired means that the requested revision is too old. The reader must list again.
 	ErrExpired = errors.New("too old resource version")
-	// ErrFuture means that the revision is above all that were given out.
+	// ErrFuture means that the requested revision is newer than the state.
 	ErrFuture = errors.New("too large resource version")
 )
 
-// readable is why the table cannot be read, or nil.
+// readable returns an error if the table cannot be read.
 func (t *table) readable() error {
 	switch t.state {
 	case Ready:
@@ -32,10 +31,13 @@ func (t *table) readable() error {
 	}
 }
 
-// admit is why a client that presents a revision cannot be served, or nil.
+// admit returns an error if a client that presents a revision cannot be served.
 func (h *History) admit(t *table, presented uint64) error {
 	if err := t.readable(); err != nil {
 		return err
+	}
+	if presented != 0 && !h.revisions.gaveOut(presented) {
+		return ErrExpired
 	}
 	if h.asOf < presented && presented < h.began && h.asOf != 0 {
 		return ErrNotReady
@@ -46,8 +48,8 @@ func (h *History) admit(t *table, presented uint64) error {
 	return nil
 }
 
-// Readable is why a resource cannot be read: ErrNotReady or ErrAbsent, else nil. changed is closed when the answer may be
-// another.
+// Readable returns ErrNotReady or ErrAbsent if a resource cannot be read. changed is closed when the result may have
+// changed.
 func (h *History) Readable(r *Resource) (changed <-chan struct{}, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -55,15 +57,15 @@ func (h *History) Readable(r *Resource) (changed <-chan struct{}, err error) {
 	return t.changed, t.readable()
 }
 
-// Revision is that of the state: all events before it are part of it, and none after.
+// Revision returns the revision of the current state, which includes all events up to it.
 func (h *History) Revision() uint64 {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.revision
 }
 
-// Get is one object, or nil if there is none of that name. The client has seen the revision notBefore; 0 for none.
-// Errors: ErrNotReady, ErrAbsent, ErrFuture.
+// Get returns an object, or nil if there is none with that name. notBefore is a revision that the client has seen; 0
+// for none. Errors: ErrNotReady, ErrAbsent, ErrFuture, and with Marks ErrExpired.
 func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -78,9 +80,9 @@ func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (
 	return t.slots[i].object, nil
 }
 
-// List is the state of a resource, in one namespace or (with "") in all, in the order of kube-apiserver's lists, and the
-// revision at which it is that. The client has seen the revision notBefore; 0 for none. Errors: ErrNotReady, ErrAbsent,
-// ErrFuture.
+// List returns the objects of a resource in one namespace, or in all with "", in the order of kube-apiserver's lists,
+// and the revision of that state. notBefore is a revision that the client has seen; 0 for none. Errors: ErrNotReady,
+// ErrAbsent, ErrFuture, and with Marks ErrExpired.
 func (h *History) List(r *Resource, namespace string, notBefore uint64) ([]*Object, uint64, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -91,7 +93,7 @@ func (h *History) List(r *Resource, namespace string, notBefore uint64) ([]*Obje
 	return t.inNamespace(namespace), h.revision, nil
 }
 
-// ListAt is List as it was at a revision. Errors: also ErrExpired.
+// ListAt returns what List returned at an earlier revision. Errors: those of List, and ErrExpired.
 func (h *History) ListAt(r *Resource, namespace string, revision uint64) ([]*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -106,19 +108,19 @@ func (h *History) ListAt(r *Resource, namespace string, revision uint64) ([]*Obj
 	return objects, nil
 }
 
-// Cursor is a watcher's place in the history of a resource. It belongs to one goroutine. Nothing needs to be released:
-// the History does not know its cursors.
+// Cursor is a watcher's place in the history of a resource. Only one goroutine may use it. It needs no Close: the
+// History does not know its cursors.
 type Cursor struct {
 	h        *History
 	t        *table
 	revision uint64
-	// behind is set from when the cursor fell off the log until it has returned the newest state.
+	// behind is set while the cursor is behind the log, until it has returned the newest state.
 	behind *catchUp
-	// caughtUp is what CaughtUp reports.
+	// caughtUp is what CaughtUp returns next.
 	caughtUp bool
 }
 
-// Watch is a cursor after the given revision. Errors: ErrNotReady, ErrAbsent, ErrExpired, ErrFuture.
+// Watch returns a cursor that starts after the given revision. Errors: ErrNotReady, ErrAbsent, ErrExpired, ErrFuture.
 func (h *History) Watch(r *Resource, after uint64) (*Cursor, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -132,8 +134,9 @@ func (h *History) Watch(r *Resource, after uint64) (*Cursor, error) {
 	return &Cursor{h: h, t: t, revision: after}, nil
 }
 
-// Next is up to limit events after the cursor, in the order of their revisions, and moves the cursor behind them. When
-// there are none, changed is closed once there may be some. Error: ErrExpired when what comes next is not held any more.
+// Next returns up to limit events after the cursor, in the order of their revisions, and moves the cursor past them. If
+// there are none, changed is closed when there may be some. Error: ErrExpired, if the next events are not held any
+// more.
 func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err error) {
 	if c.behind == nil {
 		events, changed, err = c.logged(limit)
@@ -145,7 +148,7 @@ func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err e
 	return c.newest(limit)
 }
 
-// logged is Next from the log.
+// logged does what Next does, with the events of the log.
 func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.RLock()
 	defer c.h.mu.RUnlock()
@@ -157,7 +160,7 @@ func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err
 		return nil, nil, ErrExpired
 	}
 	if len(events) == 0 {
-		// There is nothing of this resource up to here; a bookmark may say so.
+		// There are no events of this resource up to the current state, so a bookmark may have its revision.
 		c.revision = c.h.revision
 		return nil, c.t.changed, nil
 	}
@@ -165,7 +168,7 @@ func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err
 	return slices.Clone(events), nil, nil
 }
 
-// newest is Next from the newest versions.
+// newest does what Next does, with the newest versions of the order.
 func (c *Cursor) newest(limit int) (events []Event, changed <-chan struct{}, err error) {
 	c.h.mu.Lock()
 	defer c.h.mu.Unlock()
@@ -190,13 +193,13 @@ func (c *Cursor) newest(limit int) (events []Event, changed <-chan struct{}, err
 	return events, changed, nil
 }
 
-// CaughtUp reports, once, that the cursor had fallen off the log and has returned the newest state since. A bookmark now
-// saves the client a new list if its connection breaks.
+// CaughtUp reports whether the cursor was behind the log and has returned the newest state since the last call. A
+// bookmark at this moment saves the client a new list if its connection breaks.
 func (c *Cursor) CaughtUp() bool {
 	caughtUp := c.caughtUp
 	c.caughtUp = false
 	return caughtUp
 }
 
-// Revision is where the cursor is: the client's state, with all events that Next returned, is not older.
+// Revision returns the cursor's revision. The state of a client that got all events from Next is at least as new.
 func (c *Cursor) Revision() uint64 { return c.revision }

@@ -9,20 +9,20 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Resource describes one served resource: all that the path from request to response needs to know of it.
+// Resource describes one served resource: everything that serving it depends on.
 type Resource struct {
 	schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
-	// FieldLabels are the fields that a field selector may name besides metadata.name and (if namespaced)
-	// metadata.namespace. The lists are those of kube-apiserver.
+	// FieldLabels has the fields that a field selector may use, other than metadata.name and (if namespaced)
+	// metadata.namespace. They are those of kube-apiserver.
 	FieldLabels []string
 
-	// fieldsOf reads the values of FieldLabels. It is nil without them.
+	// fieldsOf reads the values of FieldLabels. It is nil if there are none.
 	fieldsOf func(body []byte) (map[string]string, error)
 	// newTyped makes an empty object of the kind.
 	newTyped func() Typed
-	// index is the place of the resource in Resources.
+	// index is the position of the resource in Resources.
 	index int
 }
 
@@ -33,12 +33,12 @@ type Typed interface {
 	Unmarshal([]byte) error
 }
 
-// Type is the kind as an encoded object names it.
+// Type returns the apiVersion and kind of an object.
 func (r *Resource) Type() wire.TypeMeta {
 	return wire.TypeMeta{APIVersion: r.GroupVersion().String(), Kind: r.Kind}
 }
 
-// ListType is the kind of a list of the resource.
+// ListType returns the apiVersion and kind of a list.
 func (r *Resource) ListType() wire.TypeMeta {
 	t := r.Type()
 	t.Kind += "List"
@@ -73,7 +73,7 @@ var (
 		Namespaced:           true,
 		newTyped:             func() Typed { return &corev1.Endpoints{} },
 	}
-	// Nodes is served for this node only.
+	// Nodes has only the wrapper's own node; in a hub, the nodes of a share.
 	Nodes = &Resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes"),
 		index:                3,
@@ -84,7 +84,7 @@ var (
 	}
 )
 
-// Resources are all served resources.
+// Resources returns all served resources.
 func Resources() []*Resource { return []*Resource{Services, EndpointSlices, Endpoints, Nodes} }
 
 func serviceFields(body []byte) (map[string]string, error) {

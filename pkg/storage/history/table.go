@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// table is what clients see of one resource, and its past. The History's lock guards it.
+// table has the objects of one resource, and their past. The History's lock guards it.
 type table struct {
 	resource *Resource
 	// slots is sorted by namespace and name.
@@ -17,7 +17,8 @@ type table struct {
 	log   eventLog
 	order order
 	state State
-	// changed is closed, and replaced, after something happened that a reader may wait for.
+	// changed is closed and replaced after every change for which a reader may wait. dirty is set if there was one in
+	// the current Update.
 	changed chan struct{}
 	dirty   bool
 }
@@ -26,7 +27,7 @@ func (t *table) find(namespace, name string) (int, bool) {
 	return sort.Find(len(t.slots), func(i int) int { return -t.slots[i].object.compareKey(namespace, name) })
 }
 
-// remove takes an object away. revision is that of the removal.
+// remove removes an object, if it exists.
 func (t *table) remove(u *Update, key types.NamespacedName) {
 	i, found := t.find(key.Namespace, key.Name)
 	if !found {
@@ -43,7 +44,8 @@ func (t *table) remove(u *Update, key types.NamespacedName) {
 	t.dirty = true
 }
 
-// put shows a version, if a client would see a difference, and returns what is shown then.
+// put shows a version, unless a client would see no difference, and returns the object that is shown afterwards.
+// revision is given to an object that was not there before; 0 means a new revision.
 func (t *table) put(u *Update, v Version, revision uint64) *Object {
 	i, found := t.find(v.Namespace, v.Name)
 	if found {
@@ -54,13 +56,15 @@ func (t *table) put(u *Update, v Version, revision uint64) *Object {
 			}
 			return t.replace(u, t.slots[i], v)
 		}
-		// It was deleted and created again under one name; to clients these are two objects.
+		// The object was deleted and created again with the same name. For clients these are two objects.
 		t.remove(u, v.Key())
 	}
 	if revision == 0 {
 		revision = u.h.nextRevision()
 	}
-	s := &slot{object: &Object{Version: v, Revision: revision, created: revision, resource: t.resource, encoded: u.h.encoded}}
+	s := &slot{
+		object: &Object{Version: v, Revision: revision, created: revision, resource: t.resource, encoded: u.h.encoded},
+	}
 	t.slots = slices.Insert(t.slots, i, s)
 	t.log.append(Event{Type: watch.Added, Object: s.object, Received: u.received})
 	t.order.entered(s, false)
@@ -70,7 +74,13 @@ func (t *table) put(u *Update, v Version, revision uint64) *Object {
 
 func (t *table) replace(u *Update, s *slot, v Version) *Object {
 	before := s.object
-	s.object = &Object{Version: v, Revision: u.h.nextRevision(), created: before.created, resource: t.resource, encoded: u.h.encoded}
+	s.object = &Object{
+		Version:  v,
+		Revision: u.h.nextRevision(),
+		created:  before.created,
+		resource: t.resource,
+		encoded:  u.h.encoded,
+	}
 	t.log.append(Event{Type: watch.Modified, Object: s.object, Previous: before, Received: u.received})
 	t.order.entered(s, true)
 	if !maps.Equal(before.Labels, v.Labels) || !maps.Equal(before.Fields, v.Fields) {
@@ -80,13 +90,13 @@ func (t *table) replace(u *Update, s *slot, v Version) *Object {
 	return s.object
 }
 
-// forget drops the past: clients start from what the table has now.
+// forget drops the past. Cursors may start from revision.
 func (t *table) forget(revision uint64) {
 	t.log.clear(revision)
 	t.order.clear(revision)
 }
 
-// inNamespace is a copy of the table's objects in one namespace, or of all for "".
+// inNamespace returns the table's objects in one namespace, or in all for "", as a new slice.
 func (t *table) inNamespace(namespace string) []*Object {
 	slots := t.slots
 	if namespace != "" {
@@ -101,7 +111,7 @@ func (t *table) inNamespace(namespace string) []*Object {
 	return objects
 }
 
-// rewind is the table's objects in a namespace as they were at an earlier revision, sorted. ok is false when the log
+// rewind returns the table's objects in a namespace as they were at an earlier revision, sorted. ok is false if the log
 // does not reach back so far.
 func (t *table) rewind(namespace string, revision uint64) (objects []*Object, ok bool) {
 	events, ok := t.log.after(revision, len(t.log.events))
@@ -113,7 +123,9 @@ func (t *table) rewind(namespace string, revision uint64) (objects []*Object, ok
 		if namespace != "" && e.Object.Namespace != namespace {
 			continue
 		}
-		i, found := sort.Find(len(objects), func(i int) int { return -objects[i].compareKey(e.Object.Namespace, e.Object.Name) })
+		i, found := sort.Find(len(objects), func(i int) int {
+			return -objects[i].compareKey(e.Object.Namespace, e.Object.Name)
+		})
 		switch {
 		case e.Type == watch.Added && found:
 			objects = slices.Delete(objects, i, i+1)
@@ -126,7 +138,7 @@ func (t *table) rewind(namespace string, revision uint64) (objects []*Object, ok
 	return objects, true
 }
 
-// broadcast wakes every reader that waits.
+// broadcast wakes the readers that wait, if something changed.
 func (t *table) broadcast() {
 	if t.dirty {
 		close(t.changed)

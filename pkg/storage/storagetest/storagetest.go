@@ -34,7 +34,7 @@ type Node struct {
 	Units   *view.Units
 }
 
-// New makes a Node whose facts know nothing.
+// New makes a Node without any facts.
 func New(options Options) *Node {
 	f := facts.New(facts.Options{
 		NodeName: options.NodeName, Clock: options.Clock,
@@ -73,4 +73,17 @@ func (n *Node) KubernetesEndpoints() *facts.Input { return n.Input(facts.InputKu
 // Explain is View.Explain for this node.
 func (n *Node) Explain(service types.NamespacedName, asNode string) (*view.Explanation, error) {
 	return n.View.Explain(service, n.Name, asNode)
+}
+
+// Hub is the facts of a hub and what it shares.
+type Hub struct {
+	*facts.Facts
+
+	Shares *view.Shares
+}
+
+// NewHub makes a Hub whose facts know nothing.
+func NewHub(clock func() time.Time) *Hub {
+	f := facts.New(facts.Options{Clock: clock})
+	return &Hub{Facts: f, Shares: view.NewShares(view.SharesOptions{Facts: f, Clock: clock})}
 }

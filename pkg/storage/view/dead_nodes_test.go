@@ -37,11 +37,15 @@ func endpointsOn(tb testing.TB, namespace, name string, nodes ...string) *wire.O
 	tb.Helper()
 	var subset corev1.EndpointSubset
 	for i, node := range nodes {
-		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: fmt.Sprintf("10.1.0.%d", i), NodeName: ptr.To(node)})
+		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{
+			IP: fmt.Sprintf("10.1.0.%d", i), NodeName: ptr.To(node),
+		})
 	}
 	subset.NotReadyAddresses = []corev1.EndpointAddress{{IP: "10.1.1.1", NodeName: ptr.To(nodes[0])}}
 	subset.Ports = []corev1.EndpointPort{{Port: 80}}
-	return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subsets: []corev1.EndpointSubset{subset}})
+	return wiretest.Object(&corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Subsets: []corev1.EndpointSubset{subset},
+	})
 }
 
 // addressesShown is which nodes' addresses Endpoints show, those that are not ready in brackets.
@@ -73,24 +77,42 @@ func TestDeadNodesHideTheirEndpoints(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{testService(t, "governed", `["zone"]`), testService(t, "open", "")})
 	s.EndpointSlices().Replace([]*wire.Object{
-		testSlice(t, "governed", "governed", "node-a1", "node-a2", "node-b1"), testSlice(t, "open", "open", "node-a1", "node-a2", "node-b1"),
+		testSlice(t, "governed", "governed", "node-a1", "node-a2", "node-b1"),
+		testSlice(t, "open", "open", "node-a1", "node-a2", "node-b1"),
 		testSlice(t, "nobodys", "", "node-a1", "node-a2", "node-b1"),
 	})
-	s.Endpoints().Replace([]*wire.Object{endpointsOn(t, "ns", "governed", "node-a2", "node-a1", "node-b1"), endpointsOn(t, "ns", "open", "node-a2", "node-a1", "node-b1")})
+	s.Endpoints().Replace([]*wire.Object{
+		endpointsOn(t, "ns", "governed", "node-a2", "node-a1", "node-b1"),
+		endpointsOn(t, "ns", "open", "node-a2", "node-a1", "node-b1"),
+	})
 	for i, step := range []struct {
 		dead                                                 []string
 		governed, open, governedEndpoints, openEndpoints     string
 		keptSlices, hiddenSlices, keptLegacy, hiddenOfLegacy int
 	}{
-		{nil, "node-a1,node-a2", "node-a1,node-a2,node-b1", "node-a2,node-a1,(node-a2)", "node-a2,node-a1,node-b1,(node-a2)", 8, 1, 7, 1},
+		{
+			nil, "node-a1,node-a2", "node-a1,node-a2,node-b1", "node-a2,node-a1,(node-a2)",
+			"node-a2,node-a1,node-b1,(node-a2)", 8, 1, 7, 1,
+		},
 		{[]string{"node-a2"}, "node-a1", "node-a1,node-b1", "node-a1", "node-a1,node-b1", 6, 3, 3, 5},
 		{[]string{"node-a2", "node-b1"}, "node-a1", "node-a1", "node-a1", "node-a1", 5, 4, 2, 6},
-		{[]string{"node-b1"}, "node-a1,node-a2", "node-a1,node-a2", "node-a2,node-a1,(node-a2)", "node-a2,node-a1,(node-a2)", 7, 2, 6, 2},
-		{[]string{"node-a1"}, "node-a1,node-a2", "node-a1,node-a2,node-b1", "node-a2,node-a1,(node-a2)", "node-a2,node-a1,node-b1,(node-a2)", 8, 1, 7, 1},
-		{nil, "node-a1,node-a2", "node-a1,node-a2,node-b1", "node-a2,node-a1,(node-a2)", "node-a2,node-a1,node-b1,(node-a2)", 8, 1, 7, 1},
+		{
+			[]string{"node-b1"}, "node-a1,node-a2", "node-a1,node-a2", "node-a2,node-a1,(node-a2)",
+			"node-a2,node-a1,(node-a2)", 7, 2, 6, 2,
+		},
+		{
+			[]string{"node-a1"}, "node-a1,node-a2", "node-a1,node-a2,node-b1", "node-a2,node-a1,(node-a2)",
+			"node-a2,node-a1,node-b1,(node-a2)", 8, 1, 7, 1,
+		},
+		{
+			nil, "node-a1,node-a2", "node-a1,node-a2,node-b1", "node-a2,node-a1,(node-a2)",
+			"node-a2,node-a1,node-b1,(node-a2)", 8, 1, 7, 1,
+		},
 	} {
 		s.SetDeadNodes(nodeSet(step.dead...))
-		for name, want := range map[string]string{"governed": step.governed, "open": step.open, "nobodys": "node-a1,node-a2,node-b1"} {
+		for name, want := range map[string]string{
+			"governed": step.governed, "open": step.open, "nobodys": "node-a1,node-a2,node-b1",
+		} {
 			if got := nodesShown(t, s.History, name); got != want {
 				t.Errorf("step %d, %v dead: slice %s shows %s, want %s", i, step.dead, name, got, want)
 			}
@@ -101,8 +123,9 @@ func TestDeadNodesHideTheirEndpoints(t *testing.T) {
 			}
 		}
 		for r, want := range map[*history.Resource]view.EndpointCount{
-			history.EndpointSlices: {Kept: step.keptSlices, Hidden: step.hiddenSlices}, history.Endpoints: {Kept: step.keptLegacy, Hidden: step.hiddenOfLegacy},
-			history.Services: {}, history.Nodes: {},
+			history.EndpointSlices: {Kept: step.keptSlices, Hidden: step.hiddenSlices},
+			history.Endpoints:      {Kept: step.keptLegacy, Hidden: step.hiddenOfLegacy},
+			history.Services:       {}, history.Nodes: {},
 		} {
 			if got := s.View.Endpoints(r); got != want {
 				t.Errorf("step %d, %v dead: %s are counted as %+v, want %+v", i, step.dead, r.Resource, got, want)
@@ -176,7 +199,8 @@ func TestADeadEndpointMatchesNoKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.SetDeadNodes(nodeSet(step.dead...))
-		near, far, endpoints := nodesShown(t, s.History, "near"), nodesShown(t, s.History, "far"), addressesShown(t, s, "ns", "svc")
+		near, far, endpoints := nodesShown(t, s.History,
+			"near"), nodesShown(t, s.History, "far"), addressesShown(t, s, "ns", "svc")
 		if near != step.near || far != step.far || endpoints != step.endpoints {
 			t.Errorf("%v dead: near shows %q, far %q, Endpoints %q; want %+v", step.dead, near, far, endpoints, step)
 		}
@@ -227,10 +251,15 @@ func TestDeadBeforeItIsKnown(t *testing.T) {
 func TestTheKubernetesServiceOutlivesItsNodes(t *testing.T) {
 	for _, annotations := range []map[string]string{nil, {"topologyKeys": `["zone","*"]`}} {
 		s := syncedStore(t, storagetest.Options{})
-		s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: annotations}}))
+		s.Services().Apply(wiretest.Object(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Annotations: annotations},
+		}))
 		s.EndpointSlices().Apply(wiretest.Object(&discoveryv1.EndpointSlice{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
-			Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, NodeName: ptr.To("node-a2")}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "kubernetes",
+				Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+			},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, NodeName: ptr.To("node-a2")}},
 		}))
 		s.Endpoints().Replace([]*wire.Object{endpointsOn(t, "default", "kubernetes", "node-a2")})
 		before := s.History.Revision()
@@ -259,12 +288,15 @@ func TestTheKubernetesServiceOutlivesItsNodes(t *testing.T) {
 func TestHintsStayWhereNothingIsGoverned(t *testing.T) {
 	slice := func(nodes ...string) *wire.Object {
 		s := &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: "svc", Labels: map[string]string{discoveryv1.LabelServiceName: "svc"}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "svc", Labels: map[string]string{discoveryv1.LabelServiceName: "svc"},
+			},
 			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}},
 		}
 		for _, node := range nodes {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{"10.0.0.1"}, NodeName: ptr.To(node), Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}},
+				Addresses: []string{"10.0.0.1"}, NodeName: ptr.To(node),
+				Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}},
 			})
 		}
 		return wiretest.Object(s)
@@ -318,7 +350,8 @@ func TestADeadNodeLeavesNothingBehind(t *testing.T) {
 
 func TestNodeAddresses(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	v4, v6, mapped := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("::ffff:10.0.0.2")
+	v4, v6, mapped := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"),
+		netip.MustParseAddr("::ffff:10.0.0.2")
 	given := map[netip.Addr]string{v4: "node-a2", v6: "node-a2", mapped: "node-b1"}
 	s.SetNodeAddresses(given)
 	delete(given, v4)

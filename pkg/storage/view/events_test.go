@@ -33,14 +33,18 @@ func changed(tb testing.TB, r *history.Resource, o *wire.Object, change func(met
 	return wiretest.Object(typed)
 }
 
-// touch changes what is written with every change of an object, or by whoever writes it, and nothing that a client has a
-// use for.
+// touch changes what is written with every change of an object, or by whoever writes it, and nothing that a client has
+// a use for.
 func touch(n int) func(metav1.Object) {
 	return func(o metav1.Object) {
 		o.SetGeneration(int64(n))
 		o.SetResourceVersion(fmt.Sprint(1000 + n))
-		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: fmt.Sprint("manager-", n), Operation: metav1.ManagedFieldsOperationUpdate}})
-		annotations := map[string]string{corev1.EndpointsLastChangeTriggerTime: metav1.Unix(int64(n), 0).UTC().Format("2006-01-02T15:04:05Z")}
+		o.SetManagedFields([]metav1.ManagedFieldsEntry{
+			{Manager: fmt.Sprint("manager-", n), Operation: metav1.ManagedFieldsOperationUpdate},
+		})
+		annotations := map[string]string{
+			corev1.EndpointsLastChangeTriggerTime: metav1.Unix(int64(n), 0).UTC().Format("2006-01-02T15:04:05Z"),
+		}
 		for key, value := range o.GetAnnotations() {
 			if key != corev1.EndpointsLastChangeTriggerTime {
 				annotations[key] = value
@@ -62,8 +66,8 @@ func touched(tb testing.TB, o *wire.Object, n int) *wire.Object {
 	return both
 }
 
-// TestWhatNoClientHasAUseForIsNoEvent: generation, resourceVersion, managedFields and the time of the last change of any
-// endpoint change with what happens in other units, too. kube-proxy would run a sync for each.
+// TestWhatNoClientHasAUseForIsNoEvent: generation, resourceVersion, managedFields and the time of the last change of
+// any endpoint change with what happens in other units, too. kube-proxy would run a sync for each.
 func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 	legacy := endpointsOn(t, "ns", "svc", "node-a1", "node-b1")
 	for _, keys := range []string{"", `["zone"]`, `["zone","*"]`} {
@@ -77,7 +81,8 @@ func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 			history.Nodes:          testNode(t, "node-a1", "a"),
 		}
 		inputs := map[*history.Resource]*facts.Input{
-			history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(), history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
+			history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(),
+			history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
 		}
 		for r, o := range objects {
 			inputs[r].Apply(touched(t, o, 1))
@@ -118,9 +123,12 @@ func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 			}
 
 			// What comes next is an event like any other, and brings all of it.
-			inputs[r].Apply(changed(t, r, touched(t, o, 77), func(m metav1.Object) { m.SetLabels(withLabel(m.GetLabels())) }))
+			inputs[r].Apply(changed(t, r, touched(t, o, 77), func(m metav1.Object) {
+				m.SetLabels(withLabel(m.GetLabels()))
+			}))
 			events, _, err := cursor.Next(10)
-			if err != nil || len(events) != 1 || events[0].Object.Revision <= revision || events[0].Object.Labels["another"] != "one" {
+			if err != nil || len(events) != 1 || events[0].Object.Revision <= revision ||
+				events[0].Object.Labels["another"] != "one" {
 				t.Fatalf("keys %s: %s: got %v, %v", keys, r.Resource, events, err)
 			}
 			typed, err := events[0].Object.Decode()
@@ -128,7 +136,8 @@ func TestWhatNoClientHasAUseForIsNoEvent(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := typed.(metav1.Object)
-			if m.GetGeneration() != 77 || m.GetAnnotations()[corev1.EndpointsLastChangeTriggerTime] == "" || m.GetManagedFields() != nil {
+			if m.GetGeneration() != 77 || m.GetAnnotations()[corev1.EndpointsLastChangeTriggerTime] == "" ||
+				m.GetManagedFields() != nil {
 				t.Errorf("keys %s: %s: got %+v", keys, r.Resource, m)
 			}
 		}
@@ -143,8 +152,8 @@ func withLabel(labels map[string]string) map[string]string {
 	return with
 }
 
-// TestACursorThatFellOffTheLog gets the newest version of each object that changed since, and need not list again; unless
-// it is older than the versions that are kept for it.
+// TestACursorThatFellOffTheLog gets the newest version of each object that changed since, and need not list again;
+// unless it is older than the versions that are kept for it.
 func TestACursorThatFellOffTheLog(t *testing.T) {
 	for _, kept := range []bool{true, false} {
 		options := storagetest.Options{LogEvents: 3}
@@ -176,7 +185,8 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 			if err != history.ErrExpired { //nolint:errorlint // that very value
 				t.Errorf("nothing of what was deleted is kept: got %v, %v", events, err)
 			}
-			if _, err := s.History.Watch(history.EndpointSlices, start); err != history.ErrExpired { //nolint:errorlint // that very value
+			//nolint:errorlint // that very value
+			if _, err := s.History.Watch(history.EndpointSlices, start); err != history.ErrExpired {
 				t.Errorf("a watch from before: %v", err)
 			}
 			continue
@@ -191,10 +201,12 @@ func TestACursorThatFellOffTheLog(t *testing.T) {
 		if want := []string{"DELETED goes-1", "MODIFIED svc-1", "ADDED comes"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if now := listOf(t, s.History, history.EndpointSlices); len(now) != 3 || now[2].Name != "svc-1" || events[1].Object != now[2] {
+		if now := listOf(t, s.History, history.EndpointSlices); len(now) != 3 || now[2].Name != "svc-1" ||
+			events[1].Object != now[2] {
 			t.Errorf("it is not the version that a list has: %v", now)
 		}
-		if events, changed, err := cursor.Next(100); err != nil || len(events) > 0 || changed == nil || cursor.Revision() != s.History.Revision() {
+		if events, changed, err := cursor.Next(100); err != nil || len(events) > 0 || changed == nil ||
+			cursor.Revision() != s.History.Revision() {
 			t.Errorf("then: %v, %v, at %d of %d", events, err, cursor.Revision(), s.History.Revision())
 		}
 		// It goes on like one that was never behind.
@@ -217,7 +229,8 @@ func TestA404TakesNothingAway(t *testing.T) {
 		for _, objects := range [][]*wire.Object{{object}, nil} {
 			s := storagetest.New(storagetest.Options{NodeName: "node-a1", KeepKubernetesEndpoint: true})
 			inputs := map[*history.Resource]*facts.Input{
-				history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(), history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
+				history.Services: s.Services(), history.EndpointSlices: s.EndpointSlices(),
+				history.Endpoints: s.Endpoints(), history.Nodes: s.OwnNode(),
 			}
 			s.NodeLabels().Replace([]*wire.Object{testNode(t, "node-a1", "a")})
 			for other, in := range inputs {
@@ -234,7 +247,7 @@ func TestA404TakesNothingAway(t *testing.T) {
 			select {
 			case <-changed:
 			default:
-				t.Errorf("%s: nobody is woken when it comes", r.Resource)
+				t.Errorf("%s: no cursor is woken when it comes", r.Resource)
 			}
 			want := shownTable(t, s.History, r)
 			if len(want) != len(objects) {
@@ -247,7 +260,8 @@ func TestA404TakesNothingAway(t *testing.T) {
 			revision := s.History.Revision()
 			inputs[r].SetAbsent()
 			inputs[r].SetForbidden()
-			if got := shownTable(t, s.History, r); fmt.Sprint(got) != fmt.Sprint(want) || s.History.Revision() != revision {
+			if got := shownTable(t, s.History, r); fmt.Sprint(got) != fmt.Sprint(want) ||
+				s.History.Revision() != revision {
 				t.Errorf("%s: after a 404 %q is shown, before %q", r.Resource, got, want)
 			}
 			if events, _, err := cursor.Next(10); err != nil || len(events) > 0 {
@@ -263,16 +277,21 @@ func TestA404TakesNothingAway(t *testing.T) {
 	// The annotations of default/kubernetes are not shown themselves; what they rewrite is.
 	s := storagetest.New(storagetest.Options{NodeName: "node-a1"})
 	smallCloud(t).fill(s, inputsOf)
-	s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}))
+	s.Services().Apply(wiretest.Object(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+	}))
 	s.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
 	s.KubernetesEndpoints().Replace([]*wire.Object{wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "kubernetes",
-		Annotations: map[string]string{"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": "51003"},
+		Annotations: map[string]string{
+			"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": "51003",
+		},
 	}})})
 	want, revision := shownTable(t, s.History, history.EndpointSlices), s.History.Revision()
 	s.KubernetesEndpoints().SetAbsent()
 	s.KubernetesEndpoints().SetForbidden()
-	if got := shownTable(t, s.History, history.EndpointSlices); fmt.Sprint(got) != fmt.Sprint(want) || s.History.Revision() != revision {
+	if got := shownTable(t, s.History, history.EndpointSlices); fmt.Sprint(got) != fmt.Sprint(want) ||
+		s.History.Revision() != revision {
 		t.Errorf("after a 404 %q is shown, before %q", got, want)
 	}
 }

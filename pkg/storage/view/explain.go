@@ -23,34 +23,34 @@ var (
 	ErrNoNode    = errors.New("there is no such node")
 )
 
-// Explanation is why a node sees of a Service what it sees.
+// Explanation says which endpoints of a Service a node sees, and why.
 type Explanation struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
-	// Node is whose view this is.
+	// Node is the name of the node.
 	Node string `json:"node"`
-	// Annotation is the name of the Service's annotation that says the keys; "" if it has none.
+	// Annotation is the name of the Service's annotation that has the keys; "" if it has none.
 	Annotation string `json:"annotation,omitempty"`
 	// TopologyKeys are in order of preference; empty for a Service that is not governed.
 	TopologyKeys []string `json:"topologyKeys,omitempty"`
 	// Invalid is why the annotation does not parse.
 	Invalid string `json:"invalid,omitempty"`
-	// Unit are the node's values of the keys; a key that it lacks is missing.
+	// Unit has the node's values of the keys, without keys that the node lacks.
 	Unit map[string]string `json:"unit,omitempty"`
 	// DecidingKey is the key by which endpoints are kept; "" if none are, or if the Service is not governed.
 	DecidingKey string `json:"decidingKey,omitempty"`
-	// Notes are what else should be known.
+	// Notes say what else is worth knowing.
 	Notes     []string            `json:"notes,omitempty"`
 	Kept      int                 `json:"kept"`
 	Hidden    int                 `json:"hidden"`
 	Endpoints []ExplainedEndpoint `json:"endpoints"`
 }
 
-// ExplainedEndpoint is one endpoint of an EndpointSlice, and what becomes of it.
+// ExplainedEndpoint is one endpoint of an EndpointSlice, and whether it is kept.
 type ExplainedEndpoint struct {
 	Slice     string   `json:"slice"`
 	Addresses []string `json:"addresses"`
-	// Target is the kind and name of what the endpoint leads to, such as Pod/echo-0.
+	// Target is the kind and name of the endpoint's target, such as Pod/echo-0.
 	Target string `json:"target,omitempty"`
 	Node   string `json:"node,omitempty"`
 	Ready  bool   `json:"ready"`
@@ -58,25 +58,28 @@ type ExplainedEndpoint struct {
 	Reason string `json:"reason"`
 }
 
-// Explain says why the node of a View sees of a Service what it sees, or, with a name in asNode, why another node does.
-// Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
+// Explain says which endpoints of a Service the node of the View sees, and why. With a name in asNode it does so for
+// another node. Errors: history.ErrNotReady, history.ErrAbsent, ErrNoService, ErrNoNode.
 func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*Explanation, error) {
 	if _, err := v.history.Readable(history.EndpointSlices); err != nil {
 		return nil, err
 	}
 	q := question{e: &Explanation{
-		Namespace: service.Namespace, Service: service.Name, Node: cmp.Or(asNode, nodeName), Endpoints: []ExplainedEndpoint{},
+		Namespace: service.Namespace,
+		Service:   service.Name,
+		Node:      cmp.Or(asNode, nodeName),
+		Endpoints: []ExplainedEndpoint{},
 	}}
 	var err error
 	v.facts.Read(func() { err = v.gather(service, nodeName, &q) })
 	if err != nil {
 		return nil, err
 	}
-	// Objects are decoded and reasons written while the facts may change again.
+	// Decoding objects and writing reasons takes long, so the facts may change meanwhile.
 	return q.e, q.answer()
 }
 
-// question has what an Explanation follows from, copied from the facts of one moment.
+// question has the facts on which an Explanation depends, all of one moment.
 type question struct {
 	e       *Explanation
 	keys    topology.Keys
@@ -91,11 +94,11 @@ type question struct {
 type member struct {
 	upstream *wire.Object
 	local    *LocalEndpoint
-	// dead are the nodes whose endpoints are hidden because they are dead.
+	// dead has the nodes whose endpoints are hidden because the nodes are dead.
 	dead map[string]bool
 }
 
-// gather copies what the answer needs.
+// gather copies what the answer needs from the facts.
 func (v *View) gather(service types.NamespacedName, nodeName string, q *question) error {
 	s := v.facts.Service(service)
 	if s == nil || s.Upstream == nil {
@@ -108,11 +111,13 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	case q.e.Node != nodeName:
 		return ErrNoNode
 	default:
-		q.e.Notes = append(q.e.Notes, fmt.Sprintf("there is no node %q in the cluster, so it belongs to no unit", nodeName))
+		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
+			"there is no node %q in the cluster, so it belongs to no unit", nodeName))
 	}
 	if restored := v.facts.RestoredState(); restored != nil {
 		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
-			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to other units",
+			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
+				"other units",
 			restored.AsOf.UTC().Format("2006-01-02T15:04:05Z")))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
@@ -135,7 +140,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	return nil
 }
 
-// decide scans all slices of the Service: what decides follows from all of them.
+// decide picks the deciding key, for which it scans all slices of the Service.
 func (q *question) decide() error {
 	best := topology.NoRank
 	for _, m := range q.members {
@@ -169,8 +174,9 @@ func (q *question) answer() error {
 	slices.SortFunc(q.members, func(a, b member) int { return cmp.Compare(a.upstream.Name, b.upstream.Name) })
 	for _, m := range q.members {
 		if m.local != nil {
-			q.e.Notes = append(q.e.Notes, fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
-				m.upstream.Name, m.local.IP, m.local.Port))
+			q.e.Notes = append(q.e.Notes,
+				fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
+					m.upstream.Name, m.local.IP, m.local.Port))
 		}
 		slice, err := decodeSlice(m.upstream)
 		if err != nil {
@@ -204,7 +210,7 @@ func target(ref *corev1.ObjectReference) string {
 	return ref.Kind + "/" + ref.Name
 }
 
-// judge says what becomes of an endpoint on a node, and why.
+// judge reports whether an endpoint on a node is kept, and why.
 func (q *question) judge(m member, node string) (kept bool, reason string) {
 	key, self := q.decision.Key(), q.e.Node
 	switch {
@@ -217,7 +223,8 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 	case !q.keys.Governed():
 		return true, "the Service has no topologyKeys"
 	case key == "":
-		return false, fmt.Sprintf("no ready endpoint shares a value of %s with node %s", strings.Join(q.keys, ", "), self)
+		return false, fmt.Sprintf("no ready endpoint shares a value of %s with node %s",
+			strings.Join(q.keys, ", "), self)
 	case key == topology.Any:
 		return true, fmt.Sprintf("%q: no ready endpoint matches a key before it", topology.Any)
 	}

@@ -31,7 +31,10 @@ func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Ex
 func TestExplain(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.NodeLabels().Apply(testNode(t, "node-x", ""))
-	for name, keys := range map[string]string{"free": "", "strict": `["zone"]`, "ordered": `["zone","*"]`, "broken": `zone`, "lacking": `["rack"]`, "two": `["rack","zone"]`} {
+	for name, keys := range map[string]string{
+		"free": "", "strict": `["zone"]`, "ordered": `["zone","*"]`, "broken": `zone`, "lacking": `["rack"]`,
+		"two": `["rack","zone"]`,
+	} {
 		s.Services().Apply(testService(t, name, keys))
 		s.EndpointSlices().Apply(testSlice(t, name+"-1", name, "node-a2", "node-b1", "", "elsewhere"))
 	}
@@ -44,7 +47,13 @@ func TestExplain(t *testing.T) {
 		says []string
 	}{
 		{"free", "", 4, 0, []string{"no topologyKeys", "no topologyKeys"}},
-		{"strict", "", 1, 3, []string{"node node-a2 has zone=a too", "node node-b1 has zone=b, not a", "names no node", "node elsewhere is not known"}},
+		{
+			"strict", "", 1, 3,
+			[]string{
+				"node node-a2 has zone=a too", "node node-b1 has zone=b, not a", "names no node",
+				"node elsewhere is not known",
+			},
+		},
 		{"strict", "node-b2", 1, 3, []string{"node node-a2 has zone=a, not b", "node node-b1 has zone=b too"}},
 		{"ordered", "", 1, 0, []string{`"*"`}},
 		{"broken", "", 0, 4, []string{"does not parse: not a JSON array"}},
@@ -69,26 +78,34 @@ func TestExplain(t *testing.T) {
 		"zone":                 "the annotation openyurt.io/topologyKeys does not parse: not one of",
 	} {
 		s.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "free", UID: "free", Annotations: map[string]string{"openyurt.io/topologyKeys": value},
+			Namespace: "ns", Name: "free", UID: "free",
+			Annotations: map[string]string{"openyurt.io/topologyKeys": value},
 		}}))
-		if e := explain(t, s, "free", ""); e.Annotation != "openyurt.io/topologyKeys" || e.Kept != 0 || !strings.Contains(e.Endpoints[0].Reason, want) {
+		if e := explain(t, s, "free", ""); e.Annotation != "openyurt.io/topologyKeys" || e.Kept != 0 ||
+			!strings.Contains(e.Endpoints[0].Reason, want) {
 			t.Errorf("openyurt.io/topologyKeys=%s: got %+v", value, e)
 		}
 	}
-	if e := explain(t, s, "two", ""); e.DecidingKey != "zone" || e.Unit["zone"] != "a" || len(e.Unit) != 1 || e.Node != "node-a1" {
+	if e := explain(t, s, "two", ""); e.DecidingKey != "zone" || e.Unit["zone"] != "a" || len(e.Unit) != 1 ||
+		e.Node != "node-a1" {
 		t.Errorf("got %+v", e)
 	}
 	s.SetDeadNodes(map[string]struct{}{"node-a2": {}})
-	if e := explain(t, s, "strict", ""); e.Kept != 0 || !strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead") {
+	if e := explain(t, s, "strict", ""); e.Kept != 0 ||
+		!strings.Contains(e.Endpoints[0].Reason, "calls node node-a2 dead") {
 		t.Errorf("got %+v", e)
 	}
-	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "nothing"}, ""); err != view.ErrNoService { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "nothing"}, ""); err != view.ErrNoService {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, "nowhere"); err != view.ErrNoNode { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := s.Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, "nowhere"); err != view.ErrNoNode {
 		t.Errorf("got %v", err)
 	}
-	if _, err := newStore().Explain(types.NamespacedName{Namespace: "ns", Name: "free"}, ""); err != history.ErrNotReady { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := newStore().Explain(types.NamespacedName{Namespace: "ns", Name: "free"},
+		""); err != history.ErrNotReady {
 		t.Errorf("got %v", err)
 	}
 }
@@ -101,7 +118,12 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 	nodes := []string{"node-a1", "node-a2", "node-b1", "node-b2", "elsewhere", ""}
 	for round := range 300 {
 		s := newStore()
-		c := cloud{facts.InputNode: nil, facts.InputServices: {testService(t, "svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`))}}
+		c := cloud{
+			facts.InputNode: nil,
+			facts.InputServices: {
+				testService(t, "svc", pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `bad`)),
+			},
+		}
 		for _, name := range nodes[:4] {
 			c[facts.InputNodes] = append(c[facts.InputNodes], testNode(t, name, pick("a", "b")))
 		}
@@ -110,7 +132,8 @@ func TestExplanationIsWhatIsShown(t *testing.T) {
 			for range random.IntN(4) {
 				on = append(on, pick(nodes...))
 			}
-			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices], testSlice(t, fmt.Sprint("svc-", i), "svc", on...))
+			c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
+				testSlice(t, fmt.Sprint("svc-", i), "svc", on...))
 		}
 		c.fill(s, inputsOf)
 		s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
@@ -151,7 +174,8 @@ func TestExplanationOfASnapshot(t *testing.T) {
 	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
 	e := explain(t, restored(t, before), "strict", "")
-	if len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "snapshot of "+time.Unix(1, 0).UTC().Format("2006")) || e.Kept != 2 {
+	if len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "snapshot of "+time.Unix(1, 0).UTC().Format("2006")) ||
+		e.Kept != 2 {
 		t.Errorf("got %+v", e)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// LocalEndpoint is where pods of this node reach the API server: the local lite-apiserver.
+// LocalEndpoint is the address at which pods of this node reach the API server: that of the local lite-apiserver.
 type LocalEndpoint struct {
 	IP   netip.Addr
 	Port uint16
@@ -39,10 +39,10 @@ func ParseLocalEndpoint(ip, port string) (LocalEndpoint, error) {
 	return LocalEndpoint{IP: address.Unmap(), Port: uint16(number)}, nil
 }
 
-// localEndpointFor is what replaces the endpoints of an object; nil for "leave it as it is".
+// localEndpointFor returns the endpoint that replaces the endpoints of an object; nil if they are not replaced.
 //
-// The flag is nearer to the node than an annotation, and the object's own annotation is nearer than that of the
-// Endpoints object of the same Service.
+// The flag takes precedence over annotations, and the object's own annotations over those of the Endpoints object of
+// the same Service.
 func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
 	if v.options.KeepKubernetesEndpoint || o.Service == nil || o.Service.Name != facts.KubernetesService {
 		return nil
@@ -64,7 +64,7 @@ func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
 	return nil
 }
 
-// body is the body of default/kubernetes with this endpoint only.
+// body returns the body of default/kubernetes with this endpoint only.
 func (local LocalEndpoint) body(r *history.Resource) ([]byte, error) {
 	if r == history.EndpointSlices {
 		return localEndpointSlice(local)
@@ -77,7 +77,7 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 	port, hasPort := annotations[v1.AnnotationLocalPort]
 	switch {
 	case !hasIP && !hasPort:
-		return nil, nil //nolint:nilnil // neither annotation: nothing is wrong, and there is nothing
+		return nil, nil //nolint:nilnil // without the annotations there is no endpoint, and no error
 	case !hasPort:
 		return nil, fmt.Errorf("annotation %s is missing", v1.AnnotationLocalPort)
 	case !hasIP:
@@ -90,7 +90,7 @@ func annotatedLocalEndpoint(annotations map[string]string) (*LocalEndpoint, erro
 	return &local, nil
 }
 
-// errNoBody cannot happen; it keeps a change of the libraries from passing silently.
+// errNoBody cannot happen, unless the encoding in k8s.io/api changes.
 var errNoBody = errors.New("the object that was built has no body")
 
 func localEndpointSlice(local LocalEndpoint) ([]byte, error) {
@@ -118,7 +118,9 @@ func localEndpoints(local LocalEndpoint) ([]byte, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: facts.KubernetesService.Name},
 		Subsets: []corev1.EndpointSubset{{
 			Addresses: []corev1.EndpointAddress{{IP: local.IP.String()}},
-			Ports:     []corev1.EndpointPort{{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP}},
+			Ports: []corev1.EndpointPort{
+				{Name: localPortName, Port: int32(local.Port), Protocol: corev1.ProtocolTCP},
+			},
 		}},
 	})
 }

@@ -10,24 +10,24 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// Origin is the upstream's object behind one that is shown.
+// Origin says how the upstream's object relates to the object that is shown.
 type Origin struct {
-	// Revision is that of the object as it is shown; 0 if it is not.
+	// Revision is the revision of the object that is shown; 0 if it is not shown.
 	Revision uint64
-	// ResourceVersion is the upstream's; "" if it is not known, as of a State from disk.
+	// ResourceVersion is the upstream's resourceVersion; "" if it is not known, as for objects of a State from disk.
 	ResourceVersion string
-	// Altered is why what is shown is not what the upstream has; "" if nothing but the metadata may differ. Whoever
-	// writes back what is shown destroys the rest.
+	// Altered is why the object that is shown differs from the upstream's; "" if at most its metadata differs. A client
+	// that writes back an altered object destroys what it was not shown.
 	Altered string
 }
 
-// Origin is what the upstream has of an object. The error is history.ErrNotReady as long as it is not known whether the
-// object would be shown altered.
+// Origin returns the Origin of an object. The error is history.ErrNotReady as long as it is not known whether the
+// object is shown altered.
 func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, error) {
 	var origin Origin
 	var err error
 	v.facts.Read(func() {
-		// That the resource cannot be read means that nothing of it is shown.
+		// If the resource cannot be read, none of its objects are shown.
 		if shown, readErr := v.history.Get(r, name, 0); readErr == nil && shown != nil {
 			origin.Revision = shown.Revision
 		}
@@ -60,8 +60,9 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 	return origin, err
 }
 
-// altered is why an object that lists endpoints is not shown as it is. o is nil for one that is not known: of the legacy
-// Endpoints, which are followed on demand only, the Service is enough.
+// altered returns why an object that lists endpoints is shown altered; "" if it is not. o is nil if the object is not
+// known. That does not matter for legacy Endpoints, which are followed on demand only: their name is that of their
+// Service.
 func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.Object) string {
 	var service *facts.Service
 	switch {
@@ -76,9 +77,10 @@ func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.
 	case service != nil && service.Upstream == nil:
 		return fmt.Sprintf("its Service %s is not known, so none of its endpoints are shown", service.Name)
 	case service != nil && service.Keys.Governed():
-		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out", service.Name)
+		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out",
+			service.Name)
 	case o != nil && v.counts[o].Hidden > 0:
-		return "endpoints on nodes that are believed dead are left out"
+		return "endpoints on dead nodes are left out"
 	default:
 		return ""
 	}

@@ -22,7 +22,10 @@ import (
 func TestOriginOfKubernetes(t *testing.T) {
 	s := storagetest.New(storagetest.Options{NodeName: "node0"})
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", UID: "u", ResourceVersion: "5"}
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}}
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
+	}
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: "kubernetes"}
 	if _, err := s.View.Origin(history.EndpointSlices, facts.KubernetesService); !errors.Is(err, history.ErrNotReady) {
 		t.Errorf("before the first sync: got %v", err)
@@ -57,10 +60,18 @@ func TestOriginOfKubernetes(t *testing.T) {
 func TestOriginIsThatOfTheNewestVersion(t *testing.T) {
 	s := storagetest.New(storagetest.Options{NodeName: "node0", KeepKubernetesEndpoint: true})
 	node := func(resourceVersion string) []*wire.Object {
-		return []*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: resourceVersion}})}
+		return []*wire.Object{
+			wiretest.Object(&corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: resourceVersion},
+			}),
+		}
 	}
 	service := func(resourceVersion string) []*wire.Object {
-		return []*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", ResourceVersion: resourceVersion}})}
+		return []*wire.Object{
+			wiretest.Object(&corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", ResourceVersion: resourceVersion},
+			}),
+		}
 	}
 	var revisions [2]uint64
 	for i, resourceVersion := range []string{"7", "8", "9"} {
@@ -70,18 +81,23 @@ func TestOriginIsThatOfTheNewestVersion(t *testing.T) {
 		for j, object := range []struct {
 			resource *history.Resource
 			name     types.NamespacedName
-		}{{history.Nodes, types.NamespacedName{Name: "node0"}}, {history.Services, types.NamespacedName{Namespace: "ns", Name: "s"}}} {
+		}{{history.Nodes, types.NamespacedName{Name: "node0"}}, {
+			history.Services, types.NamespacedName{Namespace: "ns", Name: "s"},
+		}} {
 			origin, err := s.View.Origin(object.resource, object.name)
 			if err != nil || origin.ResourceVersion != resourceVersion || origin.Altered != "" || origin.Revision == 0 {
 				t.Errorf("%s at %s: got %+v, %v", object.resource.Resource, resourceVersion, origin, err)
 			}
 			if i > 0 && origin.Revision != revisions[j] {
-				t.Errorf("%s at %s: a change of the resourceVersion alone made an event", object.resource.Resource, resourceVersion)
+				t.Errorf("%s at %s: a change of the resourceVersion alone made an event",
+					object.resource.Resource, resourceVersion)
 			}
 			revisions[j] = origin.Revision
 		}
 	}
-	if origin, err := s.View.Origin(history.Services, types.NamespacedName{Namespace: "ns", Name: "none"}); err != nil || origin.Revision != 0 || origin.ResourceVersion != "" {
+	if origin, err := s.View.Origin(history.Services, types.NamespacedName{
+		Namespace: "ns", Name: "none",
+	}); err != nil || origin.Revision != 0 || origin.ResourceVersion != "" {
 		t.Errorf("of nothing: got %+v, %v", origin, err)
 	}
 }

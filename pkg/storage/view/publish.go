@@ -15,18 +15,18 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// publication is what a step has to show anew. Its sets may be those of a facts.Change.
+// publication has what a step may have to show differently. Its sets may be those of a facts.Change.
 type publication struct {
 	services map[types.NamespacedName]struct{}
 	node     bool
 	listed   map[*facts.Object]struct{}
-	// own is set once listed is not that of a facts.Change any more.
+	// own is set if listed is a copy, and not the set of a facts.Change.
 	own bool
-	// cleared are the resources that are not shown any more.
+	// cleared has the resources that are not shown any more.
 	cleared []*history.Resource
 }
 
-// add enters an object that lists endpoints.
+// add adds an object that lists endpoints.
 func (p *publication) add(o *facts.Object) {
 	if !p.own {
 		listed := make(map[*facts.Object]struct{}, len(p.listed)+1)
@@ -38,7 +38,7 @@ func (p *publication) add(o *facts.Object) {
 	p.listed[o] = struct{}{}
 }
 
-// addService enters everything that lists endpoints of a Service.
+// addService adds all objects that list endpoints of a Service.
 func (p *publication) addService(s *facts.Service) {
 	for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
 		for _, o := range s.Objects(r) {
@@ -47,19 +47,20 @@ func (p *publication) addService(s *facts.Service) {
 	}
 }
 
-// objects are those that list endpoints, in the order of lists.
+// objects returns the objects that list endpoints, in the order of lists.
 func (p *publication) objects() []*facts.Object {
 	objects := make([]*facts.Object, 0, len(p.listed))
 	for o := range p.listed {
 		objects = append(objects, o)
 	}
 	slices.SortFunc(objects, func(a, b *facts.Object) int {
-		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace), cmp.Compare(a.Upstream.Name, b.Upstream.Name))
+		return cmp.Or(cmp.Compare(a.Upstream.Namespace, b.Upstream.Namespace),
+			cmp.Compare(a.Upstream.Name, b.Upstream.Name))
 	})
 	return objects
 }
 
-// sortedNames are in the order of lists.
+// sortedNames returns the names in the order of lists.
 func sortedNames(names map[types.NamespacedName]struct{}) []types.NamespacedName {
 	return slices.SortedFunc(maps.Keys(names), func(a, b types.NamespacedName) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -74,14 +75,14 @@ func setOf[K comparable](members []K) map[K]struct{} {
 	return set
 }
 
-// shown is one object as it is to be shown; without a version it is to be removed.
+// shown is the version of an object to show; if version is nil, the object is removed.
 type shown struct {
 	resource *history.Resource
 	key      types.NamespacedName
 	version  *history.Version
 }
 
-// publish makes one step of the History. Everything is pruned before the History is locked.
+// publish updates the History in one step. It prunes everything before it locks the History.
 func (v *View) publish(received time.Time, p *publication) {
 	var all []shown
 	if v.filled[history.Services] {
@@ -120,7 +121,7 @@ func (v *View) publish(received time.Time, p *publication) {
 	v.noteContent(all)
 }
 
-// setStates says what of the History can be read.
+// setStates sets which resources of the History can be read.
 func (v *View) setStates(u *history.Update, restored *facts.State) {
 	if v.building || (restored != nil && !v.serveRestored.Load()) {
 		return
@@ -143,7 +144,7 @@ func (v *View) service(name types.NamespacedName) shown {
 	return shown{history.Services, name, v.version(history.Services, s.Upstream, s.Upstream.Body)}
 }
 
-// nodes are this node's Node object, and those that are shown and not there any more.
+// nodes returns this node's Node object, and the removal of Node objects that are shown and do not exist any more.
 func (v *View) nodes() []shown {
 	var all []shown
 	there := v.facts.NodeObjects()
@@ -167,7 +168,7 @@ func (v *View) version(r *history.Resource, o *wire.Object, body []byte) *histor
 	return &version
 }
 
-// object is what is shown of an object that lists endpoints.
+// object returns what is shown of an object that lists endpoints, and updates the counts.
 func (v *View) object(o *facts.Object) shown {
 	r := o.Resource()
 	total, before := v.totals[r], v.counts[o]
@@ -183,8 +184,8 @@ func (v *View) object(o *facts.Object) shown {
 	return shown{r, o.Name(), v.version(r, o.Upstream, body)}
 }
 
-// body is what the viewer may see of an object. Of what is not governed it is the upstream's, untouched, but without
-// endpoints on dead nodes.
+// body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
+// upstream's body without endpoints on dead nodes.
 func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
@@ -205,7 +206,7 @@ func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	})
 }
 
-// alive is the body of what is not governed: the upstream's own, unless it has endpoints on dead nodes.
+// alive returns the body of an object that is not governed: the upstream's body, without endpoints on dead nodes.
 func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 		if v.facts.Dead(o.Service, e.NodeName) {
@@ -220,8 +221,11 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.facts.Dead(o.Service, e.NodeName) })
 }
 
-// edit is an object's body after a function of its Codec. The facts have read the body without error.
-func (v *View) edit(o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool) (body []byte, count EndpointCount) {
+// edit applies a function of an object's Codec to its body, and counts the endpoints. It cannot fail, because the facts
+// have read the body before.
+func (v *View) edit(
+	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
+) (body []byte, count EndpointCount) {
 	body, err := apply(o.Upstream.Body, func(e wire.Endpoint) bool {
 		if keep(e) {
 			count.Kept++
@@ -231,15 +235,15 @@ func (v *View) edit(o *facts.Object, apply func([]byte, func(wire.Endpoint) bool
 		return false
 	})
 	if err != nil {
-		panic("view: an object that was readable is no longer: " + err.Error())
+		panic("view: an object that the facts have read cannot be read: " + err.Error())
 	}
 	return slices.Clip(body), count
 }
 
-// shownObjects is how an earlier process showed the objects of a resource.
+// shownObjects says how an earlier process showed the objects of a resource.
 type shownObjects map[types.NamespacedName]facts.Shown
 
-// revisionOf is the revision at which the earlier process showed the same; 0 if it did not.
+// revisionOf returns the revision at which the earlier process showed the same version; 0 if it did not.
 func (before shownObjects) revisionOf(v *history.Version) uint64 {
 	if shown, found := before[v.Key()]; found && shown.Digest == v.Digest() {
 		return shown.Revision
@@ -258,8 +262,8 @@ func shownBefore(restored *facts.State) map[*history.Resource]shownObjects {
 	return before
 }
 
-// noteContent notes whether something came that is worth a new State at once. A report of the own Node's status, which
-// comes every few minutes, is not.
+// noteContent notes changes that are worth a new State on disk. An update of the own Node's status, which comes every
+// few minutes, is not.
 func (v *View) noteContent(all []shown) {
 	for _, s := range all {
 		if s.resource == history.Nodes && s.version != nil {
@@ -272,7 +276,7 @@ func (v *View) noteContent(all []shown) {
 	}
 }
 
-// Content grows when something changes that is worth a new State at once.
+// Content returns a number that grows with every change that is worth a new State on disk.
 func (v *View) Content() uint64 {
 	var content uint64
 	v.facts.Read(func() { content = v.content })
@@ -282,14 +286,14 @@ func (v *View) Content() uint64 {
 // overCapacityTruncated is the value of the annotation corev1.EndpointsOverCapacity on Endpoints that lack some.
 const overCapacityTruncated = "truncated"
 
-// isTruncated reports whether an object is Endpoints that lack some of the Service's endpoints: the endpoints
-// controller keeps at most 1,000 of them, of whatever units.
+// isTruncated reports whether an object is an Endpoints object that lacks some of the Service's endpoints. The
+// endpoints controller keeps at most 1,000 of them, and does not regard units.
 func isTruncated(o *facts.Object) bool {
 	return o.Resource() == history.Endpoints &&
 		o.Upstream.Annotations[corev1.EndpointsOverCapacity] == overCapacityTruncated
 }
 
-// addTruncated enters the truncated Endpoints of every Service whose slices are shown anew.
+// addTruncated adds the truncated Endpoints of every Service whose slices are in the publication.
 func (v *View) addTruncated(p *publication) {
 	if !v.filled[history.Endpoints] {
 		return

@@ -26,8 +26,10 @@ func version(n int, service string, endpoints, changing int, nodes ...string) *w
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: service + "-1", UID: "uid", Generation: int64(n), ResourceVersion: fmt.Sprint(n),
-			Labels:      map[string]string{discoveryv1.LabelServiceName: service},
-			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Unix(int64(n), 0).UTC().Format(time.RFC3339)},
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Annotations: map[string]string{
+				corev1.EndpointsLastChangeTriggerTime: time.Unix(int64(n), 0).UTC().Format(time.RFC3339),
+			},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
@@ -45,8 +47,8 @@ func version(n int, service string, endpoints, changing int, nodes ...string) *w
 	return wiretest.Object(s)
 }
 
-// TestChangesElsewhereAreNoEvents: of a governed Service the endpoints of other units come, change and go, and this node
-// hears nothing of it; when one of its own changes, it hears.
+// TestChangesElsewhereAreNoEvents: of a governed Service the endpoints of other units come, change and go, and this
+// node hears nothing of it; when one of its own changes, it hears.
 func TestChangesElsewhereAreNoEvents(t *testing.T) {
 	for _, keys := range []string{`["zone"]`, `["zone","*"]`, `["missing","zone"]`} {
 		t.Run(keys, func(t *testing.T) {
@@ -83,8 +85,8 @@ func TestChangesElsewhereAreNoEvents(t *testing.T) {
 	}
 }
 
-// TestMemoryOfChanges asserts the heap after thousands of changes of one slice of 1,000 endpoints, of which this node may
-// see some, none or all.
+// TestMemoryOfChanges asserts the heap after thousands of changes of one slice of 1,000 endpoints, of which this node
+// may see some, none or all.
 func TestMemoryOfChanges(t *testing.T) {
 	const changes, endpoints = 4000, 1000
 	for _, test := range []struct {
@@ -129,7 +131,8 @@ func TestMemoryOfJSONLists(t *testing.T) {
 	n := syncedStore(t, storagetest.Options{})
 	var slices []*wire.Object
 	for i := range 2000 {
-		slices = append(slices, testSlice(t, fmt.Sprint("s", i), "", strings.Split(strings.Repeat("node-b1 ", 49)+"node-a1", " ")...))
+		slices = append(slices,
+			testSlice(t, fmt.Sprint("s", i), "", strings.Split(strings.Repeat("node-b1 ", 49)+"node-a1", " ")...))
 	}
 	n.EndpointSlices().Replace(slices)
 	objects, _, err := n.History.List(history.EndpointSlices, "", 0)
@@ -156,7 +159,9 @@ func TestMemoryOfUnknownUnits(t *testing.T) {
 	for i := range 500 {
 		name := fmt.Sprint("svc", i)
 		n.Services().Apply(testService(t, name, `["zone"]`))
-		n.EndpointSlices().Apply(testSlice(t, name, name, strings.Split(strings.Repeat("node-b1 ", 49)+"node-a1", " ")...))
+		n.EndpointSlices().Apply(testSlice(
+			t, name, name, strings.Split(strings.Repeat("node-b1 ", 49)+"node-a1", " ")...,
+		))
 	}
 	ask := func(unit string) {
 		h, release, err := n.Units.History(unit)
@@ -174,14 +179,15 @@ func TestMemoryOfUnknownUnits(t *testing.T) {
 		ask(fmt.Sprint("nowhere", i))
 	}
 	if grown := heap() - before; grown > 256<<10 || n.Units.Len() != 1 {
-		t.Errorf("a thousand unknown units have grown the heap by %d bytes, and there are %d views", grown, n.Units.Len())
+		t.Errorf("a thousand unknown units have grown the heap by %d bytes, and there are %d views",
+			grown, n.Units.Len())
 	}
 	runtime.KeepAlive(n)
 }
 
 // TestNoStateThatNeverWas: every state that a watcher goes through is that of one moment of the facts. A neighbour
-// leaves the zone of a Service with two keys and two slices; nobody sees one slice without endpoints while the other one
-// is not shown by the next key yet.
+// leaves the zone of a Service with two keys and two slices; nobody sees one slice without endpoints while the other
+// one is not shown by the next key yet.
 func TestNoStateThatNeverWas(t *testing.T) {
 	n := syncedStore(t, storagetest.Options{})
 	n.Services().Apply(testService(t, "svc", `["zone","*"]`))
@@ -259,8 +265,15 @@ func TestTruncatedEndpointsAreCompleted(t *testing.T) {
 	n := syncedStore(t, storagetest.Options{})
 	n.Services().Apply(testService(t, "svc", `["zone"]`))
 	truncated := &corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", Annotations: map[string]string{corev1.EndpointsOverCapacity: "truncated"}},
-		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.9.9.9", NodeName: ptr.To("node-b1")}}, Ports: []corev1.EndpointPort{{Port: 80}}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "svc", Annotations: map[string]string{corev1.EndpointsOverCapacity: "truncated"},
+		},
+		Subsets: []corev1.EndpointSubset{
+			{
+				Addresses: []corev1.EndpointAddress{{IP: "10.9.9.9", NodeName: ptr.To("node-b1")}},
+				Ports:     []corev1.EndpointPort{{Port: 80}},
+			},
+		},
 	}
 	n.Endpoints().Replace([]*wire.Object{wiretest.Object(truncated)})
 	shown := func() string {

@@ -13,15 +13,14 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// errNotLive is the error of State before the facts are the upstream's.
+// errNotLive is the error of State while the upstream's state is not complete.
 var errNotLive = errors.New("the upstream's state is not complete yet")
 
-// State is what this View, of the node of that name, is served from. It has the legacy Endpoints if they are followed. It
-// fails while the facts are not the upstream's.
+// State returns the State from which this View, of the node with that name, is served. It includes the legacy Endpoints
+// if they are followed. It fails while the upstream's state is not complete.
 func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	select {
 	case <-v.facts.Live():
@@ -35,11 +34,11 @@ func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	return b.state, b.err
 }
 
-// stateBuilder gathers a State of one moment.
+// stateBuilder builds a State of one moment.
 type stateBuilder struct {
 	v     *View
 	state *facts.State
-	// named are the nodes that the State names.
+	// named has the nodes that the State names.
 	named map[string]struct{}
 	err   error
 }
@@ -75,7 +74,7 @@ func (b *stateBuilder) build() {
 	slices.SortFunc(b.state.Sections, func(x, y facts.Section) int { return cmp.Compare(x.Input, y.Input) })
 }
 
-// listed adds the objects that list endpoints, as far as this viewer may ever have to do with them.
+// listed adds a section with the objects that list endpoints, each pruned to the viewer's share.
 func (b *stateBuilder) listed(input string, r *history.Resource) {
 	var objects []*wire.Object
 	b.v.facts.Objects(r, func(o *facts.Object) {
@@ -88,14 +87,18 @@ func (b *stateBuilder) listed(input string, r *history.Resource) {
 	b.shown(input, r, objects)
 }
 
-// shown adds a section with how its objects are shown. It has the metadata that is shown: what only the upstream's has is
-// no event, and would give one revision to two versions.
+// shown adds a section of objects, with how they are shown. They get the metadata that is shown. The upstream's may
+// differ in fields whose changes are no event, and one revision would then belong to two versions.
 func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.Object) {
 	slices.SortFunc(objects, func(x, y *wire.Object) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 	shown := b.v.history.Objects(r)
-	section := facts.Section{Input: input, Objects: make([]*wire.Object, len(objects)), Shown: make([]facts.Shown, len(objects))}
+	section := facts.Section{
+		Input:   input,
+		Objects: make([]*wire.Object, len(objects)),
+		Shown:   make([]facts.Shown, len(objects)),
+	}
 	for i, o := range objects {
 		copied := *o
 		if version := shown[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}]; version != nil {
@@ -107,7 +110,7 @@ func (b *stateBuilder) shown(input string, r *history.Resource, objects []*wire.
 	b.state.Sections = append(b.state.Sections, section)
 }
 
-// metadata adds a section of objects that have nothing but metadata.
+// metadata adds a section of objects that have only metadata.
 func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 	section := facts.Section{Input: input}
 	for i := range metas {
@@ -125,14 +128,11 @@ func (b *stateBuilder) metadata(input string, metas []metav1.ObjectMeta) {
 	b.state.Sections = append(b.state.Sections, section)
 }
 
-// share is the body of an object with the endpoints that this viewer may ever have to do with: those that one of the
-// Service's keys matches.
+// share returns the body of an object with only those endpoints that one of the Service's keys matches for this viewer.
+// Endpoints that no key matches are never shown to it, whichever key decides.
 func (v *View) share(o *facts.Object) []byte {
 	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
-	body, _ := v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
-	})
-	return body
+	return shareBody(v.facts, o, v.here)
 }

@@ -42,11 +42,14 @@ func smallCloud(tb testing.TB) cloud {
 		facts.InputNodes: {testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b")},
 		facts.InputNode:  {testNode(tb, "node-a1", "a")},
 		facts.InputServices: {
-			testService(tb, "free", ""), testService(tb, "ordered", `["zone","*"]`), testService(tb, "strict", `["zone"]`),
+			testService(tb, "free", ""), testService(tb, "ordered", `["zone","*"]`),
+			testService(tb, "strict", `["zone"]`),
 		},
 		facts.InputEndpointSlices: {
-			testSlice(tb, "free-1", "free", "node-a1", "node-b1"), testSlice(tb, "ordered-1", "ordered", "node-a2", "node-b1"),
-			testSlice(tb, "strict-1", "strict", "node-a1", "node-a2", "node-b1"), testSlice(tb, "strict-2", "strict", "node-b1"),
+			testSlice(tb, "free-1", "free", "node-a1", "node-b1"),
+			testSlice(tb, "ordered-1", "ordered", "node-a2", "node-b1"),
+			testSlice(tb, "strict-1", "strict", "node-a1", "node-a2", "node-b1"),
+			testSlice(tb, "strict-2", "strict", "node-b1"),
 		},
 	}
 }
@@ -65,8 +68,8 @@ func stateOf(tb testing.TB, s *storagetest.Node) *facts.State {
 	return state
 }
 
-// restarted is the Node of a process that begins with a State, after one that gave out revisions up to the given one. As
-// in package proxy the View is made of facts that are restored already.
+// restarted is the Node of a process that begins with a State, after one that gave out revisions up to the given one.
+// As in package proxy the View is made of facts that are restored already.
 func restarted(state *facts.State, after uint64) *storagetest.Node {
 	f := facts.New(facts.Options{NodeName: "node-a1"})
 	f.Restore(state)
@@ -92,10 +95,12 @@ func expectUnserved(tb testing.TB, s *storagetest.Node) {
 		if _, err := s.History.Readable(r); err != history.ErrNotReady { //nolint:errorlint // that very value
 			tb.Errorf("%s: readable: %v", r.Resource, err)
 		}
-		if objects, _, err := s.History.List(r, "", 0); err != history.ErrNotReady { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if objects, _, err := s.History.List(r, "", 0); err != history.ErrNotReady {
 			tb.Errorf("%s: listed %v, %v", r.Resource, objects, err)
 		}
-		if _, err := s.History.Watch(r, s.History.Revision()); err != history.ErrNotReady { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := s.History.Watch(r, s.History.Revision()); err != history.ErrNotReady {
 			tb.Errorf("%s: watched: %v", r.Resource, err)
 		}
 	}
@@ -177,9 +182,9 @@ func shownOf(tb testing.TB, s *storagetest.Node) shownBefore {
 	return shown
 }
 
-// expectOneContent checks what the process after shows: an object that is not as it was has a revision that only the process
-// after can have given out. A client takes two objects of one revision for the same; it compares nothing else. What no
-// client has a use for does not count.
+// expectOneContent checks what the process after shows: an object that is not as it was has a revision that only the
+// process after can have given out. A client takes two objects of one revision for the same; it compares nothing else.
+// What no client has a use for does not count.
 func expectOneContent(tb testing.TB, what string, before shownBefore, after *storagetest.Node, last uint64) {
 	tb.Helper()
 	for name, o := range shownOf(tb, after) {
@@ -190,7 +195,8 @@ func expectOneContent(tb testing.TB, what string, before shownBefore, after *sto
 		case was.Revision != o.Revision:
 			tb.Fatalf("%s: %s has the revision %d, and had %d before the restart", what, name, o.Revision, was.Revision)
 		case !sameFor(was, o):
-			tb.Fatalf("%s: %s has the revision %d, of before the restart, and is not what it was:\ngot %s\nwas %s", what, name, o.Revision, content(o), content(was))
+			tb.Fatalf("%s: %s has the revision %d, of before the restart, and is not what it was:\ngot %s\nwas %s",
+				what, name, o.Revision, content(o), content(was))
 		}
 	}
 }
@@ -200,8 +206,8 @@ func sameFor(a, b *history.Object) bool {
 	return a.UID == b.UID && bytes.Equal(a.Body, b.Body) && wire.SameMeta(a.Meta, b.Meta)
 }
 
-// expectRevisionsKept is expectOneContent where nothing was shown otherwise in between: an object that is as it was has the
-// revision that it had, too.
+// expectRevisionsKept is expectOneContent where nothing was shown otherwise in between: an object that is as it was has
+// the revision that it had, too.
 func expectRevisionsKept(tb testing.TB, what string, before shownBefore, after *storagetest.Node, last uint64) {
 	tb.Helper()
 	expectOneContent(tb, what, before, after, last)
@@ -229,7 +235,8 @@ func TestRestoredShowsTheSame(t *testing.T) {
 	after := restored(t, before)
 	expectSame(t, "restored", after, before)
 	expectRevisionsKept(t, "restored", shownOf(t, before), after, before.History.Revision())
-	if state := after.View.ServesRestored(); !state.AsOf.Equal(time.Unix(1, 0)) || state.Revision != before.History.Revision() {
+	if state := after.View.ServesRestored(); !state.AsOf.Equal(time.Unix(1, 0)) ||
+		state.Revision != before.History.Revision() {
 		t.Errorf("got %v, of revision %d", state.AsOf, state.Revision)
 	}
 	select {
@@ -243,7 +250,8 @@ func TestRestoredShowsTheSame(t *testing.T) {
 	if !after.NodeExists(after.Name) {
 		t.Error("this node is not known")
 	}
-	if _, err := after.History.Watch(history.EndpointSlices, before.History.Revision()); err != history.ErrExpired { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := after.History.Watch(history.EndpointSlices, before.History.Revision()); err != history.ErrExpired {
 		t.Errorf("a client of the process before got %v", err)
 	}
 }
@@ -277,15 +285,19 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 			if got["list"] != nil || got["get"] != nil {
 				t.Errorf("the snapshot's revision %d, presented %d: %v", state.Revision, presented, got)
 			}
-			if got["exact"] != history.ErrExpired || got["watch"] != history.ErrExpired { //nolint:errorlint // those very values
+			//nolint:errorlint // those very values
+			if got["exact"] != history.ErrExpired || got["watch"] != history.ErrExpired {
 				t.Errorf("a history that is not held is served from %d: %v", presented, got)
 			}
 		}
-		if got := read(after.History.Revision()); got["list"] != nil || got["get"] != nil || got["exact"] != nil || got["watch"] != nil {
+		if got := read(after.History.Revision()); got["list"] != nil || got["get"] != nil || got["exact"] != nil ||
+			got["watch"] != nil {
 			t.Errorf("this process's own revision: %v", got)
 		}
-		if got := read(after.History.Revision() + 1); got["list"] != history.ErrFuture || got["watch"] != history.ErrFuture { //nolint:errorlint // those very values
-			t.Errorf("a revision of nobody: %v", got)
+		//nolint:errorlint // those very values
+		if got := read(after.History.Revision() + 1); got["list"] != history.ErrFuture ||
+			got["watch"] != history.ErrFuture {
+			t.Errorf("a revision that was never given out: %v", got)
 		}
 
 		changed, _ := after.History.Readable(history.Services)
@@ -295,9 +307,11 @@ func TestNobodyIsTakenBackInTime(t *testing.T) {
 		select {
 		case <-changed:
 		default:
-			t.Error("nobody is woken when the upstream's state is there")
+			t.Error("no cursor is woken when the upstream's state is there")
 		}
-		if got := read(newer); got["list"] != nil || got["get"] != nil || got["exact"] != history.ErrExpired || got["watch"] != history.ErrExpired { //nolint:errorlint // those very values
+		//nolint:errorlint // those very values
+		if got := read(newer); got["list"] != nil || got["get"] != nil || got["exact"] != history.ErrExpired ||
+			got["watch"] != history.ErrExpired {
 			t.Errorf("with the upstream's state: %v", got)
 		}
 	}
@@ -311,8 +325,11 @@ func TestReturnOfTheUpstream(t *testing.T) {
 
 	now := smallCloud(t)
 	// This node moved to the other unit, whose endpoints are not in the snapshot.
-	now[facts.InputNodes] = []*wire.Object{testNode(t, "node-a1", "b"), testNode(t, "node-a2", "a"), testNode(t, "node-b1", "b")}
-	now[facts.InputServices] = append(now[facts.InputServices][:2:2], testService(t, "strict", `["zone"]`), testService(t, "young", ""))
+	now[facts.InputNodes] = []*wire.Object{
+		testNode(t, "node-a1", "b"), testNode(t, "node-a2", "a"), testNode(t, "node-b1", "b"),
+	}
+	now[facts.InputServices] = append(now[facts.InputServices][:2:2], testService(t, "strict", `["zone"]`),
+		testService(t, "young", ""))
 	now[facts.InputEndpointSlices] = slices.Delete(now[facts.InputEndpointSlices], 3, 4)
 	want := newStore()
 	now.fill(want, inputsOf)
@@ -330,7 +347,7 @@ func TestReturnOfTheUpstream(t *testing.T) {
 		}
 		for i, name := range order {
 			if s.History.Revision() != served {
-				t.Fatalf("%v: something is told after %d inputs", order, i)
+				t.Fatalf("%v: the history has changed after %d inputs", order, i)
 			}
 			expectSame(t, fmt.Sprintf("%v after %d inputs", order, i), s, before)
 			s.Input(name).Replace(now[name])
@@ -365,7 +382,8 @@ func TestReturnOfTheUpstream(t *testing.T) {
 		}
 		// From here on it is a Node like any other.
 		s.Services().Remove("ns", "young")
-		if got, _, err := cursors[history.Services].Next(10); err != nil || len(got) != 1 || got[0].Type != watch.Deleted {
+		if got, _, err := cursors[history.Services].Next(10); err != nil || len(got) != 1 ||
+			got[0].Type != watch.Deleted {
 			t.Errorf("got %v %v", got, err)
 		}
 	})
@@ -402,14 +420,15 @@ func TestStateIsNotServedIfTheUpstreamIsThere(t *testing.T) {
 		}
 		expectSame(t, "synced", s, want)
 		expectRevisionsKept(t, "synced", shownOf(t, before), s, last)
-		if _, err := s.History.Watch(history.Services, last); err != history.ErrExpired { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := s.History.Watch(history.Services, last); err != history.ErrExpired {
 			t.Errorf("a client of the process before got %v", err)
 		}
 	}
 }
 
-// TestRevisionsOverARestart: an upstream that brings the same again, but for what no client has a use for, makes no event;
-// one object that changed is one event, and has a revision of this process.
+// TestRevisionsOverARestart: an upstream that brings the same again, but for what no client has a use for, makes no
+// event; one object that changed is one event, and has a revision of this process.
 func TestRevisionsOverARestart(t *testing.T) {
 	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
@@ -465,9 +484,9 @@ func TestRevisionsOverARestart(t *testing.T) {
 	expectRevisionsKept(t, "a second restart", shownOf(t, s), again, s.History.Revision())
 }
 
-// TestARevisionIsOfOneContent: what a process shows of a snapshot does not follow from the snapshot alone. Where it is not
-// what the process before showed, the revision must not be that of before: an informer that finds an object with the
-// revision that it has takes it for the same, and tells nobody of the difference.
+// TestARevisionIsOfOneContent: what a process shows of a snapshot does not follow from the snapshot alone. Where it is
+// not what the process before showed, the revision must not be that of before: an informer that finds an object with
+// the revision that it has takes it for the same, and tells nobody of the difference.
 func TestARevisionIsOfOneContent(t *testing.T) {
 	t.Run("nodes that are no longer called dead", func(t *testing.T) {
 		before := newStore()
@@ -499,7 +518,9 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 		f := facts.New(facts.Options{NodeName: "node-a1"})
 		before := wrap(f, view.New(options(f, "51003", 1000)))
 		smallCloud(t).fill(before, inputsOf)
-		before.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}))
+		before.Services().Apply(wiretest.Object(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+		}))
 		before.EndpointSlices().Apply(wiretest.Object(kubernetesSlice()))
 		last := before.History.Revision()
 
@@ -513,8 +534,11 @@ func TestARevisionIsOfOneContent(t *testing.T) {
 
 func kubernetesSlice() *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
-		Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "kubernetes",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+		},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
 	}
 }
 
@@ -551,7 +575,9 @@ func TestDeadNodesOfASnapshot(t *testing.T) {
 func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Replace([]*wire.Object{testService(t, "a", `["zone"]`), testService(t, "b", "")})
-	s.EndpointSlices().Replace([]*wire.Object{testSlice(t, "a-1", "a", "node-a1", "node-b1"), testSlice(t, "b-1", "b", "node-b1")})
+	s.EndpointSlices().Replace([]*wire.Object{
+		testSlice(t, "a-1", "a", "node-a1", "node-b1"), testSlice(t, "b-1", "b", "node-b1"),
+	})
 	before := s.History.Revision()
 	was := shownOf(t, s)
 	cursor, err := s.History.Watch(history.EndpointSlices, before)
@@ -583,7 +609,7 @@ func TestNothingIsShownOfWhatIsHeldBack(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is woken")
+		t.Error("no cursor is woken")
 	}
 	events, _, err := cursor.Next(10)
 	if err != nil {
@@ -642,16 +668,17 @@ func legacyAddresses(t *testing.T, s *storagetest.Node) string {
 	return strings.Join(all, ",")
 }
 
-// TestLegacyEndpointsAreRestored if they were followed, and forgotten when the upstream's state is complete and has none:
-// nobody who asks for them later is to get those of the snapshot for current ones.
+// TestLegacyEndpointsAreRestored if they were followed, and forgotten when the upstream's state is complete and has
+// none: nobody who asks for them later is to get those of the snapshot for current ones.
 func TestLegacyEndpointsAreRestored(t *testing.T) {
 	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
 	if sectionOf(stateOf(t, before), facts.InputEndpoints) != nil {
-		t.Error("nobody follows them, and they are in the State")
+		t.Error("they are not followed, but are in the State")
 	}
 	before.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.1")})
-	if section := sectionOf(stateOf(t, before), facts.InputEndpoints); section == nil || len(section.Objects) != 1 || len(section.Shown) != 1 {
+	if section := sectionOf(stateOf(t, before), facts.InputEndpoints); section == nil || len(section.Objects) != 1 ||
+		len(section.Shown) != 1 {
 		t.Fatalf("the State has %+v", section)
 	}
 	follow := func(s *storagetest.Node) *history.Cursor {
@@ -672,13 +699,14 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 		if s.Restored() != nil {
 			t.Fatal("the Endpoints were awaited")
 		}
-		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady {
 			t.Errorf("got %v", err)
 		}
 		if _, _, err := cursor.Next(10); err != history.ErrExpired { //nolint:errorlint // that very value
 			t.Errorf("a watch of them: %v", err)
 		}
-		// They come once somebody follows them.
+		// They come once they are followed.
 		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 		if got := legacyAddresses(t, s); got != "10.0.0.2" {
 			t.Errorf("got %s", got)
@@ -721,7 +749,8 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 			if !early {
 				s.Endpoints().SetAbsent()
 			}
-			if _, err := s.History.Readable(history.Endpoints); err != history.ErrAbsent { //nolint:errorlint // that very value
+			//nolint:errorlint // that very value
+			if _, err := s.History.Readable(history.Endpoints); err != history.ErrAbsent {
 				t.Errorf("early %v: got %v", early, err)
 			}
 		}
@@ -731,14 +760,15 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
 		s.ForgetEndpoints()
 		smallCloud(t).fill(s, inputsOf)
-		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady {
 			t.Errorf("got %v", err)
 		}
 	})
 }
 
-// TestA404AfterAListOfARestoredNode: a resource that the upstream has listed is not taken away by a 404, also while what
-// was listed is held back.
+// TestA404AfterAListOfARestoredNode: a resource that the upstream has listed is not taken away by a 404, also while
+// what was listed is held back.
 func TestA404AfterAListOfARestoredNode(t *testing.T) {
 	before := newStore()
 	smallCloud(t).fill(before, inputsOf)
@@ -760,26 +790,32 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	annotated := func(port string) *wire.Object {
 		return wiretest.Object(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "kubernetes",
-			Annotations: map[string]string{"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": port},
+			Annotations: map[string]string{
+				"superedge.io/local-endpoint": "169.254.0.1", "superedge.io/local-port": port,
+			},
 		}})
 	}
 	inputs := append(slices.Clone(inputsOf), facts.InputKubernetesEndpoints)
 	all := cloud{
 		facts.InputNodes: smallCloud(t)[facts.InputNodes], facts.InputNode: smallCloud(t)[facts.InputNode],
-		facts.InputServices:            {wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}})},
+		facts.InputServices: {
+			wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}}),
+		},
 		facts.InputEndpointSlices:      {wiretest.Object(kubernetesSlice())},
 		facts.InputKubernetesEndpoints: {annotated("51003")},
 	}
 	before := storagetest.New(storagetest.Options{NodeName: "node-a1"})
 	all.fill(before, inputs)
-	if shown := shownTable(t, before.History, history.EndpointSlices); len(shown) != 1 || !strings.Contains(shown[0], fmt.Sprintf("%x", "169.254.0.1")) {
+	if shown := shownTable(t, before.History, history.EndpointSlices); len(shown) != 1 ||
+		!strings.Contains(shown[0], fmt.Sprintf("%x", "169.254.0.1")) {
 		t.Fatalf("the process before shows %q", shown)
 	}
 	restarted := func() *storagetest.Node {
 		after := storagetest.New(storagetest.Options{NodeName: "node-a1", After: before.History.Revision()})
 		after.Restore(stateOf(t, before))
 		serve(t, after)
-		if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History, history.EndpointSlices); !slices.Equal(got, want) {
+		if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History,
+			history.EndpointSlices); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		return after
@@ -797,8 +833,10 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	want := storagetest.New(storagetest.Options{NodeName: "node-a1"})
 	all[facts.InputKubernetesEndpoints] = []*wire.Object{annotated("51004")}
 	all.fill(want, inputs)
-	if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, want.History, history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
-		t.Errorf("got %q, want %q", got, want)
+	gotSlices := shownTable(t, after.History, history.EndpointSlices)
+	wantSlices := shownTable(t, want.History, history.EndpointSlices)
+	if !slices.Equal(gotSlices, wantSlices) || after.Restored() != nil {
+		t.Errorf("got %q, want %q", gotSlices, wantSlices)
 	}
 	if o := listOf(t, after.History, history.EndpointSlices)[0]; o.Revision <= served {
 		t.Errorf("it is another one at the revision %d, served before was %d", o.Revision, served)
@@ -808,7 +846,8 @@ func TestKubernetesEndpointIsRestored(t *testing.T) {
 	after = restarted()
 	all.fill(after, inputsOf)
 	after.KubernetesEndpoints().SetAbsent()
-	if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History, history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
+	if got, want := shownTable(t, after.History, history.EndpointSlices), shownTable(t, before.History,
+		history.EndpointSlices); !slices.Equal(got, want) || after.Restored() != nil {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -820,7 +859,8 @@ func TestUnitsOfASnapshot(t *testing.T) {
 	s := restored(t, before)
 	for _, unit := range []string{"b", "nobodys"} {
 		h := unitHistory(t, s, unit)
-		if _, err := h.Readable(history.EndpointSlices); err != history.ErrNotReady { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := h.Readable(history.EndpointSlices); err != history.ErrNotReady {
 			t.Errorf("unit %s: %v", unit, err)
 		}
 	}
@@ -857,7 +897,8 @@ func TestRandomRestart(t *testing.T) {
 				for range random.IntN(4) {
 					on = append(on, pick(nodes))
 				}
-				c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices], testSlice(t, fmt.Sprint(name, "-", j), name, on...))
+				c[facts.InputEndpointSlices] = append(c[facts.InputEndpointSlices],
+					testSlice(t, fmt.Sprint(name, "-", j), name, on...))
 			}
 		}
 		return c

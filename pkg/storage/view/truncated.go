@@ -15,9 +15,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// completed is the body of Endpoints that the endpoints controller truncated: what the viewer may see of the Service's
-// slices, in the form of Endpoints. The controller cuts off whatever is beyond 1,000 addresses, so a unit may find none
-// of its own among those that are left.
+// completed returns the body of Endpoints that the endpoints controller truncated. It is built from what the viewer may
+// see of the Service's slices. The controller drops all addresses beyond 1,000, and those that are left may have none
+// of the viewer's unit.
 func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
 	subsets, count, err := v.subsets(o)
 	if err == nil {
@@ -30,7 +30,7 @@ func (v *View) completed(o *facts.Object) (body []byte, count EndpointCount) {
 	return body, count
 }
 
-// subsets are those of the Service's slices, one for each list of ports.
+// subsets returns the Service's slices as subsets of Endpoints, one for each list of ports.
 func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount, error) {
 	var count EndpointCount
 	var subsets []corev1.EndpointSubset
@@ -40,9 +40,10 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 	if err != nil {
 		return nil, count, err
 	}
-	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)), func(a, b *facts.Object) int {
-		return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
-	})
+	members := slices.SortedFunc(slices.Values(o.Service.Objects(history.EndpointSlices)),
+		func(a, b *facts.Object) int {
+			return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
+		})
 	for _, member := range members {
 		slice, err := decodeSlice(member.Upstream)
 		if err != nil {
@@ -70,7 +71,7 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 		}
 	}
 	subsets = slices.DeleteFunc(subsets, func(s corev1.EndpointSubset) bool {
-		return len(s.Addresses)+len(s.NotReadyAddresses) == 0 // which would not be valid
+		return len(s.Addresses)+len(s.NotReadyAddresses) == 0 // such a subset is not valid
 	})
 	return subsets, count, nil
 }
@@ -83,7 +84,8 @@ func decodeSlice(o *wire.Object) (*discoveryv1.EndpointSlice, error) {
 	return slice, nil
 }
 
-// addressType is the family of the addresses of Endpoints, which have one only.
+// addressType returns the family of the addresses of Endpoints. All addresses of an Endpoints object have the same
+// family.
 func addressType(o *facts.Object) (discoveryv1.AddressType, error) {
 	var list corev1.Endpoints
 	if err := list.Unmarshal(o.Upstream.Body); err != nil {
@@ -103,7 +105,10 @@ func portsOf(slice *discoveryv1.EndpointSlice) []corev1.EndpointPort {
 	ports := make([]corev1.EndpointPort, 0, len(slice.Ports))
 	for _, p := range slice.Ports {
 		ports = append(ports, corev1.EndpointPort{
-			Name: ptr.Deref(p.Name, ""), Port: ptr.Deref(p.Port, 0), Protocol: ptr.Deref(p.Protocol, corev1.ProtocolTCP), AppProtocol: p.AppProtocol,
+			Name:        ptr.Deref(p.Name, ""),
+			Port:        ptr.Deref(p.Port, 0),
+			Protocol:    ptr.Deref(p.Protocol, corev1.ProtocolTCP),
+			AppProtocol: p.AppProtocol,
 		})
 	}
 	return ports
@@ -113,8 +118,13 @@ func addTo(subset *corev1.EndpointSubset, e *discoveryv1.Endpoint) {
 	if len(e.Addresses) == 0 {
 		return
 	}
-	// Of the addresses of one endpoint only the first is in use (discovery/v1).
-	address := corev1.EndpointAddress{IP: e.Addresses[0], Hostname: ptr.Deref(e.Hostname, ""), NodeName: e.NodeName, TargetRef: e.TargetRef}
+	// Only the first address of an endpoint is used (discovery/v1).
+	address := corev1.EndpointAddress{
+		IP:        e.Addresses[0],
+		Hostname:  ptr.Deref(e.Hostname, ""),
+		NodeName:  e.NodeName,
+		TargetRef: e.TargetRef,
+	}
 	if ptr.Deref(e.Conditions.Ready, true) {
 		subset.Addresses = append(subset.Addresses, address)
 	} else {

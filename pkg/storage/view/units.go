@@ -12,27 +12,27 @@ import (
 )
 
 const (
-	// maxUnits is how many units have a View at a time. Each costs about as much as what its unit sees.
+	// maxUnits is the most units that have a View at a time. A View takes about as much memory as what its unit sees.
 	maxUnits = 16
-	// unitIdle is how long a View that nobody asks stays.
+	// unitIdle is how long a View without requests is kept.
 	unitIdle = 15 * time.Minute
 )
 
-// ErrTooManyUnits means that as many units are asked for as there may be, all of them by requests under way.
-var ErrTooManyUnits = errors.New("too many units are asked for at a time")
+// ErrTooManyUnits means that as many units as may have a View have requests under way.
+var ErrTooManyUnits = errors.New("too many units are in use at a time")
 
-// Units has a View for every unit that somebody asks for. A View is made when the first request for its unit comes,
-// and goes when nobody has asked for 15 minutes, or earlier if it makes room for another. All units that no node is of
-// share one View, that of Nobody. The methods may be called from any goroutine.
+// Units has a View for every unit for which there are requests. A View is made for the first request for its unit. It
+// is closed 15 minutes after the last request has ended, or earlier if another unit needs its place. All units without
+// nodes share one View, that of Nobody. The methods may be called from any goroutine.
 type Units struct {
-	// options are those of the Views, without the Viewer.
+	// options are the options of the Views, without the Viewer.
 	options Options
 
 	mu    sync.Mutex
 	views map[string]*unitView // guarded by mu
-	// nobodys are the units that are shown the View of Nobody, under the name "". Guarded by mu.
+	// nobodys has the units that are shown the View of Nobody, which has the name "". Guarded by mu.
 	nobodys map[string]struct{}
-	// former are the units that had a View of their own, and were not shown that of Nobody since. Guarded by mu.
+	// former has the units that had a View of their own, and were not shown that of Nobody since. Guarded by mu.
 	former map[string]struct{}
 }
 
@@ -41,22 +41,27 @@ type unitView struct {
 	// made is closed once view is set.
 	made chan struct{}
 	view *View
-	// users are the requests under way. Guarded by Units.mu.
+	// users counts the requests under way. Guarded by Units.mu.
 	users int
-	// used is when the last one ended. Guarded by Units.mu.
+	// used is when the last request ended. Guarded by Units.mu.
 	used time.Time
-	// idle ends the View. Guarded by Units.mu.
+	// idle is the timer that closes the View. Guarded by Units.mu.
 	idle *time.Timer
 }
 
 // NewUnits makes Units. The Viewer of the options is not used.
 func NewUnits(options Options) *Units {
-	u := &Units{options: options, views: make(map[string]*unitView), nobodys: make(map[string]struct{}), former: make(map[string]struct{})}
+	u := &Units{
+		options: options,
+		views:   make(map[string]*unitView),
+		nobodys: make(map[string]struct{}),
+		former:  make(map[string]struct{}),
+	}
 	options.Facts.Attach(u, func() {})
 	return u
 }
 
-// History is what a unit is served from, for one request; release is to be called when the request ends. Error:
+// History returns the History of a unit for one request. The caller must call release when the request ends. Error:
 // ErrTooManyUnits.
 func (u *Units) History(unit string) (h *history.History, release func(), err error) {
 	v, release, err := u.View(unit)
@@ -66,7 +71,8 @@ func (u *Units) History(unit string) (h *history.History, release func(), err er
 	return v.History(), release, nil
 }
 
-// View is what a unit is shown, for one request; release is to be called when the request ends. Error: ErrTooManyUnits.
+// View returns the View of a unit for one request. The caller must call release when the request ends. Error:
+// ErrTooManyUnits.
 func (u *Units) View(unit string) (shown *View, release func(), err error) {
 	inhabited := unit != "" && u.options.Facts.HasUnit(unit)
 	name, v, made, ended, err := u.enter(unit, inhabited)
@@ -85,14 +91,14 @@ func (u *Units) View(unit string) (shown *View, release func(), err error) {
 	}
 	<-v.made
 	if name == "" && unit != "" && u.options.Facts.HasUnit(unit) {
-		// A node of the unit came before FactsChanged could know that somebody asks.
+		// A node of the unit came before FactsChanged could know of this request.
 		u.endNobody()
 	}
 	return v.view, func() { u.leave(name, v) }, nil
 }
 
-// enter counts a request in, at the View of this name: the unit's own, or "" for that of Nobody. made says that the
-// caller is to make the View, ended is one that the caller is to close.
+// enter counts a request for a unit. name is that of the View for it: the unit's own, or "" for that of Nobody. If made
+// is set, the caller must make the View. If ended is not nil, the caller must close it.
 func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, made bool, ended *unitView, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -103,8 +109,8 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 	_, hadOwn := u.former[unit]
 	_, isNobodys := u.nobodys[unit]
 	if nobody := u.views[""]; name == "" && hadOwn && !isNobodys && nobody != nil {
-		// A client of the View that the unit had could go on in this one, which never had the unit's endpoints and so
-		// does not say that they are gone. In a new one it has to list again.
+		// A client of the unit's former View could resume its watch in this one. This one never had the unit's
+		// endpoints, so it has no events for their removal. In a new View the client must list again.
 		u.remove("", nobody)
 		ended = nobody
 	}
@@ -132,8 +138,8 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 	return name, v, made, ended, nil
 }
 
-// takeLeastUsed removes the View that nobody has used for the longest time; nil if all are in use. It is called with the
-// lock held.
+// takeLeastUsed removes the View that was not used for the longest time, and returns it; nil if all are in use. It is
+// called with the lock held.
 func (u *Units) takeLeastUsed() *unitView {
 	least := ""
 	var found *unitView
@@ -148,7 +154,7 @@ func (u *Units) takeLeastUsed() *unitView {
 	return found
 }
 
-// remove is called with the lock held.
+// remove removes a View. It is called with the lock held.
 func (u *Units) remove(name string, v *unitView) {
 	delete(u.views, name)
 	if name == "" {
@@ -159,7 +165,7 @@ func (u *Units) remove(name string, v *unitView) {
 	}
 }
 
-// leave counts a request out.
+// leave counts the end of a request.
 func (u *Units) leave(name string, v *unitView) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -181,8 +187,8 @@ func (u *Units) leave(name string, v *unitView) {
 	})
 }
 
-// FactsChanged implements facts.Watcher: a unit that has a node now is not Nobody's any more. Its clients are told to
-// list again, and get a View of their own.
+// FactsChanged implements facts.Watcher. If a unit that is shown the View of Nobody has a node now, it ends that View:
+// its clients must list again, and the unit gets a View of its own.
 func (u *Units) FactsChanged(c *facts.Change) {
 	if len(c.Relabelled) == 0 && !c.Keys {
 		return
@@ -204,14 +210,28 @@ func (u *Units) endNobody() {
 		return
 	}
 	u.remove("", v)
-	// Within a step of the facts nothing can be detached from them.
+	// This may be called within a step of the facts, in which a View cannot be detached from them.
 	go func() {
 		<-v.made
 		v.view.Close()
 	}()
 }
 
-// Len is the number of Views.
+// EndAll ends all Views. Their clients have to ask again.
+func (u *Units) EndAll() {
+	u.mu.Lock()
+	ended := slices.Collect(maps.Values(u.views))
+	for name, v := range maps.Clone(u.views) {
+		u.remove(name, v)
+	}
+	u.mu.Unlock()
+	for _, v := range ended {
+		<-v.made
+		v.view.Close()
+	}
+}
+
+// Len returns the number of Views.
 func (u *Units) Len() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -32,10 +32,12 @@ func unitHistory(t *testing.T, s *storagetest.Node, unit string) *history.Histor
 	return h
 }
 
-// TestUnitView: what a named unit sees, and that one which is empty or which nobody is of sees nothing.
+// TestUnitView: what a named unit sees, and that an empty one, or one without nodes, sees nothing.
 func TestUnitView(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	for name, keys := range map[string]string{"free": "", "strict": `["zone"]`, "ordered": `["rack","zone","*"]`, "broken": `zone`} {
+	for name, keys := range map[string]string{
+		"free": "", "strict": `["zone"]`, "ordered": `["rack","zone","*"]`, "broken": `zone`,
+	} {
 		s.Services().Apply(testService(t, name, keys))
 		s.EndpointSlices().Apply(testSlice(t, name+"-1", name, "node-a2", "node-b1", "node-b2"))
 	}
@@ -56,7 +58,7 @@ func TestUnitView(t *testing.T) {
 	if got := nodesShown(t, s.History, "strict-1"); got != "node-a2" {
 		t.Errorf("this node sees %q", got)
 	}
-	// A node that moves into a unit that nobody was of, which is then like any other.
+	// A node that moves into a unit that had no nodes, which is then like any other.
 	s.NodeLabels().Apply(testNode(t, "node-b2", "c"))
 	expect("c", "strict", "node-b2")
 	expect("b", "strict", "node-b1")
@@ -75,7 +77,7 @@ func TestUnitView(t *testing.T) {
 // TestUnitViewIsWatched: every change of the upstream's reaches it, with revisions of its own.
 func TestUnitViewIsWatched(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Apply(testService(t, "first", `["zone"]`)) // without a key in use nobody is of a unit
+	s.Services().Apply(testService(t, "first", `["zone"]`)) // without a key in use no unit has nodes
 	h := unitHistory(t, s, "b")
 	if h.Revision() <= s.History.Revision() {
 		t.Error("a client of this node's view could resume in the other one")
@@ -93,7 +95,7 @@ func TestUnitViewIsWatched(t *testing.T) {
 	select {
 	case <-changed:
 	default:
-		t.Error("nobody is woken")
+		t.Error("no cursor is woken")
 	}
 	s.EndpointSlices().Remove("ns", "svc-1")
 	events, _, err := cursor.Next(10)
@@ -102,7 +104,7 @@ func TestUnitViewIsWatched(t *testing.T) {
 	}
 }
 
-// TestUnitsWithoutANodeShareAView: however many names somebody asks for, they cost one View.
+// TestUnitsWithoutANodeShareAView: however many names clients ask for, they cost one View.
 func TestUnitsWithoutANodeShareAView(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.Services().Apply(testService(t, "strict", `["zone"]`))
@@ -125,7 +127,7 @@ func TestUnitsWithoutANodeShareAView(t *testing.T) {
 	}
 }
 
-// expectEnds waits until a cursor is told to list again.
+// expectEnds waits until a cursor ends, so that its client lists again.
 func expectEnds(t *testing.T, what string, cursor *history.Cursor) {
 	t.Helper()
 	late := time.After(10 * time.Second)
@@ -156,8 +158,8 @@ func watchNow(t *testing.T, h *history.History) *history.Cursor {
 	return cursor
 }
 
-// TestTheFirstNodeOfAUnit ends what its clients were shown as Nobody's: by a label, by a node that comes, and by a topology
-// key that comes into use.
+// TestTheFirstNodeOfAUnit ends what its clients were shown as Nobody's: by a label, by a node that comes, and by a
+// topology key that comes into use.
 func TestTheFirstNodeOfAUnit(t *testing.T) {
 	for what, comes := range map[string]func(*storagetest.Node){
 		"a label": func(s *storagetest.Node) { s.NodeLabels().Apply(testNode(t, "node-b2", "new")) },
@@ -180,7 +182,8 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 
 		// That another unit has one more node is no concern of theirs.
 		s.NodeLabels().Apply(testNode(t, "node-more", "a"))
-		if events, changed, err := cursor.Next(10); err != nil || len(events) > 0 || changed == nil || unitHistory(t, s, "new") != nobodys {
+		if events, changed, err := cursor.Next(10); err != nil || len(events) > 0 || changed == nil ||
+			unitHistory(t, s, "new") != nobodys {
 			t.Fatalf("%s: before it comes: %v, %v", what, events, err)
 		}
 		revision := nobodys.Revision()
@@ -200,7 +203,8 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 		if got := nodesShown(t, now, "strict-1"); got != want {
 			t.Errorf("%s: shows %q, want %q", what, got, want)
 		}
-		if _, err := now.Watch(history.EndpointSlices, revision); err != history.ErrExpired { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := now.Watch(history.EndpointSlices, revision); err != history.ErrExpired {
 			t.Errorf("%s: a client of Nobody's view could resume in the unit's: %v", what, err)
 		}
 		if _, _, err := otherCursor.Next(10); err != nil {
@@ -221,8 +225,8 @@ func TestTheFirstNodeOfAUnit(t *testing.T) {
 	}
 }
 
-// TestTheLastNodeOfAUnit: its clients see that they have no endpoints any more; and one that was away meanwhile does not
-// resume in a history that never had the unit's endpoints, and so cannot tell that they are gone.
+// TestTheLastNodeOfAUnit: its clients see that they have no endpoints any more; and one that was away meanwhile does
+// not resume in a history that never had the unit's endpoints, and so cannot tell that they are gone.
 func TestTheLastNodeOfAUnit(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
 	s.NodeLabels().Apply(testNode(t, "node-c1", "c"))
@@ -322,7 +326,7 @@ func TestUnitsThatLostTheirNodes(t *testing.T) {
 	})
 }
 
-// TestUnitViewsAreBounded in number, and those that nobody asks go.
+// TestUnitViewsAreBounded in number, and those that are not used are dropped.
 func TestUnitViewsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := syncedStore(t, storagetest.Options{})
@@ -341,7 +345,8 @@ func TestUnitViewsAreBounded(t *testing.T) {
 			releases, histories[fmt.Sprint(i)] = append(releases, release), h
 		}
 		for _, unit := range []string{"one more", "nobodys"} {
-			if h, _, err := s.Units.History(unit); err != view.ErrTooManyUnits || h != nil { //nolint:errorlint // that very value
+			//nolint:errorlint // that very value
+			if h, _, err := s.Units.History(unit); err != view.ErrTooManyUnits || h != nil {
 				t.Errorf("got %v %v", h, err)
 			}
 		}
@@ -358,7 +363,8 @@ func TestUnitViewsAreBounded(t *testing.T) {
 		if err != nil || s.Units.Len() != view.MaxUnits {
 			t.Fatalf("%d Views, %v", s.Units.Len(), err)
 		}
-		if _, err := histories["2"].Readable(history.Services); err != history.ErrNotReady { //nolint:errorlint // that very value
+		//nolint:errorlint // that very value
+		if _, err := histories["2"].Readable(history.Services); err != history.ErrNotReady {
 			t.Errorf("the View that made room is still there: %v", err)
 		}
 		if got, release, err := s.Units.History("1"); err != nil || got != histories["1"] {
@@ -429,7 +435,8 @@ func TestUnitViewsAtOnce(t *testing.T) {
 					return
 				}
 				// A View may end while it is asked for; then its client asks again.
-				if _, _, err := h.List(history.EndpointSlices, "", 0); err != nil && err != history.ErrNotReady { //nolint:errorlint // that very value
+				//nolint:errorlint // that very value
+				if _, _, err := h.List(history.EndpointSlices, "", 0); err != nil && err != history.ErrNotReady {
 					t.Error(err)
 				}
 				release()
@@ -475,12 +482,15 @@ func TestUnitViewConverges(t *testing.T) {
 			case 1:
 				s.NodeLabels().Remove("", pick(nodes...))
 			case 2:
-				s.Services().Apply(testService(t, pick("s", "t"), pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `["zone","*"]`, `bad`)))
+				s.Services().Apply(testService(t, pick("s", "t"),
+					pick("", `["zone"]`, `["rack","zone"]`, `["zone","*"]`, `["zone","*"]`, `bad`)))
 			case 3:
 				s.Services().Remove("ns", pick("s", "t"))
 			case 4:
 				service := pick("s", "t")
-				s.EndpointSlices().Apply(testSlice(t, service+pick("-1", "-2"), service, pick(nodes...), pick(nodes...)))
+				s.EndpointSlices().Apply(testSlice(
+					t, service+pick("-1", "-2"), service, pick(nodes...), pick(nodes...),
+				))
 			case 5:
 				s.SetDeadNodes(map[string]struct{}{pick(nodes...): {}})
 			}
@@ -507,7 +517,8 @@ func TestUnitViewConverges(t *testing.T) {
 			for _, r := range servedHere {
 				want := shownTable(t, fresh, r)
 				if got := shownTable(t, early[unit], r); !slices.Equal(got, want) {
-					t.Fatalf("seed %d round %d unit %s: %s:\ngot  %q\nwant %q", seed, round, unit, r.Resource, got, want)
+					t.Fatalf("seed %d round %d unit %s: %s:\ngot  %q\nwant %q",
+						seed, round, unit, r.Resource, got, want)
 				}
 				// A View that was Nobody's when it was asked for ends when the unit gets a node, soon.
 				var got []string
@@ -524,7 +535,11 @@ func TestUnitViewConverges(t *testing.T) {
 					if slices.Equal(got, want) {
 						return ""
 					}
-					return fmt.Sprintf("seed %d round %d unit %s: what was asked for neither ends nor shows what is so: %s:\ngot  %q\nwant %q", seed, round, unit, r.Resource, got, want)
+					return fmt.Sprintf(
+						"seed %d round %d unit %s: what was asked for neither ends nor shows what is so: %s:\ngot  "+
+							"%q\nwant %q",
+						seed, round, unit, r.Resource, got, want,
+					)
 				})
 			}
 			// A node that carries that value of every key sees the same, if there is such a node.
@@ -532,8 +547,10 @@ func TestUnitViewConverges(t *testing.T) {
 				continue
 			}
 			as := nodeThere(t, s, append([]string{"node-a1"}, nodes...), map[string]string{"zone": unit, "rack": unit})
-			if got, want := shownTable(t, fresh, history.EndpointSlices), shownTable(t, as.History, history.EndpointSlices); !slices.Equal(got, want) {
-				t.Fatalf("seed %d round %d unit %s: a node of the unit sees\n%q, the view is\n%q", seed, round, unit, want, got)
+			if got, want := shownTable(t, fresh, history.EndpointSlices), shownTable(t, as.History,
+				history.EndpointSlices); !slices.Equal(got, want) {
+				t.Fatalf("seed %d round %d unit %s: a node of the unit sees\n%q, the view is\n%q",
+					seed, round, unit, want, got)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ type Options struct {
 	History history.Options
 	// LocalEndpoint, if set, replaces the endpoints of default/kubernetes, whatever its annotations say.
 	LocalEndpoint *LocalEndpoint
-	// KeepKubernetesEndpoint turns the rewriting of default/kubernetes off.
+	// KeepKubernetesEndpoint turns off the rewriting of default/kubernetes.
 	KeepKubernetesEndpoint bool
 	Logger                 logr.Logger
 }
@@ -30,27 +30,27 @@ type View struct {
 	options Options
 	facts   *facts.Facts
 	history *history.History
-	// serveRestored is set once facts that are restored from a State may be served.
+	// serveRestored is set once facts that were restored from a State may be served.
 	serveRestored atomic.Bool
 
-	// What follows is guarded by the lock of the facts: it changes within their steps, and is read in Facts.Read.
+	// The fields below are guarded by the lock of the facts: they change within steps, and are read in Facts.Read.
 
 	here    topology.Labels
 	present bool
-	// filled are the resources whose objects are published.
+	// filled has the resources whose objects are published.
 	filled map[*history.Resource]bool
-	// building is set until a View of facts that were there before it has published them.
+	// building is set until New has published the facts that were known before.
 	building bool
-	// decided has, of every Service with several keys, what decided when it was shown.
+	// decided has the deciding keys of every Service with several keys, as it is shown.
 	decided map[*facts.Service]decided
 	counts  map[*facts.Object]EndpointCount
 	totals  map[*history.Resource]EndpointCount
-	// content is the revision of the newest event that is worth a new State at once.
+	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
 }
 
-// decided is the deciding key of each collection of a Service, as long as its keys are these.
+// decided has the deciding keys of a Service's slices and of its Endpoints (list), for these keys.
 type decided struct {
 	keys         topology.Keys
 	slices, list string
@@ -75,8 +75,8 @@ func New(options Options) *View {
 		counts:   make(map[*facts.Object]EndpointCount),
 		totals:   make(map[*history.Resource]EndpointCount),
 	}
-	// What changes from here on is published by the step that changes it; what is there is published little by little,
-	// so that no step waits long. Nobody can read the History meanwhile.
+	// Changes from here on are published by their steps. What is known already is published in small parts, so that no
+	// step waits long. The History cannot be read meanwhile.
 	var there publication
 	v.facts.Attach(v, func() {
 		v.here, v.present = options.Viewer(v.facts)
@@ -105,18 +105,19 @@ func (v *View) Close() {
 	v.history.Close()
 }
 
-// History is what the viewer is served from.
+// History returns the History from which the viewer is served.
 func (v *View) History() *history.History { return v.history }
 
-// ServeRestored serves the facts that are restored from a State, until those of the upstream are complete. It returns
-// false if the facts are not restored.
+// ServeRestored serves the facts that were restored from a State, until those of the upstream are complete. It returns
+// false if the facts were not restored, or are complete already.
 func (v *View) ServeRestored() bool {
 	v.serveRestored.Store(true)
 	v.facts.Touch()
 	return v.facts.Restored() != nil
 }
 
-// ServesRestored is the State that is served; nil if the facts are the upstream's, or nothing is served.
+// ServesRestored returns the restored State that is served; nil if the facts are the upstream's, or if nothing is
+// served.
 func (v *View) ServesRestored() *facts.State {
 	if !v.serveRestored.Load() {
 		return nil
@@ -133,7 +134,7 @@ func (v *View) Endpoints(r *history.Resource) EndpointCount {
 
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(c *facts.Change) {
-	p := &publication{services: c.Services, node: c.Node, listed: c.Objects}
+	p := &publication{services: c.Services, node: len(c.Nodes) > 0, listed: c.Objects}
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
 	for s := range c.Governed {
@@ -152,7 +153,7 @@ func (v *View) FactsChanged(c *facts.Change) {
 	v.publish(c.Received, p)
 }
 
-// viewerChanged shows anew what the viewer's own labels govern, where they changed.
+// viewerChanged adds what must be shown differently because the viewer's own labels changed.
 func (v *View) viewerChanged(p *publication) {
 	here, present := v.options.Viewer(v.facts)
 	changed := changedKeys(v.here, here)
@@ -168,7 +169,8 @@ func (v *View) viewerChanged(p *publication) {
 	}
 }
 
-// nodesChanged shows anew what lists endpoints on nodes that the viewer now sees otherwise.
+// nodesChanged adds the objects that list endpoints on nodes whose labels changed for this viewer, or that died or came
+// back to life.
 func (v *View) nodesChanged(c *facts.Change, p *publication) {
 	for n, before := range c.Relabelled {
 		for _, key := range changedKeys(before, n.Labels) {
@@ -195,7 +197,7 @@ func matches(labels topology.Labels, key, value string) bool {
 	return ok && theirs == value
 }
 
-// changedKeys are the keys whose value, or presence, differs.
+// changedKeys returns the keys whose value or presence differs.
 func changedKeys(before, after topology.Labels) []string {
 	var changed []string
 	for key, value := range before {
@@ -211,10 +213,10 @@ func changedKeys(before, after topology.Labels) []string {
 	return changed
 }
 
-// decide notes what decides for a Service, and reports whether all of it is to be shown anew.
+// decide notes the deciding keys of a Service, and reports whether all its objects may have to be shown differently.
 func (v *View) decide(s *facts.Service) bool {
 	if len(s.Keys) < 2 {
-		// A single key decides alone; the Service is here because its keys changed.
+		// A single key decides alone. decide was called because the keys changed.
 		delete(v.decided, s)
 		return true
 	}
@@ -228,7 +230,7 @@ func (v *View) decide(s *facts.Service) bool {
 	return !found || !slices.Equal(before.keys, now.keys) || before.slices != now.slices || before.list != now.list
 }
 
-// decision is what the viewer sees of a Service.
+// decision returns which endpoints of a Service the viewer sees.
 func (v *View) decision(s *facts.Service, r *history.Resource) topology.Decision {
 	if !v.present {
 		return topology.Unsatisfiable().Decide(nil, topology.NoRank)

@@ -25,7 +25,9 @@ import (
 
 func testNode(tb testing.TB, name, zone string) *wire.Object {
 	tb.Helper()
-	return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}})
+	return wiretest.Object(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
+	})
 }
 
 func testService(tb testing.TB, name, keys string) *wire.Object {
@@ -40,14 +42,22 @@ func testService(tb testing.TB, name, keys string) *wire.Object {
 func testSlice(tb testing.TB, name, service string, nodes ...string) *wire.Object {
 	tb.Helper()
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i, node := range nodes {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)}, NodeName: ptr.To(node),
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", service, i), UID: "00000000-0000-0000-0000-000000000000"},
+			Conditions: discoveryv1.EndpointConditions{
+				Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false),
+			},
+			TargetRef: &corev1.ObjectReference{
+				Kind: "Pod", Namespace: "ns", Name: fmt.Sprintf("%s-%d", service, i),
+				UID: "00000000-0000-0000-0000-000000000000",
+			},
 		})
 	}
 	return wiretest.Object(s)
@@ -77,7 +87,10 @@ func syncedStore(tb testing.TB, options storagetest.Options) *storagetest.Node {
 	options.NodeName = "node-a1"
 	options.KeepKubernetesEndpoint = true
 	s := storagetest.New(options)
-	s.NodeLabels().Replace([]*wire.Object{testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b"), testNode(tb, "node-b2", "b")})
+	s.NodeLabels().Replace([]*wire.Object{
+		testNode(tb, "node-a1", "a"), testNode(tb, "node-a2", "a"), testNode(tb, "node-b1", "b"),
+		testNode(tb, "node-b2", "b"),
+	})
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
 	return s
@@ -97,10 +110,12 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 			func() { s.EndpointSlices().Replace([]*wire.Object{testSlice(t, "svc-1", "svc", "node-a1", "node-b1")}) },
 		}
 		for i, step := range order {
-			if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady { //nolint:errorlint // that very value
+			//nolint:errorlint // that very value
+			if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady {
 				t.Fatalf("readable after %d steps of %v: %v", i, order, err)
 			}
-			if _, _, err := s.History.List(history.EndpointSlices, "", 0); err != history.ErrNotReady { //nolint:errorlint // that very value
+			//nolint:errorlint // that very value
+			if _, _, err := s.History.List(history.EndpointSlices, "", 0); err != history.ErrNotReady {
 				t.Fatalf("listed after %d steps of %v: %v", i, order, err)
 			}
 			changed, _ := s.History.Readable(history.EndpointSlices)
@@ -109,7 +124,7 @@ func TestNothingIsShownBeforeItIsComplete(t *testing.T) {
 				select {
 				case <-changed:
 				default:
-					t.Errorf("nobody is woken when %s complete the view", names[step])
+					t.Errorf("no cursor is woken when %s complete the view", names[step])
 				}
 			}
 		}
@@ -124,7 +139,8 @@ func TestTheKubernetesEndpointHoldsTheViewBack(t *testing.T) {
 	s.NodeLabels().Replace(nil)
 	s.Services().Replace(nil)
 	s.EndpointSlices().Replace(nil)
-	if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := s.History.Readable(history.EndpointSlices); err != history.ErrNotReady {
 		t.Fatalf("readable before it is known how default/kubernetes is to be shown: %v", err)
 	}
 	s.KubernetesEndpoints().Replace(nil)
@@ -165,7 +181,9 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 	}
 	// A label that governs nothing changes nothing.
 	before = s.History.Revision()
-	s.NodeLabels().Apply(wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-b2", Labels: map[string]string{"zone": "a", "other": "x"}}}))
+	s.NodeLabels().Apply(wiretest.Object(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-b2", Labels: map[string]string{"zone": "a", "other": "x"}},
+	}))
 	if s.History.Revision() != before {
 		t.Error("an unrelated label made events")
 	}
@@ -173,12 +191,16 @@ func TestRelabelTouchesOnlyItsSlices(t *testing.T) {
 
 func TestARelistEmitsOnlyDifferences(t *testing.T) {
 	s := syncedStore(t, storagetest.Options{})
-	s.Services().Replace([]*wire.Object{testService(t, "same", ""), testService(t, "goes", ""), testService(t, "changes", "")})
+	s.Services().Replace([]*wire.Object{
+		testService(t, "same", ""), testService(t, "goes", ""), testService(t, "changes", ""),
+	})
 	cursor, err := s.History.Watch(history.Services, s.History.Revision())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Services().Replace([]*wire.Object{testService(t, "same", ""), testService(t, "changes", `["zone"]`), testService(t, "comes", "")})
+	s.Services().Replace([]*wire.Object{
+		testService(t, "same", ""), testService(t, "changes", `["zone"]`), testService(t, "comes", ""),
+	})
 	events, _, err := cursor.Next(100)
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +223,9 @@ func TestDeletedAndCreatedAgainIsTwoEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "another"}})})
+	s.Services().Replace([]*wire.Object{
+		wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", UID: "another"}}),
+	})
 	events, _, err := cursor.Next(100)
 	if err != nil || len(events) != 2 || events[0].Type != watch.Deleted || events[1].Type != watch.Added {
 		t.Fatalf("%+v, %v", events, err)
@@ -317,7 +341,8 @@ func TestListAtIsHistory(t *testing.T) {
 	if served < 50 || served == len(listed) {
 		t.Errorf("%d of %d revisions served; want about as many as the log is long", served, len(listed))
 	}
-	if _, err := s.History.ListAt(history.Services, "", s.History.Revision()+1); err != history.ErrFuture { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := s.History.ListAt(history.Services, "", s.History.Revision()+1); err != history.ErrFuture {
 		t.Errorf("the future is %v", err)
 	}
 }
@@ -325,7 +350,8 @@ func TestListAtIsHistory(t *testing.T) {
 // paddedService is one of some kilobytes, another one for every number.
 func paddedService(i int) *wire.Object {
 	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "svc", Annotations: map[string]string{"pad": strings.Repeat("x", 5000), "i": strconv.Itoa(i)},
+		Namespace: "ns", Name: "svc",
+		Annotations: map[string]string{"pad": strings.Repeat("x", 5000), "i": strconv.Itoa(i)},
 	}})
 }
 
@@ -387,7 +413,8 @@ func TestRevisionsGrowAcrossRestarts(t *testing.T) {
 	if again.History.Revision() <= s.History.Revision() {
 		t.Errorf("%d after %d", again.History.Revision(), s.History.Revision())
 	}
-	if _, err := again.History.Watch(history.Services, s.History.Revision()); err != history.ErrExpired { //nolint:errorlint // that very value
+	//nolint:errorlint // that very value
+	if _, err := again.History.Watch(history.Services, s.History.Revision()); err != history.ErrExpired {
 		t.Errorf("resuming from before the restart: %v", err)
 	}
 }
@@ -398,7 +425,8 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 	for round := range 3 {
 		for i := range 20 {
 			s.Services().Apply(testService(t, fmt.Sprintf("svc-%d", i), `["zone","region"]`))
-			s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("s-%d", i), fmt.Sprintf("svc-%d", (i+round)%20), "node-a1", fmt.Sprintf("stray-%d", i+round), "node-b1"))
+			s.EndpointSlices().Apply(testSlice(t, fmt.Sprintf("s-%d", i), fmt.Sprintf("svc-%d", (i+round)%20),
+				"node-a1", fmt.Sprintf("stray-%d", i+round), "node-b1"))
 		}
 	}
 	if c := s.View.Endpoints(history.EndpointSlices); c.Kept != 20 || c.Hidden != 40 {
@@ -423,8 +451,8 @@ func TestNothingIsCountedThatIsGone(t *testing.T) {
 	}
 }
 
-// load are the lists that a wrapper of the end-to-end benchmark gets: 1,000 nodes in 50 units, 2,000 governed Services of
-// 50 endpoints each.
+// load are the lists that a wrapper of the end-to-end benchmark gets: 1,000 nodes in 50 units, 2,000 governed Services
+// of 50 endpoints each.
 type load struct{ nodes, services, endpoints []*wire.Object }
 
 func newLoad(b *testing.B) load {
@@ -501,7 +529,9 @@ func BenchmarkRelabelThisNode(b *testing.B) {
 // BenchmarkSliceEvent is one change of one slice of 50 endpoints.
 func BenchmarkSliceEvent(b *testing.B) {
 	s := fleet(b)
-	versions := []*wire.Object{testSlice(b, "svc-7", "svc-7", manyNodes(50)...), testSlice(b, "svc-7", "svc-7", manyNodes(49)...)}
+	versions := []*wire.Object{
+		testSlice(b, "svc-7", "svc-7", manyNodes(50)...), testSlice(b, "svc-7", "svc-7", manyNodes(49)...),
+	}
 	in := s.EndpointSlices()
 	b.ReportAllocs()
 	i := 0

@@ -5,11 +5,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Viewer is whose labels a View is pruned by: here are the labels, and present is false for a viewer that sees no
-// endpoint of any governed Service, not even by the key "*". It is called while the facts do not change.
+// Viewer returns the labels by which a View is pruned. present is false for a viewer that sees no endpoint of any
+// governed Service, not even by the key "*". It is called while the facts do not change.
 type Viewer func(*facts.Facts) (here topology.Labels, present bool)
 
-// Node is a node of the cluster, which need not be known.
+// Node returns the Viewer for a node of the cluster, which need not be known.
 func Node(name string) Viewer {
 	return func(f *facts.Facts) (topology.Labels, bool) {
 		if n := f.Node(name); n != nil {
@@ -19,8 +19,9 @@ func Node(name string) Viewer {
 	}
 }
 
-// Unit is the nodes that share a value of a topology key, whichever key that is: of a Service governed by zone1 it sees
-// the endpoints on nodes with zone1=unit. A unit that no node is of is Nobody.
+// Unit returns the Viewer for the nodes that have the value unit of a topology key, whichever key that is. For example,
+// it sees the endpoints on nodes with zone1=unit of a Service that is governed by zone1. A unit without nodes is
+// Nobody.
 func Unit(unit string) Viewer {
 	return func(f *facts.Facts) (topology.Labels, bool) {
 		if unit == "" || !f.Inhabited(unit) {
@@ -34,5 +35,5 @@ func Unit(unit string) Viewer {
 	}
 }
 
-// Nobody sees no endpoint of any governed Service.
+// Nobody is the Viewer that sees no endpoint of any governed Service.
 func Nobody(*facts.Facts) (topology.Labels, bool) { return nil, false }

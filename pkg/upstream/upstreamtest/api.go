@@ -19,7 +19,7 @@ import (
 type Behaviour struct {
 	// NoListRevision leaves the resourceVersion out of lists.
 	NoListRevision bool
-	// JSONOnly answers in JSON whatever is asked for.
+	// JSONOnly answers in JSON, whatever the client accepts.
 	JSONOnly bool
 	// WholeObjects ignores requests for metadata only.
 	WholeObjects bool
@@ -84,7 +84,7 @@ func (a *API) Behave(b Behaviour) {
 	a.behaviour = b
 }
 
-// Requests are all so far.
+// Requests returns all requests so far.
 func (a *API) Requests() []Request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -167,7 +167,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	behaviour := a.behaviour
-	a.requests = append(a.requests, Request{Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.Query(), Header: r.Header.Clone(), Body: string(body)})
+	a.requests = append(a.requests, Request{
+		Method: r.Method,
+		Path:   r.URL.EscapedPath(),
+		Query:  r.URL.Query(),
+		Header: r.Header.Clone(),
+		Body:   string(body),
+	})
 	a.mu.Unlock()
 	if behaviour.Failing != 0 {
 		http.Error(w, "the upstream fails", behaviour.Failing)
@@ -185,7 +191,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case slices.Contains(behaviour.Absent, resource):
 		http.NotFound(w, r)
 	default:
-		q := query{resource: resource, namespace: namespace, encoding: negotiate(r.Header.Get("Accept"), behaviour), behaviour: behaviour}
+		q := query{
+			resource:  resource,
+			namespace: namespace,
+			encoding:  negotiate(r.Header.Get("Accept"), behaviour),
+			behaviour: behaviour,
+		}
 		selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -239,8 +250,8 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 	_, _ = w.Write(q.encoding.list(q.resource, list, items))
 }
 
-// watch streams from the revision that was asked for. It takes sendInitialEvents, and like a caching edge proxy
-// never sends the bookmark that ends them.
+// watch streams events from the requested revision on. It accepts sendInitialEvents but never sends the bookmark that
+// ends them, like a caching edge proxy.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	from, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64)
 	a.mu.Lock()
@@ -252,7 +263,10 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	flusher := http.NewResponseController(w)
 	if expired {
 		_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Error, Object: &metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+			Status:  metav1.StatusFailure,
+			Code:    http.StatusGone,
+			Reason:  metav1.StatusReasonExpired,
+			Message: "too old resource version",
 		}}))
 		return
 	}

@@ -22,10 +22,17 @@ var resources = map[string]struct {
 	schema.GroupVersionKind
 	newList func() runtime.Object
 }{
-	"nodes":          {corev1.SchemeGroupVersion.WithKind("Node"), func() runtime.Object { return &corev1.NodeList{} }},
-	"services":       {corev1.SchemeGroupVersion.WithKind("Service"), func() runtime.Object { return &corev1.ServiceList{} }},
-	"endpoints":      {corev1.SchemeGroupVersion.WithKind("Endpoints"), func() runtime.Object { return &corev1.EndpointsList{} }},
-	"endpointslices": {discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), func() runtime.Object { return &discoveryv1.EndpointSliceList{} }},
+	"nodes": {corev1.SchemeGroupVersion.WithKind("Node"), func() runtime.Object { return &corev1.NodeList{} }},
+	"services": {
+		corev1.SchemeGroupVersion.WithKind("Service"), func() runtime.Object { return &corev1.ServiceList{} },
+	},
+	"endpoints": {
+		corev1.SchemeGroupVersion.WithKind("Endpoints"), func() runtime.Object { return &corev1.EndpointsList{} },
+	},
+	"endpointslices": {
+		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+	},
 }
 
 func resourceOf(o runtime.Object) string {
@@ -37,7 +44,7 @@ func resourceOf(o runtime.Object) string {
 	panic(fmt.Sprintf("upstreamtest: a %T is not one of the resources", o))
 }
 
-// collectionOf is the resource that a path lists; "" for other paths.
+// collectionOf returns the resource that a path lists, and its namespace; "" for other paths.
 func collectionOf(path string) (namespace, resource string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	for i, prefix := range [][]string{{"api", "v1"}, {"apis", "discovery.k8s.io", "v1"}} {
@@ -111,7 +118,9 @@ func (e encoding) object(o runtime.Object) []byte {
 	// Encoders write the kind into what they encode, and it may be shared.
 	o = o.DeepCopyObject()
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), e.contentType())
-	versions := schema.GroupVersions{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, metav1.SchemeGroupVersion}
+	versions := schema.GroupVersions{
+		corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, metav1.SchemeGroupVersion,
+	}
 	switch o.(type) {
 	case *metav1.PartialObjectMetadata, *metav1.PartialObjectMetadataList:
 		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
@@ -134,7 +143,10 @@ func (e encoding) event(event watch.Event) []byte {
 	if _, isStatus := o.(*metav1.Status); e.metadata && !isStatus {
 		o = partialOf(o)
 	}
-	encoded := metav1.WatchEvent{Type: string(event.Type), Object: runtime.RawExtension{Raw: bytes.TrimSpace(e.object(o))}}
+	encoded := metav1.WatchEvent{
+		Type:   string(event.Type),
+		Object: runtime.RawExtension{Raw: bytes.TrimSpace(e.object(o))},
+	}
 	if !e.protobuf {
 		line, err := json.Marshal(encoded)
 		if err != nil {

@@ -22,8 +22,8 @@ import (
 
 // options are the flags.
 type options struct {
-	components, wrapper, controller string
-	// part is what is measured: wrapper, grids, large, or all, which is all but large.
+	components, wrapper, controller, hub string
+	// part is what is measured: wrapper, grids, large, hub, or all, which is wrapper and grids.
 	part      string
 	gridUnits int
 	// gridControllers: kube-controller-manager runs beside the grids' controller.
@@ -41,7 +41,8 @@ func main() {
 	flags.StringVar(&o.components, "components", "bin/components", "binary of the cluster's components")
 	flags.StringVar(&o.wrapper, "wrapper", "bin/application-grid-wrapper", "binary of the wrapper")
 	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
-	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, large (1,000,000 endpoints on 10,000 nodes), or all, which is all but large")
+	flags.StringVar(&o.hub, "hub", "bin/application-grid-hub", "binary of the hub")
+	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), or all, which is wrapper and grids")
 	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
 	flags.BoolVar(&o.gridControllers, "grid-controllers", false, "measure the grids with kube-controller-manager at work, which marks the nodes as lost after a minute")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
@@ -81,11 +82,13 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		return measureGrids(ctx, o)
+	case "hub":
+		return measureHub(ctx, o)
 	case "large":
 		o.fleet = fleet{nodes: 10_000, units: 1000, services: 20_000, endpoints: 50}
 		return measureWrapper(ctx, o)
 	}
-	return fmt.Errorf("--part=%s: it is wrapper, grids, large or all", o.part)
+	return fmt.Errorf("--part=%s: it is wrapper, grids, large, hub or all", o.part)
 }
 
 // measureWrapper starts the cluster, measures, and prints the table.

@@ -66,7 +66,7 @@ func TestPluginDiff(t *testing.T) {
 	}
 
 	// Replicas that a template names no more stay.
-	f.expectSaid(diff(grid("paused: false", "")), 0, "# the template names no replicas any more, and each unit keeps those that it has: here 2\n")
+	f.expectSaid(diff(grid("paused: false", "")), 0, "# the template does not set replicas any more, so each unit keeps the number it has: 2 here\n")
 
 	// What is refused is told in the API server's words, and what is not is told beside it.
 	f.expectSaid(diff(strings.Replace(changed, "replicas: 3", "replicas: -3", 1)), 3, "+ minReadySeconds: 1\n",

@@ -232,7 +232,7 @@ func TestServerThatLostTheNodes(t *testing.T) {
 		return nil
 	})
 	state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east", "message")
-	if !strings.Contains(state, "knows no node at all") {
+	if !strings.Contains(state, "has no nodes at all") {
 		f.Errorf("the state of unit east says %q", state)
 	}
 	interposer.Behave(cluster.Behaviour{})

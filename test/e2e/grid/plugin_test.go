@@ -2,18 +2,22 @@ package grid
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -36,8 +40,22 @@ func (s said) rows() string {
 	return strings.Join(rows, "\n")
 }
 
-// kubectl runs the real kubectl in the test's namespace, with the plugin and its completion on the PATH.
+// kubectl runs the real kubectl, and waits for its end.
 func (f *fixture) kubectl(args ...string) said {
+	f.Helper()
+	command := f.command(args...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		f.Fatal(err)
+	}
+	return said{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// command is kubectl with these arguments, with the plugin and its completion on the PATH.
+func (f *fixture) command(args ...string) *exec.Cmd {
 	f.Helper()
 	components, err := suite.Program("COMPONENTS_BIN", "components")
 	f.must(err)
@@ -51,14 +69,7 @@ func (f *fixture) kubectl(args ...string) said {
 	f.must(os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+components+" kubectl \"$@\"\n"), 0o700))
 	command := exec.CommandContext(f.ctx, filepath.Join(dir, "kubectl"), args...)
 	command.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "HOME=" + dir, "KUBECONFIG=" + shared.Kubeconfig()}
-	var stdout, stderr bytes.Buffer
-	command.Stdout, command.Stderr = &stdout, &stderr
-	err = command.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		f.Fatal(err)
-	}
-	return said{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	return command
 }
 
 // expectSaid runs kubectl until it ends with the code, and all of says stands in its output: tables with one space
@@ -148,9 +159,144 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid view absent"+in, 1, "there is no Service and no ServiceGrid absent in namespace "+f.namespace)
 	f.expectSaid("grid status pods"+in, 2, `"pods" is no kind of grid`)
 	f.expectSaid("grid --version", 0, "kubectl-grid ")
-	f.expectSaid("__complete grid st", 0, "status How it stands")
+	f.expectSaid("__complete grid st", 0, "status The state of the grids")
 	f.expectSaid("__complete grid view"+in+" de", 0, "demo-svc")
 	f.expectSaid("__complete grid status"+in+" dg/", 0, "dg/demo")
+}
+
+// lines is what a command has written so far, for one who reads while it writes.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder // guarded by mu
+}
+
+func (l *lines) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(data)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// follow runs kubectl until the test ends it, and returns what it writes.
+func (f *fixture) follow(line string) (*exec.Cmd, *lines) {
+	f.Helper()
+	command, written := f.command(strings.Fields(line)...), &lines{}
+	command.Stdout, command.Stderr = written, written
+	f.must(command.Start())
+	return command, written
+}
+
+// TestPluginWatch: kubectl grid status -w prints every row once, and then the rows that change, whoever changes them: the
+// controller, the scheduler, and the user who deletes the grid. Ctrl-C ends it, with exit code 0.
+func TestPluginWatch(t *testing.T) {
+	f := newFixture(t)
+	east, west := f.node("east"), f.node("west")
+	f.apply(deploymentGrid("demo"))
+	in := " -n " + f.namespace
+	f.expectSaid("grid status"+in, 0, "DeploymentGrid demo $KEY west 2 2 2 Ready\n")
+
+	command, written := f.follow("grid get --watch" + in)
+	encoded, documents := f.follow("grid status -w -o json" + in)
+	ended := false
+	defer func() {
+		if !ended {
+			f.Logf("it has written\n%s", written)
+		}
+	}()
+	// expect waits until a row is there, after what was read so far.
+	read := 0
+	expect := func(row string) {
+		f.Helper()
+		row = strings.ReplaceAll(row, "$KEY", f.key)
+		f.eventually("a row: "+row, func() error {
+			text := said{stdout: written.String()}.rows() + "\n"
+			i := strings.Index(text[read:], row)
+			if i < 0 {
+				return fmt.Errorf("it is not in\n%s", text[read:])
+			}
+			read += i + len(row)
+			return nil
+		})
+	}
+	expect("KIND GRID KEY UNIT DESIRED READY UPDATED STATE\nDeploymentGrid demo $KEY east 2 2 2 Ready\nDeploymentGrid demo $KEY west 2 2 2 Ready\n")
+	// A pod that finds no node, and the reason, which is in no object that is followed.
+	f.cordon(west, true)
+	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, f.pods("demo-west-")[0].Name, metav1.DeleteOptions{}))
+	expect("DeploymentGrid demo $KEY west 2 1 2 Progressing: 1 of 2 pods not ready")
+	expect("Unschedulable: 0/")
+	f.cordon(west, false)
+	expect("DeploymentGrid demo $KEY west 2 2 2 Ready\n")
+	// A grid that is new, and a unit that is.
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
+	expect("ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
+	f.relabel(east, "north")
+	expect("DeploymentGrid demo $KEY north 2 2 2 Ready\n")
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{}))
+	expect("DeploymentGrid demo $KEY west - - - Gone: the grid is deleted\n")
+	text := said{stdout: written.String()}.rows() + "\n"
+	if strings.Count(text, "KIND GRID") != 1 || strings.Count(text, "Ready: Service demo-svc for 2 units\n") != 1 {
+		f.Errorf("a row was written that had not changed:\n%s", text)
+	}
+	for _, watching := range []*exec.Cmd{command, encoded} {
+		f.must(watching.Process.Signal(os.Interrupt))
+		if err := watching.Wait(); err != nil {
+			f.Errorf("interrupted, it ended with %v", err)
+		}
+	}
+	ended = true
+	f.Logf("$ kubectl grid get --watch\n%s", written)
+	// Every document says what it is, and the last that the grid is gone.
+	decoder := json.NewDecoder(strings.NewReader(documents.String()))
+	var last struct {
+		APIVersion, Kind string
+		Grids, Removed   []struct{ Kind, Name string }
+	}
+	removed := 0
+	for count := 0; ; count++ {
+		last.Grids, last.Removed = nil, nil
+		if err := decoder.Decode(&last); errors.Is(err, io.EOF) {
+			f.Logf("%d documents", count)
+			break
+		} else if err != nil {
+			f.Fatalf("%v in\n%s", err, documents)
+		}
+		if last.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || last.Kind != "GridStatusList" || len(last.Grids)+len(last.Removed) == 0 {
+			f.Errorf("got %+v", last)
+		}
+		removed += len(last.Removed)
+	}
+	if removed != 1 {
+		f.Errorf("%d grids were removed:\n%s", removed, documents)
+	}
+}
+
+// TestPluginWatchRights: for a user who may list but not watch, --watch ends with an error, and does not wait.
+func TestPluginWatchRights(t *testing.T) {
+	f := newFixture(t)
+	name := f.namespace + "-lister"
+	_, err := f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"list"}}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	f.Cleanup(func() {
+		_ = f.client.RbacV1().ClusterRoles().Delete(context.Background(), name, metav1.DeleteOptions{})
+	})
+	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	f.Cleanup(func() {
+		_ = f.client.RbacV1().ClusterRoleBindings().Delete(context.Background(), name, metav1.DeleteOptions{})
+	})
+	f.apply(deploymentGrid("demo"))
+	f.expectSaid("grid status --no-headers -n "+f.namespace+" --as="+name, 3, "DeploymentGrid demo $KEY <none> - - -")
+	f.expectSaid("grid status -w -n "+f.namespace+" --as="+name, 1, "following changes takes the right to list and watch", "cannot watch resource")
 }
 
 // TestPluginViews: Services that are not a grid's: several keys, endpoints that no node sees, a bad annotation.

@@ -116,6 +116,7 @@ func kustomize(t *testing.T, kustomization string, files map[string]string) map[
 const images = `
 images:
   - {name: application-grid-controller, newName: registry.example.org/application-grid-controller, newTag: v1}
+  - {name: application-grid-hub, newName: registry.example.org/application-grid-hub, newTag: v1}
   - {name: application-grid-wrapper, newName: registry.example.org/application-grid-wrapper, newTag: v1}
   - {name: statefulset-grid-daemon, newName: registry.example.org/statefulset-grid-daemon, newTag: v1}
   - {name: registry.k8s.io/kube-proxy, newTag: v1.37.1}
@@ -151,6 +152,13 @@ func TestChartIsTheKustomizations(t *testing.T) {
 		values              []string
 	}{
 		{"kubeadm", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n", []string{"--set=distribution=kubeadm"}},
+		{"kubeadm, with the hub", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n", []string{"--set=distribution=kubeadm", "--set=hub.enabled=true"}},
+		{
+			"kubeadm, with nothing but the hub",
+			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n" +
+				"components: [../manifests/hub-require, ../manifests/hub-autoscaling]\n",
+			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true", "--set=hub.require=true", "--set=hub.autoscaling=true"},
+		},
 		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n", []string{"--set=distribution=k3s"}},
 		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},
 		{"kubeadm, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" + components, append([]string{"--set=distribution=kubeadm"}, monitored...)},

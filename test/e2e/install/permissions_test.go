@@ -33,7 +33,21 @@ var unusedForAReason = map[permission]string{
 	{cluster.RoleController, "superedge.io", "daemonsetgrids/finalizers", "update"}:   ownersChecked,
 	{cluster.RoleController, "superedge.io", "servicegrids/finalizers", "update"}:     ownersChecked,
 	{cluster.RoleController, "", "services", "delete"}:                                ownersChecked,
+	// Without a hub.
+	{cluster.RoleHub, "", "nodes", "list"}:                              usedByTheHub,
+	{cluster.RoleHub, "", "nodes", "watch"}:                             usedByTheHub,
+	{cluster.RoleHub, "", "services", "list"}:                           usedByTheHub,
+	{cluster.RoleHub, "", "services", "watch"}:                          usedByTheHub,
+	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "list"}:     usedByTheHub,
+	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "watch"}:    usedByTheHub,
+	{cluster.RoleHub, "", "secrets", "get"}:                             usedByTheHub,
+	{cluster.RoleHub, "", "secrets", "update"}:                          usedByTheHub,
+	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get"}:   usedByTheHub,
+	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "patch"}: usedByTheHub,
+	{cluster.RoleWrapper, "hub.superedge.io", "nodes/proxy", "get"}:     usedByTheHub,
 }
+
+const usedByTheHub = "is for clusters with a hub; test/e2e/hub shows that it is enough, and used there"
 
 const ownersChecked = "is asked for by the admission plugin OwnerReferencesPermissionEnforcement, not by a request"
 

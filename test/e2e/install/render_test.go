@@ -69,7 +69,7 @@ func kustomizations(t *testing.T) []string {
 // were in the first release, as they cannot be changed.
 func TestLabels(t *testing.T) {
 	selectors := map[string]bool{}
-	for name, object := range kustomize(t, kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm]\ncomponents: [../manifests/monitoring]\n", nil) {
+	for name, object := range kustomize(t, kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\ncomponents: [../manifests/monitoring]\n", nil) {
 		labels := object.GetLabels()
 		if labels["app.kubernetes.io/part-of"] != "application-grid" || labels["app.kubernetes.io/name"] == "" || labels["app.kubernetes.io/component"] == "" {
 			t.Errorf("%s has the labels %v", name, labels)
@@ -94,7 +94,7 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%s selects %v", name, selector)
 		}
 	}
-	if len(selectors) != 4 {
+	if len(selectors) != 5 {
 		t.Errorf("only %v were seen", selectors)
 	}
 }
@@ -177,7 +177,7 @@ func TestPodsAreConfined(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+	for _, name := range []string{"application-grid-controller", "application-grid-hub", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		if !seen[name] {
 			t.Errorf("there is no %s", name)
 		}
@@ -243,6 +243,7 @@ var introduced = map[string]int{
 	"flowcontrol.apiserver.k8s.io/v1 FlowSchema":       29, "flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration": 29,
 	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy": 30, "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": 30,
 	"admissionregistration.k8s.io/v1 MutatingAdmissionPolicy": 36, "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding": 36,
+	"v1 Service": 1, "v1 Secret": 1, "apiregistration.k8s.io/v1 APIService": 10,
 	"matchLabelKeys": 27, "x-kubernetes-validations": 25,
 	"discovery.k8s.io": 21, // which roles name no version of
 }

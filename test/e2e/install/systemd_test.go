@@ -137,10 +137,11 @@ func TestInstalledUnits(t *testing.T) {
 	run("install", destination)
 	const where = "/package/usr/local/"
 	want := "/package/etc/application-grid/application-grid-wrapper.env /package/etc/application-grid/statefulset-grid-daemon.env " +
-		where + "bin/application-grid-controller " + where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
+		where + "bin/application-grid-controller " + where + "bin/application-grid-hub " +
+		where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
 		where + "bin/statefulset-grid-daemon " +
 		where + "lib/systemd/system/application-grid-wrapper.service " + where + "lib/systemd/system/statefulset-grid-daemon.service " +
-		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES"
+		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES" + manual(t, " "+where+"share/man/man1/")
 	if got := files(t, root); got != want {
 		t.Errorf("installed are %s", got)
 	}
@@ -166,6 +167,20 @@ func TestInstalledUnits(t *testing.T) {
 	if data, err := os.ReadFile(edited); err != nil || string(data) != "OPTIONS=--v=4\n" {
 		t.Errorf("the edited file is %q, %v", data, err)
 	}
+}
+
+// manual are the man pages, each after this prefix, in order.
+func manual(t *testing.T, prefix string) string {
+	t.Helper()
+	pages, err := filepath.Glob(filepath.Join("..", "..", "..", "docs", "man", "*.1"))
+	if err != nil || len(pages) < 4 {
+		t.Fatalf("%d man pages, %v", len(pages), err)
+	}
+	var names strings.Builder
+	for _, page := range pages {
+		names.WriteString(prefix + filepath.Base(page))
+	}
+	return names.String()
 }
 
 func analyze(t *testing.T, args ...string) string {

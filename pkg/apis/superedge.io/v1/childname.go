@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// nameRules are what a kind of child asks of a name.
+// nameRules are the rules for the name of a kind of child.
 //
 // +kubebuilder:object:generate=false
 type nameRules struct {
 	longest int
-	// dots: it may be a subdomain. letterFirst: it must not begin with a digit.
+	// dots is set if the name may be a subdomain, letterFirst if it must not begin with a digit.
 	dots, letterFirst bool
 }
 
@@ -42,9 +42,9 @@ func (k GridKind) CheckName(name string) string {
 	return ""
 }
 
-// ChildName is the name of the workload of a unit: {grid}-{unit}, or where that cannot be a name, AlternativeChildName.
-// A workload may also have the alternative name because the other one was taken when it was made: LabelGridUnit tells
-// whose it is.
+// ChildName returns the name of a unit's workload: {grid}-{unit}, or AlternativeChildName where that is not a valid
+// name. A workload may also have the alternative name because {grid}-{unit} was taken when the workload was made; its
+// LabelGridUnit names its unit.
 func (k GridKind) ChildName(grid, unit string) string {
 	if name := grid + "-" + unit; k.CheckName(name) == "" {
 		return name
@@ -52,8 +52,8 @@ func (k GridKind) ChildName(grid, unit string) string {
 	return k.AlternativeChildName(grid, unit)
 }
 
-// AlternativeChildName is {grid}-{unit}-{hash}, with a hyphen for every character that a name cannot have, cut to what
-// fits before the hash of grid and unit.
+// AlternativeChildName returns {grid}-{unit}-{hash}, where hash is a hash of grid and unit. Characters that a name
+// cannot have are replaced by hyphens, and what is too long is cut before the hash.
 func (k GridKind) AlternativeChildName(grid, unit string) string {
 	sum := sha256.Sum256([]byte(grid + "/" + unit))
 	hash := hex.EncodeToString(sum[:])[:hashLength]
@@ -75,8 +75,8 @@ func (k GridKind) AlternativeChildName(grid, unit string) string {
 	return strings.Trim(name, "-.") + "-" + hash
 }
 
-// UnitOf is the unit of a workload of a grid: what its label says, or for want of one, what follows the grid's name in
-// its own.
+// UnitOf returns the unit of a grid's workload: the value of its label, or if it has no label, the part of its name
+// after the grid's name.
 func UnitOf(child metav1.Object, grid string) string {
 	if unit := child.GetLabels()[LabelGridUnit]; unit != "" {
 		return unit

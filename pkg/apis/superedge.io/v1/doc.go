@@ -1,7 +1,7 @@
-// Package v1 is group superedge.io/v1 and the names the project shares with its users' clusters: every
-// label, annotation and reason string stands here once. It imports nothing of the project.
+// Package v1 has the types of API group superedge.io/v1, and the names that the project uses in its users' clusters:
+// every label, annotation and reason is defined here, once. It imports nothing of the project.
 //
-// The grids' CRDs (manifests/crds) and the copying of their types are generated from here: make generate.
+// The grids' CRDs (manifests/crds) and the types' DeepCopy methods are generated from it by make generate.
 //
 // +kubebuilder:object:generate=true
 // +groupName=superedge.io

@@ -25,7 +25,7 @@ type List interface {
 	runtime.Object
 }
 
-// GridKind is a kind of grid: the names that users call it, and the kind of its children.
+// GridKind describes a kind of grid: its names in the API, and the kind of its children.
 //
 // +kubebuilder:object:generate=false
 type GridKind struct {
@@ -38,36 +38,40 @@ type GridKind struct {
 	names nameRules
 }
 
-// The kinds of grids. A Deployment's ReplicaSet and a DaemonSet's ControllerRevision have names that are longer by a hash
-// of up to 10 characters and a hyphen. A StatefulSet's name begins the host names of its pods, and with such a hash it is
-// the value of a label.
+// The kinds of grids. A child's name must leave room: the names of a Deployment's ReplicaSets and of a DaemonSet's
+// ControllerRevisions add a hyphen and a hash of up to 10 characters. A StatefulSet's name begins the host names of its
+// pods, and with such a hash it is the value of a label.
 var (
 	DeploymentGridKind = GridKind{
 		Kind: "DeploymentGrid", Plural: "deploymentgrids", Singular: "deploymentgrid", Short: "dg",
-		Child: appsv1.SchemeGroupVersion.WithKind("Deployment"), names: nameRules{longest: validation.DNS1123SubdomainMaxLength - 11, dots: true},
-		New: func() Object { return &DeploymentGrid{} }, NewList: func() List { return &DeploymentGridList{} },
+		Child: appsv1.SchemeGroupVersion.WithKind("Deployment"),
+		names: nameRules{longest: validation.DNS1123SubdomainMaxLength - 11, dots: true},
+		New:   func() Object { return &DeploymentGrid{} }, NewList: func() List { return &DeploymentGridList{} },
 	}
 	StatefulSetGridKind = GridKind{
 		Kind: "StatefulSetGrid", Plural: "statefulsetgrids", Singular: "statefulsetgrid", Short: "ssg",
-		Child: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), names: nameRules{longest: validation.LabelValueMaxLength - 11},
-		New: func() Object { return &StatefulSetGrid{} }, NewList: func() List { return &StatefulSetGridList{} },
+		Child: appsv1.SchemeGroupVersion.WithKind("StatefulSet"),
+		names: nameRules{longest: validation.LabelValueMaxLength - 11},
+		New:   func() Object { return &StatefulSetGrid{} }, NewList: func() List { return &StatefulSetGridList{} },
 	}
 	DaemonSetGridKind = GridKind{
 		Kind: "DaemonSetGrid", Plural: "daemonsetgrids", Singular: "daemonsetgrid", Short: "dsg",
-		Child: appsv1.SchemeGroupVersion.WithKind("DaemonSet"), names: nameRules{longest: validation.DNS1123SubdomainMaxLength - 11, dots: true},
-		New: func() Object { return &DaemonSetGrid{} }, NewList: func() List { return &DaemonSetGridList{} },
+		Child: appsv1.SchemeGroupVersion.WithKind("DaemonSet"),
+		names: nameRules{longest: validation.DNS1123SubdomainMaxLength - 11, dots: true},
+		New:   func() Object { return &DaemonSetGrid{} }, NewList: func() List { return &DaemonSetGridList{} },
 	}
 	ServiceGridKind = GridKind{
 		Kind: "ServiceGrid", Plural: "servicegrids", Singular: "servicegrid", Short: "sg",
-		Child: corev1.SchemeGroupVersion.WithKind("Service"), names: nameRules{longest: validation.DNS1035LabelMaxLength, letterFirst: true},
-		New: func() Object { return &ServiceGrid{} }, NewList: func() List { return &ServiceGridList{} },
+		Child: corev1.SchemeGroupVersion.WithKind("Service"),
+		names: nameRules{longest: validation.DNS1035LabelMaxLength, letterFirst: true},
+		New:   func() Object { return &ServiceGrid{} }, NewList: func() List { return &ServiceGridList{} },
 	}
 
-	// Kinds are all of them, those of workloads first.
+	// Kinds has all kinds, those of workloads first.
 	Kinds = []GridKind{DeploymentGridKind, StatefulSetGridKind, DaemonSetGridKind, ServiceGridKind}
 )
 
-// Workload returns spec and status of a grid of workloads; nil of a ServiceGrid.
+// Workload returns the spec and status of a grid of workloads; nil for a ServiceGrid.
 func Workload(grid Object) (*WorkloadGridSpec, *WorkloadGridStatus) {
 	switch g := grid.(type) {
 	case *DeploymentGrid:

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// KeyLabelValue is the value of LabelGridUniqKey for a gridUniqKey: the key itself if it is a valid value of a
-// label; else with "_" for "/", and if it is still too long, cut and ended by a hash. AnnotationGridUniqKey has
-// the whole key.
+// KeyLabelValue returns the value of LabelGridUniqKey for a gridUniqKey. That is the key itself if it is a valid label
+// value, else the key with "_" for "/". If that is too long, it is cut and a hash is appended. AnnotationGridUniqKey
+// has the whole key.
 func KeyLabelValue(key string) string {
 	if len(validation.IsValidLabelValue(key)) == 0 {
 		return key

@@ -2,27 +2,29 @@ package v1
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/enumerate"
 )
 
 const (
-	// FieldManager is under which the controller applies the children of grids.
+	// FieldManager is the field manager with which the controller applies the children of grids.
 	FieldManager = "application-grid-controller"
-	// HandOverManager is under which replicas are kept that a template does not name any more, until someone else
-	// changes them.
+	// HandOverManager is the field manager that owns spec.replicas after a template stopped setting it, until someone
+	// else changes the replicas.
 	HandOverManager = "application-grid-hand-over"
 
-	// namedFields is how many fields of one manager ForeignFields names.
+	// namedFields is the most fields of one manager that ForeignFields names.
 	namedFields = 3
 )
 
-// ForeignFields says which fields of the spec of a child managers other than the controller own, and the controller does
-// not: "argo: spec.paused, spec.strategy"; empty if there are none. Subresources, where autoscalers write, do not count.
+// ForeignFields returns the fields of a child's spec that other managers own and the controller does not, such as
+// "argo: spec.paused, spec.strategy"; "" if there are none. Subresources, through which autoscalers write, do not
+// count.
 func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 	ours := map[string]bool{}
 	theirs := map[string]map[string]bool{}
@@ -49,20 +51,18 @@ func ForeignFields(entries []metav1.ManagedFieldsEntry) string {
 	}
 	var all []string
 	for _, manager := range slices.Sorted(maps.Keys(theirs)) {
-		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(theirs[manager])), func(path string) bool { return ours[path] })
+		fields := slices.DeleteFunc(slices.Sorted(maps.Keys(theirs[manager])), func(path string) bool {
+			return ours[path]
+		})
 		if len(fields) == 0 {
 			continue
 		}
-		text := manager + ": " + strings.Join(fields[:min(len(fields), namedFields)], ", ")
-		if more := len(fields) - namedFields; more > 0 {
-			text += fmt.Sprintf(" and %d more", more)
-		}
-		all = append(all, text)
+		all = append(all, manager+": "+enumerate.First(fields, namedFields))
 	}
 	return strings.Join(all, "; ")
 }
 
-// leaves collects the paths of what is owned as a whole.
+// leaves adds the paths of the leaves of a tree of managed fields.
 func leaves(path string, tree map[string]any, into map[string]bool) {
 	if len(tree) == 0 {
 		into[path] = true

@@ -1,35 +1,35 @@
 package v1
 
 const (
-	// AnnotationTopologyKeys stands on a Service: a JSON array of node label keys. It governs which endpoints
-	// of the Service a node may see; see package topology for what it means. Without it, or with an empty
-	// array, the Service is not governed.
+	// AnnotationTopologyKeys is an annotation of Services: a JSON array of node label keys. It governs which endpoints
+	// of the Service a node may see, as package topology describes. Without it, or with an empty array, the Service is
+	// not governed.
 	AnnotationTopologyKeys = "topologyKeys"
 
-	// AnnotationLocalEndpoint stands on the Endpoints or EndpointSlice default/kubernetes: the IP address at
-	// which pods of an edge node reach the API server: that of the local lite-apiserver.
+	// AnnotationLocalEndpoint is an annotation of the Endpoints or EndpointSlice default/kubernetes: the IP address at
+	// which pods of an edge node reach the API server, which is that of the local lite-apiserver.
 	AnnotationLocalEndpoint = "superedge.io/local-endpoint"
 	// AnnotationLocalPort is the TCP port that goes with AnnotationLocalEndpoint.
 	AnnotationLocalPort = "superedge.io/local-port"
 
-	// LabelGridSelector stands on a grid's child: the name of the grid.
+	// LabelGridSelector is a label of grids' children: the name of the grid.
 	LabelGridSelector = "superedge.io/grid-selector"
-	// LabelGridUniqKey stands on a grid's child: the grid's gridUniqKey.
+	// LabelGridUniqKey is a label of grids' children: the grid's gridUniqKey, as KeyLabelValue writes it.
 	LabelGridUniqKey = "superedge.io/grid-uniq-key"
 
-	// LabelGridUnit stands on a workload of a grid: its unit. With spec.unitLabel it also stands on the workload's pods
-	// and in its selector.
+	// LabelGridUnit is a label of grids' workloads: the unit. With spec.unitLabel the workload's pods have it too, and
+	// the workload's selector requires it.
 	LabelGridUnit = "superedge.io/grid-unit"
 
-	// LabelEdgeNode is, with the value "true", on the nodes that chose to have the wrapper, the daemon of names, and a
-	// kube-proxy that asks the wrapper; with "systemd" on those that only want that kube-proxy, because the others are
-	// no pods there. manifests/ leave all others alone.
+	// LabelEdgeNode is a label of nodes. With the value "true" the wrapper, the DNS hosts daemon and a kube-proxy that
+	// uses the wrapper run on the node as pods; with "systemd" only that kube-proxy does, because wrapper and daemon
+	// are systemd units there. The manifests leave nodes without it alone.
 	LabelEdgeNode = "superedge.io/application-grid"
 )
 
-// What OpenYurt wrote, and is understood where AnnotationTopologyKeys is absent. See package topology.
+// Names of OpenYurt, which count where AnnotationTopologyKeys is absent. See package topology.
 const (
-	// AnnotationOpenYurtTopologyKeys is on a Service: one of the three values below.
+	// AnnotationOpenYurtTopologyKeys is an annotation of Services. Its value is one of the three below.
 	AnnotationOpenYurtTopologyKeys = "openyurt.io/topologyKeys"
 
 	// OpenYurtTopologyNode closes the Service on every node.
@@ -39,21 +39,21 @@ const (
 	// OpenYurtTopologyNodePool closes the Service in every NodePool.
 	OpenYurtTopologyNodePool = "openyurt.io/nodepool"
 
-	// LabelOpenYurtNodePool is on a Node: the name of its NodePool.
+	// LabelOpenYurtNodePool is a label of nodes: the name of the node's NodePool.
 	LabelOpenYurtNodePool = "apps.openyurt.io/nodepool"
 )
 
 const (
-	// AnnotationGridUniqKey stands on a grid's child: the grid's gridUniqKey in full, which LabelGridUniqKey
-	// cannot always hold.
+	// AnnotationGridUniqKey is an annotation of grids' children: the grid's gridUniqKey, if it is not a valid value for
+	// LabelGridUniqKey.
 	AnnotationGridUniqKey = "superedge.io/grid-uniq-key"
 
-	// AnnotationAppliedDigest stands on a grid's child: a digest of the configuration that the controller has applied
-	// last. With the child's managedFields it tells whether anything is left to apply.
+	// AnnotationAppliedDigest is an annotation of grids' children: a digest of the configuration that the controller
+	// applied last. The digest and the child's managedFields show whether the controller has to apply it again.
 	AnnotationAppliedDigest = "superedge.io/applied-digest"
 
-	// AnnotationApproveRemoval stands on a grid, with the value that condition Degraded tells: the removal of so many
-	// units at once is meant.
+	// AnnotationApproveRemoval is an annotation of grids. With the value that the condition Degraded names it approves
+	// the removal of many units at once.
 	AnnotationApproveRemoval = "superedge.io/approve-removal"
 
 	// AnnotationRevision is on a child of a grid with a rollout: the name of the revision that it has.
@@ -71,8 +71,8 @@ const (
 	// AnnotationAtOnce on a grid gives this revision to all units at once, without waves.
 	AnnotationAtOnce = "superedge.io/at-once"
 
-	// AnnotationCRDVersion stands on the grids' CRDs: a number that grows with every change of them. The controller
-	// replaces only what has a smaller one, or none.
+	// AnnotationCRDVersion is an annotation of the grids' CRDs: a number that grows with every change of them. The
+	// controller replaces only CRDs that have a smaller number, or none.
 	AnnotationCRDVersion = "superedge.io/crd-version"
 
 	// ServiceSuffix ends the name of a ServiceGrid's Service.
@@ -81,60 +81,60 @@ const (
 
 // Reasons of events, of the grids' conditions and of units' states.
 const (
-	// ReasonReady: every unit is ready.
+	// ReasonReady means that every unit is ready.
 	ReasonReady = "Ready"
-	// ReasonAsDesired: nothing is being done, and nothing is wrong.
+	// ReasonAsDesired means that nothing is being changed, and that nothing is wrong.
 	ReasonAsDesired = "AsDesired"
-	// ReasonUnitsNotReady: pods are missing or not ready in some units.
+	// ReasonUnitsNotReady means that pods are missing or not ready in some units.
 	ReasonUnitsNotReady = "UnitsNotReady"
-	// ReasonUnitsProgressing: workloads are being created, changed or removed.
+	// ReasonUnitsProgressing means that workloads are being created, changed or removed.
 	ReasonUnitsProgressing = "UnitsProgressing"
-	// ReasonUnitsFailed: some units cannot be what the grid says.
+	// ReasonUnitsFailed means that some units cannot be what the grid says.
 	ReasonUnitsFailed = "UnitsFailed"
-	// ReasonUnitsStalled: some workloads make no progress any more.
+	// ReasonUnitsStalled means that some workloads make no progress any more.
 	ReasonUnitsStalled = "UnitsStalled"
-	// ReasonUnitsUnreachable: the control plane has lost contact with all nodes of all units.
+	// ReasonUnitsUnreachable means that the control plane has lost contact with all nodes of all units.
 	ReasonUnitsUnreachable = "UnitsUnreachable"
-	// ReasonMassRemoval: more units have vanished than spec.removal lets go without an approval.
+	// ReasonMassRemoval means that more units have vanished than spec.removal allows without an approval.
 	ReasonMassRemoval = "MassRemoval"
-	// ReasonProgressDeadlineExceeded: a workload has made no progress for spec.progressDeadlineSeconds.
+	// ReasonProgressDeadlineExceeded means that a workload has made no progress for spec.progressDeadlineSeconds.
 	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
-	// ReasonReplicasHandedOver: a template names no replicas any more, and those that there are stay.
+	// ReasonReplicasHandedOver means that a template does not set replicas any more, and that workloads keep theirs.
 	ReasonReplicasHandedOver = "ReplicasHandedOver"
-	// ReasonNoEffect: something in the spec has no effect.
+	// ReasonNoEffect means that something in the spec has no effect.
 	ReasonNoEffect = "NoEffect"
-	// ReasonNotAllowed: the controller's flags do not allow what the grid asks for.
+	// ReasonNotAllowed means that the controller's flags do not allow what the grid asks for.
 	ReasonNotAllowed = "NotAllowed"
-	// ReasonNoUnits: no node has the label gridUniqKey.
+	// ReasonNoUnits means that no node has the label gridUniqKey.
 	ReasonNoUnits = "NoUnits"
-	// ReasonInvalidKey: gridUniqKey is not the key of a label.
+	// ReasonInvalidKey means that gridUniqKey is not the key of a label.
 	ReasonInvalidKey = "InvalidKey"
-	// ReasonTemplateNotFound: a unit's template is not in templatePool, or spec.template is missing.
+	// ReasonTemplateNotFound means that a unit's template is not in templatePool, or that spec.template is missing.
 	ReasonTemplateNotFound = "TemplateNotFound"
-	// ReasonInvalidTemplate: a template is no spec that a unit could be written into.
+	// ReasonInvalidTemplate means that a template is not a spec into which a unit can be written.
 	ReasonInvalidTemplate = "InvalidTemplate"
-	// ReasonInvalidName: the name that follows from grid and unit cannot be a name.
+	// ReasonInvalidName means that the name made of grid and unit is not valid.
 	ReasonInvalidName = "InvalidName"
-	// ReasonNameConflict: the name belongs to an object that is not this grid's.
+	// ReasonNameConflict means that the name belongs to an object that is not this grid's.
 	ReasonNameConflict = "NameConflict"
-	// ReasonRejected: the API server refused the object for what it says.
+	// ReasonRejected means that the API server refused an object because of its content.
 	ReasonRejected = "Rejected"
-	// ReasonSyncFailed: the API server could not be asked, or not now.
+	// ReasonSyncFailed means that a request to the API server failed; it is tried again.
 	ReasonSyncFailed = "SyncFailed"
-	// ReasonUnitVanished: no node is in the unit any more.
+	// ReasonUnitVanished means that no node is in the unit any more.
 	ReasonUnitVanished = "UnitVanished"
-	// ReasonUnitReturned: a node is in a unit again that had vanished.
+	// ReasonUnitReturned means that a unit that had vanished has a node again.
 	ReasonUnitReturned = "UnitReturned"
-	// ReasonApplied: children were created or changed.
+	// ReasonApplied means that children were created or changed.
 	ReasonApplied = "Applied"
-	// ReasonRemoved: children of vanished units were deleted.
+	// ReasonRemoved means that children of vanished units were deleted.
 	ReasonRemoved = "Removed"
-	// ReasonHeld: an annotation of the workload keeps it as it is.
+	// ReasonHeld means that an annotation of the workload keeps it as it is.
 	ReasonHeld = "Held"
-	// ReasonRollout: a rollout has begun, has come to another wave or phase.
+	// ReasonRollout means that a rollout has begun, or has reached another wave or phase.
 	ReasonRollout = "Rollout"
-	// ReasonRolloutHalted: a rollout has halted or goes back, for too many units have failed.
+	// ReasonRolloutHalted means that a rollout has halted or goes back, because too many units have failed.
 	ReasonRolloutHalted = "RolloutHalted"
-	// ReasonTemplatesDeleted: unused templates were removed from templatePool.
+	// ReasonTemplatesDeleted means that unused templates were removed from templatePool.
 	ReasonTemplatesDeleted = "TemplatesDeleted"
 )

@@ -9,7 +9,7 @@ import (
 // GroupVersion is superedge.io/v1.
 var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1"}
 
-// AddToScheme makes the grids' kinds known to a scheme.
+// AddToScheme adds the grids' kinds to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&DeploymentGrid{}, &DeploymentGridList{},

@@ -69,8 +69,8 @@ type Rollout struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Waves are groups of units that get a change one after the other. A unit is in the first one that matches it. Units
-	// that match none get the change after the last wave. Without any wave, all units are one.
+	// Waves are groups of units that get a change one after the other. A unit is in the first one that matches it.
+	// Units that match none get the change after the last wave. Without any wave, all units are one.
 	//
 	// +optional
 	// +listType=map
@@ -151,15 +151,16 @@ type Wave struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be a duration, such as 30m, of 8760h at most"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
-	// Approval is whether the next wave waits until someone approves of this one, with the annotation
-	// superedge.io/approved of the grid: Automatic, the default, or Manual.
+	// Approval is whether the next wave waits until someone approves this one, with the annotation
+	// superedge.io/approved of the grid: Automatic, the default, or Manual. A wave whose Units select none waits for an
+	// approval in any case.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	Approval Approval `json:"approval,omitempty"`
 }
 
-// Approval is whether someone has to approve of a wave.
+// Approval is whether someone has to approve a wave.
 type Approval string
 
 const (
@@ -169,25 +170,25 @@ const (
 	ApprovalManual Approval = "Manual"
 )
 
-// RolloutPhase is how it stands with a rollout.
+// RolloutPhase is the state of a rollout.
 type RolloutPhase string
 
 const (
-	// RolloutProgressing is that units get the change.
+	// RolloutProgressing means that units get the change.
 	RolloutProgressing RolloutPhase = "Progressing"
-	// RolloutSoaking is that all units of the wave are ready, and its soak time is not over.
+	// RolloutSoaking means that all units of the wave are ready, and its soak time is not over.
 	RolloutSoaking RolloutPhase = "Soaking"
-	// RolloutAwaitingApproval is that the wave is done, and waits for its approval.
+	// RolloutAwaitingApproval means that the wave is done, and waits for its approval.
 	RolloutAwaitingApproval RolloutPhase = "AwaitingApproval"
-	// RolloutPaused is that spec.rollout.paused is true.
+	// RolloutPaused means that spec.rollout.paused is true.
 	RolloutPaused RolloutPhase = "Paused"
-	// RolloutHalted is that too many units have failed.
+	// RolloutHalted means that too many units have failed.
 	RolloutHalted RolloutPhase = "Halted"
-	// RolloutRollingBack is that units go back to the revision before.
+	// RolloutRollingBack means that units go back to the revision before.
 	RolloutRollingBack RolloutPhase = "RollingBack"
-	// RolloutRolledBack is that all units that can be reached have gone back.
+	// RolloutRolledBack means that all units that can be reached have gone back.
 	RolloutRolledBack RolloutPhase = "RolledBack"
-	// RolloutComplete is that every wave is done.
+	// RolloutComplete means that every wave is done.
 	RolloutComplete RolloutPhase = "Complete"
 )
 
@@ -214,8 +215,8 @@ type RolloutStatus struct {
 	//
 	// +optional
 	Tolerated int32 `json:"tolerated,omitempty"`
-	// HaltTime is when the rollout has halted, or has begun to go back. An annotation superedge.io/resumed with this time
-	// lets it go on.
+	// HaltTime is when the rollout has halted, or has begun to go back. An annotation superedge.io/resumed with this
+	// time lets it go on.
 	//
 	// +optional
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
@@ -226,19 +227,19 @@ type RolloutStatus struct {
 	Waves []WaveStatus `json:"waves,omitempty"`
 }
 
-// WaveState is how it stands with a wave.
+// WaveState is the state of a wave.
 type WaveState string
 
 const (
-	// WavePending is that a wave before it is not done.
+	// WavePending means that a wave before it is not done.
 	WavePending WaveState = "Pending"
-	// WaveProgressing is that its units get the change.
+	// WaveProgressing means that its units get the change.
 	WaveProgressing WaveState = "Progressing"
-	// WaveSoaking is that all its units are ready.
+	// WaveSoaking means that all its units are ready.
 	WaveSoaking WaveState = "Soaking"
-	// WaveAwaitingApproval is that it has soaked.
+	// WaveAwaitingApproval means that it has soaked.
 	WaveAwaitingApproval WaveState = "AwaitingApproval"
-	// WaveDone is that the next wave may begin.
+	// WaveDone means that the next wave may begin.
 	WaveDone WaveState = "Done"
 )
 

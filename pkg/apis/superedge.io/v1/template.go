@@ -10,12 +10,15 @@ import (
 //
 // +kubebuilder:validation:Type=object
 // +kubebuilder:pruning:PreserveUnknownFields
-type Template struct { //nolint:recvcheck // encoding/json asks for a value receiver to marshal, and a pointer to unmarshal
+//
+//nolint:recvcheck // encoding/json asks for a value receiver to marshal, and a pointer to unmarshal
+type Template struct {
 	// Raw is a JSON object; empty if there is no template.
 	Raw []byte `json:"-"`
 }
 
-// MarshalJSON is the JSON that was read. It has a value receiver: encoding/json finds no other in a map.
+// MarshalJSON returns the JSON that was read. It has a value receiver because encoding/json does not call a pointer
+// method on the values of a map.
 func (t Template) MarshalJSON() ([]byte, error) {
 	if t.IsZero() {
 		return []byte("{}"), nil

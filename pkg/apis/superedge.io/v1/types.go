@@ -11,32 +11,32 @@ import (
 // +kubebuilder:validation:XValidation:rule="(has(self.unitLabel) && self.unitLabel) == (has(oldSelf.unitLabel) && oldSelf.unitLabel)",message="unitLabel cannot be changed: it is part of the workloads' selectors"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTemplateName) || self.defaultTemplateName in [\"\", 'default'] || (has(self.templatePool) && self.defaultTemplateName in self.templatePool)",message="defaultTemplateName names a template that is not in templatePool (nor \"default\", which is spec.template)"
 type WorkloadGridSpec struct {
-	// GridUniqKey is the key of a node label. The nodes with the same value of it are a unit, and every unit gets
-	// a workload of its own.
+	// GridUniqKey is the key of a node label. Nodes with the same value of the label form a unit, and every unit gets a
+	// workload of its own.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="must be the key of a node label, such as zone1 or topology.kubernetes.io/zone"
 	GridUniqKey string `json:"gridUniqKey"`
 
-	// Template is the spec of the workload in every unit that Templates and DefaultTemplateName give no other.
+	// Template is the spec of the workload in every unit for which Templates and DefaultTemplateName name no other.
 	//
 	// +optional
 	Template Template `json:"template,omitzero"`
 
-	// TemplatePool are further templates, by name. The name "default" stands for Template.
+	// TemplatePool has further templates, by name. The name "default" means Template.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=1000
 	TemplatePool map[string]Template `json:"templatePool,omitempty"`
 
-	// Templates give units, by value of the node label, templates of the pool.
+	// Templates has the names of the units' templates in the pool, by value of the node label.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=10000
 	Templates map[string]TemplateName `json:"templates,omitempty"`
 
-	// DefaultTemplateName is the template of the units that are not in Templates. Empty, or "default": Template.
+	// DefaultTemplateName names the template of the units that are not in Templates. Empty and "default" mean Template.
 	//
 	// +optional
 	DefaultTemplateName TemplateName `json:"defaultTemplateName,omitempty"`
@@ -47,22 +47,22 @@ type WorkloadGridSpec struct {
 	// +optional
 	AutoDeleteUnusedTemplate bool `json:"autoDeleteUnusedTemplate,omitempty"`
 
-	// UnitLabel puts the label superedge.io/grid-unit, whose value is the unit, on the pods and into the selector of
-	// every workload. Then an autoscaler, a disruption budget, a network policy and the adoption of orphans tell the
-	// units apart. It cannot be changed, as a selector cannot; a workload that is adopted keeps the selector that it
-	// has, and the condition SpecWarning says so. Choose true for new grids.
+	// UnitLabel adds the label superedge.io/grid-unit, whose value is the unit, to the pods and the selector of every
+	// workload. Then autoscalers, disruption budgets, network policies and the adoption of orphans can tell the units
+	// apart. It cannot be changed, because a selector cannot be changed. A workload that is adopted keeps its own
+	// selector, and the condition SpecWarning says so. Choose true for new grids.
 	//
 	// +optional
 	UnitLabel bool `json:"unitLabel,omitempty"`
 
-	// ProgressDeadlineSeconds is how long a workload that is not as the grid says may go without any progress before it
-	// counts as Stalled; 600 if it is left out. A Deployment whose own deadline is over is Stalled at once.
+	// ProgressDeadlineSeconds is how long a workload that is not as the grid says may make no progress before it counts
+	// as Stalled. The default is 600. A Deployment whose own deadline has passed is Stalled at once.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 
-	// Removal is what becomes of the workloads of units that vanish.
+	// Removal says what happens to the workloads of units that vanish.
 	//
 	// +optional
 	Removal *Removal `json:"removal,omitempty"`
@@ -75,7 +75,8 @@ type WorkloadGridSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	Overrides []Override `json:"overrides,omitempty"`
 
-	// Rollout is how a change of templates and overrides reaches the units. Without it, all units get the change at once.
+	// Rollout is how a change of templates and overrides reaches the units. Without it, all units get the change at
+	// once.
 	//
 	// +optional
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -88,7 +89,7 @@ type WorkloadGridSpec struct {
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 }
 
-// Removal is what becomes of the workloads of units that vanish: no node has their value of the label any more.
+// Removal says what happens to the workloads of units that vanish: no node has their value of the label any more.
 type Removal struct {
 	// Policy is Delete, which removes the workload after the grace time, or Retain, which never does. Delete is the
 	// default.
@@ -97,15 +98,16 @@ type Removal struct {
 	// +kubebuilder:validation:Enum=Delete;Retain
 	Policy RemovalPolicy `json:"policy,omitempty"`
 
-	// GraceSeconds is how long the workload outlives the last node of its unit. What --unit-removal-grace of the
-	// controller says, 300 if nothing, if it is left out.
+	// GraceSeconds is how long the workload outlives the last node of its unit. The default is the controller's
+	// --unit-removal-grace, which is 300 unless set.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GraceSeconds *int32 `json:"graceSeconds,omitempty"`
 
-	// MaxUnits is how many units may vanish within the grace time, as a number or a part of all units, such as 10%,
-	// which is the default. It is 1 at least. If more vanish, none of them is removed until someone approves of it.
+	// MaxUnits is how many units may vanish within the grace time, as a number or as a percentage of all units. The
+	// default is 10%. At least one unit may always vanish. If more vanish, none of them is removed until someone
+	// approves the removal.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -113,17 +115,17 @@ type Removal struct {
 	MaxUnits *intstr.IntOrString `json:"maxUnits,omitempty"`
 }
 
-// RemovalPolicy is whether workloads of units that vanished are deleted.
+// RemovalPolicy says whether the workloads of vanished units are deleted.
 type RemovalPolicy string
 
 const (
 	// RemovalDelete deletes the workload of a unit that has vanished, after the grace time.
 	RemovalDelete RemovalPolicy = "Delete"
-	// RemovalRetain keeps it.
+	// RemovalRetain keeps the workload of a unit that has vanished.
 	RemovalRetain RemovalPolicy = "Retain"
 )
 
-// TemplateName names an entry of templatePool; empty and "default" stand for spec.template.
+// TemplateName names an entry of templatePool; empty and "default" mean spec.template.
 //
 // +kubebuilder:validation:MaxLength=253
 type TemplateName string
@@ -131,32 +133,32 @@ type TemplateName string
 // DefaultTemplate is the name of spec.template.
 const DefaultTemplate TemplateName = "default"
 
-// UnitPhase says how it stands with a unit's workload.
+// UnitPhase is the phase of a unit's workload.
 type UnitPhase string
 
 const (
-	// UnitReady is that the workload is as the grid says, and all of its pods are ready.
+	// UnitReady means that the workload is as the grid says, and that all of its pods are ready.
 	UnitReady UnitPhase = "Ready"
-	// UnitProgressing is that the workload was created or changed, and its controller has not finished yet.
+	// UnitProgressing means that the workload was created or changed, and that its controller has not finished yet.
 	UnitProgressing UnitPhase = "Progressing"
-	// UnitStalled is that the workload makes no progress any more, or its controller says that it cannot; Reason and
-	// Message say why.
+	// UnitStalled means that the workload makes no progress any more, or that its controller reports a failure; Reason
+	// and Message say why.
 	UnitStalled UnitPhase = "Stalled"
-	// UnitUnreachable is that the control plane has lost contact with all nodes of the unit: the site is offline.
+	// UnitUnreachable means that the control plane has lost contact with all nodes of the unit: the site is offline.
 	UnitUnreachable UnitPhase = "Unreachable"
-	// UnitRetained is that no node is in the unit any more, and its workload stays, as spec.removal says.
+	// UnitRetained means that no node is in the unit any more, and that its workload stays because spec.removal says
+	// so.
 	UnitRetained UnitPhase = "Retained"
-	// UnitFailed is that the workload cannot be made as the grid says; Reason and Message say why.
+	// UnitFailed means that the workload cannot be made as the grid says; Reason and Message say why.
 	UnitFailed UnitPhase = "Failed"
-	// UnitHeld is that the annotation superedge.io/hold of the workload keeps the controller from changing it; Message
-	// is the annotation's value.
+	// UnitHeld means that the workload's annotation superedge.io/hold keeps the controller from changing it. Message is
+	// the annotation's value.
 	UnitHeld UnitPhase = "Held"
-	// UnitRemoving is that no node is in the unit any more; the workload is deleted at RemovalTime.
+	// UnitRemoving means that no node is in the unit any more, and that its workload is deleted at RemovalTime.
 	UnitRemoving UnitPhase = "Removing"
 )
 
-// UnitState is what is known of one unit's workload. The names of the counts are those of the workload's own
-// status.
+// UnitState is the state of one unit's workload. The counts have the names that they have in the workload's own status.
 type UnitState struct {
 	Phase UnitPhase `json:"phase"`
 	// Template is the template in use, if it is not spec.template.
@@ -189,11 +191,11 @@ type UnitState struct {
 	//
 	// +optional
 	RemovalTime *metav1.Time `json:"removalTime,omitempty"`
-	// RemovalApproved is whether someone has approved of the removal of this unit among many.
+	// RemovalApproved is set if someone has approved the removal of many units, of which this is one.
 	//
 	// +optional
 	RemovalApproved bool `json:"removalApproved,omitempty"`
-	// ProgressTime is when the workload, which is not ready, was last seen to make progress.
+	// ProgressTime is when a workload that is not ready last made progress.
 	//
 	// +optional
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
@@ -205,26 +207,26 @@ type WorkloadGridStatus struct {
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Units is the number of units that there are.
+	// Units is the number of units.
 	Units int32 `json:"units"`
-	// ReadyUnits is the number of those whose workload is ready.
+	// ReadyUnits is the number of units whose workload is ready.
 	ReadyUnits int32 `json:"readyUnits"`
-	// UnreachableUnits is the number of those whose nodes are all unreachable. They are counted neither as ready nor as
+	// UnreachableUnits is the number of units whose nodes are all unreachable. They count neither as ready nor as
 	// failed.
 	//
 	// +optional
 	UnreachableUnits int32 `json:"unreachableUnits,omitempty"`
-	// FailedUnits is the number of those whose workload is Failed or Stalled.
+	// FailedUnits is the number of units whose workload is Failed or Stalled.
 	//
 	// +optional
 	FailedUnits int32 `json:"failedUnits,omitempty"`
-	// GridUniqKey is the key of the node label that the workloads follow. It differs from the spec's while the change
-	// of it waits for an approval.
+	// GridUniqKey is the key of the node label that the workloads follow. It differs from the spec's while a change of
+	// the key waits for an approval.
 	//
 	// +optional
 	GridUniqKey string `json:"gridUniqKey,omitempty"`
-	// States are the units, by value of the node label, with those that vanished and still have a workload. Of grids
-	// with more than 500 units, those that are ready are left out.
+	// States has the states of the units by value of the node label, including vanished units that still have a
+	// workload. For grids with more than 500 units the ready ones are left out.
 	//
 	// +optional
 	// +mapType=atomic
@@ -251,8 +253,7 @@ type WorkloadGridStatus struct {
 	//
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
-	// Conditions are Ready, Available, Progressing, Stalled and Degraded, and SpecWarning if there is something to warn
-	// of.
+	// Conditions are Ready, Available, Progressing, Stalled and Degraded, and SpecWarning if there is a warning.
 	//
 	// +optional
 	// +listType=map
@@ -262,26 +263,26 @@ type WorkloadGridStatus struct {
 
 // Types of the grids' conditions.
 const (
-	// ConditionReady is True when the workload of every unit that can be reached is ready, and Unknown if none can be.
+	// ConditionReady is True when the workloads of all reachable units are ready, and Unknown if no unit is reachable.
 	ConditionReady = "Ready"
-	// ConditionAvailable is True when every unit that can be reached has pods to serve, whether or not a change is
-	// still being rolled out.
+	// ConditionAvailable is True when every reachable unit has enough available pods, even while a change is being
+	// rolled out.
 	ConditionAvailable = "Available"
-	// ConditionStalled is True when a workload makes no progress any more. Tools that know kstatus wait no longer.
+	// ConditionStalled is True when a workload makes no progress any more. Tools that use kstatus stop waiting then.
 	ConditionStalled = "Stalled"
-	// ConditionSpecWarning is True when the spec says something that has no effect, which is probably a typing error.
+	// ConditionSpecWarning is True when something in the spec has no effect, which is probably a typing error.
 	ConditionSpecWarning = "SpecWarning"
 	// ConditionProgressing is True while a workload is being created, changed or removed.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded is True when something keeps a unit from what the grid says, until someone mends it.
+	// ConditionDegraded is True when a unit cannot be what the grid says, and someone has to mend that.
 	ConditionDegraded = "Degraded"
 )
 
-// DeploymentGrid is one Deployment per unit.
+// DeploymentGrid makes one Deployment per unit.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -303,7 +304,7 @@ type DeploymentGrid struct {
 	Status WorkloadGridStatus `json:"status,omitzero"`
 }
 
-// DeploymentGridList is a list of them.
+// DeploymentGridList is a list of DeploymentGrids.
 //
 // +kubebuilder:object:root=true
 type DeploymentGridList struct {
@@ -312,11 +313,11 @@ type DeploymentGridList struct {
 	Items           []DeploymentGrid `json:"items"`
 }
 
-// StatefulSetGrid is one StatefulSet per unit.
+// StatefulSetGrid makes one StatefulSet per unit.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -338,7 +339,7 @@ type StatefulSetGrid struct {
 	Status WorkloadGridStatus `json:"status,omitzero"`
 }
 
-// StatefulSetGridList is a list of them.
+// StatefulSetGridList is a list of StatefulSetGrids.
 //
 // +kubebuilder:object:root=true
 type StatefulSetGridList struct {
@@ -347,11 +348,11 @@ type StatefulSetGridList struct {
 	Items           []StatefulSetGrid `json:"items"`
 }
 
-// DaemonSetGrid is one DaemonSet per unit.
+// DaemonSetGrid makes one DaemonSet per unit.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -374,7 +375,7 @@ type DaemonSetGrid struct {
 	Status WorkloadGridStatus `json:"status,omitzero"`
 }
 
-// DaemonSetGridList is a list of them.
+// DaemonSetGridList is a list of DaemonSetGrids.
 //
 // +kubebuilder:object:root=true
 type DaemonSetGridList struct {
@@ -385,17 +386,16 @@ type DaemonSetGridList struct {
 
 // ServiceGridSpec is the spec of a ServiceGrid.
 type ServiceGridSpec struct {
-	// GridUniqKey is the key of a node label. A node reaches, through the Service, only pods on nodes with the
-	// same value of it.
+	// GridUniqKey is the key of a node label. Through the Service a node reaches only pods on nodes with the same value
+	// of the label.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",message="must be the key of a node label, such as zone1 or topology.kubernetes.io/zone"
 	GridUniqKey string `json:"gridUniqKey"`
 
-	// FallbackKeys are the keys of further node labels, in the order of preference, for units without a ready pod of
-	// their own: the Service's topologyKeys are GridUniqKey and then these. The last one may be "*", which is any
-	// node.
+	// FallbackKeys are the keys of further node labels, in order of preference, for units without a ready pod: the
+	// Service's topologyKeys are GridUniqKey followed by these. The last one may be "*", which means any node.
 	//
 	// +optional
 	// +listType=atomic
@@ -418,7 +418,7 @@ type ServiceGridStatus struct {
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Units is the number of units that the Service is closed over.
+	// Units is the number of units, each of which reaches only its own pods through the Service.
 	Units int32 `json:"units"`
 	// Conditions are Ready, Progressing and Degraded.
 	//
@@ -428,11 +428,11 @@ type ServiceGridStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ServiceGrid is one Service of which every node reaches only its own unit's endpoints.
+// ServiceGrid makes one Service through which every node reaches only the endpoints of its own unit.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -452,7 +452,7 @@ type ServiceGrid struct {
 	Status ServiceGridStatus `json:"status,omitzero"`
 }
 
-// ServiceGridList is a list of them.
+// ServiceGridList is a list of ServiceGrids.
 //
 // +kubebuilder:object:root=true
 type ServiceGridList struct {

@@ -33,7 +33,8 @@ func TestKeyLabelValue(t *testing.T) {
 func TestTemplateIsKept(t *testing.T) {
 	const in = `{"replicas":1,"newIn2030":{"deep":[1,{"x":null}]},"big":9007199254740993}`
 	var spec WorkloadGridSpec
-	if err := json.Unmarshal([]byte(`{"gridUniqKey":"zone1","template":`+in+`,"templatePool":{"a":`+in+`}}`), &spec); err != nil {
+	if err := json.Unmarshal([]byte(`{"gridUniqKey":"zone1","template":`+in+`,"templatePool":{"a":`+in+`}}`),
+		&spec); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(spec.DeepCopy())
@@ -43,7 +44,8 @@ func TestTemplateIsKept(t *testing.T) {
 	if got := strings.Count(string(out), in); got != 2 {
 		t.Errorf("got %s", out)
 	}
-	if out, err := json.Marshal(WorkloadGridSpec{GridUniqKey: "zone1"}); err != nil || string(out) != `{"gridUniqKey":"zone1"}` {
+	if out, err := json.Marshal(WorkloadGridSpec{GridUniqKey: "zone1"}); err != nil ||
+		string(out) != `{"gridUniqKey":"zone1"}` {
 		t.Errorf("without templates: got %s, %v", out, err)
 	}
 }

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+
+	"github.com/application-grid/application-grid/pkg/apiclient"
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/hub"
+)
+
+const program = "application-grid-hub"
+
+// What --help and the man page begin with.
+const (
+	short        = "Gives the wrapper of every node its share of the cluster's Services and endpoints"
+	introduction = "application-grid-hub runs in the cloud, behind the API server's aggregation, and gives the " +
+		"wrapper of\n" +
+		"every node its share: of Services with the annotation topologyKeys the endpoints that the node may see, " +
+		"and\n" +
+		"no others. Flags of serving, authentication, authorization and audit are those of every aggregated API " +
+		"server."
+)
+
+// options are the flags.
+type options struct {
+	kubeconfig string
+	kubeQPS    float32
+	kubeBurst  int
+
+	maxListBytes int
+	service      string
+	tlsSecret    string
+
+	metricsBindAddress string
+
+	serving        *genericoptions.SecureServingOptions
+	authentication *genericoptions.DelegatingAuthenticationOptions
+	authorization  *genericoptions.DelegatingAuthorizationOptions
+	audit          *genericoptions.AuditOptions
+
+	version bool
+
+	flags *flags.Set
+}
+
+func newOptions() *options {
+	o := &options{
+		flags:          flags.New(program),
+		serving:        genericoptions.NewSecureServingOptions(),
+		authentication: genericoptions.NewDelegatingAuthenticationOptions(),
+		authorization:  genericoptions.NewDelegatingAuthorizationOptions(),
+		audit:          genericoptions.NewAuditOptions(),
+	}
+	o.serving.BindPort = 8443
+	// A certificate that it makes for itself is kept in memory, unless --cert-dir names a directory.
+	o.serving.ServerCert.CertDirectory = ""
+	o.serving.ServerCert.PairName = program
+
+	f := o.flags.Section("API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server that is followed. Empty: the "+
+		"service account of the pod.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 50, "Most requests per second to it.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 100, "Most of them at once.")
+
+	f = o.flags.Section("Shares")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Most bytes that lists under way take at "+
+		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large "+
+		"it is.")
+
+	f = o.flags.Section("Replicas")
+	f.StringVar(&o.service, "service", "kube-system/"+program,
+		"NAMESPACE/NAME of the Service that the API server reaches the hub by. From its endpoints a replica knows "+
+			"how many there are.")
+	f.StringVar(&o.tlsSecret, "tls-secret", "",
+		"NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate that they make and renew, and "+
+			"that they write into the APIService's caBundle. Empty: the certificate is that of --tls-cert-file.")
+
+	f = o.flags.Section("Metrics")
+	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", "",
+		"host:port of /metrics over plain HTTP, for anyone who gets there. Empty: only over TLS, for those whom RBAC "+
+			"permits it.")
+
+	o.serving.AddFlags(o.flags.Section("Secure serving"))
+	o.authentication.AddFlags(o.flags.Section("Authentication"))
+	o.authorization.AddFlags(o.flags.Section("Authorization"))
+	o.audit.AddFlags(o.flags.Section("Audit"))
+
+	o.flags.Logging()
+
+	f = o.flags.Section("Other")
+	f.BoolVar(&o.version, "version", false, "Print the version and exit.")
+	return o
+}
+
+// config turns the flags into the configuration of a hub. The error says what to change.
+func (o *options) config() (hub.Config, error) {
+	var problems []error
+	if o.maxListBytes <= 0 {
+		problems = append(problems, errors.New("--max-list-bytes must be greater than 0"))
+	}
+	service, err := namespacedName("service", o.service)
+	problems = append(problems, err)
+	var secret types.NamespacedName
+	if o.tlsSecret != "" {
+		secret, err = namespacedName("tls-secret", o.tlsSecret)
+		problems = append(problems, err)
+		if o.serving.ServerCert.CertKey.CertFile != "" {
+			problems = append(problems, errors.New("--tls-secret and --tls-cert-file are two certificates; give one"))
+		}
+	}
+	if o.metricsBindAddress != "" {
+		if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
+			problems = append(problems, fmt.Errorf(
+				"--metrics-bind-address %q is not host:port: %w", o.metricsBindAddress, err))
+		}
+	}
+	problems = append(problems, o.serving.Validate()...)
+	problems = append(problems, o.authentication.Validate()...)
+	problems = append(problems, o.authorization.Validate()...)
+	problems = append(problems, o.audit.Validate()...)
+	if err := errors.Join(problems...); err != nil {
+		return hub.Config{}, err
+	}
+	connection, err := apiclient.Options{
+		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst, PassesOn: true,
+	}.Connect()
+	if err != nil {
+		return hub.Config{}, err
+	}
+	return hub.Config{
+		Connection: connection, MaxListBytes: o.maxListBytes, Service: service, Secret: secret,
+		MetricsBindAddress: o.metricsBindAddress, Apply: o.apply,
+	}, nil
+}
+
+// namespacedName reads the value of a flag.
+func namespacedName(flag, value string) (types.NamespacedName, error) {
+	namespace, name, found := strings.Cut(value, "/")
+	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return types.NamespacedName{}, fmt.Errorf("--%s %q is not of the form NAMESPACE/NAME", flag, value)
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}
+
+// apply sets what the standard flags say.
+func (o *options) apply(config *genericapiserver.Config) error {
+	if err := o.serving.MaybeDefaultWithSelfSignedCerts("localhost", nil, []net.IP{
+		net.IPv4(127, 0, 0, 1),
+	}); err != nil {
+		return fmt.Errorf("making a serving certificate: %w", err)
+	}
+	if err := o.serving.WithLoopback().ApplyToConfig(config); err != nil {
+		return err
+	}
+	if err := o.authentication.ApplyTo(&config.Authentication, config.SecureServing, config.OpenAPIConfig); err != nil {
+		return err
+	}
+	if err := o.authorization.ApplyTo(&config.Authorization); err != nil {
+		return err
+	}
+	return o.audit.ApplyTo(config)
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
+)
+
+// previewOptions are the flags of `kubectl grid preview`.
+type previewOptions struct {
+	key           string
+	allNamespaces bool
+	noHeaders     bool
+	output        output.Format
+}
+
+func newPreviewCommand(c *command) *cobra.Command {
+	o := &previewOptions{}
+	cmd := &cobra.Command{
+		Use:   "preview --key KEY",
+		Short: "What closing the Services over a label of the nodes would change, on any cluster",
+		Long: "Prints for every Service how many ready endpoints there are, what share of those that a node is sent " +
+			"to today\n" +
+			"is in another unit, which units would be left without a ready endpoint if the Service were closed, and " +
+			"the\n" +
+			"command that closes it. The units are the values of a label key of the nodes.\n" +
+			"\n" +
+			"It reads nodes, Services and EndpointSlices, writes nothing, and needs nothing of application-grid in " +
+			"the\n" +
+			"cluster.\n" +
+			"\n" +
+			"Exit codes: 0 every unit has a ready endpoint of every Service; 1 the cluster could not be read; 2 the\n" +
+			"command line is wrong; 3 a unit would be left without one.",
+		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
+			"  kubectl grid preview --key zone -n shop -o wide",
+		Args: flags.UsageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.key, "key", "",
+		"Label key of the nodes whose values are the units. Without it the keys are named that "+
+			"divide the nodes")
+	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Services of all namespaces")
+	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")
+	flags.CompleteWith(cmd, "key")
+	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML)
+	return cmd
+}
+
+func (o *previewOptions) run(ctx context.Context, c *command) error {
+	connected, namespace, err := c.connect()
+	if err != nil {
+		return err
+	}
+	if o.allNamespaces {
+		namespace = ""
+	}
+	progress, done := progressOn(c.stderr)
+	found, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress)
+	done()
+	if errors.As(err, &preview.KeyError{}) {
+		return flags.Usage(err)
+	}
+	if err != nil {
+		return err
+	}
+	if len(found.Services) == 0 && !o.output.Encoded() {
+		if o.allNamespaces {
+			fmt.Fprintln(c.stderr, "No Services found.")
+		} else {
+			fmt.Fprintf(c.stderr, "No Services found in %s namespace; -A asks for all.\n", namespace)
+		}
+		return nil
+	}
+	columns := preview.Columns{Namespaces: o.allNamespaces, NoHeader: o.noHeaders}
+	if err := preview.Print(c.stdout, found, o.output, columns); err != nil {
+		return err
+	}
+	if !found.Healthy() {
+		return errProblems
+	}
+	return nil
+}
+
+// progressOn writes a line that is written over again and again, if out is a terminal. done removes it.
+func progressOn(out io.Writer) (progress func(string), done func()) {
+	const clearLine = "\r\033[K"
+	file, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
+		return func(string) {}, func() {}
+	}
+	return func(text string) { fmt.Fprint(out, clearLine+text) }, func() { fmt.Fprint(out, clearLine) }
+}

@@ -1,0 +1,77 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/storage/view"
+)
+
+// Print writes an explanation as tables.
+func Print(to io.Writer, e *view.Explanation) error {
+	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(w, "Service:\t%s/%s\n", e.Namespace, e.Service)
+	fmt.Fprintf(w, "Seen from node:\t%s\n", e.Node)
+	switch {
+	case e.Invalid != "":
+		fmt.Fprintf(w, "topologyKeys:\t%s\n", e.Invalid)
+	case len(e.TopologyKeys) == 0:
+		fmt.Fprint(w, "topologyKeys:\tnone: every node sees all endpoints\n")
+	default:
+		fmt.Fprintf(w, "topologyKeys:\t%s%s\n", strings.Join(e.TopologyKeys, ", "), from(e.Annotation))
+		var unit []string
+		for _, key := range e.TopologyKeys {
+			if value, ok := e.Unit[key]; ok {
+				unit = append(unit, key+"="+value)
+			}
+		}
+		fmt.Fprintf(w, "Its unit:\t%s\n", orNone(strings.Join(unit, ", ")))
+		fmt.Fprintf(w, "Deciding key:\t%s\n", orNone(e.DecidingKey))
+	}
+	fmt.Fprintf(w, "Endpoints:\t%d kept, %d hidden\n", e.Kept, e.Hidden)
+	for _, note := range e.Notes {
+		fmt.Fprintf(w, "Note:\t%s\n", note)
+	}
+	if err := w.Flush(); err != nil || len(e.Endpoints) == 0 {
+		return err
+	}
+	fmt.Fprint(w, "\nADDRESS\tTARGET\tNODE\tREADY\tVIEW\tREASON\n")
+	for _, kept := range []bool{true, false} {
+		for _, x := range e.Endpoints {
+			if x.Kept == kept {
+				row := []string{
+					strings.Join(x.Addresses, ","), orNone(x.Target), orNone(x.Node), strconv.FormatBool(x.Ready),
+					seen(x), x.Reason,
+				}
+				fmt.Fprintln(w, strings.Join(row, "\t"))
+			}
+		}
+	}
+	return w.Flush()
+}
+
+func seen(x view.ExplainedEndpoint) string {
+	if x.Kept {
+		return "kept"
+	}
+	return "hidden"
+}
+
+// from names the annotation that has the keys, where that is not topologyKeys.
+func from(annotation string) string {
+	if annotation == "" || annotation == v1.AnnotationTopologyKeys { // an older wrapper does not say
+		return ""
+	}
+	return " (annotation " + annotation + ")"
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "<none>"
+	}
+	return text
+}

@@ -1,0 +1,290 @@
+package gridview
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Preview is what closing the Services of a cluster over the values of a label key would change.
+type Preview struct {
+	Key   string        `json:"key"`
+	Units []PreviewUnit `json:"units"`
+	// NodesWithoutUnit is how many nodes do not have the label.
+	NodesWithoutUnit int              `json:"nodesWithoutUnit"`
+	Services         []PreviewService `json:"services"`
+}
+
+// PreviewUnit is a value of the key.
+type PreviewUnit struct {
+	Name  string `json:"name"`
+	Nodes int    `json:"nodes"`
+}
+
+// PreviewService is one Service of a Preview.
+type PreviewService struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Ready is how many ready endpoints there are, ReadyIn how many of them each unit has; units without any are left
+	// out. Those on nodes without the label, or on no node, are in no unit.
+	Ready   int            `json:"ready"`
+	ReadyIn map[string]int `json:"readyIn"`
+	// Foreign is the share, 0 to 1, of the endpoints that a node of a unit is sent to today which is in another unit or
+	// in none; the average of all nodes in units. It is missing where topologyKeys decide already, and where there is
+	// no ready endpoint.
+	Foreign *float64 `json:"foreign,omitempty"`
+	// Dark are the units that would have no ready endpoint if the Service were closed. A Service that has none anywhere
+	// has no such units.
+	Dark []string `json:"dark"`
+	// TopologyKeys are those that govern the Service today.
+	TopologyKeys []string `json:"topologyKeys,omitempty"`
+	// Message says what the figures do not.
+	Message string `json:"message,omitempty"`
+	// Command closes the Service. It is empty for one that is closed already.
+	Command string `json:"command,omitempty"`
+}
+
+// Previewer makes a Preview of objects that are read one after the other, and keeps numbers of them only.
+type Previewer struct {
+	key      string
+	nodes    map[string]previewNode
+	units    map[string]int
+	groups   map[previewNode]int
+	services map[types.NamespacedName]*tally
+}
+
+// previewNode is what matters of a node. unit is empty if it has no value of the key.
+type previewNode struct{ unit, zone string }
+
+// tally counts the ready endpoints of a Service.
+type tally struct {
+	service PreviewService
+	family  discoveryv1.AddressType
+	// local is that a node is sent to its own endpoints only.
+	local bool
+	counts
+}
+
+// counts are what the slices of a Service add up to.
+type counts struct {
+	// ready is how many endpoints are ready, readyIn how many of them each unit has.
+	ready   int
+	readyIn map[string]int
+	// unhinted is how many ready endpoints have no hints; as long as there are any, kube-proxy heeds none.
+	unhinted int
+	// hinted counts the ready endpoints by the zone that they are for, and their unit.
+	hinted map[string]map[string]int
+}
+
+// NewPreviewer makes a Previewer for a key and the labels of all nodes.
+func NewPreviewer(key string, nodes map[string]topology.Labels) *Previewer {
+	p := &Previewer{
+		key:      key,
+		nodes:    make(map[string]previewNode, len(nodes)),
+		units:    map[string]int{},
+		groups:   map[previewNode]int{},
+		services: map[types.NamespacedName]*tally{},
+	}
+	for name, labels := range nodes {
+		n := previewNode{unit: labels[key], zone: labels[corev1.LabelTopologyZone]}
+		p.nodes[name] = n
+		if n.unit != "" {
+			p.units[n.unit]++
+			p.groups[n]++
+		}
+	}
+	return p
+}
+
+// Units is how many units there are.
+func (p *Previewer) Units() int { return len(p.units) }
+
+// AddService counts a Service in, before its slices. Services without endpoints of the cluster are left out, and so is
+// default/kubernetes, whose endpoint every node replaces by its own.
+func (p *Previewer) AddService(s *corev1.Service) {
+	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+	if s.Spec.Type == corev1.ServiceTypeExternalName ||
+		name == (types.NamespacedName{Namespace: "default", Name: "kubernetes"}) {
+		return
+	}
+	t := &tally{
+		service: PreviewService{Namespace: s.Namespace, Name: s.Name, Dark: []string{}},
+		family:  discoveryv1.AddressTypeIPv4, counts: noCounts(),
+		local: ptr.Deref(s.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal,
+	}
+	if len(s.Spec.IPFamilies) > 0 { // the endpoints of a Service of two families are in slices of both
+		t.family = discoveryv1.AddressType(s.Spec.IPFamilies[0])
+	}
+	keys, annotation, err := topology.KeysOf(s.Annotations)
+	switch {
+	case err != nil:
+		t.service.Message = fmt.Sprintf("annotation %s=%s is %v", annotation, s.Annotations[annotation], err)
+	case keys.Governed():
+		t.service.TopologyKeys = keys
+	case t.local:
+		t.service.Message = "internalTrafficPolicy Local: each node is sent to its own endpoints"
+	}
+	p.services[name] = t
+}
+
+func noCounts() counts {
+	return counts{readyIn: map[string]int{}, hinted: map[string]map[string]int{}}
+}
+
+// ForgetSlices makes the Previewer forget all slices, because their list begins again.
+func (p *Previewer) ForgetSlices() {
+	for _, t := range p.services {
+		t.counts = noCounts()
+	}
+}
+
+// AddSlice counts the ready endpoints of a slice.
+func (p *Previewer) AddSlice(s *discoveryv1.EndpointSlice) {
+	t := p.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]
+	if t == nil || s.AddressType != t.family {
+		return
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if !ptr.Deref(e.Conditions.Ready, true) {
+			continue
+		}
+		t.ready++
+		unit := p.nodes[ptr.Deref(e.NodeName, "")].unit
+		if unit != "" {
+			t.readyIn[unit]++
+		}
+		if e.Hints == nil || len(e.Hints.ForZones) == 0 {
+			t.unhinted++
+			continue
+		}
+		for _, zone := range e.Hints.ForZones {
+			if t.hinted[zone.Name] == nil {
+				t.hinted[zone.Name] = map[string]int{}
+			}
+			t.hinted[zone.Name][unit]++
+		}
+	}
+}
+
+// Preview is what was counted.
+func (p *Previewer) Preview() *Preview {
+	preview := &Preview{
+		Key:              p.key,
+		Units:            []PreviewUnit{},
+		Services:         []PreviewService{},
+		NodesWithoutUnit: len(p.nodes),
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.units)) {
+		preview.Units = append(preview.Units, PreviewUnit{name, p.units[name]})
+		preview.NodesWithoutUnit -= p.units[name]
+	}
+	for _, t := range p.services {
+		preview.Services = append(preview.Services, p.conclude(t))
+	}
+	slices.SortFunc(preview.Services, func(a, b PreviewService) int {
+		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return preview
+}
+
+func (p *Previewer) conclude(t *tally) PreviewService {
+	s := t.service
+	s.Ready, s.ReadyIn = t.ready, t.readyIn
+	annotation := fmt.Sprintf("[%q]", p.key) // a label key has no letter that JSON writes otherwise
+	if !slices.Equal(s.TopologyKeys, []string{p.key}) {
+		s.Command = fmt.Sprintf("kubectl annotate --overwrite service -n %s %s '%s=%s'", s.Namespace, s.Name,
+			v1.AnnotationTopologyKeys, annotation)
+	}
+	if s.Ready == 0 {
+		if s.Message == "" {
+			s.Message = "no endpoint is ready anywhere"
+		}
+		return s
+	}
+	for unit := range p.units {
+		if s.ReadyIn[unit] == 0 {
+			s.Dark = append(s.Dark, unit)
+		}
+	}
+	slices.Sort(s.Dark)
+	if len(s.TopologyKeys) == 0 && len(p.units) > 0 {
+		s.Foreign = ptr.To(p.foreign(t))
+		if s.Message == "" && t.heedsHints() {
+			s.Message = "hints keep part of the traffic in its zone"
+		}
+	}
+	return s
+}
+
+// heedsHints reports whether kube-proxy goes by the hints of the endpoints: all of them must have some.
+func (t *tally) heedsHints() bool { return t.unhinted == 0 && len(t.hinted) > 0 }
+
+// foreign is the share of the endpoints that a node is sent to today which is not in its unit, on the average of nodes.
+func (p *Previewer) foreign(t *tally) float64 {
+	if t.local {
+		return 0
+	}
+	sum, nodes := 0.0, 0
+	for node, count := range p.groups {
+		all, own := t.ready, t.readyIn[node.unit]
+		// Where no endpoint is meant for the node's zone kube-proxy takes all of them.
+		if near := t.hinted[node.zone]; t.heedsHints() && len(near) > 0 {
+			all, own = 0, near[node.unit]
+			for _, n := range near {
+				all += n
+			}
+		}
+		sum += float64(count) * float64(all-own) / float64(all)
+		nodes += count
+	}
+	return sum / float64(nodes)
+}
+
+// Healthy reports whether no unit would lose its last ready endpoint by closing any of the Services.
+func (p *Preview) Healthy() bool {
+	return !slices.ContainsFunc(p.Services, func(s PreviewService) bool { return len(s.Dark) > 0 })
+}
+
+// DivideNodes are the label keys that divide nodes into more than one unit, and not into one for each node, those with
+// the fewest units first, with the number of units of each.
+func DivideNodes(nodes map[string]topology.Labels) (keys []string, units map[string]int) {
+	values := map[string]map[string]int{}
+	for _, labels := range nodes {
+		for key, value := range labels {
+			if values[key] == nil {
+				values[key] = map[string]int{}
+			}
+			values[key][value]++
+		}
+	}
+	units = map[string]int{}
+	for key, of := range values {
+		shared := 0
+		for _, n := range of {
+			shared = max(shared, n)
+		}
+		if delete(of, ""); len(of) > 1 && shared > 1 && key != corev1.LabelHostname {
+			keys, units[key] = append(keys, key), len(of)
+		}
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		if units[a] != units[b] {
+			return units[a] - units[b]
+		}
+		return strings.Compare(a, b)
+	})
+	return keys, units
+}

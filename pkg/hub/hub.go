@@ -1,0 +1,212 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authorization/union"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/apiclient"
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/serve"
+	"github.com/application-grid/application-grid/pkg/servingcert"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/view"
+)
+
+const program = "application-grid-hub"
+
+// DefaultMaxListBytes lets a hub in a container of 1.5 GB answer the lists of a fleet that returns at one time.
+const DefaultMaxListBytes = 256 << 20
+
+// Config is what a Server is made from.
+type Config struct {
+	// Connection leads to the API server that is followed.
+	Connection *apiclient.Connection
+	// MaxListBytes bounds the memory that lists take at once; 0 means DefaultMaxListBytes.
+	MaxListBytes int
+	// Service is the one that the API server reaches the hub by; it tells how many replicas there are.
+	Service types.NamespacedName
+	// Secret, if it has a name, is where the replicas keep a serving certificate of their own.
+	Secret types.NamespacedName
+	// MetricsBindAddress, if set, is where metrics are served over plain HTTP.
+	MetricsBindAddress string
+	// Apply sets serving, authentication, authorization and audit.
+	Apply func(*genericapiserver.Config) error
+}
+
+// Server is the hub.
+type Server struct {
+	config  Config
+	facts   *facts.Facts
+	shares  *view.Shares
+	group   *follow.Group
+	shedder *shedder
+	metrics *metrics
+	api     *genericapiserver.GenericAPIServer
+	// stopping is closed when watches should end.
+	stopping chan struct{}
+}
+
+// New makes a Server. It listens, and asks the API server how to authenticate callers. The error says what about the
+// configuration is wrong.
+func New(config Config, logger klog.Logger) (*Server, error) {
+	if config.MaxListBytes == 0 {
+		config.MaxListBytes = DefaultMaxListBytes
+	}
+	s := &Server{config: config, stopping: make(chan struct{})}
+	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
+	s.shares = view.NewShares(view.SharesOptions{Facts: s.facts, Logger: logger.WithName("shares")})
+	upstream, err := config.Connection.Config()
+	if err != nil {
+		return nil, err
+	}
+	if s.group, err = newGroup(upstream, s.facts); err != nil {
+		return nil, err
+	}
+	config.Connection.OnChange(s.group.Retry)
+	memory := quota.New(config.MaxListBytes)
+	s.shedder = &shedder{nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) }}
+	s.metrics = newMetrics(s.shares, memory, s.shedder, s.group.States)
+	shares := &shareServer{shares: s.shares, current: s.current, shedder: s.shedder, server: &serve.Server{
+		HistoryOf: historyOf,
+		Observer:  s.metrics,
+		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
+			return memory.AcquireN(caller(r), bytes)
+		},
+		Stopping: s.stopping,
+	}}
+	var certificate dynamiccertificates.CertKeyContentProvider
+	if config.Secret.Name != "" {
+		if certificate, err = newCertificate(upstream, config); err != nil {
+			return nil, err
+		}
+	}
+	if s.api, err = s.newAPI(shares.ServeShare, certificate); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// newCertificate keeps a serving certificate in config.Secret. The API server gets it when it begins to serve.
+func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, error) {
+	client, err := kubernetes.NewForConfig(upstream)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the Secret %s: %w", config.Secret, err)
+	}
+	objects, err := dynamic.NewForConfig(upstream)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the APIService: %w", err)
+	}
+	return servingcert.New(servingcert.Options{
+		Client: client, Dynamic: objects, Secret: config.Secret, APIService: hubv1alpha1.APIServiceName,
+		Names: []string{config.Service.Name + "." + config.Service.Namespace + ".svc"},
+	}), nil
+}
+
+// newAPI makes the API server. certificate, if not nil, is what it serves with.
+func (s *Server) newAPI(
+	share shareFunc, certificate dynamiccertificates.CertKeyContentProvider,
+) (*genericapiserver.GenericAPIServer, error) {
+	config := genericapiserver.NewConfig(codecs)
+	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	// A share is watched by the subresource, and kube-apiserver takes one of this name for long-running as well.
+	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"),
+		sets.NewString(hubv1alpha1.Subresource))
+	namer := openapinamer.NewDefinitionNamer(scheme)
+	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = program, program
+	if err := s.config.Apply(config); err != nil {
+		return nil, err
+	}
+	if certificate != nil {
+		config.SecureServing.Cert = certificate
+	}
+	var err error
+	config.Authorization.Authorizer, err = union.New(
+		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: boundNodes{}},
+		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: config.Authorization.Authorizer},
+	)
+	if err != nil {
+		return nil, fmt.Errorf("putting the authorizers together: %w", err)
+	}
+	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
+		return s.current()
+	}))
+	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serve.WriteError(w, r, notFound(r))
+	})
+	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegateWithCustomHandler(notFoundHandler))
+	if err != nil {
+		return nil, fmt.Errorf("making the API server: %w", err)
+	}
+	if err := install(api, share); err != nil {
+		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
+	}
+	return api, nil
+}
+
+// Run serves until ctx is done, then lets requests under way end. It is called once in a process, for its metrics are
+// those of the process.
+func (s *Server) Run(ctx context.Context) error {
+	legacyregistry.RawMustRegister(s.metrics.all...)
+	background, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	if s.config.MetricsBindAddress != "" {
+		if err := serveMetrics(background, &wg, s.config.MetricsBindAddress); err != nil {
+			return err
+		}
+	}
+	wg.Go(func() { s.group.Run(background) })
+	wg.Go(func() { s.config.Connection.Run(background) })
+	wg.Go(func() { s.shares.Run(background) })
+	wg.Go(func() { s.shedder.run(background) })
+	wg.Go(func() { s.endStale(background) })
+	context.AfterFunc(background, func() { close(s.stopping) })
+	return s.api.PrepareRun().RunWithContext(ctx)
+}
+
+// current says why what is shared may not be what the cluster has; nil if it is.
+func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
+
+// endStale ends the streams when what is shared may be stale, until ctx is done. Wrappers then ask another replica, or
+// know that there is none; a stream that is silent because nothing comes in looks like one on which nothing changes.
+func (s *Server) endStale(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := s.current(); err != nil {
+			if n := s.shedder.endAll(); n > 0 {
+				klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale",
+					"streams", n, "reason", err)
+			}
+		}
+	}
+}

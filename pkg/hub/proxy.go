@@ -1,0 +1,98 @@
+package hub
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/serve"
+)
+
+// scheme has what the group is installed with: a kind for its resource, of which there are no objects.
+var (
+	scheme = runtime.NewScheme()
+	codecs = serializer.NewCodecFactory(scheme)
+)
+
+func init() {
+	for _, version := range []schema.GroupVersion{
+		hubv1alpha1.GroupVersion, {Group: hubv1alpha1.GroupName, Version: runtime.APIVersionInternal},
+	} {
+		scheme.AddKnownTypeWithName(version.WithKind("Node"), &metav1.PartialObjectMetadata{})
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	utilruntime.Must(scheme.SetVersionPriority(hubv1alpha1.GroupVersion))
+}
+
+// install adds the group to an API server. share answers a request for the share of a node, by the path below it.
+func install(server *genericapiserver.GenericAPIServer, share shareFunc) error {
+	group := genericapiserver.NewDefaultAPIGroupInfo(hubv1alpha1.GroupName, scheme, runtime.NewParameterCodec(scheme),
+		codecs)
+	group.VersionedResourcesStorageMap[hubv1alpha1.GroupVersion.Version] = map[string]rest.Storage{
+		hubv1alpha1.Resource: nodes{},
+		hubv1alpha1.Resource + "/" + hubv1alpha1.Subresource: proxies{share: share},
+	}
+	return server.InstallAPIGroup(&group)
+}
+
+// nodes is the resource that the subresource is of. It has no verbs.
+type nodes struct{}
+
+// New implements rest.Storage.
+func (nodes) New() runtime.Object { return &metav1.PartialObjectMetadata{} }
+
+// Destroy implements rest.Storage.
+func (nodes) Destroy() {}
+
+// NamespaceScoped implements rest.Scoper.
+func (nodes) NamespaceScoped() bool { return false }
+
+// GetSingularName implements rest.SingularNameProvider.
+func (nodes) GetSingularName() string { return "node" }
+
+// shareFunc answers a request for the share of a node, by the path below it.
+type shareFunc func(w http.ResponseWriter, r *http.Request, node, path string)
+
+// proxies is the subresource.
+type proxies struct {
+	nodes
+
+	share shareFunc
+}
+
+// ConnectMethods implements rest.Connecter: the API server answers 405 to the others.
+func (proxies) ConnectMethods() []string { return []string{http.MethodGet} }
+
+// NewConnectOptions implements rest.Connecter: the query is package serve's business.
+func (proxies) NewConnectOptions() (options runtime.Object, hasPath bool, pathKey string) {
+	return nil, true, ""
+}
+
+// Connect implements rest.Connecter.
+func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ rest.Responder) (http.Handler, error) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path, ok := strings.CutPrefix(r.URL.Path,
+			hubv1alpha1.GroupVersionPath+"/"+hubv1alpha1.Resource+"/"+node+"/"+hubv1alpha1.Subresource)
+		if !ok {
+			serve.WriteError(w, r, notFound(r))
+			return
+		}
+		p.share(w, r, node, path)
+	}), nil
+}
+
+// notFound is the answer to a path that there is not.
+func notFound(r *http.Request) error {
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(r.Method), schema.GroupResource{},
+		"", "there is no "+r.URL.Path, 0, false)
+}

@@ -1,0 +1,46 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ErrNotServed is that the API server does not know a kind of grid.
+var ErrNotServed = errors.New("the server has no superedge.io/v1: install application-grid-controller, which brings " +
+	"the grids' CRDs, or apply manifests/crds")
+
+// Explain says what to change where the API server's words do not.
+func Explain(err error) error {
+	if IsNotServed(err) {
+		return ErrNotServed
+	}
+	return err
+}
+
+// IsNotServed reports whether an error says that the API server does not serve the kind. An object that is not there is
+// another error.
+func IsNotServed(err error) bool {
+	if meta.IsNoMatchError(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || slices.ContainsFunc(details.Causes, func(c metav1.StatusCause) bool {
+		return c.Type == metav1.CauseTypeUnexpectedServerResponse
+	})
+}
+
+// WhyNot describes the error of a request that the answer can do without.
+func WhyNot(err error) string {
+	if apierrors.IsForbidden(err) {
+		return "you may not read them: " + err.Error()
+	}
+	return err.Error()
+}

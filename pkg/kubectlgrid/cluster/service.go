@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Kinds of a ServiceName.
+const (
+	kindService     = "Service"
+	kindServiceGrid = "ServiceGrid"
+)
+
+// ServiceName is how a user names a Service.
+type ServiceName struct {
+	// Kind is Service, ServiceGrid, or empty for either.
+	Kind, Name string
+}
+
+// ParseServiceName reads NAME, svc/NAME or sg/NAME.
+func ParseServiceName(text string) (ServiceName, error) {
+	prefix, name, hasPrefix := strings.Cut(text, "/")
+	if !hasPrefix {
+		return ServiceName{Name: text}, nil
+	}
+	switch {
+	case name == "":
+		return ServiceName{}, fmt.Errorf("%q names no Service", text)
+	case prefix == "svc" || prefix == "service" || prefix == "services":
+		return ServiceName{kindService, name}, nil
+	}
+	if k, err := ParseKind(prefix); err != nil || k.Kind != kindServiceGrid {
+		return ServiceName{}, fmt.Errorf("%q is neither a Service (svc/NAME) nor a ServiceGrid (sg/NAME)", text)
+	}
+	return ServiceName{kindServiceGrid, name}, nil
+}
+
+// Service reads the Service that is meant. A bare name is that of a Service; if there is none, or no annotation governs
+// it, that of a ServiceGrid.
+func Service(ctx context.Context, api client.Reader, namespace string, wanted ServiceName) (*corev1.Service, error) {
+	get := func(name string) (*corev1.Service, error) {
+		service := &corev1.Service{}
+		err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, service)
+		return service, err
+	}
+	name := wanted.Name
+	if wanted.Kind == kindServiceGrid {
+		service, err := get(name + v1.ServiceSuffix)
+		if !apierrors.IsNotFound(err) {
+			return service, err
+		}
+		grid := &v1.ServiceGrid{}
+		if err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, grid); err != nil {
+			return nil, Explain(err)
+		}
+		return nil, fmt.Errorf("ServiceGrid %s has no Service %s yet: kubectl grid status sg/%s -n %s says why",
+			name, name+v1.ServiceSuffix, name, namespace)
+	}
+	service, err := get(name)
+	if wanted.Kind == kindService || (err != nil && !apierrors.IsNotFound(err)) {
+		return service, err
+	}
+	// also one that does not parse
+	if _, annotation, _ := topology.KeysOf(service.Annotations); err == nil && annotation != "" {
+		return service, nil
+	}
+	ofGrid, gridErr := get(name + v1.ServiceSuffix)
+	if by := metav1.GetControllerOf(ofGrid); gridErr == nil && by != nil && by.Kind == kindServiceGrid &&
+		by.Name == name {
+		return ofGrid, nil
+	}
+	if err != nil {
+		return nil, errors.New("there is no Service and no ServiceGrid " + name + " in namespace " + namespace)
+	}
+	return service, nil
+}
+
+// View reads what every node sees of a Service.
+func View(ctx context.Context, api client.Reader, namespace string, wanted ServiceName) (*gridview.View, error) {
+	service, err := Service(ctx, api, namespace, wanted)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := Nodes(ctx, api)
+	if err != nil {
+		return nil, fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
+	}
+	endpointSlices := &discoveryv1.EndpointSliceList{}
+	err = api.List(ctx, endpointSlices, client.InNamespace(namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	if err != nil {
+		return nil, fmt.Errorf("asking for endpointslices: %w", err)
+	}
+	return gridview.OfService(service, endpointSlices.Items, nodes), nil
+}

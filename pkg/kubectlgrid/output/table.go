@@ -1,0 +1,85 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// None is in a cell for what is not there.
+	None = "<none>"
+	// All is in a cell for every unit.
+	All = "<all>"
+	// gap is how many spaces are between two columns.
+	gap = 3
+)
+
+// Printer writes rows in columns, as kubectl does. A column that has once been wide stays so: rows that follow later,
+// such as those of --watch, keep below those before them.
+type Printer struct {
+	out    io.Writer
+	widths []int
+}
+
+// NewPrinter makes a printer that writes to out.
+func NewPrinter(out io.Writer) *Printer { return &Printer{out: out} }
+
+// Print writes rows. An empty cell is written as <none>.
+func (p *Printer) Print(rows ...[]string) error {
+	for _, row := range rows {
+		for i := range row {
+			if row[i] == "" {
+				row[i] = None
+			}
+			// A cell is one line of one column: what an API server says may be several.
+			row[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(row[i])
+			if i == len(p.widths) {
+				p.widths = append(p.widths, 0)
+			}
+			p.widths[i] = max(p.widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", p.widths[i]-utf8.RuneCountInString(cell)+gap))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	if _, err := io.WriteString(p.out, b.String()); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	return nil
+}
+
+// Count is a number with its noun: "1 unit", "2 units".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// OrDash is the text, or a dash for none.
+func OrDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// namedNodes is how many nodes a cell names before it only counts.
+const namedNodes = 3
+
+// Nodes names the first few nodes for a cell, and counts the rest.
+func Nodes(nodes []string) string {
+	if len(nodes) <= namedNodes {
+		return strings.Join(nodes, ",")
+	}
+	return fmt.Sprintf("%s,+%d", strings.Join(nodes[:namedNodes], ","), len(nodes)-namedNodes)
+}

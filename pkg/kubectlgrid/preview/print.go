@@ -1,0 +1,170 @@
+package preview
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/enumerate"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+)
+
+// Kind is that of a preview as JSON or YAML.
+const Kind = "ServicePreview"
+
+// document is a preview as JSON or YAML.
+type document struct {
+	metav1.TypeMeta   `json:",inline"`
+	*gridview.Preview `json:",inline"`
+}
+
+// namedUnits is how many units a cell names before it only counts.
+const namedUnits = 3
+
+// Columns say which columns a table has.
+type Columns struct {
+	Namespaces, NoHeader bool
+}
+
+// Print writes a preview in a format. As a table it ends with what to do about it, unless the header is left out.
+func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Columns) error {
+	if format.Encoded() {
+		return output.Encode(out, document{output.TypeMeta(Kind), p}, format)
+	}
+	var rows [][]string
+	if !columns.NoHeader {
+		header := []string{"NAME", "READY", "FOREIGN", "UNITS WITHOUT", "STATE"}
+		if format == output.Wide {
+			header = append(header, "READY IN UNITS", "COMMAND")
+		}
+		rows = append(rows, columns.row("NAMESPACE", header))
+		fmt.Fprintf(out, "The values of %s are %s: %s.%s\n\n", p.Key, output.Count(len(p.Units), "unit"),
+			enumerate.First(unitNames(p), namedUnits), without(p.NodesWithoutUnit))
+	}
+	for i := range p.Services {
+		s := &p.Services[i]
+		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Units)), state(s)}
+		if format == output.Wide {
+			row = append(row, perUnit(s.ReadyIn), output.OrDash(s.Command))
+		}
+		rows = append(rows, columns.row(s.Namespace, row))
+	}
+	if err := output.NewPrinter(out).Print(rows...); err != nil {
+		return err
+	}
+	if columns.NoHeader {
+		return nil
+	}
+	_, err := fmt.Fprint(out, conclusion(p))
+	return err
+}
+
+func (c Columns) row(namespace string, cells []string) []string {
+	if c.Namespaces {
+		return append([]string{namespace}, cells...)
+	}
+	return cells
+}
+
+func unitNames(p *gridview.Preview) []string {
+	names := make([]string, 0, len(p.Units))
+	for _, u := range p.Units {
+		names = append(names, fmt.Sprintf("%s (%s)", u.Name, output.Count(u.Nodes, "node")))
+	}
+	return names
+}
+
+// without says how many nodes are in no unit.
+func without(nodes int) string {
+	switch nodes {
+	case 0:
+		return ""
+	case 1:
+		return " 1 node is in no unit."
+	default:
+		return fmt.Sprintf(" %d nodes are in no unit.", nodes)
+	}
+}
+
+// percent writes a share; it rounds nothing to 0 or 100 %.
+func percent(share *float64) string {
+	if share == nil {
+		return "-"
+	}
+	rounded := math.Round(*share * 100)
+	switch {
+	case rounded == 0 && *share > 0:
+		return "<1%"
+	case rounded == 100 && *share < 1:
+		return ">99%"
+	default:
+		return fmt.Sprintf("%.0f%%", rounded)
+	}
+}
+
+func dark(units []string, of int) string {
+	if len(units) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d of %d: %s", len(units), of, enumerate.First(units, namedUnits))
+}
+
+func state(s *gridview.PreviewService) string {
+	text := "open"
+	if len(s.TopologyKeys) > 0 {
+		text = "closed"
+		if s.Command != "" {
+			text = "by " + strings.Join(s.TopologyKeys, ", ")
+		}
+	}
+	if s.Message != "" {
+		text += "; " + s.Message
+	}
+	return text
+}
+
+func perUnit(readyIn map[string]int) string {
+	cells := make([]string, 0, len(readyIn))
+	for _, unit := range slices.Sorted(maps.Keys(readyIn)) {
+		cells = append(cells, fmt.Sprintf("%s=%d", unit, readyIn[unit]))
+	}
+	return strings.Join(cells, ",")
+}
+
+// conclusion says what the table means, and what to do next.
+func conclusion(p *gridview.Preview) string {
+	var leaves, example *gridview.PreviewService
+	leaving := 0
+	for i := range p.Services {
+		s := &p.Services[i]
+		switch {
+		case len(s.Dark) > 0:
+			leaving++
+			if leaves == nil {
+				leaves = s
+			}
+		case s.Command != "" && s.Ready > 0 && example == nil:
+			example = s
+		}
+	}
+	var b strings.Builder
+	b.WriteString("\nFOREIGN is the share of the endpoints that a node is sent to today which is not in its own " +
+		"unit.\n")
+	if leaving > 0 {
+		fmt.Fprintf(&b,
+			"%s would leave units without a ready endpoint if closed: first run a copy in each of them, as "+
+				"a DeploymentGrid does.\n", output.Count(leaving, "Service"))
+	}
+	if example != nil {
+		fmt.Fprintf(&b, "This closes one, once application-grid is installed (kubectl grid check --pre):\n  %s\n",
+			example.Command)
+	}
+	return b.String()
+}

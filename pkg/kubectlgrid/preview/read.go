@@ -1,0 +1,124 @@
+package preview
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/application-grid/application-grid/pkg/enumerate"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Query says what to preview.
+type Query struct {
+	// Key is the label key whose values would be the units.
+	Key string
+	// Namespace is that of the Services; empty for all.
+	Namespace string
+}
+
+// KeyError is that a key divides the nodes into no units, or that none was given. It says which keys would.
+type KeyError struct{ text string }
+
+func (e KeyError) Error() string { return e.text }
+
+// progressEvery is how many objects are read between two words about it.
+const progressEvery = 500
+
+// candidates is how many label keys a KeyError names.
+const candidates = 5
+
+// Read reads the cluster. progress is called with a few words whenever there is something to say; the API server's
+// answers are read a page at a time.
+func Read(ctx context.Context, api client.Reader, query Query, progress func(string)) (*gridview.Preview, error) {
+	r := reader{api: api, progress: progress}
+	nodes := map[string]topology.Labels{}
+	err := each(ctx, r, cluster.NodeList(), "node", func() { clear(nodes) }, func(node *metav1.PartialObjectMetadata) {
+		nodes[node.Name] = node.Labels
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the nodes, whose labels would be the units: %w", err)
+	}
+	previewer := gridview.NewPreviewer(query.Key, nodes)
+	if previewer.Units() == 0 {
+		return nil, keyError(query.Key, nodes)
+	}
+	in := client.InNamespace(query.Namespace)
+	err = each(ctx, r, &corev1.ServiceList{}, "Service", func() {
+		previewer = gridview.NewPreviewer(query.Key, nodes)
+	}, func(service *corev1.Service) { previewer.AddService(service) }, in)
+	if err != nil {
+		return nil, readError("Services", query.Namespace, err)
+	}
+	err = each(ctx, r, &discoveryv1.EndpointSliceList{}, "EndpointSlice",
+		previewer.ForgetSlices, previewer.AddSlice, in)
+	if err != nil {
+		return nil, readError("EndpointSlices", query.Namespace, err)
+	}
+	return previewer.Preview(), nil
+}
+
+// reader reads lists, and says how far that is.
+type reader struct {
+	api      client.Reader
+	progress func(string)
+}
+
+// each takes every object of a list's kind. If the list begins again, restart has to forget what was taken.
+func each[T runtime.Object](ctx context.Context, r reader, list client.ObjectList, kind string, restart func(),
+	take func(T), options ...client.ListOption) error {
+	read := 0
+	return pages.Each(ctx, r.api, list, func() {
+		restart()
+		read = 0
+	}, func(item runtime.Object) {
+		object, ok := item.(T)
+		if !ok {
+			return
+		}
+		take(object)
+		if read++; read%progressEvery == 0 {
+			r.progress(output.Count(read, kind) + " read")
+		}
+	}, options...)
+}
+
+// readError says what else could be asked where a right is missing.
+func readError(what, namespace string, err error) error {
+	switch {
+	case !apierrors.IsForbidden(err):
+		return fmt.Errorf("reading the %s: %w", what, err)
+	case namespace == "":
+		return fmt.Errorf("you may not read the %s of all namespaces; -n NAMESPACE asks for one: %w", what, err)
+	default:
+		return fmt.Errorf("you may not read the %s of namespace %s: %w", what, namespace, err)
+	}
+}
+
+// keyError says that a key makes no units, and which keys would.
+func keyError(key string, nodes map[string]topology.Labels) error {
+	text := "give the label key whose values are the sites: --key"
+	if key != "" {
+		text = fmt.Sprintf("none of %s has the label %s", output.Count(len(nodes), "node"), key)
+	}
+	keys, units := gridview.DivideNodes(nodes)
+	if len(keys) == 0 {
+		return KeyError{text + ". No label has different values on these nodes"}
+	}
+	names := make([]string, 0, len(keys))
+	for _, k := range keys {
+		names = append(names, fmt.Sprintf("%s (%s)", k, output.Count(units[k], "unit")))
+	}
+	return KeyError{text + ". Labels that divide these nodes: " + strings.TrimSpace(enumerate.First(names, candidates))}
+}

@@ -1,0 +1,125 @@
+package serviceview
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+)
+
+// Kind is that of a view as JSON or YAML.
+const Kind = "ServiceView"
+
+// document is a view as JSON or YAML.
+type document struct {
+	metav1.TypeMeta `json:",inline"`
+	*gridview.View  `json:",inline"`
+}
+
+// Print writes a view in a format.
+func Print(out io.Writer, view *gridview.View, format output.Format) error {
+	if format.Encoded() {
+		return output.Encode(out, document{output.TypeMeta(Kind), view}, format)
+	}
+	keys, err := json.Marshal(view.TopologyKeys)
+	if err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	title := fmt.Sprintf("Service %s/%s", view.Namespace, view.Service)
+	if view.ServiceGrid != "" {
+		title += " of ServiceGrid " + view.ServiceGrid
+	}
+	switch {
+	case view.Error != "":
+		fmt.Fprintf(out, "%s\nERROR: %s\nUntil it is mended, no node sees any endpoint.\n", title, view.Error)
+	case !view.TopologyKeys.Governed():
+		fmt.Fprintf(out, "%s is not governed: it has no topologyKeys, and every node sees all endpoints.\n", title)
+	default:
+		fmt.Fprintf(out, "%s, topologyKeys %s%s\n", title, keys, from(view.Annotation))
+	}
+	if view.Error == "" {
+		fmt.Fprintln(out)
+		if err := output.NewPrinter(out).Print(unitRows(view)...); err != nil {
+			return err
+		}
+	}
+	if len(view.Hidden) > 0 {
+		fmt.Fprintln(out, "\nEndpoints that no node sees:")
+		rows := [][]string{{"ENDPOINT", "POD", "ON NODE", "STATE", "REASON"}}
+		for _, e := range view.Hidden {
+			rows = append(rows, []string{strings.Join(e.Addresses, ","), e.Pod, e.Node, ready(e.Endpoint), e.Reason})
+		}
+		if err := output.NewPrinter(out).Print(rows...); err != nil {
+			return err
+		}
+	}
+	fmt.Fprint(out, conclusion(view))
+	return nil
+}
+
+// unitRows are the rows of all units, below a header.
+func unitRows(view *gridview.View) [][]string {
+	rows := [][]string{{"UNIT", "NODES", "KEY", "READY", "ENDPOINT", "POD", "ON NODE", "STATE"}}
+	for _, unit := range view.Units {
+		first := []string{unit.Name, output.Nodes(unit.Nodes), unit.Key, fmt.Sprintf("%d/%d", unit.Ready,
+			len(unit.Endpoints))}
+		if !view.TopologyKeys.Governed() {
+			first[0], first[2] = output.All, "-"
+		}
+		if len(unit.Endpoints) == 0 {
+			rows = append(rows, append(first, output.None, "-", "-", "-"))
+		}
+		for _, e := range unit.Endpoints {
+			rows = append(rows, append(slices.Clone(first), strings.Join(e.Addresses, ","), e.Pod, e.Node, ready(e)))
+		}
+	}
+	return rows
+}
+
+// from names the annotation that has the keys, where that is not topologyKeys.
+func from(annotation string) string {
+	if annotation == v1.AnnotationTopologyKeys {
+		return ""
+	}
+	return " (annotation " + annotation + ")"
+}
+
+// conclusion is the last line: whether the closed loop holds.
+func conclusion(view *gridview.View) string {
+	units := 0
+	for _, unit := range view.Units {
+		if unit.Name != "" {
+			units++
+		}
+	}
+	switch {
+	case view.Error != "":
+		return ""
+	case !view.TopologyKeys.Governed():
+		if len(view.Without) > 0 {
+			return "\nNo endpoint is ready.\n"
+		}
+		return ""
+	case units == 0:
+		return fmt.Sprintf("\nNo node has the label %s: there are no units.\n", strings.Join(view.TopologyKeys, " or "))
+	case view.Closed:
+		return fmt.Sprintf("\nThe closed loop holds: every one of %s has a ready endpoint.\n",
+			output.Count(units, "unit"))
+	}
+	return fmt.Sprintf("\nThe closed loop does not hold: %d of %s without a ready endpoint: %s\n",
+		len(view.Without), output.Count(units, "unit"), strings.Join(view.Without, ", "))
+}
+
+func ready(e gridview.Endpoint) string {
+	if e.Ready {
+		return "Ready"
+	}
+	return "NotReady"
+}

@@ -1,0 +1,255 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Query says which grids are asked for.
+type Query struct {
+	// Kinds are the kinds of the grids.
+	Kinds []v1.GridKind
+	// Names are the grids of the one kind; none for all.
+	Names []string
+	// Namespace is that of the grids; empty for all namespaces.
+	Namespace string
+	// Selector selects grids by their labels.
+	Selector labels.Selector
+}
+
+// kindNode is the kind of nodes in Reader.unread. The other kinds there are those of grids and of their children.
+const kindNode = "Node"
+
+// Reader reads grids, and what they are compared with as far as the user may read it.
+type Reader struct {
+	// Objects has grids, their children and nodes: the API server, or a cache of it.
+	Objects client.Reader
+	// Pods is the API server. Pods are asked for only where a unit is not ready.
+	Pods client.Reader
+	// Now is the time that times are relative to; zero for absolute times.
+	Now time.Time
+	// Warn says what an answer leaves out.
+	Warn func(format string, args ...any)
+
+	// unread are the kinds that could not be read. They are not asked for again.
+	unread map[string]bool
+}
+
+// foundGrid is a grid and its kind.
+type foundGrid struct {
+	kind v1.GridKind
+	grid v1.Object
+}
+
+// Read reads the grids and says what state they are in, in the order of namespaces, kinds and names. It is an error if
+// a named grid is not there.
+func (r *Reader) Read(ctx context.Context, q Query) ([]gridview.Grid, error) {
+	found, err := r.find(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range q.Names {
+		if !slices.ContainsFunc(found, func(f foundGrid) bool { return f.grid.GetName() == name }) {
+			return nil, fmt.Errorf("%s %q not found in namespace %s", q.Kinds[0].Plural, name, q.Namespace)
+		}
+	}
+	return r.states(ctx, q.Namespace, found), nil
+}
+
+// find reads the grids that were asked for, in order.
+func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
+	var found []foundGrid
+	served := false
+	for _, k := range q.Kinds {
+		if r.unread[k.Kind] {
+			continue
+		}
+		list := k.NewList()
+		err := r.Objects.List(ctx, list, client.InNamespace(q.Namespace), client.MatchingLabelsSelector{
+			Selector: q.Selector,
+		})
+		if cluster.IsNotServed(err) && len(q.Kinds) > 1 {
+			r.leaveOut(k.Kind) // a controller before ours brought no DaemonSetGrid
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("asking for %s: %w", k.Plural, cluster.Explain(err))
+		}
+		served = true
+		err = meta.EachListItem(list, func(item runtime.Object) error {
+			grid, ok := item.(v1.Object)
+			if !ok {
+				return fmt.Errorf("%T is no grid", item)
+			}
+			if len(q.Names) == 0 || slices.Contains(q.Names, grid.GetName()) {
+				found = append(found, foundGrid{k, grid})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("asking for %s: %w", k.Plural, err)
+		}
+	}
+	if !served {
+		return nil, cluster.ErrNotServed
+	}
+	slices.SortStableFunc(found, func(a, b foundGrid) int {
+		return cmp.Or(cmp.Compare(a.grid.GetNamespace(), b.grid.GetNamespace()),
+			cmp.Compare(order(a.kind), order(b.kind)),
+			cmp.Compare(a.grid.GetName(), b.grid.GetName()))
+	})
+	return found, nil
+}
+
+// order is the place of a kind among the kinds of grids.
+func order(k v1.GridKind) int {
+	return slices.IndexFunc(v1.Kinds, func(other v1.GridKind) bool { return other.Kind == k.Kind })
+}
+
+// leaveOut notes that objects of a kind cannot be read.
+func (r *Reader) leaveOut(kind string) {
+	if r.unread == nil {
+		r.unread = map[string]bool{}
+	}
+	r.unread[kind] = true
+}
+
+// states reads what the grids are compared with, and says what state they are in.
+func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid) []gridview.Grid {
+	var nodes map[string]topology.Labels
+	workloads := slices.ContainsFunc(found, func(f foundGrid) bool { return f.kind.Kind != v1.ServiceGridKind.Kind })
+	if workloads && !r.unread[kindNode] {
+		var err error
+		if nodes, err = cluster.Nodes(ctx, r.Objects); err != nil {
+			r.Warn("units are those that the controller has reported: %s", cluster.WhyNot(err))
+			r.leaveOut(kindNode)
+		}
+	}
+	children := map[string]map[string]map[string]*metav1.PartialObjectMetadata{}
+	grids := make([]gridview.Grid, 0, len(found))
+	for _, f := range found {
+		if _, asked := children[f.kind.Kind]; !asked {
+			children[f.kind.Kind] = r.children(ctx, f.kind, namespace)
+		}
+		s := gridview.Surroundings{Nodes: nodes, Now: r.Now}
+		if known := children[f.kind.Kind]; known != nil {
+			s.Children = known[f.grid.GetNamespace()]
+			if s.Children == nil {
+				s.Children = map[string]*metav1.PartialObjectMetadata{}
+			}
+		}
+		if grid, ok := f.grid.(*v1.ServiceGrid); ok {
+			grids = append(grids, gridview.Service(grid, s))
+			continue
+		}
+		spec, status := v1.Workload(f.grid)
+		var err error
+		if s.Pods, err = r.pods(ctx, f.grid.GetNamespace(), spec, status); err != nil {
+			r.Warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), cluster.WhyNot(err))
+		}
+		grids = append(grids, gridview.Workloads(f.kind, f.grid, s))
+	}
+	return grids
+}
+
+// childList makes an empty list of the metadata of a grid's children.
+func childList(k v1.GridKind) *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	return list
+}
+
+// children reads the objects that are labelled as children of one kind of grid, by namespace and name; nil if they
+// cannot be read.
+func (r *Reader) children(ctx context.Context, k v1.GridKind,
+	namespace string) map[string]map[string]*metav1.PartialObjectMetadata {
+	if r.unread[k.Child.Kind] {
+		return nil
+	}
+	list := childList(k)
+	err := r.Objects.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector})
+	if err != nil {
+		r.Warn("not compared with the %ss that there are: %s", k.Child.Kind, cluster.WhyNot(err))
+		r.leaveOut(k.Child.Kind)
+		return nil
+	}
+	children := map[string]map[string]*metav1.PartialObjectMetadata{}
+	for i := range list.Items {
+		item := &list.Items[i]
+		if children[item.Namespace] == nil {
+			children[item.Namespace] = map[string]*metav1.PartialObjectMetadata{}
+		}
+		children[item.Namespace][item.Name] = item
+	}
+	return children
+}
+
+// pods reads those that the templates of units that are not ready select; none if all units are ready.
+func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGridSpec,
+	status *v1.WorkloadGridStatus) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	asked := map[string]bool{}
+	for _, state := range status.States {
+		if state.Phase == v1.UnitReady || asked[state.Template] {
+			continue
+		}
+		asked[state.Template] = true
+		template := spec.Template
+		if state.Template != "" {
+			template = spec.TemplatePool[state.Template]
+		}
+		var workload struct {
+			Selector *metav1.LabelSelector `json:"selector"`
+		}
+		if err := json.Unmarshal(template.Raw, &workload); err != nil || workload.Selector == nil {
+			continue // the unit's problem is its template
+		}
+		selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
+		if err != nil {
+			continue
+		}
+		list := &corev1.PodList{}
+		selected := client.MatchingLabelsSelector{Selector: selector}
+		if err := r.Pods.List(ctx, list, client.InNamespace(namespace), selected); err != nil {
+			return nil, fmt.Errorf("asking for pods: %w", err)
+		}
+		pods = append(pods, list.Items...)
+	}
+	return pods, nil
+}
+
+// OnlyProblems leaves out what is well.
+func OnlyProblems(grids []gridview.Grid) []gridview.Grid {
+	var problems []gridview.Grid
+	for _, g := range grids {
+		if g.Healthy {
+			continue
+		}
+		g.Units = slices.DeleteFunc(slices.Clone(g.Units), func(u gridview.Unit) bool {
+			return u.Phase == v1.UnitReady
+		})
+		problems = append(problems, g)
+	}
+	return problems
+}
+
+// Healthy reports whether nothing is wrong with any grid.
+func Healthy(grids []gridview.Grid) bool {
+	return !slices.ContainsFunc(grids, func(g gridview.Grid) bool { return !g.Healthy })
+}

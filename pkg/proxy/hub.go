@@ -1,0 +1,48 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/application-grid/application-grid/pkg/upstream"
+)
+
+// usesHub reports whether there is a way by a hub.
+func (p *Proxy) usesHub() bool {
+	return p.config.Hub.Mode != "" && p.config.Hub.Mode != upstream.HubOff
+}
+
+// errOwnShare says what a hub does not give.
+var errOwnShare = errors.New("this wrapper is given its own node's share only, by the hub: another unit's endpoints " +
+	"are not known here; ask one with --hub=off")
+
+// ownOnly is a filters.Viewing's OwnOnly.
+func (p *Proxy) ownOnly() error {
+	if p.upstream.Way().Hub {
+		return errOwnShare
+	}
+	return nil
+}
+
+// changeWay is called before another way is followed. What units were shown of the whole cluster is not to vanish from
+// their view little by little.
+func (p *Proxy) changeWay(next upstream.Way) {
+	if next.Hub {
+		p.units.EndAll()
+	}
+}
+
+// wayLine says which way is followed, for /readyz.
+func (p *Proxy) wayLine() string {
+	way := p.upstream.Way()
+	switch {
+	case way.Hub && p.config.Hub.Mode == upstream.HubRequire:
+		return "hub: this node's share is followed (--hub=require)"
+	case way.Hub:
+		return "hub: this node's share is followed since " + way.Since.UTC().Format(time.RFC3339)
+	default:
+		return fmt.Sprintf("hub: not in use since %s, the API server is followed: %v",
+			way.Since.UTC().Format(time.RFC3339), way.Reason)
+	}
+}

@@ -1,0 +1,62 @@
+package proxy
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/upstream"
+)
+
+// TestBehindAHub: what is served and said where the share of this node is followed, and where there is no hub.
+func TestBehindAHub(t *testing.T) {
+	t.Parallel()
+	cluster := smallCluster()
+	w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
+			http.StripPrefix(hubv1alpha1.SharePath("node0"), cluster).ServeHTTP(w, r)
+			return
+		}
+		if !strings.Contains(r.URL.Path, "endpoints") {
+			t.Errorf("the API server is asked for %s", r.URL.Path)
+		}
+		cluster.ServeHTTP(w, r)
+	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubRequire, FallbackAfter: time.Hour} })
+	w.expectReady()
+	w.expectReadyz(http.StatusOK, "[+] hub: this node's share is followed (--hub=require)", "[+] services: ok")
+	if code, body := w.get("/api/v1/services"); code != http.StatusOK || !strings.Contains(body, "ServiceList") {
+		t.Errorf("%d %s", code, body)
+	}
+	// What a hub does not give is not told as if there were none.
+	for _, path := range []string{
+		"/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices", "/debug/explain/default/a?node=node1",
+	} {
+		if code, body := w.get(path); code != http.StatusServiceUnavailable ||
+			!strings.Contains(body, "own node's share only") {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	if code, body := w.get("/metrics"); code != http.StatusOK ||
+		!strings.Contains(body, "application_grid_wrapper_hub_in_use 1\n") {
+		t.Errorf("%d %s", code, body)
+	}
+
+	w = start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
+			http.NotFound(w, r)
+			return
+		}
+		cluster.ServeHTTP(w, r)
+	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubAuto, FallbackAfter: time.Hour} })
+	w.expectReady()
+	w.expectReadyz(http.StatusOK, "[+] hub: not in use since ", "the API server is followed: ", "[+] services: ok")
+	if code, body := w.get("/superedge-ingress/b/apis/discovery.k8s.io/v1/endpointslices"); code != http.StatusOK {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := w.get("/metrics"); code != http.StatusOK ||
+		!strings.Contains(body, "application_grid_wrapper_hub_in_use 0\n") {
+		t.Errorf("%d %s", code, body)
+	}
+}

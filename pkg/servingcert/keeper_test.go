@@ -1,0 +1,187 @@
+package servingcert
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+const name = "hub.kube-system.svc"
+
+// world is an API server with the Secret and the APIService, and a clock.
+type world struct {
+	t       *testing.T
+	client  *fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient
+	now     time.Time
+}
+
+func newWorld(t *testing.T, data map[string][]byte) *world {
+	t.Helper()
+	service := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1.hub"},
+		"spec": map[string]any{"group": "hub"},
+	}}
+	kinds := map[schema.GroupVersionResource]string{apiServices: "APIServiceList"}
+	return &world{
+		t: t,
+		client: fake.NewClientset(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "tls"}, Data: data,
+		}),
+		dynamic: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, service),
+		now:     time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+}
+
+func (w *world) keeper() *Keeper {
+	return New(Options{
+		Client: w.client, Dynamic: w.dynamic, Secret: types.NamespacedName{Namespace: "kube-system", Name: "tls"},
+		APIService: "v1.hub", Names: []string{name}, Clock: func() time.Time { return w.now },
+	})
+}
+
+func (w *world) look(k *Keeper) {
+	w.t.Helper()
+	if err := k.look(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) bundle() []byte {
+	w.t.Helper()
+	o, err := w.dynamic.Resource(apiServices).Get(w.t.Context(), "v1.hub", metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	bundle, err := bundleOf(o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return bundle
+}
+
+// verify says whether who trusts the bundle connects to who serves what the Keeper has.
+func (w *world) verify(bundle []byte, k *Keeper) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle)
+	certificate, _ := k.CurrentCertKeyContent()
+	block, _ := pem.Decode(certificate)
+	if block == nil {
+		return fmt.Errorf("no certificate: %q", certificate)
+	}
+	parsed, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return err
+	}
+	_, err = parsed.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: w.now})
+	return err
+}
+
+// listener counts certificates.
+type listener struct{ heard int }
+
+func (l *listener) Enqueue() { l.heard++ }
+
+// TestRotation: over 130 days, with replicas that look at times of their own and an API server that hears of the bundle
+// minutes later, what is served is trusted.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	replicas := []*Keeper{w.keeper(), w.keeper()}
+	heard := &listener{}
+	replicas[0].AddListener(heard)
+	w.look(replicas[0])
+	w.look(replicas[1])
+	if first, _ := replicas[0].CurrentCertKeyContent(); first == nil {
+		t.Fatal("there is no certificate")
+	} else if second, _ := replicas[1].CurrentCertKeyContent(); !bytes.Equal(first, second) {
+		t.Error("the replicas have certificates of their own")
+	}
+	believed := []([]byte){w.bundle()} // minute by minute
+	const late = 4
+	served := map[string]bool{}
+	for minute := range 130 * 24 * 60 {
+		// Far from a renewal nothing happens, which is not looked at minute by minute.
+		w.now = w.now.Add(time.Minute)
+		if day := minute / (24 * 60); day%60 > 0 && day%60 < 59 && minute%600 != 0 {
+			continue
+		}
+		w.look(replicas[minute%2])
+		believed = append(believed, w.bundle())
+		if len(believed) > late {
+			believed = believed[1:]
+		}
+		for i, k := range replicas {
+			if err := w.verify(believed[0], k); err != nil {
+				t.Fatalf("%s: replica %d: %v", w.now, i, err)
+			}
+		}
+		certificate, _ := replicas[0].CurrentCertKeyContent()
+		served[string(certificate)] = true
+	}
+	if len(served) != 3 {
+		t.Errorf("%d certificates were served", len(served))
+	}
+	if heard.heard != len(served) {
+		t.Errorf("a listener heard of %d certificates of %d", heard.heard, len(served))
+	}
+	if n := bytes.Count(w.bundle(), []byte("BEGIN CERTIFICATE")); n > 3 {
+		t.Errorf("%d certificates are trusted", n)
+	}
+}
+
+// TestBadSecret: what cannot be used is made anew.
+func TestBadSecret(t *testing.T) {
+	t.Parallel()
+	other, err := newPair([]string{"another.svc"}, time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expired, err := newPair([]string{name}, time.Date(2029, 1, 1, 0, 0, 0, 0, time.UTC))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, data := range map[string]map[string][]byte{
+		"garbage":        {keyCertificate: []byte("x"), keyPrivate: []byte("y")},
+		"another's name": {keyCertificate: other.certificate, keyPrivate: other.key},
+		"expired":        {keyCertificate: expired.certificate, keyPrivate: expired.key},
+		"another's key":  {keyCertificate: expired.certificate, keyPrivate: other.key},
+		"a next that is expired": {
+			keyCertificate: expired.certificate, keyPrivate: expired.key, keyNextCertificate: expired.certificate,
+			keyNextPrivate: expired.key,
+		},
+	} {
+		w := newWorld(t, data)
+		k := w.keeper()
+		w.look(k)
+		if err := w.verify(w.bundle(), k); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestNoSecret: who cannot keep a certificate has none, and says why.
+func TestNoSecret(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	k := w.keeper()
+	k.options.Secret.Name = "absent"
+	if err := k.look(t.Context()); err == nil {
+		t.Error("there is no Secret, and no error")
+	}
+	if certificate, key := k.CurrentCertKeyContent(); certificate != nil || key != nil {
+		t.Error("there is a certificate")
+	}
+}

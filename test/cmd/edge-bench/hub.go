@@ -1,0 +1,369 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+const (
+	// protobuf and metadata are what a wrapper accepts.
+	protobuf = "application/vnd.kubernetes.protobuf"
+	metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	// stillness is how long nothing must have arrived for all changes to have done so.
+	stillness = 2 * time.Second
+)
+
+// followed is what a wrapper follows: a path and query, and what it accepts.
+type followed struct{ path, query, accept string }
+
+func followedBy(node string) []followed {
+	return []followed{
+		{"/api/v1/nodes", "", metadata},
+		{"/api/v1/nodes", "fieldSelector=metadata.name%3D" + node, protobuf},
+		{"/api/v1/services", "", protobuf},
+		{"/apis/discovery.k8s.io/v1/endpointslices", "", protobuf},
+	}
+}
+
+// follower follows what a wrapper of its node follows, and counts what its link carries.
+type follower struct {
+	// base is what the paths are under: the API server, or a share.
+	base   string
+	client *http.Client
+	node   string
+	// heard is called for every event of a slice, with its name.
+	heard func(slice string)
+
+	listed, watched atomic.Int64
+}
+
+// follow lists everything, calls ready, and watches until ctx is done.
+func (f *follower) follow(ctx context.Context, ready func()) error {
+	all := followedBy(f.node)
+	revisions := make([]string, len(all))
+	for i, what := range all {
+		var err error
+		if revisions[i], err = f.list(ctx, what); err != nil {
+			return err
+		}
+	}
+	ready()
+	group, ctx := errgroup.WithContext(ctx)
+	for i, what := range all {
+		group.Go(func() error { return f.watch(ctx, what, revisions[i]) })
+	}
+	return group.Wait()
+}
+
+func (f *follower) get(ctx context.Context, what followed, query string, gzip bool) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, f.base+what.path+"?"+what.query+"&"+query, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", what.accept)
+	if gzip { // asked for here, it is not undone by the transport
+		request.Header.Set("Accept-Encoding", "gzip")
+	}
+	response, err := f.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		body, _ := io.ReadAll(io.LimitReader(response.Body, 400))
+		return nil, errors.Join(fmt.Errorf("%s: %s: %s", request.URL, response.Status, body), response.Body.Close())
+	}
+	return response, nil
+}
+
+// list counts a list as it is on the wire, and asks once more, for nothing, at which revision the watch begins.
+func (f *follower) list(ctx context.Context, what followed) (revision string, err error) {
+	response, err := f.get(ctx, what, "resourceVersion=0", true)
+	if err != nil {
+		return "", err
+	}
+	n, err := io.Copy(io.Discard, response.Body)
+	f.listed.Add(n)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return "", err
+	}
+	what.accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	what.query += "&labelSelector=no%2Fsuch"
+	if response, err = f.get(ctx, what, "resourceVersion=0", false); err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(response.Body)
+	return field(body, "resourceVersion"), errors.Join(err, response.Body.Close())
+}
+
+func (f *follower) watch(ctx context.Context, what followed, revision string) error {
+	what.accept = strings.Replace(what.accept, "PartialObjectMetadataList", "PartialObjectMetadata", 1)
+	response, err := f.get(ctx, what, "watch=true&timeoutSeconds=3000&resourceVersion="+revision, false)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	var head [4]byte
+	var frame []byte
+	for {
+		if _, err = io.ReadFull(response.Body, head[:]); err != nil {
+			break
+		}
+		frame = slices.Grow(frame[:0], int(binary.BigEndian.Uint32(head[:])))[:binary.BigEndian.Uint32(head[:])]
+		if _, err = io.ReadFull(response.Body, frame); err != nil {
+			break
+		}
+		f.watched.Add(int64(len(head) + len(frame)))
+		if at := bytes.Index(frame, []byte("svc-")); at >= 0 && strings.HasSuffix(what.path, "slices") {
+			f.heard(string(frame[at:min(len(frame), at+len(sliceName(0)))]))
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // the measurement is over
+	}
+	return fmt.Errorf("%s: a watch of %s ended: %w", f.node, what.path, err)
+}
+
+// latencies are the times from changes to their arrivals.
+type latencies struct {
+	mu      sync.Mutex
+	changed map[string]time.Time
+	took    samples
+	last    time.Time
+}
+
+func (l *latencies) change(slice string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed[slice] = time.Now()
+}
+
+func (l *latencies) heard(slice string) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at, ok := l.changed[slice]; ok {
+		l.took = append(l.took, now.Sub(at))
+		l.last = now
+	}
+}
+
+func (l *latencies) quiet() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.last) > stillness
+}
+
+// measureHub lets simulated wrappers of a whole fleet follow their shares, through kube-apiserver, and one follow
+// everything, and changes endpoints.
+func measureHub(ctx context.Context, o options) (err error) {
+	c, err := cluster.Start(ctx, cluster.Options{Components: o.components, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	c.ControllerManager.Kill()
+	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
+		return err
+	}
+	config := c.RESTConfig()
+	config.DisableCompression = true
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	b := &hubBench{
+		cluster: c, fleet: o.fleet,
+		direct:  latencies{changed: map[string]time.Time{}},
+		through: latencies{changed: map[string]time.Time{}},
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	group, following := errgroup.WithContext(following)
+	everything := &follower{base: config.Host, client: client, node: nodeName(0), heard: b.direct.heard}
+	ready := make(chan struct{})
+	group.Go(func() error { return everything.follow(following, func() { close(ready) }) })
+	select {
+	case <-ready:
+	case <-following.Done():
+		return group.Wait()
+	}
+	begin := time.Now()
+	var waiting sync.WaitGroup
+	waiting.Add(o.fleet.nodes)
+	places := make(chan struct{}, 64) // wrappers that list at the same time
+	for i := range o.fleet.nodes {
+		f := &follower{
+			base: config.Host + "/apis/hub.superedge.io/v1alpha1/nodes/" + nodeName(i) + "/proxy", client: client, node: nodeName(i), heard: b.through.heard,
+		}
+		b.followers = append(b.followers, f)
+		group.Go(func() error {
+			places <- struct{}{}
+			return f.follow(following, func() {
+				<-places
+				waiting.Done()
+			})
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		waiting.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-following.Done():
+		return group.Wait()
+	}
+	b.add("bytes to become ready, a node", kilobytes(everything.listed.Load()), kilobytes(b.sum(func(f *follower) int64 { return f.listed.Load() })/int64(o.fleet.nodes)))
+	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "", time.Since(begin).Round(10*time.Millisecond).String())
+	if err := b.measureChanges(ctx, o, everything); err != nil {
+		return err
+	}
+	stop()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
+		o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints, b.changes, o.rate)
+	for _, row := range b.rows {
+		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
+	}
+	return nil
+}
+
+// hubBench is a measurement.
+type hubBench struct {
+	cluster         *cluster.Cluster
+	fleet           fleet
+	followers       []*follower
+	direct, through latencies
+	changes         int
+	rows            [][3]string
+}
+
+func (b *hubBench) add(figure, direct, hub string) {
+	if len(b.rows) == 0 {
+		b.rows = append(b.rows, [3]string{"", "directly", "through the hub"})
+	}
+	b.rows = append(b.rows, [3]string{figure, direct, hub})
+}
+
+func (b *hubBench) sum(of func(*follower) int64) int64 {
+	var sum int64
+	for _, f := range b.followers {
+		sum += of(f)
+	}
+	return sum
+}
+
+func kilobytes(n int64) string { return fmt.Sprintf("%.1f kB", float64(n)/1e3) }
+
+// measureChanges changes an endpoint of every Service, one after the other.
+func (b *hubBench) measureChanges(ctx context.Context, o options, everything *follower) error {
+	config := b.cluster.RESTConfig()
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	hub := b.cluster.Hubs[0]
+	idle, err := processorTime(hub.PID())
+	if err != nil {
+		return err
+	}
+	resident, err := memory(hub.PID())
+	if err != nil {
+		return err
+	}
+	streams, err := hub.Metric(ctx, "application_grid_hub_streams")
+	if err != nil {
+		return err
+	}
+	b.add("streams; memory of the hub", "", fmt.Sprintf("%.0f; %s", streams, resident))
+	watched, direct := b.sum(func(f *follower) int64 { return f.watched.Load() }), everything.watched.Load()
+	tick := time.NewTicker(time.Second / time.Duration(o.rate))
+	defer tick.Stop()
+	begin := time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(loaders)
+	b.changes = min(o.events, b.fleet.services)
+	for i := range b.changes {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return group.Wait()
+		}
+		group.Go(func() error {
+			b.direct.change(sliceName(i))
+			b.through.change(sliceName(i))
+			patch := []byte(`[{"op":"replace","path":"/endpoints/` + strconv.Itoa(i%b.fleet.endpoints) + `/conditions/ready","value":false}]`)
+			_, err := client.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, sliceName(i), types.JSONPatchType, patch, metav1.PatchOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	took := time.Since(begin)
+	for !b.direct.quiet() || !b.through.quiet() {
+		if err := pause(context.WithoutCancel(ctx), 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	used, err := processorTime(hub.PID())
+	if err != nil {
+		return err
+	}
+	perNode := (b.sum(func(f *follower) int64 { return f.watched.Load() }) - watched) / int64(len(b.followers))
+	b.add("bytes a change, a node", kilobytes((everything.watched.Load()-direct)/int64(b.changes)), fmt.Sprintf("%.3f kB", float64(perNode)/1e3/float64(b.changes)))
+	b.add("events", strconv.Itoa(len(b.direct.took)), strconv.Itoa(len(b.through.took)))
+	b.add("changes a second, as it was", "", fmt.Sprintf("%.0f", float64(b.changes)/took.Seconds()))
+	for _, q := range []float64{0.5, 0.99} {
+		b.add(fmt.Sprintf("from the patch to the wrapper, p%.0f", 100*q), milliseconds(b.direct.took.quantile(q)), milliseconds(b.through.took.quantile(q)))
+	}
+	if events := len(b.through.took); events > 0 {
+		b.add("CPU of the hub a change; an event", "", fmt.Sprintf("%d µs; %d µs", (used-idle).Microseconds()/int64(b.changes), (used-idle).Microseconds()/int64(events)))
+	}
+	return b.checkShares()
+}
+
+// checkShares checks that the events are those of the nodes' own units: that the figures are of shares.
+func (b *hubBench) checkShares() error {
+	var want int
+	perUnit := map[string]int{}
+	for i := range b.fleet.nodes {
+		perUnit[b.fleet.unit(i)]++
+	}
+	for i := range b.changes {
+		on, err := strconv.Atoi(strings.TrimPrefix(*b.fleet.slice(i).Endpoints[i%b.fleet.endpoints].NodeName, "node-"))
+		if err != nil {
+			return err
+		}
+		want += perUnit[b.fleet.unit(on)]
+	}
+	if got := len(b.through.took); got != want {
+		return fmt.Errorf("%d events arrived of %d", got, want)
+	}
+	return nil
+}

@@ -1,0 +1,539 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	deadline = 90 * time.Second
+	// tries is how many requests make out whom a Service reaches.
+	tries = 30
+	// namespacePrefix is that of the tests' namespaces.
+	namespacePrefix = "hub-"
+)
+
+// fixture is a namespace of the shared cluster with an echo pod on every node.
+type fixture struct {
+	*testing.T
+	ctx       context.Context
+	client    kubernetes.Interface
+	namespace string
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	return &fixture{T: t, ctx: t.Context(), client: shared.Client(), namespace: suite.Namespace(t, shared, namespacePrefix)}
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) eventually(what string, ask func() error) time.Duration {
+	f.Helper()
+	return await.Patience{Within: deadline, Between: 20 * time.Millisecond}.Until(f.T, what, ask)
+}
+
+func (f *fixture) node(name string) *cluster.Node {
+	f.Helper()
+	node, err := shared.Node(name)
+	f.must(err)
+	return node
+}
+
+// service makes a Service of echo pods that are on every node.
+func (f *fixture) service(name string, keys ...string) *corev1.Service {
+	f.Helper()
+	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
+	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name, workload.ServiceOptions{TopologyKeys: keys})
+	f.must(err)
+	return service
+}
+
+// expectReach waits until every node reaches exactly these nodes by a Service, and logs how long that took.
+func (f *fixture) expectReach(what string, service *corev1.Service, expected map[string]string) {
+	f.Helper()
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(f.ctx, deadline)
+	defer cancel()
+	for _, name := range slices.Sorted(maps.Keys(expected)) {
+		if err := workload.AwaitReach(ctx, f.node(name), service, expected[name], tries); err != nil {
+			f.Fatalf("%s: %v", what, err)
+		}
+	}
+	f.Logf("%-52s %dms", what, time.Since(begin).Milliseconds())
+}
+
+var closedLoop = map[string]string{"a1": "a1 a2", "a2": "a1 a2", "b1": "b1"}
+
+// TestClosedLoop: kube-proxies reach their own unit through the share, and a node that moves reaches its new one.
+func TestClosedLoop(t *testing.T) {
+	f := newFixture(t)
+	governed, free := f.service("governed", unitLabel), f.service("free")
+	f.expectReach("the closed loop", governed, closedLoop)
+	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "b1": "a1 a2 b1"})
+
+	f.Cleanup(func() {
+		if err := shared.RelabelNode(context.Background(), "b1", unitLabel, unitB); err != nil {
+			f.Error(err)
+		}
+	})
+	f.must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitA))
+	f.expectReach("b1 moves to unit a", governed, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
+	f.must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitB))
+	f.expectReach("b1 moves back", governed, closedLoop)
+}
+
+// TestTheRulesAreThoseOfTheDirectWay: a kube-proxy makes the same rules of what its wrapper shows through the hub and
+// without it.
+func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
+	f := newFixture(t)
+	governed, free, own := f.service("governed", unitLabel), f.service("free"), f.service("own", "kubernetes.io/hostname", unitLabel, "*")
+	f.expectReach("the closed loop", governed, closedLoop)
+	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
+	f.expectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
+	f.eventually("the Services of other tests are gone", func() error {
+		services, err := f.client.CoreV1().Services(metav1.NamespaceAll).List(f.ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, s := range services.Items {
+			if strings.HasPrefix(s.Namespace, namespacePrefix) && s.Namespace != f.namespace {
+				return fmt.Errorf("%s/%s is there", s.Namespace, s.Name)
+			}
+		}
+		return nil
+	})
+	for _, name := range []string{"a1", "a2"} {
+		node := f.node(name)
+		through := f.rules(node)
+		if !strings.Contains(through, f.namespace+"/governed") {
+			t.Fatalf("%s: no rules of the Service:\n%s", name, through)
+		}
+		before := node.Wrapper.Args()
+		direct := slices.DeleteFunc(slices.Clone(before), func(arg string) bool { return strings.HasPrefix(arg, "--hub=") })
+		node.Wrapper.SetArgs(append(direct, "--hub=off"))
+		f.must(node.Wrapper.Restart(f.ctx))
+		directly := f.rules(node)
+		node.Wrapper.SetArgs(before)
+		f.must(node.Wrapper.Restart(f.ctx))
+		if through != directly {
+			t.Fatalf("%s (%s): the rules differ.\nthrough the hub:\n%s\ndirectly:\n%s", name, node.Spec.ProxyMode, through, directly)
+		}
+		t.Logf("%s (%s): %d lines of rules are the same", name, node.Spec.ProxyMode, strings.Count(through, "\n"))
+	}
+}
+
+// rules are what kube-proxy has made of all that its wrapper shows now, in order: a Service that comes and goes is the
+// sign that nothing is on its way.
+func (f *fixture) rules(node *cluster.Node) string {
+	f.Helper()
+	marker, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "marker-"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9}}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+	command, canonical := []string{"nft", "-j", "list", "ruleset"}, canonicalNFTables
+	if node.Spec.ProxyMode == cluster.IPTables {
+		command, canonical = []string{"iptables-save"}, canonicalIPTables
+	}
+	var listed string
+	look := func(there bool) {
+		f.Helper()
+		f.eventually(fmt.Sprintf("%s has rules of %s: %t", node.Name(), marker.Name, there), func() error {
+			var err error
+			if listed, err = node.Run(f.ctx, command[0], command[1:]...); err != nil {
+				return err
+			}
+			// nft quotes it, iptables-save writes its prefix.
+			if (strings.Contains(listed, `"`+marker.Spec.ClusterIP+`"`) || strings.Contains(listed, marker.Spec.ClusterIP+"/32 ")) != there {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+	}
+	look(true)
+	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, marker.Name, metav1.DeleteOptions{}))
+	look(false)
+	rules, err := canonical(listed)
+	f.must(err)
+	return rules
+}
+
+// canonicalIPTables is what iptables-save lists, without times and counters.
+func canonicalIPTables(listed string) (string, error) {
+	var lines []string
+	for line := range strings.Lines(listed) {
+		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, ":") {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, ""), nil
+}
+
+// canonicalNFTables is what nft lists as JSON, an object a line, without handles and counters. Chains and the elements of
+// sets and maps are listed in any order, rules of a chain in theirs.
+func canonicalNFTables(listed string) (string, error) {
+	var ruleset struct {
+		NFTables []map[string]map[string]any `json:"nftables"`
+	}
+	if err := json.Unmarshal([]byte(listed), &ruleset); err != nil {
+		return "", err
+	}
+	chains := map[string][]string{}
+	for _, entry := range ruleset.NFTables {
+		for kind, object := range entry {
+			if kind == "metainfo" {
+				continue
+			}
+			delete(object, "handle")
+			if elements, ok := object["elem"].([]any); ok {
+				slices.SortFunc(elements, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			}
+			line, err := json.Marshal(withoutCounters(object))
+			if err != nil {
+				return "", err
+			}
+			place := fmt.Sprint(object["table"], object["chain"], kind)
+			if kind != "rule" {
+				place += fmt.Sprint(object["name"])
+			}
+			chains[place] = append(chains[place], kind+" "+string(line))
+		}
+	}
+	var lines []string
+	for _, place := range slices.Sorted(maps.Keys(chains)) {
+		lines = append(lines, chains[place]...)
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// withoutCounters is a value of JSON without objects named counter.
+func withoutCounters(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		delete(v, "counter")
+		for key, member := range v {
+			v[key] = withoutCounters(member)
+		}
+	case []any:
+		for i, member := range v {
+			v[i] = withoutCounters(member)
+		}
+	}
+	return value
+}
+
+// boundToken is a token of the wrapper's ServiceAccount that is bound to a node.
+func (f *fixture) boundToken(node string) string {
+	f.Helper()
+	object, err := f.client.CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
+	f.must(err)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: object.UID},
+	}}
+	request, err = f.client.CoreV1().ServiceAccounts("kube-system").CreateToken(f.ctx, "application-grid-wrapper", request, metav1.CreateOptions{})
+	f.must(err)
+	return request.Status.Token
+}
+
+// askShare asks for a node's share with a token, through kube-apiserver.
+func (f *fixture) askShare(token, node, path string) ([]byte, error) {
+	f.Helper()
+	config := shared.RESTConfig()
+	config.BearerToken, config.BearerTokenFile = token, ""
+	config.UserAgent = "share-test"
+	client, err := kubernetes.NewForConfig(config)
+	f.must(err)
+	return client.Discovery().RESTClient().Get().
+		AbsPath("/apis/hub.superedge.io/v1alpha1/nodes/" + node + "/proxy" + path).DoRaw(f.ctx)
+}
+
+// TestNothingLeaks: a ServiceAccount token that is bound to a node gets that node's share and no other, and both API
+// servers have that in their audit logs.
+func TestNothingLeaks(t *testing.T) {
+	f := newFixture(t)
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+	token := f.boundToken("a2")
+	slices := "/apis/discovery.k8s.io/v1/namespaces/" + f.namespace + "/endpointslices"
+	share, err := f.askShare(token, "a2", slices)
+	f.must(err)
+	for _, name := range []string{"a1", "a2", "b1"} {
+		if has := strings.Contains(string(share), fmt.Sprintf(`"nodeName":"%s"`, name)); has != (name != "b1") {
+			t.Errorf("the share of a2 has endpoints on %s: %t\n%s", name, has, share)
+		}
+	}
+	for _, path := range []string{slices, "/api/v1/services", "/api/v1/nodes", "/api/v1/nodes/b1", "/nonsense"} {
+		if got, err := f.askShare(token, "b1", path); !apierrors.IsForbidden(err) {
+			t.Errorf("b1's share with a2's token, %s: %v %s", path, err, got)
+		}
+	}
+	if got, err := f.askShare(shared.Token(cluster.RoleNobody), "a2", slices); !apierrors.IsForbidden(err) {
+		t.Errorf("somebody without the permission: %v %s", err, got)
+	}
+	for _, path := range []string{"/api/v1/secrets", "/api/v1/pods"} {
+		if got, err := f.askShare(token, "a2", path); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v %s", path, err, got)
+		}
+	}
+	// A Service of another test, which may be on its way out, may have endpoints on b1 for everybody.
+	f.eventually("the share of a2 does not name b1", func() error {
+		got, err := f.askShare(token, "a2", "/api/v1/nodes/b1")
+		switch {
+		case err == nil:
+			return fmt.Errorf("got %s", got)
+		case !apierrors.IsNotFound(err):
+			return err
+		default:
+			return nil
+		}
+	})
+	refused := func(r cluster.Request) bool {
+		return r.UserAgent == "share-test" && r.ObjectRef.Name == "b1" && r.ObjectRef.Subresource == "proxy" && r.ResponseStatus.Code == http.StatusForbidden
+	}
+	expectAudited := func(what string, logs ...string) {
+		f.eventually("the refusals are in the log of "+what, func() error {
+			found := 0
+			for _, log := range logs {
+				requests, err := cluster.AuditedIn(log, 0, refused)
+				if err != nil {
+					return err
+				}
+				found += len(requests)
+			}
+			if found < 5 {
+				return fmt.Errorf("there are %d", found)
+			}
+			return nil
+		})
+	}
+	expectAudited("kube-apiserver", shared.AuditLogFile())
+	expectAudited("the hub", shared.HubAuditLogFile(0), shared.HubAuditLogFile(1))
+}
+
+// TestAWrapperWithABoundToken works with that of its node, and is told when it has another one's.
+func TestAWrapperWithABoundToken(t *testing.T) {
+	f := newFixture(t)
+	node := f.node("a2")
+	f.Cleanup(func() {
+		err := errors.Join(node.GiveWrapperToken(shared.Token(cluster.RoleWrapper)), node.Wrapper.Restart(context.Background()))
+		if err != nil {
+			f.Error(err)
+		}
+	})
+	f.must(node.GiveWrapperToken(f.boundToken("a2")))
+	f.must(node.Wrapper.Restart(f.ctx))
+	governed := f.service("governed", unitLabel)
+	f.expectReach("with a token that is bound to its node", governed, closedLoop)
+
+	f.must(node.GiveWrapperToken(f.boundToken("b1")))
+	f.must(node.Wrapper.Stop())
+	f.must(node.Wrapper.Launch())
+	f.eventually("the wrapper says that it is refused", func() error {
+		reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
+		if err == nil && !strings.Contains(reply.Body, `bound to the node "b1"`) {
+			err = errors.New(reply.Body)
+		}
+		return err
+	})
+	// Its kube-proxy keeps the rules that it has.
+	f.expectReach("with a token that is bound to another node", governed, closedLoop)
+}
+
+// takeRights leaves wrappers the rights that manifests/hub-require leaves them, until the test ends.
+func (f *fixture) takeRights() {
+	f.Helper()
+	roles := f.client.RbacV1().ClusterRoles()
+	before, err := roles.Get(f.ctx, "application-grid:wrapper", metav1.GetOptions{})
+	f.must(err)
+	after := before.DeepCopy()
+	// The patch of the component tests that these two rules are what it takes away.
+	after.Rules = slices.Concat([]rbacv1.PolicyRule{{
+		APIGroups: []string{""}, Resources: []string{"endpoints"}, ResourceNames: []string{"kubernetes"}, Verbs: []string{"list", "watch"},
+	}}, before.Rules[2:])
+	_, err = roles.Update(f.ctx, after, metav1.UpdateOptions{})
+	f.must(err)
+	f.Cleanup(func() {
+		before.ResourceVersion = ""
+		if _, err := roles.Update(context.Background(), before, metav1.UpdateOptions{}); err != nil {
+			f.Error(err)
+		}
+	})
+}
+
+// TestAWrapperAsksForNothingElse: of what a hub has it takes nothing from kube-apiserver, and needs no right to.
+func TestAWrapperAsksForNothingElse(t *testing.T) {
+	f := newFixture(t)
+	f.takeRights()
+	node := f.node("b1") // whose wrapper never has another --hub than require
+	f.must(node.Wrapper.Restart(f.ctx))
+	governed := f.service("governed", unitLabel)
+	f.expectReach("without a right to list what the cluster has", governed, map[string]string{"b1": "b1"})
+	asked := map[string]int{}
+	f.eventually("b1's wrapper watches its share", func() error {
+		clear(asked)
+		requests, err := shared.Audited(0, func(r cluster.Request) bool {
+			return strings.HasPrefix(r.UserAgent, "application-grid-wrapper") && slices.Contains(r.SourceIPs, node.Address)
+		})
+		for _, r := range requests {
+			resource := r.ObjectRef.Resource
+			if r.ObjectRef.APIGroup == "hub.superedge.io" {
+				_, path, _ := strings.Cut(r.RequestURI, "/proxy")
+				path, _, _ = strings.Cut(path, "?")
+				resource = "share: " + path
+			}
+			asked[resource]++
+			if r.ResponseStatus.Code == http.StatusForbidden {
+				t.Errorf("refused: %s", r)
+			}
+		}
+		if err == nil && asked["share: /apis/discovery.k8s.io/v1/endpointslices"] == 0 {
+			err = fmt.Errorf("%v", asked)
+		}
+		return err
+	})
+	t.Logf("requests of the wrapper: %v", asked)
+	for _, resource := range []string{"services", "endpointslices", "nodes"} {
+		if asked[resource] > 0 {
+			t.Errorf("it asked kube-apiserver for %s %d times", resource, asked[resource])
+		}
+	}
+}
+
+// TestPermissions: the hub is refused nothing, and uses all that its role permits.
+func TestPermissions(t *testing.T) {
+	f := newFixture(t)
+	used := map[string]bool{}
+	requests, err := shared.Audited(0, func(r cluster.Request) bool { return r.User.Username == string(cluster.RoleHub) })
+	f.must(err)
+	for _, r := range requests {
+		if r.ResponseStatus.Code == http.StatusForbidden || r.ResponseStatus.Code == http.StatusUnauthorized {
+			t.Errorf("refused: %s", r)
+		}
+		used[r.Verb+" "+r.ObjectRef.Resource] = true
+	}
+	for _, resource := range []string{"nodes", "services", "endpointslices"} {
+		if !used["list "+resource] || !used["watch "+resource] {
+			t.Errorf("it does not follow %s: %v", resource, used)
+		}
+	}
+	for _, use := range []string{"get secrets", "update secrets", "get apiservices", "patch apiservices"} {
+		if !used[use] {
+			t.Errorf("it does not %s for its certificate: %v", use, used)
+		}
+	}
+}
+
+// TestKubectlShowsAShare: to kubectl, a share is an API server.
+func TestKubectlShowsAShare(t *testing.T) {
+	f := newFixture(t)
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+	kubectl := func(node string, args ...string) string {
+		f.Helper()
+		config, err := clientcmd.LoadFromFile(shared.Kubeconfig())
+		f.must(err)
+		for _, c := range config.Clusters {
+			c.Server += "/apis/hub.superedge.io/v1alpha1/nodes/" + node + "/proxy"
+		}
+		file := filepath.Join(t.TempDir(), "kubeconfig")
+		f.must(clientcmd.WriteToFile(*config, file))
+		out, err := exec.CommandContext(f.ctx, components, append([]string{"kubectl", "--kubeconfig=" + file}, args...)...).CombinedOutput()
+		if err != nil {
+			f.Fatalf("kubectl %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	for node, sees := range map[string]string{"a1": "a1 a2", "b1": "b1"} {
+		table := kubectl(node, "get", "endpointslices", "-A")
+		if !strings.Contains(table, "NAMESPACE") || !strings.Contains(table, "governed-") {
+			t.Errorf("kubectl get endpointslices -A of %s:\n%s", node, table)
+		}
+		nodes := strings.Fields(kubectl(node, "-n", f.namespace, "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].nodeName}"))
+		slices.Sort(nodes)
+		if got := strings.Join(nodes, " "); got != sees {
+			t.Errorf("the share of %s has endpoints on %s, not on %s", node, got, sees)
+		}
+	}
+	if resources := kubectl("a1", "api-resources", "-o", "name"); strings.Contains(resources, "secrets") || !strings.Contains(resources, "endpointslices.discovery.k8s.io") {
+		t.Errorf("kubectl api-resources:\n%s", resources)
+	}
+	if service := kubectl("a1", "-n", f.namespace, "get", "svc", "governed", "-o", "name"); service != "service/governed\n" {
+		t.Errorf("got %q", service)
+	}
+}
+
+// TestAReplicaThatComesLater gets its part of the streams.
+func TestAReplicaThatComesLater(t *testing.T) {
+	f := newFixture(t)
+	streams := func(replica int) float64 {
+		f.Helper()
+		n, err := shared.Hubs[replica].Metric(f.ctx, "application_grid_hub_streams")
+		f.must(err)
+		return n
+	}
+	f.must(shared.Hubs[1].Stop())
+	f.eventually("one replica has all streams", func() error {
+		if n := streams(0); n < 12 {
+			return fmt.Errorf("it has %v", n)
+		}
+		return nil
+	})
+	f.must(shared.Hubs[1].Start(f.ctx))
+	took := f.eventually("the other one has its part", func() error {
+		allowed, err := shared.Hubs[0].Metric(f.ctx, "application_grid_hub_streams_allowed")
+		f.must(err)
+		if here, there := streams(0), streams(1); allowed == 0 || here > allowed || there == 0 || here+there < 12 {
+			return fmt.Errorf("they have %v and %v, and may have %v", here, there, allowed)
+		}
+		return nil
+	})
+	shed, err := shared.Hubs[0].Metric(f.ctx, "application_grid_hub_streams_shed_total")
+	f.must(err)
+	t.Logf("streams: %v and %v after %s; %v were shed", streams(0), streams(1), took.Round(time.Millisecond), shed)
+	if shed == 0 {
+		t.Error("no stream was shed")
+	}
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+}
+
+// TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.
+func TestAHubThatRestarts(t *testing.T) {
+	f := newFixture(t)
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+	f.must(errors.Join(shared.Hubs[0].Stop(), shared.Hubs[1].Stop()))
+	f.expectReach("without a hub", governed, closedLoop)
+	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
+	f.must(errors.Join(shared.Hubs[0].Start(f.ctx), shared.Hubs[1].Start(f.ctx)))
+	f.expectReach("the hub is back", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
+}

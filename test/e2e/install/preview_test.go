@@ -1,0 +1,123 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// TestPreview asks, on a cluster that has nothing of application-grid, what closing Services would change, holds it against
+// whom the real kube-proxy's rules reach, and runs the command that is printed.
+func TestPreview(t *testing.T) {
+	if err := suite.Privileged(); err != nil {
+		t.Fatal(err)
+	}
+	node := func(name, unit string) cluster.NodeSpec {
+		return cluster.NodeSpec{Name: name, Direct: true, Labels: map[string]string{"site": unit}}
+	}
+	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east"), node("n1", "west"), node("n2", "west")}})
+	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
+	echo, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{})
+	f.must(err)
+	f.must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"site": "west"}))
+	_, err = workload.CreateService(f.ctx, f.client, "default", "lone", workload.ServiceOptions{})
+	f.must(err)
+	n0, err := f.cluster.Node("n0")
+	f.must(err)
+	limited, cancel := context.WithTimeout(f.ctx, deadline)
+	defer cancel()
+	f.must(workload.AwaitReach(limited, n0, echo, "n0 n1 n2", 60))
+
+	type service struct {
+		Name         string
+		Ready        int
+		ReadyIn      map[string]int
+		Foreign      *float64
+		Dark         []string
+		TopologyKeys []string
+		Command      string
+	}
+	preview := func(name string) (service, int) {
+		t.Helper()
+		stdout, stderr, code := f.plugin("preview", "--key=site", "-o=json")
+		var p struct {
+			Kind     string
+			Services []service
+		}
+		if err := json.Unmarshal([]byte(stdout), &p); err != nil || p.Kind != "ServicePreview" {
+			t.Fatalf("%v: exit code %d, %s%s", err, code, stdout, stderr)
+		}
+		i := slices.IndexFunc(p.Services, func(s service) bool { return s.Name == name })
+		if i < 0 {
+			t.Fatalf("%s is not in %+v", name, p.Services)
+		}
+		return p.Services[i], code
+	}
+	f.eventually("the pod of lone is ready", func() error {
+		if s, _ := preview("lone"); s.Ready != 1 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	got, code := preview("echo")
+	// Two thirds of east's endpoints are in west; a third of those of each of west's nodes is in east.
+	if code != 3 || got.Ready != 3 || got.ReadyIn["west"] != 2 || got.Foreign == nil || math.Abs(*got.Foreign-4.0/9) > 1e-9 || len(got.Dark) != 0 {
+		t.Errorf("exit code %d, %+v", code, got)
+	}
+	// What kube-proxy does says the same.
+	const requests = 300
+	foreign := 0
+	for name, count := range workload.Reach(f.ctx, n0, echo, requests) {
+		if name != "n0" {
+			foreign += count
+		}
+	}
+	if share := float64(foreign) / requests; math.Abs(share-2.0/3) > 0.15 {
+		t.Errorf("%.2f of n0's requests leave its unit", share)
+	}
+	if lone, _ := preview("lone"); !slices.Equal(lone.Dark, []string{"east"}) {
+		t.Errorf("got %+v", lone)
+	}
+
+	stdout, _, _ := f.plugin("preview", "--key=site", "-A")
+	t.Logf("\n%s", stdout)
+	if !strings.Contains(stdout, "1 of 2: east") {
+		t.Errorf("got\n%s", stdout)
+	}
+
+	// The command that is printed closes the Service; once lone is gone nothing is left to be mended.
+	kubectl := filepath.Join(t.TempDir(), "kubectl")
+	f.must(os.Symlink(binary(t, "components"), kubectl))
+	shell := exec.CommandContext(f.ctx, "sh", "-c", got.Command)
+	shell.Env = append(os.Environ(), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"), "KUBECONFIG="+f.cluster.Kubeconfig())
+	if output, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", got.Command, err, output)
+	}
+	f.must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
+	if closed, code := preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) || closed.Foreign != nil || closed.Command != "" {
+		t.Errorf("exit code %d, %+v", code, closed)
+	}
+
+	// Without a key, or with one that no node has, the answer names the keys that do; what may not be read is said.
+	for _, args := range [][]string{{"preview"}, {"preview", "--key=rack"}} {
+		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" || !strings.Contains(stderr, "site (2 units)") {
+			t.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)
+		}
+	}
+	if _, stderr, code := f.plugin("preview", "--key=site", "--as=jane"); code != 1 || !strings.Contains(stderr, "reading the nodes") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}

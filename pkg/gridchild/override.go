@@ -2,6 +2,7 @@ package gridchild
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -35,17 +36,25 @@ type matcher struct {
 	nodes labels.Selector
 }
 
-func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
+// matcherOfNames makes a matcher without the nodeSelector. The patterns are not checked.
+func matcherOfNames(selector *v1.UnitSelector) *matcher {
 	m := &matcher{names: map[string]bool{}}
 	for _, name := range selector.Names {
-		if !strings.ContainsAny(name, `*?[\`) {
+		if strings.ContainsAny(name, `*?[\`) {
+			m.patterns = append(m.patterns, name)
+		} else {
 			m.names[name] = true
-			continue
 		}
-		if _, err := path.Match(name, ""); err != nil {
-			return nil, fmt.Errorf("%q: %w", name, err)
+	}
+	return m
+}
+
+func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
+	m := matcherOfNames(selector)
+	for _, pattern := range m.patterns {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return nil, fmt.Errorf("%q: %w", pattern, err)
 		}
-		m.patterns = append(m.patterns, name)
 	}
 	if selector.NodeSelector == nil {
 		return m, nil
@@ -106,6 +115,35 @@ func (w *Waves) Of(unit string) int {
 		}
 	}
 	return rest
+}
+
+// NamedTwice returns the names of units that several waves of a rollout list, sorted. Patterns do not count.
+func NamedTwice(rollout *v1.Rollout) []string {
+	waves := map[string]int{}
+	for i := range rollout.Waves {
+		if rollout.Waves[i].Units == nil {
+			continue
+		}
+		for name := range matcherOfNames(rollout.Waves[i].Units).names {
+			waves[name]++
+		}
+	}
+	maps.DeleteFunc(waves, func(_ string, n int) bool { return n < 2 })
+	return slices.Sorted(maps.Keys(waves))
+}
+
+// Idle returns the names of the overrides that select none of the units.
+func (t *Templates) Idle(units []string) []string {
+	if _, err := t.overridesOf(""); err != nil {
+		return nil // the units tell of it
+	}
+	var idle []string
+	for i, m := range t.matchers {
+		if !slices.ContainsFunc(units, func(unit string) bool { return m.matches(unit, t.context.Nodes) }) {
+			idle = append(idle, t.spec.Overrides[i].Name)
+		}
+	}
+	return idle
 }
 
 // overridesOf returns the overrides of a unit, in order.

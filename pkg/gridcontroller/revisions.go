@@ -16,8 +16,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
-// revise makes the ControllerRevision of the spec, if there is none, and returns its name. The grid's ControllerRevisions
-// are read once for each generation of the grid: nobody else writes them.
+// revise makes the ControllerRevision of the spec, if there is none, and returns its name. The grid's
+// ControllerRevisions are read once for each generation of the grid: nobody else writes them.
 func (r *roller) revise(ctx context.Context) (string, error) {
 	m := &r.memory.rollout
 	update, err := gridrevision.Of(r.Kind, r.grid.GetName(), r.spec)
@@ -29,6 +29,9 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	}
 	objects, err := r.readRevisions(ctx)
 	if err != nil {
+		return "", err
+	}
+	if objects, err = r.adopt(ctx, objects); err != nil {
 		return "", err
 	}
 	revisions := map[string]gridrevision.Revision{}
@@ -53,7 +56,12 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	switch {
 	case own == nil:
 		own = update.Object(r.Kind, r.grid, highest+1)
-		if err := r.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager)); err != nil {
+		err := r.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager))
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return "", gridchild.Errorf(v1.ReasonNameConflict,
+				"ControllerRevision %s belongs to somebody else; delete it", own.Name)
+		case err != nil:
 			return "", fmt.Errorf("making ControllerRevision %s: %w", own.Name, err)
 		}
 		objects, revisions[own.Name] = append(objects, own), update
@@ -70,7 +78,37 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	return update.Name, nil
 }
 
-// readRevisions reads the grid's ControllerRevisions from the API server.
+// adopt makes the ControllerRevisions that a deleted grid of the same name has left orphaned this grid's, and returns
+// the grid's own. Grids of other kinds may have the same name, but not the same names of revisions.
+func (r *roller) adopt(ctx context.Context, all []*appsv1.ControllerRevision) ([]*appsv1.ControllerRevision, error) {
+	var own []*appsv1.ControllerRevision
+	for _, object := range all {
+		by := metav1.GetControllerOf(object)
+		switch {
+		case by != nil && by.UID == r.grid.GetUID():
+			own = append(own, object)
+			continue
+		case by != nil:
+			continue
+		}
+		revision, err := gridrevision.FromObject(object)
+		if err != nil || !revision.IsOf(r.Kind, r.grid.GetName()) {
+			continue
+		}
+		before := object.DeepCopy()
+		object.OwnerReferences = append(object.OwnerReferences, gridrevision.OwnerOf(r.Kind, r.grid))
+		err = r.writer.Patch(ctx, object,
+			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
+			client.FieldOwner(v1.FieldManager))
+		if err != nil {
+			return nil, fmt.Errorf("adopting ControllerRevision %s: %w", object.Name, err)
+		}
+		own = append(own, object)
+	}
+	return own, nil
+}
+
+// readRevisions reads the ControllerRevisions that are labelled for the grid from the API server.
 func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
 	err := r.live.List(ctx, list, client.InNamespace(r.grid.GetNamespace()),
@@ -78,14 +116,11 @@ func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevisio
 	if err != nil {
 		return nil, fmt.Errorf("listing the ControllerRevisions: %w", err)
 	}
-	var own []*appsv1.ControllerRevision
+	all := make([]*appsv1.ControllerRevision, 0, len(list.Items))
 	for i := range list.Items {
-		object := &list.Items[i]
-		if by := metav1.GetControllerOf(object); by != nil && by.UID == r.grid.GetUID() {
-			own = append(own, object)
-		}
+		all = append(all, &list.Items[i])
 	}
-	return own, nil
+	return all, nil
 }
 
 // collect deletes revisions beyond the limit that no unit has.

@@ -2,6 +2,8 @@ package gridcontroller
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 
@@ -19,6 +21,8 @@ type target struct {
 	revision, update string
 	// variant names what the child is made of: children with the same variant differ in the unit alone.
 	variant string
+	// err is why there are no templates, if that is an error.
+	err error
 }
 
 // outdated returns the revision of a child for the status; empty if the child has the revision of the spec.
@@ -76,21 +80,26 @@ type roller struct {
 
 	// around is what templates and waves depend on besides the grid.
 	around gridchild.Context
+	// current are the templates of the spec.
+	current *gridchild.Templates
 	// waves are nil without a rollout.
 	waves *gridchild.Waves
 	// templates has those that were read, by revision; nil for one that cannot be read.
 	templates map[string]*gridchild.Templates
+	// unrecorded is set if units are to go back, and the status does not say so yet. They go back once it does: a
+	// controller that starts anew would otherwise give them the change again.
+	unrecorded bool
 }
 
 // aim returns what every unit's child should be made of.
 func (r *roller) aim(ctx context.Context) (targets, error) {
 	r.around = r.context(ctx)
+	r.current = gridchild.NewTemplates(r.spec, r.around)
 	t := make(targets, len(r.units))
 	if r.spec.Rollout == nil {
 		r.memory.rollout = rolloutMemory{}
-		templates := gridchild.NewTemplates(r.spec, r.around)
 		for _, unit := range r.units {
-			t[unit] = target{templates: templates, variant: templates.Variant(unit)}
+			t[unit] = target{templates: r.current, variant: r.current.Variant(unit)}
 		}
 		return t, nil
 	}
@@ -105,20 +114,45 @@ func (r *roller) aim(ctx context.Context) (targets, error) {
 	r.templates = map[string]*gridchild.Templates{}
 	r.infer(update)
 	plan := r.plan(nil, update)
+	r.unrecorded = plan.Status.Phase == v1.RolloutRollingBack && !r.recorded(update)
 	for _, unit := range r.units {
 		revision, ok := plan.Revisions[unit]
+		if live := r.children.child(unit); r.unrecorded && live != nil && live.revision == update {
+			revision = update
+		}
 		if r.of(revision) == nil && r.children.child(unit) == nil { // nothing is left of the revision
 			revision, ok = update, true
 		}
 		to := target{update: update}
-		if templates := r.of(revision); ok && templates != nil {
+		switch templates := r.of(revision); {
+		case ok && templates != nil:
 			to.templates, to.revision = templates, revision
 			to.variant = revision + "/" + templates.Variant(unit)
+		case ok && revision != "":
+			to.err = gridchild.Errorf(v1.ReasonRevisionGone,
+				"ControllerRevision %s is gone; the workload stays as it is until it gets another revision", revision)
 		}
 		t[unit] = to
 	}
 	r.memory.rollout.accept(plan, update)
 	return t, nil
+}
+
+// recorded reports whether the grid's status says that units with the update go back.
+func (r *roller) recorded(update string) bool {
+	_, status := v1.Workload(r.grid)
+	if status.Rollout == nil || status.UpdateRevision != update {
+		return false
+	}
+	return status.Rollout.Phase == v1.RolloutRollingBack || status.Rollout.Phase == v1.RolloutRolledBack
+}
+
+// nextLook returns when units get what the plan says: at once, or after the status was written.
+func (r *roller) nextLook() time.Time {
+	if r.unrecorded {
+		return r.clock.Now().Add(statusPause)
+	}
+	return r.clock.Now()
 }
 
 // context returns what templates and waves depend on besides the grid. It has the labels of nodes only if units may be
@@ -256,6 +290,9 @@ func (r *roller) look(unit string, live *child) rollout.Unit {
 // conclude looks at the units after they were synced. It notes what the rollout has come to, and when to look again.
 func (r *roller) conclude(ctx context.Context, t targets, results map[string]result, p *pass) {
 	_, before := v1.Workload(r.grid)
+	for _, name := range r.current.Idle(r.units) {
+		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no unit", name))
+	}
 	if r.spec.Rollout == nil {
 		return
 	}
@@ -273,12 +310,26 @@ func (r *roller) conclude(ctx context.Context, t targets, results map[string]res
 	plan := r.plan(results, m.update)
 	for unit, revision := range plan.Revisions {
 		if t[unit].templates != nil && t[unit].revision != revision {
-			p.lookAgain(r.clock.Now())
+			p.lookAgain(r.nextLook())
 			break
 		}
 	}
 	p.lookAgain(plan.Again)
 	m.accept(plan, m.update)
 	p.rollout = &rolloutResult{plan.Current, m.update, before.Rollout, plan.Status}
+	r.warn(p)
 	r.collect(ctx)
+}
+
+// warn notes which waves have no unit, and which units are named by several.
+func (r *roller) warn(p *pass) {
+	for i, wave := range p.rollout.status.Waves {
+		if i < len(r.spec.Rollout.Waves) && r.spec.Rollout.Waves[i].Units != nil && wave.Units == 0 {
+			p.noEffect = append(p.noEffect, fmt.Sprintf("spec.rollout.waves[%s] has no unit", wave.Name))
+		}
+	}
+	if units := gridchild.NamedTwice(r.spec.Rollout); len(units) > 0 {
+		p.noEffect = append(p.noEffect, fmt.Sprintf(
+			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(units)))
+	}
 }

@@ -16,7 +16,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-const other = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"two"}]}}}`
+const other = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
+	`"spec":{"containers":[{"name":"c","image":"two"}]}}}`
 
 // ready makes the Deployments of units ready, as their controller does.
 func (f *fixture) ready(grid string, units ...string) {
@@ -185,7 +186,7 @@ func TestRolloutIsAdopted(t *testing.T) {
 	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("east", "east"), named("rest")) })
 	f.passes(grid)
 	after := f.deployment("demo-east")
-	if after.Annotations[v1.AnnotationRevision] != grid.Status.CurrentRevision || after.Annotations[v1.AnnotationRevision] == "" {
+	if revision := after.Annotations[v1.AnnotationRevision]; revision != grid.Status.CurrentRevision || revision == "" {
 		t.Errorf("got the annotations %v", after.Annotations)
 	}
 	if fmt.Sprint(before.Spec) != fmt.Sprint(after.Spec) {
@@ -234,7 +235,9 @@ func TestRolloutHalts(t *testing.T) {
 
 	f.update(grid, func() {
 		grid.Generation--
-		grid.Annotations = map[string]string{v1.AnnotationResumed: grid.Status.Rollout.HaltTime.UTC().Format(time.RFC3339)}
+		grid.Annotations = map[string]string{
+			v1.AnnotationResumed: grid.Status.Rollout.HaltTime.UTC().Format(time.RFC3339),
+		}
 	})
 	f.passes(grid)
 	f.expectImages("demo", map[string]string{"a": "two", "b": "i", "c": "i"})
@@ -274,7 +277,8 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.passes(grid)
-	if state := grid.Status.States["east"]; state.Phase != v1.UnitHeld || state.Message != "hotfix" || f.image("demo-east") != "hotfix" {
+	state := grid.Status.States["east"]
+	if state.Phase != v1.UnitHeld || state.Message != "hotfix" || f.image("demo-east") != "hotfix" {
 		t.Errorf("got %+v, image %s", state, f.image("demo-east"))
 	}
 	d = f.deployment("demo-east")
@@ -291,7 +295,10 @@ func TestHold(t *testing.T) {
 func TestOverrides(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	grid.Spec.Overrides = []v1.Override{
-		{Name: "big", Units: v1.UnitSelector{Names: []string{"hz-*"}, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}}}, Replicas: ptr.To[int32](5)},
+		{Name: "big", Units: v1.UnitSelector{
+			Names:        []string{"hz-*"},
+			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}},
+		}, Replicas: ptr.To[int32](5)},
 		{Name: "new", Units: v1.UnitSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
 		{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
 	}
@@ -305,7 +312,9 @@ func TestOverrides(t *testing.T) {
 		t.Errorf("got the replicas %d, %d and %d", replicas("hz-1"), replicas("hz-2"), replicas("lab"))
 	}
 	f.expectImages("demo", map[string]string{"hz-1": "new", "hz-2": "i", "lab": "i"})
-	if state := grid.Status.States["odd"]; state.Reason != v1.ReasonInvalidTemplate || !strings.Contains(state.Message, `spec.overrides[wrong].images: the template has no container "none"; it has c`) {
+	says := `spec.overrides[wrong].images: the template has no container "none"; it has c`
+	state := grid.Status.States["odd"]
+	if state.Reason != v1.ReasonInvalidTemplate || !strings.Contains(state.Message, says) {
 		t.Errorf("got %+v", state)
 	}
 	f.took()

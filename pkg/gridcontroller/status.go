@@ -46,7 +46,8 @@ func unitState(template string, r result) v1.UnitState {
 		}
 	}
 	if live := r.child; live != nil && live.held {
-		state.Phase, state.Reason, state.Message = v1.UnitHeld, v1.ReasonHeld, gridchild.Shorten(live.hold)
+		state.Phase, state.Reason = v1.UnitHeld, v1.ReasonHeld
+		state.Message = cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
 		return state
 	}
 	if r.err != nil {
@@ -214,7 +215,7 @@ func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 				"because a selector cannot be changed; delete these workloads, one after the other, to have them made "+
 				"with it", nameSome(p.keepSelector)))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(append(all, p.noEffect...), "; ")
 }
 
 // describeOthers says which units have workloads of which other managers own fields.
@@ -319,6 +320,12 @@ func stop(conditions *[]metav1.Condition, generation int64, err error) {
 	condition(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
 	condition(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
 	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
+}
+
+// degrade fills in the condition of a grid that cannot be reconciled now. What runs goes on.
+func degrade(conditions *[]metav1.Condition, generation int64, err error) {
+	p := gridchild.Tellable(err)
+	conditionSetter(conditions, generation)(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
 func conditionSetter(

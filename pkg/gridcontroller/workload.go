@@ -182,7 +182,9 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	p, err := r.pass(ctx, grid, m)
 	if err != nil {
 		r.tellGrid(grid, m, err)
-		return reconcile.Result{}, err
+		degrade(&status.Conditions, grid.GetGeneration(), err)
+		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
+		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
 	summarize(status, grid.GetGeneration(), spec, p)
 	if !p.heldKey { // then nothing was looked at
@@ -208,6 +210,8 @@ type pass struct {
 	applied, removed, vanished, returned []string
 	// handedOver has the units whose replicas were handed over, with their replicas.
 	handedOver []string
+	// noEffect says what of the overrides and waves has no effect.
+	noEffect []string
 	// rollout is the result of the rollout; nil if the grid has none.
 	rollout *rolloutResult
 	// held is why vanished units, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
@@ -351,7 +355,7 @@ func (r *workloadReconciler) syncUnits(
 		}
 		live, to := a.child(unit), t[unit]
 		if live != nil && (live.held || to.templates == nil) {
-			results[unit] = result{child: live}
+			results[unit] = result{child: live, err: to.err}
 			continue
 		}
 		// Usually nothing has changed since the live and the desired child were last compared.

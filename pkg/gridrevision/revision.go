@@ -58,10 +58,17 @@ func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	if err != nil {
 		return Revision{}, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
 	}
-	// Grids of two kinds may have one name.
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s\n%s", kind, grid, data))
-	return Revision{Name: grid + "-" + hex.EncodeToString(sum[:5]), Data: data}, nil
+	return Revision{Name: nameOf(kind, grid, data), Data: data}, nil
 }
+
+// nameOf returns the name of a revision. Grids of two kinds may have one name.
+func nameOf(kind, grid string, data []byte) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s\n%s", kind, grid, data))
+	return grid + "-" + hex.EncodeToString(sum[:5])
+}
+
+// IsOf reports whether a revision is one of a grid: its name follows from the grid and its content.
+func (r Revision) IsOf(kind, grid string) bool { return r.Name == nameOf(kind, grid, r.Data) }
 
 // canonical writes a value as JSON whose keys are in order.
 func canonical(value any) ([]byte, error) {
@@ -112,14 +119,19 @@ func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.Cont
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: grid.GetNamespace(), Name: r.Name,
-			Labels: map[string]string{v1.LabelGridSelector: grid.GetName()},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1.GroupVersion.String(), Kind: kind, Name: grid.GetName(), UID: grid.GetUID(),
-				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
-			}},
+			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
+			OwnerReferences: []metav1.OwnerReference{OwnerOf(kind, grid)},
 		},
 		Data:     runtime.RawExtension{Raw: r.Data},
 		Revision: number,
+	}
+}
+
+// OwnerOf returns the reference from a ControllerRevision to its grid.
+func OwnerOf(kind string, grid v1.Object) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: grid.GetName(), UID: grid.GetUID(),
+		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
 	}
 }
 

@@ -25,6 +25,8 @@ import (
 const (
 	// maxAge is for how long a schema is good. An API server that is upgraded knows further fields.
 	maxAge = 10 * time.Minute
+	// retryPause is the time between a read that has failed and the next one.
+	retryPause = 5 * time.Second
 	// readTimeout limits one read of the schema.
 	readTimeout = 10 * time.Second
 	// schemaPath is of the schema of Deployments, StatefulSets and DaemonSets.
@@ -38,9 +40,13 @@ type Schemas struct {
 	read  func(ctx context.Context) ([]byte, error)
 	clock clock.PassiveClock
 
-	mu      sync.Mutex // guards all below
+	mu sync.Mutex // guards all below
+	// schemas are those that were read at the time at; nil for none.
 	schemas map[string]*spec.Schema
 	at      time.Time
+	// failure is the error of the last read, at failedAt; nil if it has not failed.
+	failure  error
+	failedAt time.Time
 }
 
 // New makes Schemas that are read with a client of the API server.
@@ -93,26 +99,37 @@ func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock.Now()
-	if s.schemas != nil && now.Sub(s.at) < maxAge {
-		return s.schemas, nil
+	fresh := s.schemas != nil && now.Sub(s.at) < maxAge
+	if !fresh && (s.failure == nil || now.Sub(s.failedAt) >= retryPause) {
+		schemas, err := s.fetch(ctx)
+		if err == nil {
+			s.schemas, s.at = schemas, now
+		}
+		s.failure, s.failedAt = err, now
 	}
-	data, err := s.read(ctx)
-	var document spec3.OpenAPI
-	if err == nil {
-		err = json.Unmarshal(data, &document)
-	}
-	switch {
-	case err == nil && document.Components != nil:
-		s.schemas, s.at = document.Components.Schemas, now
-	case s.schemas == nil && err == nil:
-		return nil, fmt.Errorf("%s has no schemas", schemaPath)
-	case s.schemas == nil:
-		return nil, err
+	if s.schemas == nil {
+		return nil, s.failure
 	}
 	return s.schemas, nil
 }
 
-// ofKind is the schema of a kind; nil if there is none.
+// fetch reads the schemas from the API server.
+func (s *Schemas) fetch(ctx context.Context) (map[string]*spec.Schema, error) {
+	data, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var document spec3.OpenAPI
+	if err := json.Unmarshal(data, &document); err != nil {
+		return nil, err
+	}
+	if document.Components == nil {
+		return nil, fmt.Errorf("%s has no schemas", schemaPath)
+	}
+	return document.Components.Schemas, nil
+}
+
+// ofKind returns the schema of a kind; nil if there is none.
 func ofKind(schemas map[string]*spec.Schema, kind schema.GroupVersionKind) *spec.Schema {
 	for _, s := range schemas {
 		kinds, _ := s.Extensions[kindExtension].([]any)

@@ -239,11 +239,14 @@ func (p *planner) judgeWave(failed []Unit, allowed int) {
 	if wave == len(p.waves) || p.states[wave].ReadyTime != nil {
 		return
 	}
-	broken, moving, ready, waiting := 0, 0, 0, 0
+	broken, unavailable, moving, ready, waiting := 0, 0, 0, 0, 0
 	for _, unit := range p.waves[wave] {
 		switch {
 		case p.failed(unit):
 			broken++
+			if p.has(unit) {
+				unavailable++
+			}
 		case p.absent(unit):
 		case p.has(unit) && unit.Ready:
 			ready++
@@ -259,7 +262,7 @@ func (p *planner) judgeWave(failed []Unit, allowed int) {
 	switch {
 	case ready == 0 && waiting == 0:
 		p.halt("no unit of the wave became ready: " + describe(failed))
-	case waiting > 0 && broken >= p.limit(wave):
+	case waiting > 0 && unavailable-int(p.status.Tolerated) >= p.limit(wave):
 		p.halt(fmt.Sprintf("%d failed, %d allowed, but the wave has room for %d that are not ready: %s", len(failed),
 			allowed, p.limit(wave), describe(failed)))
 	}
@@ -332,14 +335,14 @@ func (p *planner) startAll() {
 }
 
 // start gives the revision to as many units of a wave as may be unavailable, in the order of their names. Units that
-// have failed take a place while the wave is the current one, unless someone has accepted them; once it is done they
-// must not keep those waiting that return.
+// have failed with it take a place while the wave is the current one, unless someone has accepted them; once it is done
+// they must not keep those waiting that return. A unit that could not be given it is as available as before.
 func (p *planner) start(wave int) {
 	places, accepted := p.limit(wave), int(p.status.Tolerated)
 	done := p.states[wave].State == v1.WaveDone
 	for _, unit := range p.waves[wave] {
 		switch {
-		case p.absent(unit) || (p.failed(unit) && done):
+		case p.absent(unit) || (p.failed(unit) && (done || !p.has(unit))):
 		case p.failed(unit) && accepted > 0:
 			accepted--
 		case p.failed(unit), p.has(unit) && !unit.Ready:
@@ -395,8 +398,7 @@ func (p *planner) finish(wave int) bool {
 		state.State = v1.WaveDone
 		return true
 	}
-	empty := spec.Units != nil && len(p.waves[wave]) == 0
-	if spec.Soak != nil && !empty {
+	if spec.Soak != nil && len(p.waves[wave]) > 0 {
 		if until := state.ReadyTime.Add(spec.Soak.Duration); p.Now.Before(until) {
 			state.State, p.status.Phase = v1.WaveSoaking, v1.RolloutSoaking
 			p.status.Message = "soaks until " + until.UTC().Format(time.RFC3339)
@@ -405,21 +407,24 @@ func (p *planner) finish(wave int) bool {
 		}
 	}
 	// A wave that should have units and has none may be a typing error, and what follows would go untried.
-	manual := spec.Approval == v1.ApprovalManual || empty
+	manual := spec.Approval == v1.ApprovalManual || p.untried(wave)
 	if manual && !gridrevision.Approves(p.Approved, p.Revision, spec.Name) {
 		state.State, p.status.Phase = v1.WaveAwaitingApproval, v1.RolloutAwaitingApproval
-		p.status.Message = p.describeApproval(spec.Name, empty)
+		p.status.Message = p.describeApproval(wave)
 		return false
 	}
 	state.State = v1.WaveDone
 	return true
 }
 
+// untried reports whether a wave should have units and has none.
+func (p *planner) untried(wave int) bool { return p.spec(wave).Units != nil && len(p.waves[wave]) == 0 }
+
 // describeApproval says which approval a wave waits for.
-func (p *planner) describeApproval(wave string, empty bool) string {
+func (p *planner) describeApproval(wave int) string {
 	text := fmt.Sprintf("waits for the annotation %s=%s", v1.AnnotationApproved,
-		gridrevision.ApprovalOf(p.Revision, wave))
-	if empty {
+		gridrevision.ApprovalOf(p.Revision, p.name(wave)))
+	if p.untried(wave) {
 		text = "the wave's units select none; change them, or go on without: " + text
 	}
 	if p.Approved != "" {

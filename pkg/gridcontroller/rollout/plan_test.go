@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 		}
 		spec.Waves = append(spec.Waves, wave)
 	}
+	for i := range spec.Waves {
+		if i < len(spec.Waves)-1 || w.rand.IntN(2) == 0 { // the last one may leave them out
+			spec.Waves[i].Units = &v1.UnitSelector{Names: []string{spec.Waves[i].Name}}
+		}
+	}
 	w.in = Input{Rollout: spec, Now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for range 1 + w.rand.IntN(12) {
 		w.addUnit()
@@ -72,7 +78,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 }
 
 func (w *world) addUnit() {
-	w.in.Units = append(w.in.Units, Unit{Name: fmt.Sprintf("unit%02d", len(w.in.Units)), Wave: w.rand.IntN(len(w.in.Rollout.Waves) + 1)})
+	waves := len(w.in.Rollout.Waves)
+	wave := w.rand.IntN(waves + 1)
+	if wave == waves && waves > 0 && w.in.Rollout.Waves[waves-1].Units == nil {
+		wave--
+	}
+	w.in.Units = append(w.in.Units, Unit{Name: fmt.Sprintf("unit%02d", len(w.in.Units)), Wave: wave})
 }
 
 // revise makes a new revision.
@@ -165,7 +176,8 @@ func (w *world) look() Plan {
 	if diff := cmp.Diff(plan, New(w.in)); diff != "" {
 		w.fail("the same input gives another plan: %s", diff)
 	}
-	w.note("%s %s current %s: %s %q", w.in.Now.Format("15:04:05"), w.in.Revision, plan.Current, plan.Status.Phase, plan.Status.Message)
+	w.note("%s %s current %s: %s %q", w.in.Now.Format("15:04:05"), w.in.Revision, plan.Current, plan.Status.Phase,
+		plan.Status.Message)
 	w.check(before, plan)
 	for i := range w.in.Units {
 		u := &w.in.Units[i]
@@ -187,8 +199,13 @@ func (w *world) look() Plan {
 func TestUndoOfACanary(t *testing.T) {
 	t.Parallel()
 	in := Input{
-		Rollout: &v1.Rollout{Waves: []v1.Wave{{Name: "canary", Approval: v1.ApprovalManual, Soak: &metav1.Duration{Duration: time.Hour}}, {Name: "rest"}}},
-		Units:   []Unit{{Name: "lab", Exists: true, Revision: "old", Ready: true}, {Name: "east", Wave: 1, Exists: true, Revision: "old", Ready: true}},
+		Rollout: &v1.Rollout{Waves: []v1.Wave{
+			{Name: "canary", Approval: v1.ApprovalManual, Soak: &metav1.Duration{Duration: time.Hour}}, {Name: "rest"},
+		}},
+		Units: []Unit{
+			{Name: "lab", Exists: true, Revision: "old", Ready: true},
+			{Name: "east", Wave: 1, Exists: true, Revision: "old", Ready: true},
+		},
 		Current: "old", Update: "new", Revision: "old", Status: &v1.RolloutStatus{Phase: v1.RolloutHalted},
 		Now: time.Unix(0, 0),
 	}
@@ -197,7 +214,8 @@ func TestUndoOfACanary(t *testing.T) {
 	}
 	in.Units[1].Revision = "new"
 	in.Units[0].Revision = "new"
-	if plan := New(in); plan.Status.Phase != v1.RolloutProgressing || plan.Revisions["lab"] != "old" || plan.Revisions["east"] != "new" {
+	if plan := New(in); plan.Status.Phase != v1.RolloutProgressing || plan.Revisions["lab"] != "old" ||
+		plan.Revisions["east"] != "new" {
 		t.Errorf("got %+v", plan)
 	}
 	in.Update, in.Status = in.Revision, New(in).Status
@@ -208,6 +226,92 @@ func TestUndoOfACanary(t *testing.T) {
 	in.Units[1].Revision = "old"
 	if plan := New(in); plan.Status.Phase != v1.RolloutComplete {
 		t.Errorf("no later wave has to change: got %+v", plan.Status)
+	}
+}
+
+// canary is a rollout of a wave and the rest, with one unit each, that has begun.
+func canary(wave v1.Wave) Input {
+	wave.Name = "canary"
+	return Input{
+		Rollout: &v1.Rollout{Waves: []v1.Wave{wave, {Name: "rest"}}},
+		Units: []Unit{
+			{Name: "lab", Exists: true, Revision: "old", Ready: true},
+			{Name: "east", Wave: 1, Exists: true, Revision: "old", Ready: true},
+		},
+		Current: "old", Update: "new", Revision: "new", Status: &v1.RolloutStatus{Phase: v1.RolloutProgressing},
+		Now: time.Unix(1000, 0),
+	}
+}
+
+// TestWaveWithoutUnits: what comes after a wave whose selector is probably wrong waits for a person, and not for the
+// wave's soak time.
+func TestWaveWithoutUnits(t *testing.T) {
+	t.Parallel()
+	in := canary(v1.Wave{
+		Units: &v1.UnitSelector{Names: []string{"lba"}}, Soak: &metav1.Duration{Duration: time.Hour},
+	})
+	in.Units[0].Wave = 1
+	plan := New(in)
+	if plan.Status.Phase != v1.RolloutAwaitingApproval || plan.Status.Wave != "canary" ||
+		!strings.Contains(plan.Status.Message, "the wave's units select none") || plan.Revisions["lab"] != "old" {
+		t.Errorf("got %+v, %v", plan.Status, plan.Revisions)
+	}
+	in.Approved = gridrevision.ApprovalOf("new", "canary")
+	if plan := New(in); plan.Status.Phase != v1.RolloutProgressing || plan.Revisions["lab"] != "new" {
+		t.Errorf("approved: got %+v, %v", plan.Status, plan.Revisions)
+	}
+	in.Approved, in.Rollout.Waves[0].Units = "", nil
+	if plan := New(in); plan.Status.Wave != "rest" {
+		t.Errorf("the units of all others may be none: got %+v", plan.Status)
+	}
+}
+
+// TestApprovals: an approval is good for one revision and one wave. One that is for another is named.
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	for approved, want := range map[string]v1.RolloutPhase{
+		"":                      v1.RolloutAwaitingApproval,
+		"new/canary":            v1.RolloutProgressing,
+		"nwe/canary":            v1.RolloutAwaitingApproval,
+		"new/canaries":          v1.RolloutAwaitingApproval,
+		"old/canary":            v1.RolloutAwaitingApproval,
+		"old/canary,new/canary": v1.RolloutProgressing,
+		"new/rest, new/canary":  v1.RolloutProgressing,
+		"new":                   v1.RolloutAwaitingApproval,
+	} {
+		in := canary(v1.Wave{Approval: v1.ApprovalManual})
+		in.Units[0].Revision, in.Approved = "new", approved
+		plan := New(in)
+		if plan.Status.Phase != want {
+			t.Errorf("%q: got phase %s, want %s", approved, plan.Status.Phase, want)
+		}
+		says := strings.Contains(plan.Status.Message, fmt.Sprintf("%q", approved))
+		if waits := want == v1.RolloutAwaitingApproval && approved != ""; says != waits {
+			t.Errorf("%q: the message is %q", approved, plan.Status.Message)
+		}
+	}
+}
+
+// TestHaltAfterResume: to resume one halt is not to resume the next one, even within the same second.
+func TestHaltAfterResume(t *testing.T) {
+	t.Parallel()
+	in := canary(v1.Wave{})
+	in.Units[0] = Unit{Name: "lab", Exists: true, Revision: "new", Failed: true, Tried: "new", Why: "no"}
+	in.Status = New(in).Status
+	if in.Status.Phase != v1.RolloutHalted {
+		t.Fatalf("got %+v", in.Status)
+	}
+	in.Resumed = in.Status.HaltTime.UTC().Format(time.RFC3339)
+	in.Status = New(in).Status
+	if in.Status.Phase != v1.RolloutProgressing || in.Status.Tolerated != 1 {
+		t.Fatalf("resumed: got %+v", in.Status)
+	}
+	in.Units[1] = Unit{Name: "east", Wave: 1, Exists: true, Revision: "new", Failed: true, Tried: "new", Why: "no"}
+	for range 3 {
+		in.Status = New(in).Status
+		if in.Status.Phase != v1.RolloutHalted {
+			t.Fatalf("got %+v", in.Status)
+		}
 	}
 }
 
@@ -260,7 +364,8 @@ func (w *world) check(before *v1.RolloutStatus, plan Plan) {
 	if len(started) == 0 {
 		return
 	}
-	if in.Rollout.Paused || plan.Status.Phase == v1.RolloutHalted || plan.Status.Phase == v1.RolloutRollingBack || plan.Status.Phase == v1.RolloutRolledBack {
+	stopped := []v1.RolloutPhase{v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack}
+	if in.Rollout.Paused || slices.Contains(stopped, plan.Status.Phase) {
 		w.fail("units are started in phase %s, paused %v", plan.Status.Phase, in.Rollout.Paused)
 	}
 	complete := before != nil && in.Update == in.Revision && before.Phase == v1.RolloutComplete
@@ -301,10 +406,12 @@ func (w *world) checkDone(wave int) {
 	if wave < len(w.in.Rollout.Waves) {
 		spec = w.in.Rollout.Waves[wave]
 	}
-	if spec.Soak != nil && w.in.Now.Before(at.Add(spec.Soak.Duration)) {
+	empty := spec.Units != nil && !slices.ContainsFunc(w.in.Units, func(u Unit) bool { return u.Wave == wave })
+	if spec.Soak != nil && w.in.Now.Before(at.Add(spec.Soak.Duration)) && !empty {
 		w.fail("a wave has begun before %q has soaked", name)
 	}
-	if spec.Approval == v1.ApprovalManual && !w.approved[gridrevision.ApprovalOf(w.in.Revision, name)] {
+	manual := spec.Approval == v1.ApprovalManual || empty
+	if manual && !w.approved[gridrevision.ApprovalOf(w.in.Revision, name)] {
 		w.fail("a wave has begun before %q was approved of", name)
 	}
 }
@@ -313,7 +420,9 @@ func (w *world) checkDone(wave int) {
 func (w *world) checkPlaces(wave int, plan Plan) {
 	w.Helper()
 	units, unready := 0, 0
-	done := slices.ContainsFunc(plan.Status.Waves, func(s v1.WaveStatus) bool { return s.Name == w.nameOf(wave) && s.State == v1.WaveDone })
+	done := slices.ContainsFunc(plan.Status.Waves, func(s v1.WaveStatus) bool {
+		return s.Name == w.nameOf(wave) && s.State == v1.WaveDone
+	})
 	for _, u := range w.in.Units {
 		if u.Wave != wave {
 			continue
@@ -378,7 +487,8 @@ func (w *world) mend(n int) {
 		w.in.Now = w.in.Now.Add(time.Minute)
 		w.in.Approved = gridrevision.ApprovalOf(w.in.Revision, w.in.Status.Wave)
 		w.look()
-		if w.in.Status.Phase == v1.RolloutComplete && w.in.Update == w.in.Revision && !slices.ContainsFunc(w.in.Units, func(u Unit) bool { return u.Revision != w.in.Revision }) {
+		behind := slices.ContainsFunc(w.in.Units, func(u Unit) bool { return u.Revision != w.in.Revision })
+		if w.in.Status.Phase == v1.RolloutComplete && w.in.Update == w.in.Revision && !behind {
 			return
 		}
 	}

@@ -131,6 +131,8 @@ const (
 	ReasonRemoved = "Removed"
 	// ReasonHeld means that an annotation of the workload keeps it as it is.
 	ReasonHeld = "Held"
+	// ReasonRevisionGone means that the ControllerRevision of which a workload is made was deleted.
+	ReasonRevisionGone = "RevisionGone"
 	// ReasonRollout means that a rollout has begun, or has reached another wave or phase.
 	ReasonRollout = "Rollout"
 	// ReasonRolloutHalted means that a rollout has halted or goes back, because too many units have failed.

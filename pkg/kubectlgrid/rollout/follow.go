@@ -85,10 +85,17 @@ func (g *Grid) watch(ctx context.Context, show func(State) error) (done bool, er
 		return false, nil
 	}
 	defer events.Stop()
-	for event := range events.ResultChan() {
+	for {
+		var event watch.Event
+		var open bool
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case event, open = <-events.ResultChan():
+		}
 		object, ok := event.Object.(v1.Object)
 		switch {
-		case event.Type == watch.Error, !ok: // it is read again
+		case !open, event.Type == watch.Error, !ok: // it is read again
 			return false, nil
 		case object.GetUID() != g.Object.GetUID(), event.Type == watch.Deleted:
 			return false, fmt.Errorf("%s: %w", g, errDeleted)
@@ -98,7 +105,6 @@ func (g *Grid) watch(ctx context.Context, show func(State) error) (done bool, er
 			return done, err
 		}
 	}
-	return false, nil
 }
 
 // final reports whether asking again would not help.

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var usage flags.UsageError
-	var kubectl kubectlExit
+	var kubectl kubectlError
 	switch {
 	case err == nil:
 		return 0

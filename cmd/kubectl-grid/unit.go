@@ -18,10 +18,10 @@ import (
 // kubectlGrace is how long kubectl may take to end when it is interrupted.
 const kubectlGrace = 10 * time.Second
 
-// kubectlExit ends a command with the exit code of the kubectl that it ran. kubectl has said why.
-type kubectlExit int
+// kubectlError ends a command with the exit code of the kubectl that it ran. kubectl has said why.
+type kubectlError int
 
-func (e kubectlExit) Error() string { return fmt.Sprintf("kubectl has ended with code %d", int(e)) }
+func (e kubectlError) Error() string { return fmt.Sprintf("kubectl has ended with code %d", int(e)) }
 
 func newLogsCommand(c *command) *cobra.Command {
 	return newUnitCommand(c, &cobra.Command{
@@ -130,7 +130,7 @@ func (c *command) kubectl(cmd *cobra.Command, arguments []string) error {
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.Exited():
-		return kubectlExit(exit.ExitCode())
+		return kubectlError(exit.ExitCode())
 	case err != nil:
 		return fmt.Errorf("running kubectl: %w", err)
 	}

@@ -144,7 +144,7 @@ func (f *faulty) happen() {
 		f.restart()
 		f.log = append(f.log, "the controller starts anew")
 	}
-	f.fixture.step(time.Duration(f.rand.IntN(4000)) * time.Millisecond)
+	f.step(time.Duration(f.rand.IntN(4000)) * time.Millisecond)
 	f.look()
 }
 

@@ -201,15 +201,18 @@ func TestRolloutWaves(t *testing.T) {
 	if len(writes) != 30 {
 		t.Errorf("%d writes of 30 Deployments", len(writes))
 	}
-	time.Sleep(time.Second) // statuses and events follow
-	mark = f.auditMark()
-	f.stays("nothing is written when all is done", 2*time.Second, func() error {
+	quiet := func() error {
 		writes := f.requests(mark, func(a cluster.Request) bool { return a.IsWrite() && a.ObjectRef.Namespace == f.namespace })
-		if len(writes) > 0 {
+		if mark = f.auditMark(); len(writes) > 0 {
 			return fmt.Errorf("%v", writes)
 		}
 		return nil
+	}
+	f.eventually("the last status and the events are written", func() error {
+		<-time.After(time.Second)
+		return quiet()
 	})
+	f.stays("nothing is written when all is done", 2*time.Second, quiet)
 
 	kills := 0
 	f.setImage("next", "{}")

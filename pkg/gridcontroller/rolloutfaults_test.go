@@ -351,6 +351,44 @@ func TestRevisionsForbidden(t *testing.T) {
 	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 }
 
+// TestRollbackIsWrittenFirst: units go back only once the status says so. A controller that starts anew before would
+// take them for units that are still to get the change.
+func TestRollbackIsWrittenFirst(t *testing.T) {
+	t.Parallel()
+	grid := deploymentGrid("demo", plain)
+	grid.Spec.Rollout = inWaves(named("all"))
+	grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
+	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.passes(grid)
+	f.ready("demo", "east")
+	f.passes(grid)
+	f.renewing()
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "two"})
+	f.failing(func(call string) error {
+		if strings.HasPrefix(call, "status ") {
+			return errBroken
+		}
+		return nil
+	})
+	f.step(40 * time.Second)
+	for range 3 {
+		f.tries(grid)
+		f.expectImages("demo", map[string]string{"east": "two"})
+	}
+	f.restart()
+	f.renewing()
+	f.tries(grid)
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "i"})
+	f.ready("demo", "east")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed, 0 allowed")
+}
+
 // TestMistakes: what an operator does in the middle of a rollout, and what comes of it.
 func TestMistakes(t *testing.T) {
 	t.Parallel()

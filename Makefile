@@ -208,13 +208,15 @@ $(BIN)/kube-proxy-%: test/compat/kube-proxy-%/go.mod test/compat/kube-proxy-%/go
 		k8s.io/kubernetes/cmd/kube-proxy
 
 # What the demonstration runs, and no more. On a machine that has compiled nothing yet the compiler inlines nothing, which
-# takes a quarter off.
+# takes a quarter off, and writes nothing for debuggers, which takes another eighth off.
+QUICK = '--cold=-gcflags=all=-l -dwarf=false'
+
 .PHONY: demo-programs
 demo-programs:
-	@hack/gobuild.sh "building application-grid for the demonstration" . --cold=-gcflags=all=-l \
+	@hack/gobuild.sh "building application-grid for the demonstration" . $(QUICK) \
 		-ldflags='$(LDFLAGS)' -o=$(BIN)/demo/ \
 		./cmd/application-grid-wrapper ./cmd/application-grid-controller ./cmd/statefulset-grid-daemon
-	@hack/gobuild.sh "building Kubernetes for the demonstration" test --cold=-gcflags=all=-l -tags=demo \
+	@hack/gobuild.sh "building Kubernetes for the demonstration" test $(QUICK) -tags=demo \
 		-ldflags='$(CLUSTER_LDFLAGS)' -o=$(BIN)/demo/ ./cmd/components ./cmd/edge-cluster
 
 .PHONY: demo

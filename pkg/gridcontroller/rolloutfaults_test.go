@@ -136,7 +136,7 @@ func (f *faulty) happen() {
 	for _, unit := range slices.Concat(f.waves...) {
 		d := f.deployment("demo-" + unit)
 		works := d.Spec.Template.Spec.Containers[0].Image != "broken" || unit == "lab"
-		if works && d.Status.ReadyReplicas == 0 && f.rand.IntN(3) == 0 {
+		if works && d.Status.ReadyReplicas == 0 && f.rand.IntN(2) == 0 {
 			f.ready("demo", unit)
 		}
 	}

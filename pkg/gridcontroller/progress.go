@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -31,6 +32,21 @@ const (
 	podsAtOnce  = 500
 	nodesAtOnce = 3
 )
+
+// progressTold returns a unit's state in the live status. It has no time of progress if the unit's workload has been
+// changed since, by a controller that could not write that any more.
+func progressTold(grid v1.Object, unit string, live *child) v1.UnitState {
+	spec, status := v1.Workload(grid)
+	told := status.States[unit]
+	changed := status.ObservedGeneration != grid.GetGeneration()
+	if spec.Rollout != nil && live != nil {
+		changed = live.revision != cmp.Or(told.Revision, status.UpdateRevision)
+	}
+	if changed {
+		told.ProgressTime = nil
+	}
+	return told
+}
 
 // followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. told is the unit's
 // state in the live status: an earlier controller may have noted the last progress there.

@@ -241,8 +241,10 @@ func (r *roller) plan(results map[string]result, update string) rollout.Plan {
 		Rollout: r.spec.Rollout, Revision: update,
 		Current: status.CurrentRevision, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		AtOnce: annotations[v1.AnnotationAtOnce],
-		Now:    r.clock.Now(),
+		Now: r.clock.Now(),
+	}
+	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(update, r.grid.GetGeneration()) {
+		in.AtOnce = update
 	}
 	if m := r.memory.rollout; m.decided {
 		in.Current, in.Update, in.Status = m.current, m.update, m.status

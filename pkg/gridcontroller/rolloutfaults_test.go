@@ -389,6 +389,56 @@ func TestRollbackIsWrittenFirst(t *testing.T) {
 	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed, 0 allowed")
 }
 
+// TestProgressIsOfOneRevision: a unit that made no progress with one revision has the whole deadline with the next,
+// also if the controller starts anew before it has written what it did.
+func TestProgressIsOfOneRevision(t *testing.T) {
+	t.Parallel()
+	for name, spec := range map[string]*v1.Rollout{"with a rollout": inWaves(named("all")), "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			grid := deploymentGrid("demo", plain)
+			grid.Spec.Rollout = spec
+			grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
+			f := newFixture(t, grid)
+			f.node("n1", "east")
+			f.passes(grid)
+			f.ready("demo", "east")
+			f.passes(grid)
+			f.renewing()
+			f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(other, "two", "broken")) })
+			f.passes(grid)
+			f.step(40 * time.Second)
+			f.passes(grid)
+			if phase := grid.Status.States["east"].Phase; phase != v1.UnitStalled {
+				t.Fatalf("got phase %s", phase)
+			}
+			f.update(grid, func() { grid.Spec.Template = raw(other) })
+			f.failing(func(call string) error {
+				if strings.HasPrefix(call, "status ") {
+					return errBroken
+				}
+				return nil
+			})
+			f.tries(grid)
+			f.expectImages("demo", map[string]string{"east": "two"})
+			f.restart()
+			f.failing(nil)
+			f.passes(grid)
+			if phase := grid.Status.States["east"].Phase; phase != v1.UnitProgressing {
+				t.Errorf("got phase %s", phase)
+			}
+			if spec != nil {
+				f.expectPhase(grid, v1.RolloutProgressing, "")
+			}
+			f.step(40 * time.Second)
+			f.passes(grid)
+			if phase := grid.Status.States["east"].Phase; phase != v1.UnitStalled {
+				t.Errorf("after the deadline: got phase %s", phase)
+			}
+		})
+	}
+}
+
 // TestMistakes: what an operator does in the middle of a rollout, and what comes of it.
 func TestMistakes(t *testing.T) {
 	t.Parallel()

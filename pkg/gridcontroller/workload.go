@@ -262,7 +262,7 @@ func (p *pass) figures() figures {
 }
 
 func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMemory) (*pass, error) {
-	spec, status := v1.Workload(grid)
+	spec, _ := v1.Workload(grid)
 	o := gridchild.OwnerOf(r.GridKind, grid)
 	children, err := r.of(ctx, r.kind, o)
 	if err != nil {
@@ -297,7 +297,8 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		if result.child != nil {
 			state.Revision = t[unit].outdated(result.child)
 		}
-		r.followProgress(&state, result.child, m.children[unit], status.States[unit], roller.lost[unit], spec, p)
+		r.followProgress(&state, result.child, m.children[unit], progressTold(grid, unit, result.child),
+			roller.lost[unit], spec, p)
 		p.states[unit] = state
 		p.lookAgain(result.again)
 		if live := result.child; live != nil {

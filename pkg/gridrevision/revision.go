@@ -154,6 +154,12 @@ func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.D
 // ApprovalOf returns the value of the annotation that approves a wave of a rollout.
 func ApprovalOf(revision, wave string) string { return revision + "/" + wave }
 
+// AtOnce returns the value of the annotation that gives a revision to all units without waves. It is good for one
+// generation of the grid: whoever goes to the same revision again later does so in waves.
+func AtOnce(revision string, generation int64) string {
+	return fmt.Sprintf("%s/%d", revision, generation)
+}
+
 // Approves reports whether the value of the annotation, which may list several approvals, approves a wave.
 func Approves(value, revision, wave string) bool {
 	return slices.Contains(approvals(value), ApprovalOf(revision, wave))

@@ -52,7 +52,8 @@ type Input struct {
 	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were told before.
 	Current, Update string
 	Status          *v1.RolloutStatus
-	// Approved, Resumed and AtOnce are the values of the annotations of the grid.
+	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all units get
+	// without waves; empty for none.
 	Approved, Resumed, AtOnce string
 	Now                       time.Time
 }
@@ -215,9 +216,7 @@ func (p *planner) judge() {
 	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
 		return
 	case v1.RolloutComplete:
-		if p.AtOnce != p.Revision {
-			return // what fails now is told of the units
-		}
+		return // what fails now is told of the units
 	default:
 	}
 	allowed := int(p.Rollout.MaxFailures) + int(p.status.Tolerated)
@@ -225,7 +224,7 @@ func (p *planner) judge() {
 	case p.Rollout.Paused:
 		p.status.Phase = v1.RolloutPaused
 		p.status.Wave, p.status.Message = p.name(p.current()), "paused"
-	case p.AtOnce == p.Revision:
+	case p.atOnce():
 	case len(failed) > allowed:
 		p.halt(fmt.Sprintf("%d failed, %d allowed: %s", len(failed), allowed, describe(failed)))
 	default:
@@ -281,6 +280,11 @@ func (p *planner) halt(why string) {
 	p.status.HaltTime = &metav1.Time{Time: at}
 }
 
+// atOnce reports whether all units are to get the revision without waves, and do not have it yet.
+func (p *planner) atOnce() bool {
+	return p.AtOnce == p.Revision && p.status.Phase != v1.RolloutComplete
+}
+
 // current is the index of the first wave that is not done.
 func (p *planner) current() int {
 	wave := slices.IndexFunc(p.states, func(s v1.WaveStatus) bool { return s.State != v1.WaveDone })
@@ -293,7 +297,7 @@ func (p *planner) current() int {
 // advance starts units of the waves that have begun, and begins the next wave where one is done.
 func (p *planner) advance() {
 	p.status.Wave, p.status.Message = "", ""
-	if p.AtOnce == p.Revision {
+	if p.atOnce() {
 		p.startAll()
 		return
 	}

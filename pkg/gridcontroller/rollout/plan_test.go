@@ -292,6 +292,28 @@ func TestApprovals(t *testing.T) {
 	}
 }
 
+// TestAtOnce: all units get the revision, whatever fails. A pod that is lost afterwards begins no rollout.
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	in := canary(v1.Wave{Approval: v1.ApprovalManual, Soak: &metav1.Duration{Duration: time.Hour}})
+	in.AtOnce = "new"
+	plan := New(in)
+	if plan.Status.Phase != v1.RolloutProgressing || plan.Revisions["lab"] != "new" || plan.Revisions["east"] != "new" {
+		t.Fatalf("got %+v", plan)
+	}
+	in.Units[0].Revision, in.Units[1].Revision, in.Units[1].Ready = "new", "new", false
+	in.Units[1].Failed, in.Units[1].Tried = true, "new"
+	in.Status = New(in).Status
+	if plan = New(in); plan.Status.Phase != v1.RolloutComplete || plan.Current != "new" {
+		t.Fatalf("got %+v", plan)
+	}
+	in.Status, in.Current = plan.Status, plan.Current
+	in.Units[0].Ready = false
+	if plan = New(in); plan.Status.Phase != v1.RolloutComplete {
+		t.Errorf("a pod is lost: got %+v", plan.Status)
+	}
+}
+
 // TestHaltAfterResume: to resume one halt is not to resume the next one, even within the same second.
 func TestHaltAfterResume(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,8 @@ func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) 
 		spec, _ := v1.Workload(o)
 		*spec = *restored
 		if how == AtOnce {
-			annotate(o, v1.AnnotationAtOnce, entries[i].Name)
+			// The change makes the next generation, unless someone else is faster, and then it is not made.
+			annotate(o, v1.AnnotationAtOnce, gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1))
 		}
 	})
 }

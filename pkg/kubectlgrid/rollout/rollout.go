@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridrevision"
@@ -99,7 +100,7 @@ func (g *Grid) Restart(ctx context.Context, now time.Time) error {
 // restarted is a template whose pods are others.
 func restarted(template v1.Template, at string) (v1.Template, error) {
 	var spec map[string]any
-	if err := json.Unmarshal(template.Raw, &spec); err != nil {
+	if err := utiljson.Unmarshal(template.Raw, &spec); err != nil {
 		return template, fmt.Errorf("reading a template: %w", err)
 	}
 	if err := unstructured.SetNestedField(spec, at, "template", "metadata", "annotations", restartedAt); err != nil {

@@ -106,6 +106,19 @@ func TestVerbs(t *testing.T) {
 	})
 }
 
+// TestRestartKeepsNumbers: numbers of the template do not become floating point.
+func TestRestartKeepsNumbers(t *testing.T) {
+	t.Parallel()
+	got, err := restarted(v1.Template{Raw: []byte(`{"x":9007199254740993}`)}, "now")
+	if want := `{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"now"}}},` +
+		`"x":9007199254740993}`; err != nil || string(got.Raw) != want {
+		t.Errorf("got %s, %v", got.Raw, err)
+	}
+	if _, err := restarted(v1.Template{Raw: []byte(`{"template":7}`)}, "now"); err == nil {
+		t.Error("a template that is none was changed")
+	}
+}
+
 func TestResumeOfAHalt(t *testing.T) {
 	t.Parallel()
 	g, api := testGrid(t)
@@ -146,7 +159,7 @@ func TestHistoryAndUndo(t *testing.T) {
 	}
 	g.expect(t, "undone", func(o *v1.DeploymentGrid) bool {
 		return strings.Contains(string(o.Spec.Template.Raw), "one") && len(o.Spec.Rollout.Waves) == 2 &&
-			o.Annotations[v1.AnnotationAtOnce] == entries[0].Name
+			o.Annotations[v1.AnnotationAtOnce] == entries[0].Name+"/1"
 	})
 }
 

@@ -68,7 +68,8 @@ const (
 	// AnnotationResumed on a grid lets a halted rollout go on: its value is status.rollout.haltTime.
 	AnnotationResumed = "superedge.io/resumed"
 
-	// AnnotationAtOnce on a grid gives this revision to all units at once, without waves.
+	// AnnotationAtOnce on a grid gives a revision to all units at once, without waves: "<revision>/<generation>". It is
+	// good for this generation of the grid.
 	AnnotationAtOnce = "superedge.io/at-once"
 
 	// AnnotationCRDVersion is an annotation of the grids' CRDs: a number that grows with every change of them. The

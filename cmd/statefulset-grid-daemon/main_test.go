@@ -79,8 +79,27 @@ func TestRefused(t *testing.T) {
 	if code := call("argument"); code != flags.ExitUsage {
 		t.Errorf("an argument: exit code %d", code)
 	}
-	if code := call(); code != flags.ExitFailure {
-		t.Errorf("no --kubeconfig: exit code %d", code)
+	if code := call("--kubeconfig=/missing"); code != flags.ExitFailure {
+		t.Errorf("a missing kubeconfig: exit code %d", code)
+	}
+}
+
+// TestAsksTheWrapper: a daemon that is told of no API server asks its node's wrapper, without credentials.
+func TestAsksTheWrapper(t *testing.T) {
+	o := newOptions()
+	if err := o.flags.Parse([]string{"--hostname=node0"}); err != nil {
+		t.Fatal(err)
+	}
+	config, err := o.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream, err := config.Connection.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if upstream.Host != wrapper || upstream.BearerToken != "" || upstream.BearerTokenFile != "" {
+		t.Errorf("it asks %s, with the token %q", upstream.Host, upstream.BearerToken+upstream.BearerTokenFile)
 	}
 }
 

@@ -22,6 +22,9 @@ import (
 const program = "statefulset-grid-daemon"
 
 // What --help and the man page begin with.
+// wrapper is where the node's wrapper listens by default. It needs no credentials.
+const wrapper = "http://127.0.0.1:51006"
+
 const (
 	short        = "Keeps the hosts file from which a node's CoreDNS answers the names of StatefulSetGrids"
 	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
@@ -98,9 +101,10 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program), wholeSync: seconds(30 * time.Second)}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
-		"daemon's own credentials. Empty: the service account of the pod.")
-	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to an API server, with the daemon's own "+
+		"credentials, for a daemon that does not ask the node's wrapper.")
+	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig. If both are "+
+		"empty, it is the node's wrapper: "+wrapper+".")
 	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
 	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
 
@@ -170,8 +174,12 @@ func (o *options) config() (dnshosts.Config, error) {
 	} else if _, _, err := net.SplitHostPort(o.bindAddress); err != nil {
 		return none, fmt.Errorf("--bind-address %q is not host:port, nor 0: %w", o.bindAddress, err)
 	}
+	master := o.master
+	if master == "" && o.kubeconfig == "" {
+		master = wrapper
+	}
 	config.Connection, err = apiclient.Options{
-		Program: program, Kubeconfig: o.kubeconfig, Master: o.master, QPS: o.kubeQPS, Burst: o.kubeBurst,
+		Program: program, Kubeconfig: o.kubeconfig, Master: master, QPS: o.kubeQPS, Burst: o.kubeBurst,
 	}.Connect()
 	if err != nil {
 		return none, err

@@ -122,7 +122,7 @@ func isOurs(line, domain string) bool {
 	if _, err := netip.ParseAddr(address); err != nil {
 		return false
 	}
-	_, ok := parseName(name, domain)
+	ok := isRecordName(name, domain)
 	return ok
 }
 

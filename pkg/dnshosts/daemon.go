@@ -8,12 +8,9 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
@@ -50,9 +47,6 @@ const (
 	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// podsPerSource is how many ordinals of a set one source of pods covers. It does not depend on the set's size, so
-	// that most scaling needs no new source. The pods' names fit into a URL.
-	podsPerSource = 32
 )
 
 // Daemon keeps the hosts file up to date with the cluster's state and this node's labels.
@@ -65,24 +59,18 @@ type Daemon struct {
 	logger  klog.Logger
 
 	node     *table[Node]
-	grids    *table[Grid]
 	services *table[Service]
-	sets     *table[*Set]
-	sources  []*follow.Source // of the four tables
+	slices   *table[*Slice]
+	sources  []*follow.Source // of the three tables
 
 	// wake has room for one: it says that something has changed since the last sync began.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// gone has the UIDs of grids that were deleted and whose sets still exist.
-	gone map[types.UID]bool
 	// woken is when the first change came that is not in the file yet; zero if there is none.
 	woken time.Time
 	// status is the result of the last sync.
 	status status
-	pods   map[chunk]*podSource // written by the loop only; guarded for readers
-	// podLists counts the lists of the sources of pods that have ended.
-	podLists uint64
 
 	// Only the loop uses the fields below.
 
@@ -100,22 +88,10 @@ type status struct {
 	// retryAt is when the next attempt is made, retryIn after the failed one.
 	retryAt time.Time
 	retryIn time.Duration
-	// records and sets count what the file should have. pending counts the sets whose pods are not known yet.
-	records, sets, pending int
+	// records and sets count what the file should have.
+	records, sets int
 	// synced is set once the file had the right content.
 	synced bool
-}
-
-// chunk is a range of a set's ordinals: podsPerSource of them from index*podsPerSource on.
-type chunk struct {
-	namespace, set string
-	index          int32
-}
-
-// podSource is a source of the pods of a chunk.
-type podSource struct {
-	source *follow.Source
-	table  *table[*Pod]
 }
 
 // New makes a Daemon. It sends no request, listens to nothing and writes nothing before Run.
@@ -124,6 +100,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	upstream.Wrap(refuseStale)
 	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
 	if err != nil {
 		return nil, err
@@ -135,17 +112,13 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 		group:  group,
 		logger: logger,
 		wake:   make(chan struct{}, 1),
-		gone:   map[types.UID]bool{},
-		pods:   map[chunk]*podSource{},
 	}
 	if d.witness, err = group.KnowsNode(config.NodeName); err != nil {
 		return nil, err
 	}
 	d.node = newTable(d, nodeOf, func(a, b Node) bool { return maps.Equal(a.Labels, b.Labels) })
-	d.grids = newTable(d, gridOf, func(a, b Grid) bool { return a == b })
-	d.grids.removed = d.gridRemoved
 	d.services = newTable(d, serviceOf, func(a, b Service) bool { return a == b })
-	d.sets = newTable(d, setOf, (*Set).equal)
+	d.slices = newTable(d, sliceOf, (*Slice).equal)
 	for _, options := range d.followed() {
 		s, err := group.Add(options)
 		if err != nil {
@@ -158,6 +131,22 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	return d, nil
 }
 
+// refuseStale asks a wrapper for no answer from its snapshot. The file may be newer: a wrapper writes its snapshot
+// seconds or minutes after a change.
+func refuseStale(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Cache-Control", "no-cache")
+		return next.RoundTrip(r)
+	})
+}
+
+// roundTripper is a function as an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // changed makes the loop sync. It may be called from any goroutine.
 func (d *Daemon) changed() {
 	d.mu.Lock()
@@ -169,12 +158,6 @@ func (d *Daemon) changed() {
 	case d.wake <- struct{}{}:
 	default: // a sync is due already
 	}
-}
-
-func (d *Daemon) gridRemoved(grid Grid) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.gone[grid.UID] = true
 }
 
 // Run keeps the file up to date until ctx is done. It returns an error only if it cannot listen.
@@ -304,28 +287,19 @@ func (d *Daemon) sync() time.Duration {
 	d.woken = time.Time{}
 	d.mu.Unlock()
 
-	view := d.view()
-	own := view.ownSets()
-	if err := d.followPods(own); err != nil {
-		return d.fail(err)
-	}
-	present, err := d.file.Load()
-	if err != nil {
-		return d.fail(err)
-	}
-	lines, pending := view.Records(d.config.Domain, present)
+	lines, sets := d.view().Records(d.config.Domain)
 	replaced, err := d.file.Write(lines)
 	if err != nil {
 		return d.fail(err)
 	}
-	d.succeed(replaced, woken, status{records: len(lines), sets: len(own), pending: pending, synced: true})
+	d.succeed(replaced, woken, status{records: len(lines), sets: sets, synced: true})
 	return 0
 }
 
 // blocked says why it is not known yet what the file should have; "" if it is known. Until then the file stays as an
 // earlier process left it, which is better than nothing.
 func (d *Daemon) blocked() string {
-	if !d.node.isListed() || !d.services.isListed() || !d.sets.isListed() {
+	if !d.node.isListed() || !d.services.isListed() || !d.slices.isListed() {
 		if unlisted := d.unlisted(); unlisted != "" {
 			return unlisted
 		}
@@ -362,107 +336,16 @@ func (d *Daemon) unlisted() string {
 
 // view returns the current state, from which the records follow.
 func (d *Daemon) view() *View {
-	sets := d.sets.all()
-	d.mu.Lock()
-	gone := maps.Clone(d.gone)
-	for uid := range gone {
-		if !slices.ContainsFunc(sets, func(s *Set) bool { return s.OwnerUID == uid }) {
-			delete(d.gone, uid)
-		}
-	}
-	d.mu.Unlock()
 	return &View{
 		NodeLabels: d.labels,
-		Sets:       sets,
+		Slices:     d.slices.all(),
 		Service: func(namespace, name string) *Service {
 			if service, ok := d.services.get(key{namespace, name}); ok {
 				return &service
 			}
 			return nil
 		},
-		Grid: func(namespace, name string) *Grid {
-			if grid, ok := d.grids.get(key{namespace, name}); ok {
-				return &grid
-			}
-			return nil
-		},
-		GridGone: func(uid types.UID) bool { return gone[uid] },
-		Pods:     d.podsOf,
 	}
-}
-
-// chunks returns the chunks that cover the set's ordinals.
-func (s *Set) chunks() []chunk {
-	var chunks []chunk
-	if s.Replicas <= 0 {
-		return nil
-	}
-	for index := s.Start / podsPerSource; index <= (s.Start+s.Replicas-1)/podsPerSource; index++ {
-		chunks = append(chunks, chunk{s.Namespace, s.Name, index})
-	}
-	return chunks
-}
-
-// podNames returns the names of the pods of a chunk.
-func (c chunk) podNames() []string {
-	names := make([]string, podsPerSource)
-	for i := range names {
-		names[i] = c.set + "-" + strconv.Itoa(int(c.index)*podsPerSource+i)
-	}
-	return names
-}
-
-// followPods starts the sources for the pods of the own sets, and stops those that are not needed any more.
-func (d *Daemon) followPods(own []ownSet) error {
-	wanted := map[chunk]bool{}
-	for _, o := range own {
-		for _, c := range o.set.chunks() {
-			wanted[c] = true
-		}
-	}
-	var dropped []*follow.Source
-	d.mu.Lock()
-	for c, p := range d.pods {
-		if !wanted[c] {
-			dropped = append(dropped, p.source)
-			d.podLists += p.source.State().Lists
-			delete(d.pods, c)
-		}
-	}
-	d.mu.Unlock()
-	for _, s := range dropped {
-		d.group.Remove(s) // without d.mu: it waits for the source's table, which may wait for d.mu
-	}
-	for c := range wanted {
-		if d.pods[c] != nil {
-			continue
-		}
-		p := &podSource{table: newTable(d, podOf, (*Pod).equal)}
-		var err error
-		if p.source, err = d.group.Add(d.podsOptions(c, p.table)); err != nil {
-			return err
-		}
-		d.mu.Lock()
-		d.pods[c] = p
-		d.mu.Unlock()
-		p.source.Start()
-	}
-	return nil
-}
-
-// podsOf returns a set's pods; false while some are not known yet.
-func (d *Daemon) podsOf(set *Set) ([]*Pod, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var pods []*Pod
-	for _, c := range set.chunks() {
-		p := d.pods[c]
-		if p == nil || !p.table.isListed() {
-			return nil, false
-		}
-		pods = append(pods, p.table.all()...)
-	}
-	return pods, true
 }
 
 // fail notes an error of a sync, and returns after what time to try again.
@@ -497,7 +380,7 @@ func (d *Daemon) succeed(replaced bool, woken time.Time, now status) {
 		}
 		d.logger.V(2).Info("Wrote the hosts file", "records", now.records, "sets", now.sets)
 	}
-	if now.pending == 0 && !d.trimmed {
+	if !d.trimmed {
 		// The first lists are the largest use of memory in the process's life.
 		d.trimmed = true
 		debug.FreeOSMemory()

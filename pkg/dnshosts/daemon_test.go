@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -71,8 +72,7 @@ func (a *api) change(f func()) {
 
 var kinds = map[string]schemaKind{
 	"nodes": {"meta.k8s.io/v1", "PartialObjectMetadata"}, "services": {"meta.k8s.io/v1", "PartialObjectMetadata"},
-	"statefulsetgrids": {"meta.k8s.io/v1", "PartialObjectMetadata"},
-	"statefulsets":     {"apps/v1", "StatefulSet"}, "pods": {"v1", "Pod"},
+	"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 type schemaKind struct{ apiVersion, kind string }
@@ -144,51 +144,50 @@ func meta(namespace, name string, uid types.UID, labels map[string]string) metav
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, Labels: labels}
 }
 
-func controlledBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerReference {
-	yes := true
-	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: &yes}}
-}
-
 func metadataObject(m metav1.ObjectMeta) metav1.Object {
 	return &metav1.PartialObjectMetadata{
 		TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: m,
 	}
 }
 
-// addUnit adds a unit's set of grid demo with pods.
+// endpointsPerSlice is how many endpoints the EndpointSlice controller puts into a slice.
+const endpointsPerSlice = 100
+
+// addUnit adds the pods of a unit's set of grid demo to the slices of its Service.
 func (a *api) addUnit(unit string, network, pods int) {
-	count := int32(pods)
-	set := &appsv1.StatefulSet{
-		ObjectMeta: meta("default", "demo-"+unit, types.UID("set-"+unit), map[string]string{
-			v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1",
-		}),
-		Spec: appsv1.StatefulSetSpec{
-			Replicas: &count, ServiceName: "demo-svc",
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "demo"}},
-			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"zone1": unit},
-				Containers: []corev1.Container{{
-					Name: "demo", Image: "registry.example.org/demo:v1",
-					Args: slices.Repeat([]string{"--an-argument=of-some-length"}, 20),
-					Env:  slices.Repeat([]corev1.EnvVar{{Name: "VARIABLE", Value: "a value"}}, 20),
-				}}}},
-		},
-	}
-	set.OwnerReferences = controlledBy("superedge.io/v1", "StatefulSetGrid", "demo", "grid")
-	set.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Manager: "controller", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`)},
-	}
-	a.objects["statefulsets"] = append(a.objects["statefulsets"], set)
 	for i := range pods {
-		name := fmt.Sprintf("demo-%s-%d", unit, i)
-		pod := &corev1.Pod{
-			ObjectMeta: meta("default", name, types.UID(name), map[string]string{
-				"app": "demo", appsv1.StatefulSetPodNameLabel: name,
-			}),
+		var slice *discoveryv1.EndpointSlice
+		if all := a.objects["endpointslices"]; len(all) > 0 {
+			slice = all[len(all)-1].(*discoveryv1.EndpointSlice)
 		}
-		pod.OwnerReferences = controlledBy("apps/v1", "StatefulSet", set.Name, set.UID)
-		pod.Status.PodIP = fmt.Sprintf("10.%d.%d.%d", network>>8, network&0xff, i+1)
-		a.objects["pods"] = append(a.objects["pods"], pod)
+		if slice == nil || len(slice.Endpoints) == endpointsPerSlice {
+			slice = &discoveryv1.EndpointSlice{
+				ObjectMeta: meta("default", fmt.Sprintf("demo-svc-%d", len(a.objects["endpointslices"])), "", map[string]string{
+					v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1", discoveryv1.LabelServiceName: "demo-svc",
+				}),
+				AddressType: discoveryv1.AddressTypeIPv4,
+			}
+			slice.ManagedFields = []metav1.ManagedFieldsEntry{{
+				Manager: "controller", FieldsV1: metav1.NewFieldsV1(`{"f:endpoints":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`),
+			}}
+			a.objects["endpointslices"] = append(a.objects["endpointslices"], slice)
+		}
+		name := fmt.Sprintf("demo-%s-%d", unit, i)
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", network>>8, network&0xff, i+1)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+			Hostname:   &name,
+			NodeName:   new("node-" + unit),
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: name, UID: types.UID(name)},
+		})
 	}
+}
+
+// changeSlice changes the first slice, which has the own unit's pods. It is called within change.
+func (a *api) changeSlice(f func(*discoveryv1.EndpointSlice)) {
+	slice := a.objects["endpointslices"][0].(*discoveryv1.EndpointSlice).DeepCopy()
+	f(slice)
+	a.objects["endpointslices"] = slices.Concat([]metav1.Object{slice}, a.objects["endpointslices"][1:])
 }
 
 // populate makes this node, grid demo, its Service and its units, east the first of them.
@@ -196,7 +195,6 @@ func (a *api) populate(units, pods int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.objects["nodes"] = []metav1.Object{metadataObject(meta("", "node0", "n", map[string]string{"zone1": "east"}))}
-	a.objects["statefulsetgrids"] = []metav1.Object{metadataObject(meta("default", "demo", "grid", nil))}
 	a.objects["services"] = []metav1.Object{
 		metadataObject(meta("default", "demo-svc", "svc", map[string]string{v1.LabelGridUniqKey: "zone1"})),
 	}
@@ -308,10 +306,6 @@ func TestStartKeepsTheFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := startDaemon(t, a.URL, path)
-			if resource == "statefulsetgrids" { // tolerated
-				eventually(t, "the lines are right", fileIs(path, block(east0, east1)))
-				return
-			}
 			eventually(t, "the daemon says why", func() error {
 				reasons, _ := d.state()
 				if len(reasons) == 0 || !strings.Contains(strings.Join(reasons, " "), "listed yet") {
@@ -386,8 +380,8 @@ func TestFailedWriteIsRepeated(t *testing.T) {
 	})
 }
 
-// TestOnlyOwnPodsAreAskedFor: and of nodes the own one, and nothing of the whole cluster but grids.
-func TestOnlyOwnPodsAreAskedFor(t *testing.T) {
+// TestWhatIsAskedFor: of nodes the own one, and of Services and their EndpointSlices those of ServiceGrids.
+func TestWhatIsAskedFor(t *testing.T) {
 	a := newAPI(t)
 	a.populate(5, 2)
 	path := filepath.Join(t.TempDir(), "hosts")
@@ -395,22 +389,17 @@ func TestOnlyOwnPodsAreAskedFor(t *testing.T) {
 	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	wanted := map[string]bool{
+		"/api/v1/nodes?metadata.name=node0":                               true,
+		"/api/v1/services?" + v1.LabelGridUniqKey:                         true,
+		"/apis/discovery.k8s.io/v1/endpointslices?" + v1.LabelGridUniqKey: true,
+	}
+	asked := map[string]bool{}
 	for _, query := range a.queries {
-		path, selector, _ := strings.Cut(query, "?")
-		switch {
-		case strings.HasSuffix(path, "/pods"):
-			if !strings.HasPrefix(selector, appsv1.StatefulSetPodNameLabel+" in (demo-east-0,demo-east-1,") ||
-				path != "/api/v1/namespaces/default/pods" {
-				t.Errorf("pods are asked for with %s", query)
-			}
-		case strings.HasSuffix(path, "/nodes"):
-			if selector != "metadata.name=node0" {
-				t.Errorf("nodes are asked for with %s", query)
-			}
-		case strings.HasSuffix(path, "/statefulsetgrids"):
-		case selector == "":
-			t.Errorf("%s is asked for without a selector", path)
-		}
+		asked[query] = true
+	}
+	if !maps.Equal(asked, wanted) {
+		t.Errorf("asked for %v, want %v", slices.Sorted(maps.Keys(asked)), slices.Sorted(maps.Keys(wanted)))
 	}
 }
 
@@ -446,9 +435,9 @@ func TestMemory(t *testing.T) {
 	})
 	for i := range 20 { // full lists again and again
 		a.change(func() {
-			set := a.objects["statefulsets"][0].(*appsv1.StatefulSet).DeepCopy()
-			set.Spec.Replicas = new(int32(10 - i%2))
-			a.objects["statefulsets"] = slices.Concat([]metav1.Object{set}, a.objects["statefulsets"][1:])
+			a.changeSlice(func(slice *discoveryv1.EndpointSlice) {
+				slice.Endpoints[0].Addresses[0] = fmt.Sprintf("10.0.0.%d", 100+i)
+			})
 		})
 		time.Sleep(100 * time.Millisecond)
 	}

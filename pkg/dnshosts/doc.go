@@ -8,26 +8,29 @@
 //
 // # What is watched
 //
-// The package runs on every node of a big cluster, so it does not watch the cluster's pods. It watches
+// Names come from endpoints. The daemon watches
 //
 //   - the metadata of its own node;
-//   - the metadata of StatefulSetGrids, and of Services with the label superedge.io/grid-uniq-key;
-//   - the StatefulSets with the label superedge.io/grid-selector, of which it keeps a few strings each;
-//   - the pods of its own unit's StatefulSets, selected by the label statefulset.kubernetes.io/pod-name, which
-//     Kubernetes itself puts on them. Their names are known: {set}-0, {set}-1, and so on. So the API server does the
-//     filtering, and it depends neither on the pods' template nor on the Service's selector.
+//   - the metadata of the Services of ServiceGrids, which have the label superedge.io/grid-uniq-key;
+//   - the EndpointSlices of these Services, to which the EndpointSlice controller copies the label.
 //
-// EndpointSlices would not be less data: one slice has the pods of many units, and is sent whole when one of them
-// changes. Also they do not say to which StatefulSet a pod belongs if the set was deleted and created again, and lack
-// pods that the Service does not select.
+// The node's own wrapper has all of it, and shows of the slices only the endpoints in the node's own unit. So the daemon
+// costs what its unit costs and not what the cluster does, and needs no rights of its own. Any API server serves too, and then sends the slices of all units.
+//
+// An endpoint names its pod, and has a host name exactly if the pod's subdomain is the Service, which is so for the pods
+// of a StatefulSet with this Service as its serviceName. The pod's name is {set}-{ordinal}, and the set's name says of
+// which grid it is in the own unit (GridKind.GridOf). So neither pods nor StatefulSets have to be watched. A pod that the
+// Service does not select has no endpoint, and so no name. A pod that is left when its set was deleted keeps its name
+// for as long as it is an endpoint.
 //
 // # Which answers are used
 //
 // At the edge the API server may be away for hours, and proxies before it may send wrong answers meanwhile. The node
 // then depends on the file, also after a reboot. So
 //
-//   - the file is not changed before the node, the Services and the StatefulSets were listed completely, and the lines
-//     of a set whose pods are not listed yet stay;
+//   - the file is not changed before the node, the Services and the EndpointSlices were listed completely;
+//   - a wrapper that has restarted while the cloud is away serves its snapshot, which may be older than the file: the
+//     daemon asks for no answer from it (Cache-Control: no-cache);
 //   - a list or watch that fails changes nothing: only a complete list replaces what was known, and /readyz says how
 //     old that is;
 //   - an empty list, where there were objects before, is used only if the same API server, asked at that moment, knows
@@ -36,7 +39,7 @@
 //
 // More is not possible. A cache that knows the node and has lost everything else looks like a cluster whose last grid
 // was deleted. Revisions do not help, because some proxies leave them out, and a restored etcd sets them back. The
-// presence of a Service like default/kubernetes does not help, because it says nothing about StatefulSets. Repeating
+// presence of a Service like default/kubernetes does not help, because it says nothing about grids' Services. Repeating
 // the request does not help, because a cache may give the same wrong answer as long as the link is down. After a
 // restart the daemon trusts an upstream that knows the node.
 //

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -161,7 +161,7 @@ func TestStartedWhileAway(t *testing.T) {
 			}
 			before := mustStat(t, path)
 			d := startDaemon(t, a.URL, path)
-			for _, resource := range []string{"nodes", "services", "statefulsets", "statefulsetgrids"} {
+			for _, resource := range slices.Sorted(maps.Keys(kinds)) {
 				a.treatedOften(t, resource, 1)
 			}
 			eventually(t, "the daemon says why", func() error {
@@ -241,13 +241,11 @@ func TestRelistFailsHalfWay(t *testing.T) {
 				t.Errorf("not ready: %q", reasons)
 			}
 			// The others are followed meanwhile.
-			if resource == "pods" {
+			if resource == "endpointslices" {
 				return
 			}
 			a.change(func() {
-				pod := a.objects["pods"][0].(*corev1.Pod).DeepCopy()
-				pod.Status.PodIP = "10.0.0.77"
-				a.objects["pods"] = slices.Concat([]metav1.Object{pod}, a.objects["pods"][1:])
+				a.changeSlice(func(slice *discoveryv1.EndpointSlice) { slice.Endpoints[0].Addresses[0] = "10.0.0.77" })
 			})
 			moved := block(strings.Replace(east0, "10.0.0.1", "10.0.0.77", 1), east1)
 			eventually(t, "a pod's new address is followed", fileIs(path, moved))
@@ -282,7 +280,7 @@ func TestStrangerIsNotBelieved(t *testing.T) {
 	a.change(func() { clear(a.objects) })
 	eventually(t, "it is not believed, which is said", func() error {
 		_, details := d.state()
-		if n := strings.Count(strings.Join(details, "\n"), "does not know node node0 either"); n != 4 {
+		if n := strings.Count(strings.Join(details, "\n"), "does not know node node0 either"); n != 2 {
 			return fmt.Errorf("it says %q", details)
 		}
 		return nil
@@ -296,7 +294,7 @@ func TestStrangerIsNotBelieved(t *testing.T) {
 		return nil
 	})
 	untouched(t, path, before, block(east0, east1))
-	a.change(func() { a.objects["statefulsets"] = nil })
+	a.change(func() { a.objects["endpointslices"] = nil })
 	eventually(t, "the truth is believed", fileIs(path, block()))
 }
 
@@ -319,7 +317,9 @@ func TestDiskFails(t *testing.T) {
 			} else if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 				t.Fatal(err)
 			}
-			a.change(func() { a.objects["pods"] = a.objects["pods"][:1] })
+			a.change(func() {
+				a.changeSlice(func(slice *discoveryv1.EndpointSlice) { slice.Endpoints = slice.Endpoints[:1] })
+			})
 			eventually(t, "it is said", func() error {
 				response := httptest.NewRecorder()
 				d.handler().ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))

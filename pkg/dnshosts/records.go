@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -31,52 +30,51 @@ func compare(a, b Record) int {
 	return a.Address.Compare(b.Address)
 }
 
-// name returns the DNS name of a set's pod.
-func (s *ownSet) name(ordinal int32, domain string) string {
-	return s.grid + "-" + strconv.Itoa(int(ordinal)) + s.suffix(domain)
-}
-
-func (s *ownSet) suffix(domain string) string {
-	return "." + s.set.ServiceName + "." + s.set.Namespace + ".svc." + domain
-}
-
-// parsedName has the parts of a record's name, without the ordinal and the domain.
-type parsedName struct{ grid, service, namespace string }
-
-// parseName parses a record's name. With domain "" it accepts any domain. A grid's name may have dots.
-func parseName(name, domain string) (parsedName, bool) {
-	var parsed parsedName
+// isRecordName reports whether a name is that of a record. With domain "" it accepts any domain. A grid's name may have
+// dots.
+func isRecordName(name, domain string) bool {
 	var before string
 	if domain == "" {
 		at := strings.LastIndex(name, ".svc.")
 		if at < 0 || len(validation.IsDNS1123Subdomain(name[at+len(".svc."):])) > 0 {
-			return parsed, false
+			return false
 		}
 		before = name[:at]
 	} else {
 		var ok bool
 		if before, ok = strings.CutSuffix(name, ".svc."+domain); !ok {
-			return parsed, false
+			return false
 		}
 	}
 	if len(validation.IsDNS1123Subdomain(before)) > 0 {
-		return parsed, false
+		return false
 	}
 	labels := strings.Split(before, ".")
 	if len(labels) < 3 {
-		return parsed, false
+		return false
 	}
-	parsed.namespace, parsed.service = labels[len(labels)-1], labels[len(labels)-2]
-	pod := strings.Join(labels[:len(labels)-2], ".")
-	dash := strings.LastIndexByte(pod, '-')
-	if dash < 1 {
-		return parsed, false
-	}
-	if _, ok := parseOrdinal(pod[dash+1:]); !ok {
-		return parsed, false
-	}
-	parsed.grid = pod[:dash]
-	return parsed, true
+	_, _, ok := splitPod(strings.Join(labels[:len(labels)-2], "."))
+	return ok
+}
+
+// View is the state on which records depend.
+type View struct {
+	// NodeLabels are the labels of this node.
+	NodeLabels map[string]string
+	Slices     []*Slice
+	// Service returns a Service; nil if there is none.
+	Service func(namespace, name string) *Service
+}
+
+// statefulName is what the name of a pod of a StatefulSetGrid is made of.
+type statefulName struct {
+	grid, service, namespace string
+	ordinal                  int32
+}
+
+// in returns the name of a record: {grid}-{ordinal}.{service}.{namespace}.svc.{domain}.
+func (n statefulName) in(domain string) string {
+	return n.grid + "-" + strconv.Itoa(int(n.ordinal)) + "." + n.service + "." + n.namespace + ".svc." + domain
 }
 
 // parseOrdinal reads an ordinal as the StatefulSet controller writes it: decimal, without sign or leading zeros.
@@ -88,152 +86,98 @@ func parseOrdinal(text string) (int32, bool) {
 	return int32(n), true
 }
 
-// ordinalOf returns the ordinal of a set's pod: what follows the set's whole name and a dash.
-func ordinalOf(set, pod string) (int32, bool) {
-	text, ok := strings.CutPrefix(pod, set+"-")
-	if !ok {
-		return 0, false
+// splitPod splits the name of a StatefulSet's pod, {set}-{ordinal}.
+func splitPod(pod string) (set string, ordinal int32, ok bool) {
+	dash := strings.LastIndexByte(pod, '-')
+	if dash < 1 {
+		return "", 0, false
 	}
-	return parseOrdinal(text)
+	ordinal, ok = parseOrdinal(pod[dash+1:])
+	return pod[:dash], ordinal, ok
 }
 
-// ownSet is the StatefulSet of a grid for this node's unit.
-type ownSet struct {
-	set  *Set
-	grid string
-}
-
-// View is the state on which records depend.
-type View struct {
-	// NodeLabels are the labels of this node.
-	NodeLabels map[string]string
-	Sets       []*Set
-	// Service returns a Service; nil if there is none.
-	Service func(namespace, name string) *Service
-	// Grid returns a StatefulSetGrid; nil if there is none.
-	Grid func(namespace, name string) *Grid
-	// GridGone reports whether the grid with this UID was known and was deleted.
-	GridGone func(uid types.UID) bool
-	// Pods returns a set's pods; false while they are not known yet.
-	Pods func(set *Set) ([]*Pod, bool)
-}
-
-// ownSets returns the sets that belong to this node's units.
-func (v *View) ownSets() []ownSet {
-	// The keys of the node's labels, by the value that LabelGridUniqKey has for them. Two keys may have the same value,
-	// because a label's value cannot contain a slash.
-	units := make(map[string][]string, len(v.NodeLabels))
-	for key := range v.NodeLabels {
-		value := v1.KeyLabelValue(key)
-		units[value] = append(units[value], key)
+// units returns this node's units by the value that LabelGridUniqKey has for their keys. Two keys may have the same
+// value there, because a label's value cannot contain a slash.
+func (v *View) units() map[string][]unit {
+	units := make(map[string][]unit, len(v.NodeLabels))
+	for key, value := range v.NodeLabels {
+		if value != "" {
+			label := v1.KeyLabelValue(key)
+			units[label] = append(units[label], unit{key, value})
+		}
 	}
-	var own []ownSet
-	for _, set := range v.Sets {
-		for _, key := range units[set.KeyLabel] {
-			if v.counts(set, key, v.NodeLabels[key]) {
-				own = append(own, ownSet{set: set, grid: set.Owner})
-				break
+	return units
+}
+
+// unit is one of this node's units: a label's key and value.
+type unit struct{ key, name string }
+
+// ownPod is what is known of the pods with one name in this node's unit.
+type ownPod struct {
+	// alternative is set if the set has its alternative name. Such a name belongs to one unit only; {grid}-{unit} of
+	// one grid may be that of another grid in another unit.
+	alternative bool
+	addresses   []netip.Addr
+}
+
+// Records returns the lines for the file, sorted, and the number of sets whose pods they name.
+func (v *View) Records(domain string) (lines []string, sets int) {
+	units := v.units()
+	own := map[statefulName]ownPod{}
+	for _, slice := range v.Slices {
+		service := v.Service(slice.Namespace, slice.Service)
+		if service == nil || service.Terminating {
+			continue
+		}
+		for _, u := range units[service.KeyLabel] {
+			if service.Key == "" || service.Key == u.key {
+				slice.addTo(own, u.name)
 			}
 		}
 	}
-	return own
-}
-
-// counts reports whether a set is the one of its grid for the unit with this key and value of a node label.
-func (v *View) counts(set *Set, key, unit string) bool {
-	switch {
-	case set.Owner == "", set.ServiceName == "", set.Terminating:
-		return false
-	case set.GridLabel != set.Owner:
-		return false
-	case set.Key != "" && set.Key != key:
-		return false
-	case unit == "", set.NodeSelector[key] != unit:
-		return false
-	case set.UnitLabel != "":
-		if set.UnitLabel != unit {
-			return false
-		}
-	case set.Name != set.Owner+"-"+unit:
-		// A grid does not give such a name, so the set's unit is not known.
-		return false
-	}
-	// A missing grid is tolerated, because the daemon may not be allowed to list grids. But if the grid was known and
-	// was deleted, or was created again, its old sets do not count.
-	if v.GridGone(set.OwnerUID) {
-		return false
-	}
-	if grid := v.Grid(set.Namespace, set.Owner); grid != nil && (grid.UID != set.OwnerUID || grid.Terminating) {
-		return false
-	}
-	service := v.Service(set.Namespace, set.ServiceName)
-	return service != nil && !service.Terminating && service.KeyLabel == set.KeyLabel
-}
-
-// Records returns the lines for the file, sorted. previous has the current lines of the block: of those, the lines of
-// sets whose pods are not known yet stay. pending counts these sets.
-func (v *View) Records(domain string, previous []string) (lines []string, pending int) {
 	var records []Record
-	unknown := map[parsedName]bool{}
-	for _, own := range v.ownSets() {
-		pods, known := v.Pods(own.set)
-		if !known {
-			pending++
-			unknown[parsedName{own.grid, own.set.ServiceName, own.set.Namespace}] = true
+	of := map[statefulName]bool{}
+	for name, pod := range own {
+		record := Record{Name: name.in(domain)}
+		if len(validation.IsDNS1123Subdomain(record.Name)) > 0 {
 			continue
 		}
-		for _, pod := range pods {
-			records = append(records, own.records(pod, domain)...)
+		for _, record.Address = range pod.addresses {
+			records = append(records, record)
 		}
+		name.ordinal = 0
+		of[name] = true
 	}
 	slices.SortFunc(records, compare)
 	records = slices.Compact(records)
-	if len(unknown) > 0 {
-		records = append(records, kept(previous, domain, unknown)...)
-		slices.SortFunc(records, compare)
-		records = slices.Compact(records)
-	}
 	lines = make([]string, len(records))
 	for i, record := range records {
 		lines[i] = record.Line()
 	}
-	return lines, pending
+	return lines, len(of)
 }
 
-// kept returns the records among lines whose names belong to one of these sets.
-func kept(lines []string, domain string, of map[parsedName]bool) []Record {
-	var records []Record
-	for _, line := range lines {
-		address, name, _ := strings.Cut(line, " ")
-		parsed, ok := parseName(name, domain)
-		if !ok || !of[parsed] {
+// addTo adds the slice's pods that belong to a unit.
+func (s *Slice) addTo(own map[statefulName]ownPod, unit string) {
+	for _, endpoint := range s.Endpoints {
+		set, ordinal, ok := splitPod(endpoint.Pod)
+		if !ok {
 			continue
 		}
-		if ip, err := netip.ParseAddr(address); err == nil {
-			records = append(records, Record{Name: name, Address: ip})
+		grid, alternative := v1.StatefulSetGridKind.GridOf(set, unit)
+		if grid == "" {
+			continue
 		}
+		name := statefulName{grid, s.Service, s.Namespace, ordinal}
+		pod, known := own[name]
+		switch {
+		case known && pod.alternative && !alternative:
+			continue
+		case known && !pod.alternative && alternative:
+			pod.addresses = nil
+		}
+		pod.alternative = alternative
+		pod.addresses = append(pod.addresses, endpoint.Addresses...)
+		own[name] = pod
 	}
-	return records
-}
-
-// records returns the records of one pod: one for each of its addresses. A pod has none if it belongs to a deleted set
-// of the same name, if it is ending or has ended, or if the set was scaled below its ordinal. Readiness does not
-// matter: the members of a set must find each other before they are ready.
-func (s *ownSet) records(pod *Pod, domain string) []Record {
-	if pod.OwnerUID != s.set.UID || pod.Namespace != s.set.Namespace || pod.Ended {
-		return nil
-	}
-	ordinal, ok := ordinalOf(s.set.Name, pod.Name)
-	if !ok || ordinal < s.set.Start || ordinal-s.set.Start >= s.set.Replicas {
-		return nil
-	}
-	name := s.name(ordinal, domain)
-	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return nil
-	}
-	records := make([]Record, 0, len(pod.Addresses))
-	for _, address := range pod.Addresses {
-		records = append(records, Record{Name: name, Address: address})
-	}
-	return records
 }

@@ -48,9 +48,6 @@ func (d *Daemon) state() (reasons, details []string) {
 		reasons = append(reasons, now.blocked)
 	case !now.synced && now.err == nil:
 		reasons = append(reasons, "starting: waiting for the API server")
-	case now.pending > 0:
-		reasons = append(reasons, fmt.Sprintf(
-			"the pods of %d StatefulSets are not listed yet; their lines stay as they were", now.pending))
 	}
 	if err := d.config.Connection.Problem(); err != nil {
 		details = append(details, fmt.Sprintf(
@@ -80,33 +77,13 @@ func (d *Daemon) state() (reasons, details []string) {
 	return reasons, details
 }
 
-// states returns the states of the daemon's sources. All sources of pods count as one.
+// states returns the states of the daemon's sources.
 func (d *Daemon) states() []follow.State {
-	var states []follow.State
+	states := make([]follow.State, 0, len(d.sources))
 	for _, s := range d.sources {
 		states = append(states, s.State())
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	// There may be many sources of pods. The state of the worst is returned, with the number of lists of all.
-	lists := d.podLists
-	pods, worst := follow.State{Name: sourcePods, Started: true, Synced: true}, 0
-	for _, p := range d.pods {
-		state := p.source.State()
-		badness := 1
-		if state.Err != nil {
-			badness = 2
-		}
-		if !state.Synced {
-			badness += 2
-		}
-		lists += state.Lists
-		if badness > worst {
-			pods, worst = state, badness
-		}
-	}
-	pods.Lists = lists
-	return append(states, pods)
+	return states
 }
 
 // metrics has the daemon's metrics.
@@ -146,7 +123,7 @@ func newMetrics(d *Daemon) *metrics {
 		gauge("records", "Lines in the hosts file's block.", func(s status) float64 { return float64(s.records) }),
 		gauge("sets", "StatefulSets of this node's units.", func(s status) float64 { return float64(s.sets) }),
 		gauge("in_sync", "1 while the hosts file has the right content.", func(s status) float64 {
-			if s.synced && s.err == nil && s.blocked == "" && s.pending == 0 {
+			if s.synced && s.err == nil && s.blocked == "" {
 				return 1
 			}
 			return 0

@@ -2,11 +2,10 @@ package dnshosts
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -18,44 +17,24 @@ import (
 // The names of the sources.
 const (
 	sourceNode     = "node"
-	sourceGrids    = "statefulsetgrids"
 	sourceServices = "services"
-	sourceSets     = "statefulsets"
-	sourcePods     = "pods"
+	sourceSlices   = "endpointslices"
 )
 
-// followed returns the sources that the daemon always follows: the metadata of this node, of all StatefulSetGrids and
-// of the Services of ServiceGrids, and the StatefulSets of StatefulSetGrids. Except for the node, an empty list is used
-// only if it comes from an API server that knows this node.
+// followed returns the sources that the daemon follows: the metadata of this node and of the Services of ServiceGrids,
+// and the EndpointSlices of these Services, to which the EndpointSlice controller copies their labels. Except for the
+// node, an empty list is used only if it comes from an API server that knows this node.
 func (d *Daemon) followed() []follow.Options {
 	return []follow.Options{{
 		Name: sourceNode, Resource: corev1.SchemeGroupVersion.WithResource("nodes"), MetadataOnly: true,
 		FieldSelector: "metadata.name=" + d.config.NodeName, Sink: d.node,
 	}, {
-		// Optional, because a missing grid is tolerated (see View.counts).
-		Name:         sourceGrids,
-		Resource:     v1.GroupVersion.WithResource("statefulsetgrids"),
-		MetadataOnly: true,
-		Optional:     true,
-		Witness:      d.witness,
-		Sink:         d.grids,
-	}, {
 		Name: sourceServices, Resource: corev1.SchemeGroupVersion.WithResource("services"), MetadataOnly: true,
 		LabelSelector: v1.LabelGridUniqKey, Witness: d.witness, Sink: d.services,
 	}, {
-		Name: sourceSets, Resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"),
-		LabelSelector: v1.LabelGridSelector, Witness: d.witness, Sink: d.sets,
+		Name: sourceSlices, Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		LabelSelector: v1.LabelGridUniqKey, Witness: d.witness, Sink: d.slices,
 	}}
-}
-
-// podsOptions returns the options of the source for a chunk's pods.
-func (d *Daemon) podsOptions(c chunk, into *table[*Pod]) follow.Options {
-	return follow.Options{
-		Name: sourcePods, Agent: fmt.Sprintf("%s.%s.%s.%d", sourcePods, c.namespace, c.set, c.index),
-		Resource: corev1.SchemeGroupVersion.WithResource("pods"), Namespace: c.namespace,
-		LabelSelector: appsv1.StatefulSetPodNameLabel + " in (" + strings.Join(c.podNames(), ",") + ")",
-		Witness:       d.witness, Sink: into,
-	}
 }
 
 // key is an object's namespace and name.
@@ -69,8 +48,6 @@ type table[T any] struct {
 	keep    func(*wire.Object) (T, error)
 	equal   func(a, b T) bool
 	changed func()
-	// removed is called for every object that was removed; it may be nil.
-	removed func(T)
 	logger  klog.Logger
 
 	mu      sync.Mutex
@@ -117,16 +94,12 @@ func (t *table[T]) Apply(o *wire.Object) {
 func (t *table[T]) Remove(namespace, name string) {
 	k := key{namespace, name}
 	t.mu.Lock()
-	old, exists := t.objects[k]
+	_, exists := t.objects[k]
 	delete(t.objects, k)
 	t.mu.Unlock()
-	if !exists {
-		return
+	if exists {
+		t.changed()
 	}
-	if t.removed != nil {
-		t.removed(old)
-	}
-	t.changed()
 }
 
 // Replace implements follow.Sink.
@@ -138,15 +111,8 @@ func (t *table[T]) Replace(listed []*wire.Object) {
 		}
 	}
 	t.mu.Lock()
-	before := t.objects
 	t.objects, t.listed = objects, true
 	t.mu.Unlock()
-	for k, old := range before {
-		// An object that was deleted and created again between two lists counts as removed.
-		if now, exists := objects[k]; t.removed != nil && (!exists || !t.equal(old, now)) {
-			t.removed(old)
-		}
-	}
 	t.changed()
 }
 

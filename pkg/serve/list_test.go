@@ -487,3 +487,31 @@ func TestEndpointsAreFollowedOnDemand(t *testing.T) {
 		})
 	}
 }
+
+// TestNoCache: a client that wants no stale answer gets none from a snapshot, and everything else.
+func TestNoCache(t *testing.T) {
+	t.Parallel()
+	c := newSyncedCluster(t)
+	serveAsOf := func(revision uint64) {
+		c.store.History.Update(time.Time{}, func(u *history.Update) { u.ServeAsOf(revision) })
+	}
+	for _, path := range []string{servicesPath, slicesPath, servicesPath + "?watch=true&timeoutSeconds=1"} {
+		for _, test := range []struct {
+			cacheControl string
+			restored     bool
+			want         int
+		}{
+			{"no-cache", false, http.StatusOK},
+			{"", true, http.StatusOK},
+			{"max-age=0", true, http.StatusOK},
+			{"no-cache", true, http.StatusServiceUnavailable},
+			{"max-age=0, No-Cache", true, http.StatusServiceUnavailable},
+		} {
+			serveAsOf(map[bool]uint64{true: 1}[test.restored])
+			if got := c.get(path, "Cache-Control", test.cacheControl).code; got != test.want {
+				t.Errorf("%s with Cache-Control %q, restored %v: %d, want %d", path, test.cacheControl, test.restored, got,
+					test.want)
+			}
+		}
+	}
+}

@@ -3,6 +3,7 @@ package serve
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -135,7 +136,24 @@ func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*
 	if err := s.ready(r, h, resource); err != nil {
 		return err
 	}
+	if h.Restored() && refusesStale(r) {
+		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and the " +
+			"request has Cache-Control: no-cache")
+	}
 	return from(h)
+}
+
+// refusesStale reports whether a client wants no answer from a snapshot (RFC 9111, section 5.2.1.4): one that keeps on
+// disk itself what it was answered may have something newer.
+func refusesStale(r *http.Request) bool {
+	for _, value := range r.Header.Values("Cache-Control") {
+		for directive := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(directive), "no-cache") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // readError returns the API error for an error of a History. revision is the one that the client presented.

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	serviceCIDR = "10.96.0.0/16"
+	serviceCIDR  = "10.96.0.0/16"
+	serviceCIDR6 = "fd00:10:96::/112"
 	// kubernetesServiceIP is the address that kube-apiserver gives to the Service default/kubernetes.
 	kubernetesServiceIP = "10.96.0.1"
 	// kwokAnnotation marks the nodes that kwok takes care of.
@@ -101,6 +102,14 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	return c.startStep(ctx, c.Etcd)
 }
 
+// serviceCIDRs are the ranges of the Services' addresses.
+func (c *Cluster) serviceCIDRs() string {
+	if c.options.DualStack {
+		return serviceCIDR + "," + serviceCIDR6
+	}
+	return serviceCIDR
+}
+
 func (c *Cluster) startAPIServer(ctx context.Context) error {
 	args := []string{
 		"--etcd-servers=http://" + local(c.ports.etcd),
@@ -116,7 +125,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.credentials.file("service-account.key"),
 		"--service-account-signing-key-file=" + c.credentials.file("service-account.key"),
-		"--service-cluster-ip-range=" + serviceCIDR,
+		"--service-cluster-ip-range=" + c.serviceCIDRs(),
 	}
 	if c.options.APIViewOnly {
 		// The Service default/kubernetes cannot have a loopback address as its endpoint.

@@ -70,7 +70,7 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 		return fmt.Errorf("creating the directory for DNS: %w", err)
 	}
 	node.HostsFile = filepath.Join(dir, "hosts")
-	kubeconfig, err := c.credentials.writeKubeconfig("dns-daemon-"+node.Spec.Name+".kubeconfig", RoleDNSDaemon, c.apiServerURL())
+	kubeconfig, err := c.dnsDaemonKubeconfig(node)
 	if err != nil {
 		return err
 	}
@@ -107,6 +107,21 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 	}
 	node.CoreDNS = c.component("coredns@"+node.Spec.Name, thread, ready, "--conf="+corefile)
 	return c.startStep(ctx, node.CoreDNS)
+}
+
+// dnsDaemonKubeconfig writes the kubeconfig of a node's daemon, which leads to the node's wrapper, where it needs no
+// rights.
+func (c *Cluster) dnsDaemonKubeconfig(node *Node) (string, error) {
+	file := "dns-daemon-" + node.Spec.Name + ".kubeconfig"
+	if c.options.DNSFromAPIServer {
+		return c.DNSDaemonKubeconfig()
+	}
+	return c.credentials.writeKubeconfig(file, RoleNobody, node.WrapperURL())
+}
+
+// DNSDaemonKubeconfig is a kubeconfig for a daemon that asks kube-apiserver, with the rights of manifests/.
+func (c *Cluster) DNSDaemonKubeconfig() (string, error) {
+	return c.credentials.writeKubeconfig("dns-daemon.kubeconfig", RoleDNSDaemon, c.apiServerURL())
 }
 
 // ErrNoSuchName is told for a name that DNS says does not exist.

@@ -56,6 +56,10 @@ type Options struct {
 	// DNSDaemon is the path of statefulset-grid-daemon. If it is set, every node that has a wrapper runs it and
 	// CoreDNS. Not with APIViewOnly, where CoreDNS would have no port.
 	DNSDaemon string
+	// DNSFromAPIServer has the daemons ask kube-apiserver, with the rights of manifests/, rather than their wrappers.
+	DNSFromAPIServer bool
+	// DualStack lets Services have IPv6 addresses too.
+	DualStack bool
 
 	// Nodes are the nodes to begin with; more can be added later. Nodes that only the API knows, created with
 	// Cluster.Client, do not belong here.

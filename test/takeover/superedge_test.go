@@ -186,11 +186,8 @@ func (s *site) imagesAlone() {
 	s.shell("kubectl -n " + theirs + " set image daemonset/statefulset-grid-daemon statefulset-grid-daemon=" + registry + "statefulset-grid-daemon:v1\n" +
 		"kubectl -n " + theirs + " rollout status daemonset/statefulset-grid-daemon --timeout=2m")
 	for node := range edges {
-		s.says(node, daemonReady, "ok")
+		s.says(node, daemonReady, "endpointslices") // which it may not read
 		s.expectHosts(node)
-		if !strings.Contains(s.hosts(node), "statefulset-grid-daemon") {
-			s.Errorf("the file is not ours: %s", s.hosts(node))
-		}
 	}
 	s.shell("kubectl -n " + theirs + " rollout undo daemonset/statefulset-grid-daemon\n" +
 		"kubectl -n " + theirs + " rollout status daemonset/statefulset-grid-daemon --timeout=2m")

@@ -57,6 +57,13 @@ func (h *History) Readable(r *Resource) (changed <-chan struct{}, err error) {
 	return t.changed, t.readable()
 }
 
+// Restored reports whether the tables have the state of an earlier process, as ServeAsOf notes it.
+func (h *History) Restored() bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.asOf != 0
+}
+
 // Revision returns the revision of the current state, which includes all events up to it.
 func (h *History) Revision() uint64 {
 	h.mu.RLock()

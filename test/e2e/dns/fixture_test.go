@@ -146,16 +146,20 @@ func (f *fixture) createGridObject() {
 	f.gridUID = created.GetUID()
 }
 
-// createService creates what a ServiceGrid demo makes.
+// createService creates what a ServiceGrid demo makes, with addresses of both families where pods have them.
 func (f *fixture) createService() {
 	f.Helper()
+	families := corev1.IPFamilyPolicyPreferDualStack
 	_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        service,
 			Labels:      map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": unitLabel},
 			Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`},
 		},
-		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{"app": grid}, Ports: []corev1.ServicePort{{Port: 8080}}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: corev1.ClusterIPNone, IPFamilyPolicy: &families,
+			Selector: map[string]string{"app": grid}, Ports: []corev1.ServicePort{{Port: 8080}},
+		},
 	}, metav1.CreateOptions{})
 	f.must(err)
 }

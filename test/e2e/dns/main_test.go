@@ -38,7 +38,7 @@ func clusterOptions() (cluster.Options, error) {
 		return options, err
 	}
 	options = cluster.Options{
-		Components: components, Wrapper: wrapper, WrapperTLS: true, DNSDaemon: daemon,
+		Components: components, Wrapper: wrapper, WrapperTLS: true, DNSDaemon: daemon, DualStack: true,
 		Progress: os.Stdout,
 		Dir:      os.Getenv("E2E_DIR"), // to keep the logs
 	}

@@ -77,14 +77,15 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.follows("the Service is back", func() error { return onEveryNode(own) })
 
 	f.must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-west", metav1.DeleteOptions{}))
-	f.follows("one unit's set is deleted: no names in that unit", func() error { return f.allUnknown(f.node("west1")) })
+	f.eventually("one unit's set is deleted: no names in that unit", deadline, func() error { return f.allUnknown(f.node("west1")) })
 	f.must(f.asUnit(f.node("east1"), addresses["east"]))
 
 	f.must(f.dynamic.Resource(gridsResource).Namespace(f.namespace).Delete(f.ctx, grid, metav1.DeleteOptions{}))
-	f.follows("the grid is deleted: no names", func() error { return onEveryNode(f.allUnknown) })
+	f.eventually("the grid is deleted, and its sets and pods: no names", deadline, func() error { return onEveryNode(f.allUnknown) })
 }
 
-// TestAnotherIncarnation: a set of the same name that is made anew takes nothing over from the one before.
+// TestAnotherIncarnation: pods that are left when their set is deleted keep their names, and so does the set that adopts
+// them.
 func TestAnotherIncarnation(t *testing.T) {
 	f := newFixture(t)
 	f.createGrid()
@@ -92,13 +93,20 @@ func TestAnotherIncarnation(t *testing.T) {
 	f.follows("created", func() error { return f.asUnit(f.node("east1"), addresses) })
 	orphan := metav1.DeletePropagationOrphan
 	f.must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-east", metav1.DeleteOptions{PropagationPolicy: &orphan}))
-	f.follows("the set is deleted, its pods are not: no names", func() error { return f.allUnknown(f.node("east1")) })
 	f.deleted("the set", func() error {
 		_, err := f.client.AppsV1().StatefulSets(f.namespace).Get(f.ctx, grid+"-east", metav1.GetOptions{})
 		return err
 	})
-	f.createSet("east") // it adopts the pods, which then are its own
-	f.eventually("the new set has adopted the pods", deadline, func() error { return f.asUnit(f.node("east1"), addresses) })
+	stop := f.alwaysAnswers(f.node("east1"), addresses)
+	f.createSet("east")
+	f.eventually("the new set has adopted the pods", deadline, func() error {
+		set, err := f.client.AppsV1().StatefulSets(f.namespace).Get(f.ctx, grid+"-east", metav1.GetOptions{})
+		if err == nil && set.Status.Replicas != replicas {
+			err = fmt.Errorf("it has %d", set.Status.Replicas)
+		}
+		return err
+	})
+	stop()
 }
 
 // TestDualStack: every address of a pod is answered, and so is a change of them.
@@ -178,22 +186,17 @@ func TestRestarts(t *testing.T) {
 		t.Error("the restart wrote the file, although nothing had changed")
 	}
 
-	// The daemon starts while the API server is away: the file stays.
+	// The daemon starts while the API server is away: the wrapper has all that it needs.
 	shared.APIServer.Kill()
 	node.DNSDaemon.Kill()
+	f.must(node.DNSDaemon.Start(f.ctx))
+	// And while the wrapper is away too: the file stays.
+	node.Wrapper.Kill()
+	node.DNSDaemon.Kill()
 	f.must(node.DNSDaemon.Launch())
-	f.eventually("the daemon says that it waits for the API server", deadline, func() error {
-		reply, err := node.Get(f.ctx, "http://127.0.0.1:51007/readyz")
-		if err != nil {
-			return err
-		}
-		if reply.Status != http.StatusServiceUnavailable || !strings.Contains(reply.Body, "not listed yet") {
-			return fmt.Errorf("status %d: %s", reply.Status, reply.Body)
-		}
-		return nil
-	})
-	time.Sleep(2 * time.Second)
+	f.readyz(node, http.StatusServiceUnavailable, "not listed yet")
 	f.must(shared.APIServer.Start(f.ctx))
+	f.must(node.Wrapper.Start(f.ctx))
 	f.must(node.DNSDaemon.WaitReady(f.ctx))
 	close(stop)
 	if err := <-flaps; err != nil {

@@ -122,7 +122,7 @@ func TestRebootWhileOffline(t *testing.T) {
 	f.eventually("CoreDNS answers after the reboot", deadline, func() error { return f.asUnit(node, addresses) })
 	f.Logf("CoreDNS answers %s after the power is back", time.Since(begin))
 	stop = f.alwaysAnswers(node, addresses)
-	f.readyz(node, http.StatusServiceUnavailable, "node: not listed yet: ", "i/o timeout") // a connection may take 5 s
+	f.readyz(node, http.StatusServiceUnavailable, "node: not listed yet: ", "snapshot")
 	time.Sleep(time.Second)
 	stop()
 	f.untouched(node, before)
@@ -169,8 +169,10 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	interposer, err := shared.Interpose(f.ctx)
 	f.must(err)
 	defer interposer.Close()
+	kubeconfig, err := shared.DNSDaemonKubeconfig()
+	f.must(err)
 	args := node.DNSDaemon.Args()
-	node.DNSDaemon.SetArgs(append(slices.Clone(args), "--master="+interposer.URL()))
+	node.DNSDaemon.SetArgs(append(slices.Clone(args), "--master="+interposer.URL(), "--kubeconfig="+kubeconfig))
 	f.must(node.DNSDaemon.Restart(f.ctx))
 	defer func() {
 		node.DNSDaemon.SetArgs(args)
@@ -198,14 +200,14 @@ func TestUpstreamMisbehaves(t *testing.T) {
 		served := interposer.Served()
 		interposer.Behave(fault.behaviour)
 		if fault.name != "hanging" && fault.name != "silent" { // they freeze what is under way
-			f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 4) })
+			f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 3) })
 		}
 		f.untouched(node, before)
 		// And started anew.
 		node.DNSDaemon.Kill()
 		served = interposer.Served()
 		f.must(node.DNSDaemon.Launch())
-		f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 4) })
+		f.eventually("the daemon asks", deadline, func() error { return servedMore(interposer, served, 3) })
 		f.readyz(node, http.StatusServiceUnavailable, "[-] node: not listed yet: ")
 		f.untouched(node, before)
 	}

@@ -65,7 +65,8 @@ func (p permission) String() string {
 // TestPermissions: with the shipped roles everything works, no request is refused, and no permission is left over.
 func TestPermissions(t *testing.T) {
 	f := start(t, cluster.Options{
-		Wrapper: binary(t, "application-grid-wrapper"), DNSDaemon: binary(t, "statefulset-grid-daemon"), AuditLog: true,
+		Wrapper: binary(t, "application-grid-wrapper"), DNSDaemon: binary(t, "statefulset-grid-daemon"),
+		DNSFromAPIServer: true, AuditLog: true,
 		Nodes: []cluster.NodeSpec{
 			{Name: "a1", Labels: map[string]string{unitLabel: "unit-a"}, Protocol: cluster.WatchList},
 			{Name: "b1", Labels: map[string]string{unitLabel: "unit-b"}, Protocol: cluster.ListThenWatch},

@@ -75,6 +75,62 @@ func (k GridKind) AlternativeChildName(grid, unit string) string {
 	return strings.Trim(name, "-.") + "-" + hash
 }
 
+// mostHyphens is up to how many hyphens a part of an alternative name may have for GridOf to try dots in their place.
+const mostHyphens = 8
+
+// GridOf returns the grid whose workload in a unit has this name, and whether that is its AlternativeChildName; "" if no
+// grid gives the name in this unit. It cannot find a grid whose name was cut in the alternative name, nor one whose name
+// has dots and more than mostHyphens dots and hyphens.
+func (k GridKind) GridOf(child, unit string) (grid string, alternative bool) {
+	if unit == "" {
+		return "", false
+	}
+	if at := len(child) - hashLength - 1; at > 0 && child[at] == '-' {
+		// The unit in the name may be cut, and the grid's name may have hyphens: the hash says which part it is.
+		for end := range at {
+			if child[end] != '-' {
+				continue
+			}
+			if grid := k.alternativeOf(child[:end], unit, child); grid != "" {
+				return grid, true
+			}
+		}
+	}
+	if grid, ok := strings.CutSuffix(child, "-"+unit); ok && grid != "" && k.CheckName(child) == "" {
+		return grid, false
+	}
+	return "", false
+}
+
+// alternativeOf returns the grid whose alternative name is child and begins with begin; "" if there is none.
+func (k GridKind) alternativeOf(begin, unit, child string) string {
+	if k.AlternativeChildName(begin, unit) == child {
+		return begin
+	}
+	var hyphens []int
+	for i, r := range begin {
+		if r == '-' {
+			hyphens = append(hyphens, i)
+		}
+	}
+	if k.names.dots || len(hyphens) > mostHyphens {
+		return ""
+	}
+	grid := []byte(begin)
+	for dots := 1; dots < 1<<len(hyphens); dots++ {
+		for bit, i := range hyphens {
+			grid[i] = '-'
+			if dots&(1<<bit) != 0 {
+				grid[i] = '.'
+			}
+		}
+		if k.AlternativeChildName(string(grid), unit) == child {
+			return string(grid)
+		}
+	}
+	return ""
+}
+
 // UnitOf returns the unit of a grid's workload: the value of its label, or if it has no label, the part of its name
 // after the grid's name.
 func UnitOf(child metav1.Object, grid string) string {

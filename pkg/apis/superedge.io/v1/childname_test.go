@@ -38,3 +38,41 @@ func TestChildName(t *testing.T) {
 		seen[name] = unit
 	}
 }
+
+func TestGridOf(t *testing.T) {
+	long := strings.Repeat("abc-", 8)
+	for _, test := range []struct {
+		grid, unit  string
+		alternative bool
+	}{
+		{"demo", "east", false},
+		{"demo-east", "east", false},
+		{"east", "east", false},
+		{"demo", "east-1", true},
+		{"demo", "East_1", true},
+		{"my-demo", "a.b", true},
+		{"a.b", "east", true},
+		{"a.b-c.d", "East", true},
+		{"demo", strings.Repeat("x-", 20) + "1", true},
+		{long + "d", "East", true},
+	} {
+		name := StatefulSetGridKind.ChildName(test.grid, test.unit)
+		if test.alternative {
+			name = StatefulSetGridKind.AlternativeChildName(test.grid, test.unit)
+		}
+		if got, alternative := StatefulSetGridKind.GridOf(name, test.unit); got != test.grid || alternative != test.alternative {
+			t.Errorf("%s in %s: %q, alternative %v; want %q, %v", name, test.unit, got, alternative, test.grid, test.alternative)
+		}
+		if got, _ := StatefulSetGridKind.GridOf(name, test.unit+"x"); got != "" {
+			t.Errorf("%s in another unit: %q", name, got)
+		}
+	}
+	for _, name := range []string{"", "-", "east", "-east", "demo", "demo-", "x-01234567", strings.Repeat("a", 80) + "-east"} {
+		if got, _ := StatefulSetGridKind.GridOf(name, "east"); got != "" {
+			t.Errorf("%q: %q", name, got)
+		}
+	}
+	if got, _ := StatefulSetGridKind.GridOf("demo-", ""); got != "" {
+		t.Errorf("without a unit: %q", got)
+	}
+}

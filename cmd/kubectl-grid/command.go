@@ -47,9 +47,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var usage flags.UsageError
+	var kubectl kubectlError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &kubectl):
+		return int(kubectl)
 	case errors.Is(err, errProblems):
 		return exitProblems
 	case errors.Is(err, errDifferences):
@@ -99,8 +102,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		}
 	}
 	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
-		newCheckCommand(c),
-		newProveCommand(c), newPreviewCommand(c))
+		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newRolloutCommand(c),
+		newLogsCommand(c), newExecCommand(c))
 	return root
 }
 

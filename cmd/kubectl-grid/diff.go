@@ -9,12 +9,16 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/clock"
 
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/griddiff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/diff"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
+	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
 // exitDifferences is the exit code of diff where something would change, as kubectl diff has it.
@@ -32,24 +36,30 @@ const externalDiff = "KUBECTL_EXTERNAL_DIFF"
 // diffOptions are the flags of `kubectl grid diff`.
 type diffOptions struct {
 	files []string
+	// name and unit are the grid and the unit to compare; empty with files.
+	name rollout.Name
+	unit string
 }
 
 func newDiffCommand(c *command) *cobra.Command {
 	o := &diffOptions{}
 	cmd := &cobra.Command{
-		Use:   "diff -f FILE",
+		Use:   "diff -f FILE | KIND/NAME --unit UNIT",
 		Short: "What applying grids would change in their children",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
 			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
 			"Units whose children come of the same template are answered for by the first of them, and named.\n\n" +
+			"With --unit, what one unit of a grid in the cluster has is compared with what it will get. A rollout\n" +
+			"may not have reached it yet.\n\n" +
 			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You\n" +
 			"need the rights to change the grids and their children, though nothing is changed.\n\n" +
 			"Exit codes: 0 nothing would change; 1 there are differences; 2 the command line is wrong, or the\n" +
 			"question could not be asked; 3 something is refused.",
 		Example: "  kubectl grid diff -f grids.yaml\n" +
-			"  kustomize build | kubectl grid diff -f -",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		Args:              flags.UsageArgs(cobra.NoArgs),
+			"  kustomize build | kubectl grid diff -f -\n" +
+			"  kubectl grid diff dg/echo --unit lyon",
+		ValidArgsFunction: c.completeGrids,
+		Args:              flags.UsageArgs(o.parse),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := o.run(cmd.Context(), c, cmd.InOrStdin())
 			var usage flags.UsageError
@@ -61,23 +71,64 @@ func newDiffCommand(c *command) *cobra.Command {
 	}
 	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil,
 		"Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
+	cmd.Flags().StringVar(&o.unit, "unit", "", "The unit to compare, of the grid that is named")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // the flag is bound above
 	}
 	return cmd
 }
 
-func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) error {
-	if len(o.files) == 0 {
-		return flags.Usage(errors.New("give the files that the grids are in: -f FILE"))
+// parse reads the arguments: files, or a grid and a unit.
+func (o *diffOptions) parse(_ *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0 && len(o.files) == 0:
+		return errors.New("give the files that the grids are in, -f FILE, or KIND/NAME and --unit")
+	case len(args) == 0 && o.unit != "":
+		return errors.New("--unit is of a grid in the cluster: name it, KIND/NAME")
+	case len(args) == 0:
+		return nil
+	case len(o.files) > 0 || o.unit == "":
+		return errors.New("give KIND/NAME with --unit and without -f")
+	}
+	name, more, err := rollout.ParseName(args)
+	if err != nil {
+		return err
+	}
+	if len(more) > 0 {
+		return fmt.Errorf("too many arguments: %s", strings.Join(args, " "))
+	}
+	o.name = name
+	return nil
+}
+
+// grids reads the grids of the files, or the one that is named.
+func (o *diffOptions) grids(ctx context.Context, c *command, stdin io.Reader) ([]*unstructured.Unstructured, error) {
+	if o.unit != "" {
+		g, err := c.grid(ctx, o.name)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := g.Child(ctx, o.unit); err != nil {
+			return nil, err
+		}
+		grid, err := g.Unstructured()
+		return []*unstructured.Unstructured{grid}, err
 	}
 	manifests, err := diff.Read(o.files, stdin)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if manifests.Others > 0 {
 		fmt.Fprintf(c.stderr, "Not compared: %s of another kind. See kubectl diff.\n",
 			output.Count(manifests.Others, "object"))
+	}
+	return manifests.Grids, nil
+}
+
+func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) error {
+	grids, err := o.grids(ctx, c, stdin)
+	if err != nil {
+		return err
 	}
 	connected, namespace, err := c.connect()
 	if err != nil {
@@ -87,10 +138,14 @@ func (o *diffOptions) run(ctx context.Context, c *command, stdin io.Reader) erro
 	if err != nil {
 		return fmt.Errorf("asking for nodes, whose labels are the units: %w", err)
 	}
-	source := griddiff.Source{API: connected.API, Nodes: nodes}
+	schemas, err := workloadpatch.NewForConfig(connected.Config, clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	source := griddiff.Source{API: connected.API, Nodes: nodes, Merge: schemas.Merge, Unit: o.unit}
 	printer := diff.Printer{Out: c.stdout, Err: c.stderr, Program: strings.Fields(os.Getenv(externalDiff))}
 	differ, refused := false, false
-	for _, grid := range manifests.Grids {
+	for _, grid := range grids {
 		switch {
 		case grid.GetNamespace() == "":
 			grid.SetNamespace(namespace)

@@ -57,6 +57,9 @@ func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(err) // a request of the client's
 	}
 	u.SetUID("made-up")
+	if object, ok := s.objects[r.URL.Path].(metav1.Object); ok {
+		u.SetUID(object.GetUID())
+	}
 	answer(w, http.StatusOK, u.Object)
 }
 

@@ -19,6 +19,10 @@ func TestFlagsReference(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "**kubectl grid %s**: %s\n\n%s\n", docstest.Cell(c.Use), c.Short,
 			docstest.FlagTable(c.LocalNonPersistentFlags()))
+		for _, sub := range c.Commands() {
+			fmt.Fprintf(&b, "**kubectl grid %s %s**: %s\n\n%s\n", c.Name(), docstest.Cell(sub.Use), sub.Short,
+				docstest.FlagTable(sub.LocalNonPersistentFlags()))
+		}
 	}
 	fmt.Fprintf(&b, "**Of all**, as kubectl has them\n\n%s", docstest.FlagTable(root.PersistentFlags()))
 	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of kubectl-grid", b.String())

@@ -83,23 +83,32 @@ func UnusedTemplates(spec *v1.WorkloadGridSpec) []string {
 // Templates are a grid's templates, decoded once for all units.
 type Templates struct {
 	spec    *v1.WorkloadGridSpec
+	context Context
+	// decoded has the decoded templates, by what Variant returns.
 	decoded map[string]map[string]any
+	// matchers are those of the overrides that were needed until now.
+	matchers []*matcher
 }
 
 // NewTemplates reads the templates of a grid's spec.
-func NewTemplates(spec *v1.WorkloadGridSpec) *Templates {
-	return &Templates{spec: spec, decoded: map[string]map[string]any{}}
+func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
+	return &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
 }
 
 // Name returns the name of the template that a unit gets; empty for spec.template.
 func (t *Templates) Name(unit string) string { return TemplateName(t.spec, unit) }
 
-// Of returns a copy of the template that a unit gets, for the caller to change.
+// Of returns a copy of the template that a unit gets, with its overrides, for the caller to change.
 func (t *Templates) Of(unit string) (map[string]any, error) {
-	name := TemplateName(t.spec, unit)
-	if spec, ok := t.decoded[name]; ok {
+	variant := t.Variant(unit)
+	if spec, ok := t.decoded[variant]; ok {
 		return runtime.DeepCopyJSON(spec), nil
 	}
+	overrides, err := t.overridesOf(unit)
+	if err != nil {
+		return nil, err
+	}
+	name := TemplateName(t.spec, unit)
 	template, where := t.spec.Template, "spec.template"
 	if name != "" {
 		var ok bool
@@ -117,7 +126,12 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	if p != nil {
 		return nil, p
 	}
-	t.decoded[name] = spec
+	for _, o := range overrides {
+		if spec, err = t.override(spec, o); err != nil {
+			return nil, err
+		}
+	}
+	t.decoded[variant] = spec
 	return runtime.DeepCopyJSON(spec), nil
 }
 
@@ -143,7 +157,9 @@ type Owner struct {
 	Fallback []string
 	// UnitInPods is set if the pods have the unit as a label, UnitInSelector if the workload's selector has it too.
 	UnitInPods, UnitInSelector bool
-	Labels, Annotations        map[string]string
+	// Revision is the revision that the child's template is of; empty without a rollout.
+	Revision            string
+	Labels, Annotations map[string]string
 }
 
 // OwnerOf makes the Owner of a grid.
@@ -170,6 +186,16 @@ func (o *Owner) WithUnitInSelector(selects bool) *Owner {
 	kept := *o
 	kept.UnitInSelector, kept.UnitInPods = selects, o.UnitInPods || selects
 	return &kept
+}
+
+// WithRevision returns the owner for a child of a revision.
+func (o *Owner) WithRevision(revision string) *Owner {
+	if revision == o.Revision {
+		return o
+	}
+	of := *o
+	of.Revision = revision
+	return &of
 }
 
 // SelectsUnit reports whether the selector of a live workload names the unit.
@@ -212,7 +238,11 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 		}
 		labels[v1.LabelGridUnit] = unit
 	}
-	return newChild(o, k, name, unit, nil, template)
+	var annotations map[string]string
+	if o.Revision != "" {
+		annotations = map[string]string{v1.AnnotationRevision: o.Revision}
+	}
+	return newChild(o, k, name, unit, annotations, template)
 }
 
 // object returns the object at a path of a template, and adds it if it is missing.

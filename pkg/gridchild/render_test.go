@@ -65,7 +65,7 @@ func TestNothingIsSharedBetweenUnits(t *testing.T) {
 	const template = `{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}}`
 	o := demoOwner()
 	spec := &v1.WorkloadGridSpec{GridUniqKey: "zone1", Template: raw(template)}
-	templates := NewTemplates(spec)
+	templates := NewTemplates(spec, Context{})
 	children := map[string]*Child{}
 	for _, unit := range []string{"east", "west", "north"} {
 		decoded, p := templates.Of(unit)
@@ -172,7 +172,7 @@ func TestTemplates(t *testing.T) {
 		"east": "big", "west": "template", "south": "template", "other": "small",
 		"north": v1.ReasonTemplateNotFound, "up": v1.ReasonInvalidTemplate,
 	} {
-		got, p := NewTemplates(spec).Of(unit)
+		got, p := NewTemplates(spec, Context{}).Of(unit)
 		switch {
 		case p != nil && Tellable(p).Reason != want:
 			t.Errorf("%s: got %+v, want %s", unit, p, want)
@@ -181,12 +181,13 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 	spec.DefaultTemplateName = "gone"
-	if _, p := NewTemplates(spec).Of("other"); p == nil || !strings.Contains(Tellable(p).Message, `"gone"`) ||
+	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil ||
+		!strings.Contains(Tellable(p).Message, `"gone"`) ||
 		!strings.Contains(Tellable(p).Message, "defaultTemplateName") {
 		t.Errorf("got %+v", p)
 	}
 	spec.DefaultTemplateName, spec.Template = "", v1.Template{}
-	if _, p := NewTemplates(spec).Of("other"); p == nil || Tellable(p).Reason != v1.ReasonTemplateNotFound {
+	if _, p := NewTemplates(spec, Context{}).Of("other"); p == nil || Tellable(p).Reason != v1.ReasonTemplateNotFound {
 		t.Errorf("without spec.template: got %+v", p)
 	}
 	unused := UnusedTemplates(spec)

@@ -29,6 +29,12 @@ type child struct {
 	legacy bool
 	// selectsUnit is set if the selector names the unit.
 	selectsUnit bool
+	// revision is the revision that our manager has written to it; empty if there is none, or if somebody has changed
+	// it.
+	revision string
+	// held is set if an annotation keeps the child as it is. hold is the annotation's value.
+	held bool
+	hold string
 	// ownsReplicas is set if our manager owns spec.replicas.
 	ownsReplicas bool
 	// others says which fields of the spec other managers own; see v1.ForeignFields.
@@ -93,6 +99,10 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationAppliedDigest] != nil {
 		c.applied = u.GetAnnotations()[v1.AnnotationAppliedDigest]
 	}
+	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationRevision] != nil {
+		c.revision = u.GetAnnotations()[v1.AnnotationRevision]
+	}
+	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	_, c.ownsReplicas = at(c.tree, "spec")["f:replicas"]
 	c.unit = v1.UnitOf(u, c.grid)
 	c.selectsUnit = gridchild.SelectsUnit(u)

@@ -48,8 +48,8 @@ type childMemory struct {
 	same struct{ desired, owned string }
 	// applied is the last apply.
 	applied struct {
-		digest, resourceVersion string
-		at                      time.Time
+		digest, resourceVersion, revision string
+		at                                time.Time
 	}
 	// failure is the error of the last attempt to sync, nil after a success. failed is the digest of what was desired
 	// then.
@@ -158,6 +158,9 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		if live.deleting {
 			return result{child: live, again: c.clock.Now().Add(cacheLag)}
 		}
+		if live.held { // the cache does not know yet
+			return result{child: live, again: c.clock.Now().Add(cacheLag)}
+		}
 		if live.selectsUnit != d.selectsUnit {
 			m.selectsUnit = ptr.To(live.selectsUnit)
 			return result{again: c.clock.Now()}
@@ -203,6 +206,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	d.shape.learn(applied)
 	m.same.desired, m.same.owned = d.digest, applied.owned
 	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
+	m.applied.revision = applied.revision
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
 	if changed {
 		klog.FromContext(ctx).V(2).Info("Applied",

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
 // Config configures the controller.
@@ -72,7 +74,9 @@ func Run(ctx context.Context, c Config) error {
 	logger := klog.FromContext(ctx)
 	ctrllog.SetLogger(logger)
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("building the scheme: %w", err)
 		}
@@ -175,6 +179,7 @@ func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"), meta.RESTScopeNamespace)
 	for _, k := range v1.Kinds {
 		mapper.Add(k.Child, meta.RESTScopeNamespace)
 		mapper.Add(v1.GroupVersion.WithKind(k.Kind), meta.RESTScopeNamespace)
@@ -217,12 +222,17 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <
 	if err := metrics.Registry.Register(gauges); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
+	schemas, err := workloadpatch.NewForConfig(c.API, clock.RealClock{})
+	if err != nil {
+		return err
+	}
 	common := shared{
 		cluster:  cluster{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{}},
 		recorder: m.GetEventRecorder("application-grid-controller"),
 		gauges:   gauges,
 		grace:    c.UnitRemovalGrace,
 		limits:   c.Limits,
+		schemas:  schemas,
 	}
 	for _, w := range workloads {
 		r := &workloadReconciler{shared: common, kind: w, units: newUnits()}

@@ -28,6 +28,8 @@ type identity struct {
 	name string
 	// selectsUnit is set if the workload's selector names the unit.
 	selectsUnit bool
+	// variant names what the child is made of; see target.variant.
+	variant string
 	// digest is the child's Digest.
 	digest string
 }

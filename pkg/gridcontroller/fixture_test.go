@@ -53,9 +53,13 @@ type fixture struct {
 	reads int
 	// calls are the writes that reached the API server: "apply demo-east".
 	calls []string
-	// fail, if set, makes a call fail; failLists makes live lists fail.
-	fail      func(call string) error
-	failLists error
+	// fail, if set, makes a call fail; after does so once it has had its effect. Creations and lists of
+	// ControllerRevisions, "create demo-1" and "list revisions", are no calls, but may fail. failLists makes live lists
+	// of nodes fail.
+	fail, after func(call string) error
+	failLists   error
+	// applying, if set, is called with what is about to be applied. It is set before anything is reconciled.
+	applying func(name string, o runtime.ApplyConfiguration)
 	// nodes are the labels of all nodes.
 	nodes map[string]map[string]string
 }
@@ -86,7 +90,23 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				if err := f.call("apply " + name); err != nil {
 					return err
 				}
-				return c.Apply(ctx, o, options...)
+				if f.applying != nil {
+					f.applying(name, o)
+				}
+				if err := c.Apply(ctx, o, options...); err != nil {
+					return err
+				}
+				return f.lostAnswer("apply " + name)
+			},
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object,
+				options ...client.CreateOption) error {
+				if err := f.failure("create " + o.GetName()); err != nil {
+					return err
+				}
+				if err := c.Create(ctx, o, options...); err != nil {
+					return err
+				}
+				return f.lostAnswer("create " + o.GetName())
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 				options ...client.PatchOption) error {
@@ -107,7 +127,10 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				if err := f.call(sub + " " + o.GetName()); err != nil {
 					return err
 				}
-				return c.SubResource(sub).Patch(ctx, o, patch, options...)
+				if err := c.SubResource(sub).Patch(ctx, o, patch, options...); err != nil {
+					return err
+				}
+				return f.lostAnswer(sub + " " + o.GetName())
 			},
 		}).Build()
 	f.restart()
@@ -200,6 +223,12 @@ func (r liveReader) List(ctx context.Context, list client.ObjectList, options ..
 			Namespace: asked.Namespace, LabelSelector: asked.LabelSelector,
 		})
 	}
+	if revisions, ok := list.(*appsv1.ControllerRevisionList); ok {
+		if err := r.failure("list revisions"); err != nil {
+			return err
+		}
+		return r.client.List(ctx, revisions, options...)
+	}
 	nodes, ok := list.(*metav1.PartialObjectMetadataList)
 	if !ok || nodes.Kind != "NodeList" {
 		return fmt.Errorf("a list of %T", list)
@@ -219,10 +248,27 @@ func (r liveReader) List(ctx context.Context, list client.ObjectList, options ..
 
 func (f *fixture) call(call string) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.calls = append(f.calls, call)
+	f.mu.Unlock()
+	return f.failure(call)
+}
+
+// failure is the error with which a call fails.
+func (f *fixture) failure(call string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.fail != nil {
 		return f.fail(call)
+	}
+	return nil
+}
+
+// lostAnswer is the error of a call that has had its effect.
+func (f *fixture) lostAnswer(call string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.after != nil {
+		return f.after(call)
 	}
 	return nil
 }

@@ -8,7 +8,11 @@ import (
 )
 
 // figures are the metrics of one grid.
-type figures struct{ units, ready, failed, stalled, unreachable, held, conflicts int }
+type figures struct {
+	units, ready, failed, stalled, unreachable, held, conflicts int
+	// rolling, halted and waiting are 1 if the grid's rollout goes on, has halted, or waits for an approval.
+	rolling, halted, waiting int
+}
 
 // gauges is a prometheus.Collector of the sums over all grids of a kind.
 type gauges struct {
@@ -17,6 +21,7 @@ type gauges struct {
 	grids map[string]map[types.NamespacedName]figures
 
 	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
+	rolling, halted, waiting                                                        *prometheus.Desc
 }
 
 func newGauges() *gauges {
@@ -33,6 +38,11 @@ func newGauges() *gauges {
 		unitUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
 		held: describe("removals_held",
 			"Grids of which so many units have vanished that their removal waits for an approval."),
+		rolling: describe("rollouts_in_progress", "Grids whose units are being given a change."),
+		halted: describe("rollouts_halted",
+			"Grids whose rollout has halted or gone back, because too many units have failed."),
+		waiting: describe("rollouts_awaiting_approval",
+			"Grids whose rollout waits for someone to approve a wave."),
 		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
 }
@@ -56,6 +66,7 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict,
+		g.rolling, g.halted, g.waiting,
 	} {
 		out <- desc
 	}
@@ -75,10 +86,14 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			sum.unreachable += f.unreachable
 			sum.held += f.held
 			sum.conflicts += f.conflicts
+			sum.rolling += f.rolling
+			sum.halted += f.halted
+			sum.waiting += f.waiting
 		}
 		for desc, value := range map[*prometheus.Desc]int{
 			g.grid: len(grids), g.unit: sum.units, g.unitReady: sum.ready, g.unitFailed: sum.failed,
 			g.unitStalled: sum.stalled, g.unitUnreachable: sum.unreachable, g.held: sum.held, g.conflict: sum.conflicts,
+			g.rolling: sum.rolling, g.halted: sum.halted, g.waiting: sum.waiting,
 		} {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), kind)
 		}

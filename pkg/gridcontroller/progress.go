@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -32,13 +33,28 @@ const (
 	nodesAtOnce = 3
 )
 
+// progressTold returns a unit's state in the live status. It has no time of progress if the unit's workload has been
+// changed since, by a controller that could not write that any more.
+func progressTold(grid v1.Object, unit string, live *child) v1.UnitState {
+	spec, status := v1.Workload(grid)
+	told := status.States[unit]
+	changed := status.ObservedGeneration != grid.GetGeneration()
+	if spec.Rollout != nil && live != nil {
+		changed = live.revision != cmp.Or(told.Revision, status.UpdateRevision)
+	}
+	if changed {
+		told.ProgressTime = nil
+	}
+	return told
+}
+
 // followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. told is the unit's
 // state in the live status: an earlier controller may have noted the last progress there.
 func (r *workloadReconciler) followProgress(
 	state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass,
 ) {
 	switch {
-	case state.Phase == v1.UnitFailed:
+	case state.Phase == v1.UnitFailed, state.Phase == v1.UnitHeld:
 		return
 	case lost:
 		state.Phase = v1.UnitUnreachable
@@ -77,11 +93,10 @@ func (r *workloadReconciler) followProgress(
 
 // explainStalled adds to the messages of the first few stalled units what is wrong with their pods.
 func (r *workloadReconciler) explainStalled(
-	ctx context.Context, o *gridchild.Owner, spec *v1.WorkloadGridSpec, m *gridMemory, p *pass,
+	ctx context.Context, o *gridchild.Owner, t targets, m *gridMemory, p *pass,
 ) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	t := gridchild.NewTemplates(spec)
 	explained := 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
 		state := p.states[unit]
@@ -94,7 +109,7 @@ func (r *workloadReconciler) explainStalled(
 		memory := m.children[unit]
 		if now := r.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			pod, err := r.podIn(ctx, o, t, unit)
+			pod, err := r.podIn(ctx, o, t[unit].templates, unit)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit that makes no progress",
 					"unit", unit, "reason", err)
@@ -115,6 +130,9 @@ func (r *workloadReconciler) explainStalled(
 func (r *workloadReconciler) podIn(
 	ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string,
 ) (string, error) {
+	if t == nil { // the workload is left as it is
+		return "", nil
+	}
 	template, err := t.Of(unit)
 	if err != nil {
 		return "", err

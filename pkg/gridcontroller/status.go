@@ -45,6 +45,11 @@ func unitState(template string, r result) v1.UnitState {
 			state.Phase = v1.UnitReady
 		}
 	}
+	if live := r.child; live != nil && live.held {
+		state.Phase, state.Reason = v1.UnitHeld, v1.ReasonHeld
+		state.Message = cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
+		return state
+	}
 	if r.err != nil {
 		told := gridchild.Tellable(r.err)
 		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.Reason, told.Message
@@ -78,7 +83,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	removing, unreachable := byPhase[v1.UnitRemoving], byPhase[v1.UnitUnreachable]
 	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
 	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
-	reachable := units - len(unreachable)
+	reachable := units - len(unreachable) - len(byPhase[v1.UnitHeld])
 	status.ObservedGeneration = generation
 	//nolint:gosec // no more than there are nodes
 	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
@@ -97,6 +102,9 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	offline := ""
 	if len(unreachable) > 0 {
 		offline = fmt.Sprintf("; %d more cannot be reached: %s", len(unreachable), nameSome(unreachable))
+	}
+	if held := byPhase[v1.UnitHeld]; len(held) > 0 {
+		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
 	key := spec.GridUniqKey
 	switch {
@@ -207,7 +215,7 @@ func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 				"because a selector cannot be changed; delete these workloads, one after the other, to have them made "+
 				"with it", nameSome(p.keepSelector)))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(append(all, p.noEffect...), "; ")
 }
 
 // describeOthers says which units have workloads of which other managers own fields.
@@ -254,7 +262,8 @@ func importance(phase v1.UnitPhase) int {
 		phase = v1.UnitFailed
 	}
 	return slices.Index([]v1.UnitPhase{
-		v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitUnreachable, v1.UnitRetained, v1.UnitReady,
+		v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable, v1.UnitRetained,
+		v1.UnitReady,
 	}, phase)
 }
 
@@ -311,6 +320,12 @@ func stop(conditions *[]metav1.Condition, generation int64, err error) {
 	condition(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
 	condition(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
 	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
+}
+
+// degrade fills in the condition of a grid that cannot be reconciled now. What runs goes on.
+func degrade(conditions *[]metav1.Condition, generation int64, err error) {
+	p := gridchild.Tellable(err)
+	conditionSetter(conditions, generation)(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
 func conditionSetter(

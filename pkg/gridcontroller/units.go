@@ -16,6 +16,8 @@ type units struct {
 	nodes map[string]*nodeState
 	// sets has the units of a key.
 	sets map[string]map[string]nodeCount
+	// selected are the keys of grids that select units by further labels of their nodes.
+	selected map[string]bool
 }
 
 // nodeState is the state of a node. The labels belong to the cache, and must not be changed.
@@ -31,7 +33,7 @@ type nodeCount struct{ all, lost int }
 func (c nodeCount) unreachable() bool { return c.all > 0 && c.lost == c.all }
 
 func newUnits() *units {
-	return &units{nodes: map[string]*nodeState{}, sets: map[string]map[string]nodeCount{}}
+	return &units{nodes: map[string]*nodeState{}, sets: map[string]map[string]nodeCount{}, selected: map[string]bool{}}
 }
 
 // stateOf returns the state of a node. The node controller sets the condition Ready to Unknown when a kubelet falls
@@ -64,6 +66,33 @@ func (u *units) unreachable(key string) map[string]bool {
 		}
 	}
 	return lost
+}
+
+// labelsOf returns the labels of the nodes of every unit of a key. From then on the key has changed when a label of one
+// of its nodes has. The maps are not to be changed.
+func (u *units) labelsOf(key string) map[string][]map[string]string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.selected[key] = true
+	of := map[string][]map[string]string{}
+	for _, node := range u.nodes {
+		if unit := node.labels[key]; unit != "" {
+			of[unit] = append(of[unit], node.labels)
+		}
+	}
+	return of
+}
+
+// relabelled reports whether the labels of a node that is, or was, in a unit of the key are others than before.
+func relabelled(key string, before, now *nodeState) bool {
+	var old, labels map[string]string
+	if before != nil && before.labels[key] != "" {
+		old = before.labels
+	}
+	if now != nil && now.labels[key] != "" {
+		labels = now.labels
+	}
+	return !maps.Equal(old, labels)
 }
 
 // nodesIn returns the names of some nodes of a unit, in no order.
@@ -136,6 +165,10 @@ func (u *units) note(node string, now *nodeState) []string {
 		}
 		count(set, before, key, -1)
 		count(set, now, key, 1)
+		if u.selected[key] && relabelled(key, before, now) {
+			changed = append(changed, key)
+			continue
+		}
 		for i, unit := range units {
 			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) ||
 				after.unreachable() != counts[i].unreachable() {

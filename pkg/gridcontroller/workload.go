@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
 const (
@@ -42,6 +43,8 @@ type shared struct {
 	grace time.Duration
 	// limits restrict what grids may ask for.
 	limits Limits
+	// schemas are for the patches of overrides; nil if there can be none.
+	schemas *workloadpatch.Schemas
 }
 
 // Limits restrict what grids may ask for, in clusters that several tenants share.
@@ -98,6 +101,8 @@ type gridMemory struct {
 	key      string
 	// removed has, for units that were removed recently, when they had vanished.
 	removed []time.Time
+	// rollout is what is remembered of the rollout.
+	rollout rolloutMemory
 	// told has the failures for which there was an event, by unit. toldGrid is the last one about the grid as a whole.
 	told     map[string]gridchild.Error
 	toldGrid gridchild.Error
@@ -176,9 +181,15 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	}
 	p, err := r.pass(ctx, grid, m)
 	if err != nil {
-		return reconcile.Result{}, err
+		r.tellGrid(grid, m, err)
+		degrade(&status.Conditions, grid.GetGeneration(), err)
+		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
+		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
 	summarize(status, grid.GetGeneration(), spec, p)
+	if !p.heldKey { // then nothing was looked at
+		p.rollout.summarize(status, grid.GetGeneration())
+	}
 	r.tell(grid, m, spec.GridUniqKey, p)
 	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
 	fit(status, m.status.limit())
@@ -199,6 +210,10 @@ type pass struct {
 	applied, removed, vanished, returned []string
 	// handedOver has the units whose replicas were handed over, with their replicas.
 	handedOver []string
+	// noEffect says what of the overrides and waves has no effect.
+	noEffect []string
+	// rollout is the result of the rollout; nil if the grid has none.
+	rollout *rolloutResult
 	// held is why vanished units, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
 	// gridUniqKey.
 	held    error
@@ -242,11 +257,12 @@ func (p *pass) figures() figures {
 	if p.held != nil {
 		f.held = 1
 	}
+	p.rollout.count(&f)
 	return f
 }
 
 func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMemory) (*pass, error) {
-	spec, status := v1.Workload(grid)
+	spec, _ := v1.Workload(grid)
 	o := gridchild.OwnerOf(r.GridKind, grid)
 	children, err := r.of(ctx, r.kind, o)
 	if err != nil {
@@ -262,8 +278,15 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	}
 	units := r.units.of(spec.GridUniqKey)
 	a := r.assign(o.Name, units, children, m)
-	results := r.syncUnits(ctx, o, gridchild.NewTemplates(spec), units, a, m, p)
-	lost := r.units.unreachable(spec.GridUniqKey)
+	roller := &roller{
+		workloadReconciler: r, grid: grid, spec: spec, owner: o, units: units,
+		lost: r.units.unreachable(spec.GridUniqKey), children: a, memory: m,
+	}
+	t, err := roller.aim(ctx)
+	if err != nil {
+		return nil, err
+	}
+	results := r.syncUnits(ctx, o, t, units, a, m, p)
 	for _, unit := range units {
 		result := results[unit]
 		if result.child == nil {
@@ -271,7 +294,11 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 			result.child = a.child(unit)
 		}
 		state := unitState(gridchild.TemplateName(spec, unit), result)
-		r.followProgress(&state, result.child, m.children[unit], status.States[unit], lost[unit], spec, p)
+		if result.child != nil {
+			state.Revision = t[unit].outdated(result.child)
+		}
+		r.followProgress(&state, result.child, m.children[unit], progressTold(grid, unit, result.child),
+			roller.lost[unit], spec, p)
 		p.states[unit] = state
 		p.lookAgain(result.again)
 		if live := result.child; live != nil {
@@ -294,7 +321,8 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 			delete(m.removals, unit)
 		}
 	}
-	r.explainStalled(ctx, o, spec, m, p)
+	r.explainStalled(ctx, o, t, m, p)
+	roller.conclude(ctx, t, results, p)
 	r.removeVanished(ctx, grid, o, a, m, p)
 	for unit := range m.children {
 		if _, ok := p.states[unit]; !ok {
@@ -316,8 +344,7 @@ type due struct {
 // others are written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is
 // first tried on one unit.
 func (r *workloadReconciler) syncUnits(
-	ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, units []string, a *assignment, m *gridMemory,
-	p *pass,
+	ctx context.Context, o *gridchild.Owner, t targets, units []string, a *assignment, m *gridMemory, p *pass,
 ) map[string]result {
 	results := make(map[string]result, len(units))
 	pending := map[string][]due{}
@@ -327,9 +354,13 @@ func (r *workloadReconciler) syncUnits(
 			memory = &childMemory{}
 			m.children[unit] = memory
 		}
-		live := a.child(unit)
+		live, to := a.child(unit), t[unit]
+		if live != nil && (live.held || to.templates == nil) {
+			results[unit] = result{child: live, err: to.err}
+			continue
+		}
 		// Usually nothing has changed since the live and the desired child were last compared.
-		if live != nil && !live.deleting && !live.legacy &&
+		if live != nil && m.desired[unit].variant == to.variant && !live.deleting && !live.legacy &&
 			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest &&
 			memory.same.owned == live.owned {
 			memory.failure = nil
@@ -347,17 +378,19 @@ func (r *workloadReconciler) syncUnits(
 		case memory.selectsUnit != nil:
 			owner = o.WithUnitInSelector(*memory.selectsUnit)
 		}
-		d, err := r.desire(owner, t, unit, a.ByUnit[unit], m)
+		d, err := r.desire(owner.WithRevision(to.revision), to, unit, a.ByUnit[unit], m)
 		if err != nil {
 			results[unit] = result{err: err}
+			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch was not to be had
+				results[unit] = result{err: err, again: r.clock.Now().Add(firstRetry * 5)}
+			}
 			continue
 		}
 		if result, done := r.settled(ctx, r.kind, o, d, memory); done {
 			results[unit] = result
 			continue
 		}
-		name := t.Name(unit)
-		pending[name] = append(pending[name], due{unit, d, memory})
+		pending[to.variant] = append(pending[to.variant], due{unit, d, memory})
 	}
 	// The time for requests begins here. Rendering does not count, because its results are remembered for the next
 	// pass.
@@ -479,24 +512,24 @@ func (r *workloadReconciler) syncOne(ctx context.Context, o *gridchild.Owner, d 
 // desire returns the desired child of a unit. Its identity is remembered for the same generation of the grid, so that
 // not all units of a large grid are rendered again in each pass.
 func (r *workloadReconciler) desire(
-	o *gridchild.Owner, t *gridchild.Templates, unit, name string, m *gridMemory,
+	o *gridchild.Owner, to target, unit, name string, m *gridMemory,
 ) (*desired, error) {
 	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
-		template, err := t.Of(unit)
+		template, err := to.templates.Of(unit)
 		if err != nil {
 			return nil, err
 		}
 		return gridchild.OfUnit(o, r.GridKind, unit, name, template)
 	}}
-	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector {
+	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector || d.variant != to.variant {
 		if _, err := d.object(); err != nil {
 			return nil, err
 		}
-		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, digest: d.child.Digest}
+		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, variant: to.variant, digest: d.child.Digest}
 		m.desired[unit] = d.identity
 		d.child = nil // most of them are not needed, and there may be ten thousand
 	}
-	of := t.Name(unit)
+	of := to.variant
 	if m.templates[of] == nil {
 		m.templates[of] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
 	}
@@ -541,6 +574,9 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	spec, _ := v1.Workload(grid)
 	event := func(kind, reason, action, format string, args ...any) {
 		r.recorder.Eventf(grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
+	}
+	if p.rollout != nil {
+		p.rollout.tell(m, event)
 	}
 	if len(p.applied) > 0 {
 		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind,

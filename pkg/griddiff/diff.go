@@ -13,10 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -49,6 +51,10 @@ type Source struct {
 	API client.Client
 	// Nodes has the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
+	// Merge makes what applies the patches of overrides to one kind of workload; nil if there can be none.
+	Merge func(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge
+	// Unit is the only unit to ask about; empty for all.
+	Unit string
 }
 
 // Compare returns what applying a grid would change. The grid must have a namespace.
@@ -201,7 +207,14 @@ func (s Source) units(
 		return other != nil && errors.Is(claim(o, k, other), gridchild.ErrTaken)
 	}})
 	spec, _ := v1.Workload(grid)
-	templates := gridchild.NewTemplates(spec)
+	templates := gridchild.NewTemplates(spec, s.around(ctx, k, o.Key))
+	if spec.Rollout != nil {
+		revision, err := gridrevision.Of(k.Kind, o.Name, spec)
+		if err != nil {
+			return nil, err
+		}
+		o = o.WithRevision(revision.Name)
+	}
 	selects, err := s.selectors(ctx, k, o)
 	if err != nil {
 		return nil, err
@@ -223,9 +236,9 @@ func (s Source) units(
 	members := map[group][]string{}
 	var order []group
 	for _, unit := range units {
-		g := group{template: templates.Name(unit)}
-		if g.template == "" {
-			g.template = string(v1.DefaultTemplate)
+		g := group{template: templates.Variant(unit)}
+		if templates.Name(unit) == "" {
+			g.template = string(v1.DefaultTemplate) + g.template
 		}
 		child, err := render(unit)
 		if err == nil {
@@ -299,11 +312,28 @@ func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner
 	}
 }
 
+// around returns what templates depend on besides the grid.
+func (s Source) around(ctx context.Context, k v1.GridKind, key string) gridchild.Context {
+	c := gridchild.Context{Nodes: func(unit string) []map[string]string {
+		var of []map[string]string
+		for _, labels := range s.Nodes {
+			if labels[key] == unit {
+				of = append(of, labels)
+			}
+		}
+		return of
+	}}
+	if s.Merge != nil {
+		c.Merge = s.Merge(ctx, k.Child)
+	}
+	return c
+}
+
 // unitsOf returns the units of a key, sorted.
 func (s Source) unitsOf(key string) []string {
 	units := map[string]bool{}
 	for _, labels := range s.Nodes {
-		if unit := labels[key]; unit != "" {
+		if unit := labels[key]; unit != "" && (s.Unit == "" || s.Unit == unit) {
 			units[unit] = true
 		}
 	}

@@ -127,6 +127,10 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 		g.Units = append(g.Units, unit)
 	}
 	g.Problem = gridProblem(grid, status.ObservedGeneration, status.Conditions, len(g.Units) > 0)
+	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
+	if g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
+		g.Problem = ready.Message
+	}
 	if g.Problem == "" {
 		if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil &&
 			degraded.Reason == v1.ReasonMassRemoval {
@@ -207,6 +211,8 @@ func describe(unit *Unit, state v1.UnitState, child, key string, s Surroundings)
 			problem += why
 		}
 		return problem
+	case v1.UnitHeld:
+		return "held by the annotation " + v1.AnnotationHold + ": " + state.Message
 	case v1.UnitUnreachable:
 		return "the control plane has lost contact with all nodes of this unit"
 	case v1.UnitRetained:

@@ -190,6 +190,16 @@ var alertCases = map[string]alertCase{
 		fires: `{kind="DeploymentGrid"}`, after: 2 * time.Minute,
 		notOf: `application_grid_controller_removals_held{kind="DeploymentGrid"} 0x5`,
 	},
+	"RolloutHalted": {
+		of:    `application_grid_controller_rollouts_halted{kind="DeploymentGrid"} 1x5`,
+		fires: `{kind="DeploymentGrid"}`, after: 2 * time.Minute,
+		notOf: `application_grid_controller_rollouts_halted{kind="DeploymentGrid"} 0x5`,
+	},
+	"RolloutAwaitsApproval": {
+		of:    `application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 1x70`,
+		fires: `{kind="DeploymentGrid"}`, after: 61 * time.Minute,
+		notOf: `application_grid_controller_rollouts_awaiting_approval{kind="DeploymentGrid"} 0x70`,
+	},
 	"UnitsNotReady": {
 		of: `application_grid_controller_units{kind="DeploymentGrid"} 50x70
 			application_grid_controller_units_ready{kind="DeploymentGrid"} 49x70`,

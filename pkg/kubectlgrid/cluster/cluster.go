@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,6 +27,8 @@ import (
 type Cluster struct {
 	// API reads lists in pages.
 	API client.Client
+	// Watcher also watches. Its lists are not read in pages.
+	Watcher client.WithWatch
 	// Config, Scheme and Mapper are those of API.
 	Config *rest.Config
 	Scheme *runtime.Scheme
@@ -35,12 +38,12 @@ type Cluster struct {
 }
 
 // Connect makes the connection. It sends no request. config is changed.
-func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
+func Connect(config *rest.Config, warnings io.Writer) (c Cluster, err error) {
 	config.UserAgent = "kubectl-grid/" + strings.Fields(version.String())[0]
 	// One command asks for few things, and for all of them at once.
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
-	c := Cluster{Config: config, Scheme: runtime.NewScheme(), Warnings: warnings}
+	c = Cluster{Config: config, Scheme: runtime.NewScheme(), Warnings: warnings}
 	for _, add := range []func(*runtime.Scheme) error{
 		authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,
 	} {
@@ -52,6 +55,7 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	check.RegisterKinds(mapper)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	// Lists have kinds of their own: a cache asks the mapper whether they are of one namespace.
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("NodeList"), meta.RESTScopeRoot)
@@ -62,11 +66,11 @@ func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 		}
 	}
 	c.Mapper = mapper
-	api, err := client.New(config, client.Options{Scheme: c.Scheme, Mapper: mapper})
+	c.Watcher, err = client.NewWithWatch(config, client.Options{Scheme: c.Scheme, Mapper: mapper})
 	if err != nil {
 		return Cluster{}, fmt.Errorf("making a client: %w", err)
 	}
-	c.API = pages.Client{Client: api}
+	c.API = pages.Client{Client: c.Watcher}
 	return c, nil
 }
 

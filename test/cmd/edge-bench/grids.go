@@ -92,7 +92,7 @@ func measureGrids(ctx context.Context, o options) (err error) {
 	defer b.controller.Kill()
 	steps := []func(context.Context) error{b.create, b.steady, b.restart, b.relabel, b.template}
 	if o.gridControllers { // nobody keeps the nodes alive: what is written when nothing changes is then no figure
-		steps = []func(context.Context) error{b.create, b.relabel, b.template}
+		steps = []func(context.Context) error{b.create, b.relabel, b.template, b.rollOut}
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -362,6 +362,66 @@ func (b *gridBench) template(ctx context.Context) error {
 	}
 	b.add("API calls for that", "%s", calls)
 	return b.memory("resident memory in the end")
+}
+
+// rollOut changes the template again, in two waves. Deployments become ready by kube-controller-manager.
+func (b *gridBench) rollOut(ctx context.Context) error {
+	// change patches the grid, and waits until its rollout is complete.
+	change := func(patch string) (int64, time.Duration, error) {
+		mark, err := b.cluster.AuditMark()
+		if err != nil {
+			return 0, 0, err
+		}
+		begin := time.Now()
+		changed, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if err != nil {
+			return 0, 0, fmt.Errorf("changing the grid: %w", err)
+		}
+		for time.Since(begin) < gridDeadline {
+			grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
+			if err != nil {
+				return 0, 0, fmt.Errorf("reading the grid: %w", err)
+			}
+			phase, _, _ := unstructured.NestedString(grid.Object, "status", "rollout", "phase")
+			observed, _, _ := unstructured.NestedInt64(grid.Object, "status", "observedGeneration")
+			if phase == "Complete" && observed == changed.GetGeneration() {
+				return mark, time.Since(begin), nil
+			}
+			if err := pause(ctx, 100*time.Millisecond); err != nil {
+				return 0, 0, err
+			}
+		}
+		return 0, 0, fmt.Errorf("the rollout is not complete after %s", gridDeadline)
+	}
+	if _, _, err := change(`{"spec":{"rollout":{"waves":[{"name":"canary","units":{"names":["unit-0000*"]},"maxUnavailable":1},{"name":"rest","maxUnavailable":"25%"}]}}}`); err != nil {
+		return err
+	}
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	mark, took, err := change(`{"spec":{"template":{"minReadySeconds":8}}}`)
+	if err != nil {
+		return err
+	}
+	b.add("template changed with a rollout of two waves: complete after", "%.1f s", took.Seconds())
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	calls, err := b.calls(mark)
+	if err != nil {
+		return err
+	}
+	b.add("API calls for that", "%s", calls)
+	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
+		return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
+	})
+	if err != nil {
+		return err
+	}
+	if len(writes) != b.units {
+		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", len(writes), b.units))
+	}
+	return b.statusSize(ctx)
 }
 
 func (b *gridBench) grid(resource string) dynamic.ResourceInterface {

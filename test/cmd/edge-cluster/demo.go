@@ -48,7 +48,8 @@ func newDemoCommand() *cobra.Command {
 DeploymentGrid, a StatefulSetGrid and their ServiceGrids, and shows what application-grid-controller makes of them
 and whom the Service's cluster IP reaches from every node. Then it moves node1 into nodeunit1 by changing its
 label, and shows it again, with the time until the data plane had followed; and it adds a node of a new unit,
-whose workloads appear. Afterwards the cluster stays up until Ctrl-C.`,
+whose workloads appear; and it gives the DeploymentGrid a change that halts at its canary. Afterwards the
+cluster stays up until Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
 	}
@@ -169,10 +170,15 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		return err
 	}
 	fmt.Println()
-	if _, err = d.follow(ctx); err != nil || c.Namespace() == "" {
+	if _, err = d.follow(ctx); err != nil {
 		return err
 	}
-	return d.names(ctx)
+	if c.Namespace() != "" {
+		if err := d.names(ctx); err != nil {
+			return err
+		}
+	}
+	return o.canary(ctx, c)
 }
 
 // show lists the grids and what was made of them.

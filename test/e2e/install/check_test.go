@@ -350,7 +350,7 @@ func (f *fixture) breakAfter() {
 		}, 3, nil},
 		{"a CRD of SuperEdge's, and an older one", func() []string {
 			for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
-				f.patchIn("", "crd", name+".superedge.io", `{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`, `{"metadata":{"annotations":{"superedge.io/crd-version":"3"}}}`)
+				f.patchIn("", "crd", name+".superedge.io", `{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`, `{"metadata":{"annotations":{"superedge.io/crd-version":"4"}}}`)
 			}
 			return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io", "failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}
 		}, 3, nil},

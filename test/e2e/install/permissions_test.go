@@ -82,6 +82,7 @@ func TestPermissions(t *testing.T) {
 	f.useShippedKubeProxy()
 	f.useLentIdentity()
 	f.stall()
+	f.rollOut()
 	f.loseUnit()
 	f.doWithoutStreaming(controller)
 	f.checkPermissions()
@@ -265,6 +266,25 @@ func (f *fixture) loseUnit() {
 		}
 		return err
 	})
+}
+
+// rollOut has the controller make, go back to, and delete revisions.
+func (f *fixture) rollOut() {
+	f.Helper()
+	for i, image := range []string{"one", "two", "one", "three", "four"} {
+		template, limit := strings.Replace(podTemplate, "image: c", "image: "+image, 1), "5"
+		if image == "four" {
+			limit = "0"
+		}
+		f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: {}, template: " + template + "}}"))
+		f.eventually(fmt.Sprintf("change %d is rolled out", i), func() error {
+			out, err := f.tryKubectl("", "get", "deploymentgrid/rolled", "-o", "jsonpath={.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}")
+			if want := fmt.Sprintf("%d %d Complete", i+1, i+1); err == nil && out != want {
+				err = fmt.Errorf("got %s, want %s", out, want)
+			}
+			return err
+		})
+	}
 }
 
 // stall has the controller look at the pods of a unit that makes no progress.

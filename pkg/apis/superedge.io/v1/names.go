@@ -56,6 +56,22 @@ const (
 	// the removal of many units at once.
 	AnnotationApproveRemoval = "superedge.io/approve-removal"
 
+	// AnnotationRevision is on a child of a grid with a rollout: the name of the revision that it has.
+	AnnotationRevision = "superedge.io/revision"
+
+	// AnnotationHold on a child keeps the controller from changing the child. Its value says why.
+	AnnotationHold = "superedge.io/hold"
+
+	// AnnotationApproved on a grid approves of a wave of a rollout: "<revision>/<wave>".
+	AnnotationApproved = "superedge.io/approved"
+
+	// AnnotationResumed on a grid lets a halted rollout go on: its value is status.rollout.haltTime.
+	AnnotationResumed = "superedge.io/resumed"
+
+	// AnnotationAtOnce on a grid gives a revision to all units at once, without waves: "<revision>/<generation>". It is
+	// good for this generation of the grid.
+	AnnotationAtOnce = "superedge.io/at-once"
+
 	// AnnotationCRDVersion is an annotation of the grids' CRDs: a number that grows with every change of them. The
 	// controller replaces only CRDs that have a smaller number, or none.
 	AnnotationCRDVersion = "superedge.io/crd-version"
@@ -114,6 +130,14 @@ const (
 	ReasonApplied = "Applied"
 	// ReasonRemoved means that children of vanished units were deleted.
 	ReasonRemoved = "Removed"
+	// ReasonHeld means that an annotation of the workload keeps it as it is.
+	ReasonHeld = "Held"
+	// ReasonRevisionGone means that the ControllerRevision of which a workload is made was deleted.
+	ReasonRevisionGone = "RevisionGone"
+	// ReasonRollout means that a rollout has begun, or has reached another wave or phase.
+	ReasonRollout = "Rollout"
+	// ReasonRolloutHalted means that a rollout has halted or goes back, because too many units have failed.
+	ReasonRolloutHalted = "RolloutHalted"
 	// ReasonTemplatesDeleted means that unused templates were removed from templatePool.
 	ReasonTemplatesDeleted = "TemplatesDeleted"
 )

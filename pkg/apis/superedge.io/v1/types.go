@@ -66,6 +66,27 @@ type WorkloadGridSpec struct {
 	//
 	// +optional
 	Removal *Removal `json:"removal,omitempty"`
+
+	// Overrides change the template for some units. They are applied in this order to the template that a unit gets.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=100
+	Overrides []Override `json:"overrides,omitempty"`
+
+	// Rollout is how a change of templates and overrides reaches the units. Without it, all units get the change at
+	// once.
+	//
+	// +optional
+	Rollout *Rollout `json:"rollout,omitempty"`
+
+	// RevisionHistoryLimit is how many revisions that no unit has are kept for an undo; 10 if it is left out. Revisions
+	// are kept of grids with a rollout.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 }
 
 // Removal says what happens to the workloads of units that vanish: no node has their value of the label any more.
@@ -130,6 +151,9 @@ const (
 	UnitRetained UnitPhase = "Retained"
 	// UnitFailed means that the workload cannot be made as the grid says; Reason and Message say why.
 	UnitFailed UnitPhase = "Failed"
+	// UnitHeld means that the workload's annotation superedge.io/hold keeps the controller from changing it. Message is
+	// the annotation's value.
+	UnitHeld UnitPhase = "Held"
 	// UnitRemoving means that no node is in the unit any more, and that its workload is deleted at RemovalTime.
 	UnitRemoving UnitPhase = "Removing"
 )
@@ -141,6 +165,10 @@ type UnitState struct {
 	//
 	// +optional
 	Template string `json:"template,omitempty"`
+	// Revision is the revision that the workload has, if there is a rollout and it is not the updateRevision.
+	//
+	// +optional
+	Revision string `json:"revision,omitempty"`
 	// Replicas is the number of pods that there should be.
 	//
 	// +optional
@@ -212,6 +240,19 @@ type WorkloadGridStatus struct {
 	//
 	// +optional
 	UnlistedUnits int32 `json:"unlistedUnits,omitempty"`
+	// CurrentRevision is the revision that the last complete rollout gave to the units. New units get it until their
+	// wave begins.
+	//
+	// +optional
+	CurrentRevision string `json:"currentRevision,omitempty"`
+	// UpdateRevision is the revision of the spec. Revisions are names of ControllerRevisions.
+	//
+	// +optional
+	UpdateRevision string `json:"updateRevision,omitempty"`
+	// Rollout is how far the rollout of the updateRevision has come.
+	//
+	// +optional
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
 	// Conditions are Ready, Available, Progressing, Stalled and Degraded, and SpecWarning if there is a warning.
 	//
 	// +optional
@@ -241,7 +282,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -250,6 +291,7 @@ const (
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
 // +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
+// +kubebuilder:printcolumn:name="Rollout",type=string,priority=1,JSONPath=".status.rollout.phase"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a grid is the value of a label and may have 63 characters at most"
@@ -275,7 +317,7 @@ type DeploymentGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -284,6 +326,7 @@ type DeploymentGridList struct {
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
 // +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
+// +kubebuilder:printcolumn:name="Rollout",type=string,priority=1,JSONPath=".status.rollout.phase"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a grid is the value of a label and may have 63 characters at most"
@@ -309,7 +352,7 @@ type StatefulSetGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -318,9 +361,11 @@ type StatefulSetGridList struct {
 // +kubebuilder:printcolumn:name="Units",type=integer,JSONPath=".status.units"
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=".status.readyUnits"
 // +kubebuilder:printcolumn:name="Unreachable",type=integer,priority=1,JSONPath=".status.unreachableUnits"
+// +kubebuilder:printcolumn:name="Rollout",type=string,priority=1,JSONPath=".status.rollout.phase"
 // +kubebuilder:printcolumn:name="Degraded",type=string,priority=1,JSONPath=".status.conditions[?(@.type=='Degraded')].message"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="the name of a grid is the value of a label and may have 63 characters at most"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.overrides) || self.spec.overrides.all(override, !has(override.replicas))",message="overrides of a DaemonSetGrid have no replicas: a DaemonSet has a pod on every node"
 type DaemonSetGrid struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -387,7 +432,7 @@ type ServiceGridStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=3"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"

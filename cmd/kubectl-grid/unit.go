@@ -1,0 +1,157 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
+)
+
+// kubectlGrace is how long kubectl may take to end when it is interrupted.
+const kubectlGrace = 10 * time.Second
+
+// kubectlError ends a command with the exit code of the kubectl that it ran. kubectl has said why.
+type kubectlError int
+
+func (e kubectlError) Error() string { return fmt.Sprintf("kubectl has ended with code %d", int(e)) }
+
+func newLogsCommand(c *command) *cobra.Command {
+	return newUnitCommand(c, &cobra.Command{
+		Use:   "logs KIND/NAME --unit UNIT [-- KUBECTL-FLAGS]",
+		Short: "The logs of a unit's workload",
+		Long: "Runs kubectl logs on the workload of a unit. What follows -- are flags of kubectl logs. The exit\n" +
+			"code is that of kubectl.",
+		Example: "  kubectl grid logs dg/echo --unit lyon -- --tail=20 -f",
+	}, func(workload string, after []string) []string {
+		return append([]string{"logs", workload}, after...)
+	})
+}
+
+func newExecCommand(c *command) *cobra.Command {
+	container, stdin, tty := "", false, false
+	cmd := newUnitCommand(c, &cobra.Command{
+		Use:   "exec KIND/NAME --unit UNIT [-it] -- COMMAND [ARGUMENTS]",
+		Short: "Run a command in a pod of a unit's workload",
+		Long: "Runs kubectl exec on the workload of a unit. What follows -- is the command. The exit code is that\n" +
+			"of kubectl, which is that of the command.",
+		Example: "  kubectl grid exec dg/echo --unit lyon -- hostname\n" +
+			"  kubectl grid exec dg/echo --unit lyon -it -- sh",
+	}, func(workload string, after []string) []string {
+		arguments := []string{"exec", workload}
+		if container != "" {
+			arguments = append(arguments, "--container="+container)
+		}
+		if stdin {
+			arguments = append(arguments, "--stdin")
+		}
+		if tty {
+			arguments = append(arguments, "--tty")
+		}
+		return append(append(arguments, "--"), after...)
+	})
+	args := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, given []string) error {
+		if err := args(cmd, given); err != nil {
+			return err
+		}
+		if at := cmd.ArgsLenAtDash(); at < 0 || at == len(given) {
+			return flags.Usage(errors.New("give the command after --"))
+		}
+		return nil
+	}
+	f := cmd.Flags()
+	f.StringVarP(&container, "container", "c", "", "The container; kubectl says which one it is without")
+	f.BoolVarP(&stdin, "stdin", "i", false, "Pass stdin to the command")
+	f.BoolVarP(&tty, "tty", "t", false, "Stdin is a terminal")
+	return cmd
+}
+
+// newUnitCommand makes a command that runs kubectl on the workload of a unit. arguments returns those for kubectl;
+// after is what follows -- on the command line.
+func newUnitCommand(
+	c *command, cmd *cobra.Command, arguments func(workload string, after []string) []string,
+) *cobra.Command {
+	unit := ""
+	var name rollout.Name
+	var after []string
+	cmd.ValidArgsFunction = c.completeGrids
+	cmd.Args = flags.UsageArgs(func(cmd *cobra.Command, args []string) error {
+		if at := cmd.ArgsLenAtDash(); at >= 0 {
+			args, after = args[:at], args[at:]
+		}
+		if len(args) == 0 {
+			return errors.New("name a grid: KIND/NAME")
+		}
+		var more []string
+		var err error
+		if name, more, err = rollout.ParseName(args); err != nil {
+			return err
+		}
+		switch {
+		case len(more) > 0:
+			return fmt.Errorf("too many arguments: %s; what is for kubectl follows --", strings.Join(more, " "))
+		case unit == "":
+			return errors.New("name a unit: --unit")
+		}
+		return nil
+	})
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		g, err := c.grid(cmd.Context(), name)
+		if err != nil {
+			return err
+		}
+		child, err := g.Child(cmd.Context(), unit)
+		if err != nil {
+			return err
+		}
+		connection := append(kubectlFlags(cmd.InheritedFlags()), "--namespace="+g.Object.GetNamespace())
+		workload := strings.ToLower(g.Kind.Child.Kind) + "/" + child
+		return c.kubectl(cmd, append(connection, arguments(workload, after)...))
+	}
+	cmd.Flags().StringVar(&unit, "unit", "", "The unit")
+	return cmd
+}
+
+// kubectl runs kubectl. An interrupt is passed on to it.
+func (c *command) kubectl(cmd *cobra.Command, arguments []string) error {
+	kubectl := exec.CommandContext(cmd.Context(), "kubectl", arguments...) //nolint:gosec // the user's own arguments
+	kubectl.Stdin, kubectl.Stdout, kubectl.Stderr = cmd.InOrStdin(), c.stdout, c.stderr
+	kubectl.Cancel = func() error { return kubectl.Process.Signal(os.Interrupt) }
+	kubectl.WaitDelay = kubectlGrace
+	err := kubectl.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.Exited():
+		return kubectlError(exit.ExitCode())
+	case err != nil:
+		return fmt.Errorf("running kubectl: %w", err)
+	}
+	return nil
+}
+
+// kubectlFlags are the flags that were given and lead to the API server, as kubectl has them too. The namespace is not
+// among them.
+func kubectlFlags(given *pflag.FlagSet) []string {
+	var all []string
+	given.VisitAll(func(f *pflag.Flag) {
+		if !f.Changed || f.Name == "namespace" {
+			return
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			all = append(all, "--"+f.Name+"="+value)
+		}
+	})
+	return all
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/flags"
+)
+
+// fakeKubectl puts a program kubectl before all others, which prints its arguments, one a line, and ends with a code.
+func fakeKubectl(t *testing.T, code string) {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\nfor arg; do echo \"$arg\"; done\nexit " + code + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+}
+
+// withEcho is shop with the DeploymentGrid echo by its name.
+func withEcho(change func(*v1.DeploymentGrid)) server {
+	s := shop()
+	list := s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids"].(*v1.DeploymentGridList)
+	grid := list.Items[0].DeepCopy()
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind("DeploymentGrid"))
+	if change != nil {
+		change(grid)
+	}
+	s.objects["/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo"] = grid
+	return s
+}
+
+// TestLogsAndExec: kubectl is run on the workload of the unit, against the cluster that the flags lead to, and its exit
+// code is ours.
+func TestLogsAndExec(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		code string
+		want []string
+	}{
+		{
+			"logs dg/echo --unit west", "0",
+			[]string{"--namespace=shop", "logs", "deployment/echo-west"},
+		},
+		{
+			"logs deploymentgrid echo --unit east --context x --as jane --as-group a --as-group b -- --tail=20 -f", "7",
+			[]string{
+				"--as=jane", "--as-group=a", "--as-group=b", "--context=x", "--namespace=shop", "logs",
+				"deployment/echo-east", "--tail=20", "-f",
+			},
+		},
+		{
+			"exec dg/echo --unit east -it -c main -- sh -c true", "3",
+			[]string{
+				"--namespace=shop", "exec", "deployment/echo-east", "--container=main", "--stdin", "--tty", "--", "sh",
+				"-c", "true",
+			},
+		},
+	} {
+		fakeKubectl(t, test.code)
+		o := call(t, withEcho(nil), strings.Fields(test.args)...)
+		if want := strings.Join(test.want, "\n") + "\n"; o.stdout != want || o.stderr != "" {
+			t.Errorf("%s: got %+v, want %s", test.args, o, want)
+		}
+		if got := string(rune('0' + o.code)); got != test.code {
+			t.Errorf("%s: got exit code %d, want %s", test.args, o.code, test.code)
+		}
+	}
+}
+
+// TestLogsAndExecRefuse: what is wrong is said before anything runs.
+func TestLogsAndExecRefuse(t *testing.T) {
+	fakeKubectl(t, "0")
+	for args, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"logs dg/echo":                         {flags.ExitUsage, "name a unit: --unit"},
+		"logs --unit east":                     {flags.ExitUsage, "name a grid: KIND/NAME"},
+		"logs sg/echo --unit east":             {flags.ExitUsage, "a ServiceGrid has no rollout"},
+		"logs dg/echo --unit east more":        {flags.ExitUsage, "what is for kubectl follows --"},
+		"logs dg/echo --unit north":            {flags.ExitFailure, `has no unit "north"; it has east, west`},
+		"logs dg/none --unit east":             {flags.ExitFailure, ""},
+		"exec dg/echo --unit east":             {flags.ExitUsage, "give the command after --"},
+		"exec dg/echo --unit east --":          {flags.ExitUsage, "give the command after --"},
+		"exec dg/echo -- hostname --unit east": {flags.ExitUsage, "name a unit: --unit"},
+	} {
+		o := call(t, withEcho(nil), strings.Fields(args)...)
+		if o.code != want.code || o.stdout != "" || !strings.Contains(o.stderr, want.says) {
+			t.Errorf("%s: got %+v", args, o)
+		}
+	}
+	t.Setenv("PATH", t.TempDir())
+	if o := call(t, withEcho(nil), "logs", "dg/echo", "--unit", "east"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, "running kubectl: ") {
+		t.Errorf("without kubectl: got %+v", o)
+	}
+}
+
+// TestDiffOfUnit: what one unit has is compared with what it will get; the other units are not asked about.
+func TestDiffOfUnit(t *testing.T) {
+	s := &dryRuns{server: withEcho(func(grid *v1.DeploymentGrid) {
+		grid.Spec.Template = v1.Template{Raw: []byte(`{"selector":{"matchLabels":{"app":"echo"}}}`)}
+		grid.Spec.Rollout = &v1.Rollout{}
+	})}
+	o := callDryRuns(t, s, "diff", "dg/echo", "--unit", "west")
+	if o.code != exitDifferences || !strings.Contains(o.stdout, "unit west\n") || strings.Contains(o.stdout, "east") ||
+		!strings.Contains(o.stdout, "+    superedge.io/revision: echo-") || len(s.kept) > 0 {
+		t.Errorf("got %+v; these requests were no dry runs: %q", o, s.kept)
+	}
+	for args, says := range map[string]string{
+		"diff dg/echo":                   "give KIND/NAME with --unit and without -f",
+		"diff dg/echo --unit west -f x":  "give KIND/NAME with --unit and without -f",
+		"diff --unit west -f x":          "--unit is of a grid in the cluster",
+		"diff dg/echo more --unit west":  "too many arguments",
+		"diff sg/echo --unit west":       "a ServiceGrid has no rollout",
+		"diff dg/echo --unit north":      `has no unit "north"`,
+		"diff deployment/x --unit north": "is no kind of grid",
+	} {
+		if o := callDryRuns(t, s, strings.Fields(args)...); o.code != flags.ExitUsage || !strings.Contains(o.stderr, says) {
+			t.Errorf("%s: got %+v", args, o)
+		}
+	}
+}
+
+func callDryRuns(t *testing.T, s *dryRuns, args ...string) result {
+	t.Helper()
+	api := httptest.NewServer(s)
+	defer api.Close()
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
+	return callBare(t, args...)
+}

@@ -1,0 +1,245 @@
+package gridchild
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// NodesOf gives the labels of the nodes of a unit.
+type NodesOf func(unit string) []map[string]string
+
+// Merge applies a strategic merge patch to the spec of a workload, both decoded, and returns the result. It may change
+// the spec.
+type Merge func(spec, patch map[string]any) (map[string]any, error)
+
+// Context is what a unit's template follows from besides the grid. Either may be nil: then no nodeSelector matches, and
+// a patch is an error.
+type Context struct {
+	Nodes NodesOf
+	Merge Merge
+}
+
+// matcher matches units against a UnitSelector.
+type matcher struct {
+	names    map[string]bool
+	patterns []string
+	// nodes is nil if the selector has no nodeSelector.
+	nodes labels.Selector
+}
+
+// matcherOfNames makes a matcher without the nodeSelector. The patterns are not checked.
+func matcherOfNames(selector *v1.UnitSelector) *matcher {
+	m := &matcher{names: map[string]bool{}}
+	for _, name := range selector.Names {
+		if strings.ContainsAny(name, `*?[\`) {
+			m.patterns = append(m.patterns, name)
+		} else {
+			m.names[name] = true
+		}
+	}
+	return m
+}
+
+func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
+	m := matcherOfNames(selector)
+	for _, pattern := range m.patterns {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return nil, fmt.Errorf("%q: %w", pattern, err)
+		}
+	}
+	if selector.NodeSelector == nil {
+		return m, nil
+	}
+	var err error
+	m.nodes, err = metav1.LabelSelectorAsSelector(selector.NodeSelector)
+	return m, err
+}
+
+// matches reports whether the selector selects a unit.
+func (m *matcher) matches(unit string, nodes NodesOf) bool {
+	if m.names[unit] {
+		return true
+	}
+	for _, pattern := range m.patterns {
+		if ok, _ := path.Match(pattern, unit); ok { // newMatcher has checked the pattern
+			return true
+		}
+	}
+	if m.nodes == nil || nodes == nil {
+		return false
+	}
+	return slices.ContainsFunc(nodes(unit), func(of map[string]string) bool { return m.nodes.Matches(labels.Set(of)) })
+}
+
+// Waves knows the wave of every unit.
+type Waves struct {
+	matchers []*matcher // nil for the wave that has all other units
+	nodes    NodesOf
+}
+
+// NewWaves reads the waves of a rollout.
+func NewWaves(rollout *v1.Rollout, nodes NodesOf) (*Waves, error) {
+	w := &Waves{nodes: nodes}
+	for i := range rollout.Waves {
+		var m *matcher
+		if units := rollout.Waves[i].Units; units != nil {
+			var err error
+			if m, err = newMatcher(units); err != nil {
+				return nil, Errorf(v1.ReasonInvalidTemplate, "spec.rollout.waves[%s].units: %v", rollout.Waves[i].Name,
+					err)
+			}
+		}
+		w.matchers = append(w.matchers, m)
+	}
+	return w, nil
+}
+
+// Of returns the index of a unit's wave; the number of waves for a unit that is in none.
+func (w *Waves) Of(unit string) int {
+	rest := len(w.matchers)
+	for i, m := range w.matchers {
+		switch {
+		case m == nil:
+			rest = i
+		case m.matches(unit, w.nodes):
+			return i
+		}
+	}
+	return rest
+}
+
+// NamedTwice returns the names of units that several waves of a rollout list, sorted. Patterns do not count.
+func NamedTwice(rollout *v1.Rollout) []string {
+	waves := map[string]int{}
+	for i := range rollout.Waves {
+		if rollout.Waves[i].Units == nil {
+			continue
+		}
+		for name := range matcherOfNames(rollout.Waves[i].Units).names {
+			waves[name]++
+		}
+	}
+	maps.DeleteFunc(waves, func(_ string, n int) bool { return n < 2 })
+	return slices.Sorted(maps.Keys(waves))
+}
+
+// Idle returns the names of the overrides that select none of the units.
+func (t *Templates) Idle(units []string) []string {
+	if _, err := t.overridesOf(""); err != nil {
+		return nil // the units tell of it
+	}
+	var idle []string
+	for i, m := range t.matchers {
+		if !slices.ContainsFunc(units, func(unit string) bool { return m.matches(unit, t.context.Nodes) }) {
+			idle = append(idle, t.spec.Overrides[i].Name)
+		}
+	}
+	return idle
+}
+
+// overridesOf returns the overrides of a unit, in order.
+func (t *Templates) overridesOf(unit string) ([]*v1.Override, error) {
+	for i := len(t.matchers); i < len(t.spec.Overrides); i++ {
+		o := &t.spec.Overrides[i]
+		m, err := newMatcher(&o.Units)
+		if err != nil {
+			return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].units: %v", o.Name, err)
+		}
+		t.matchers = append(t.matchers, m)
+	}
+	var all []*v1.Override
+	for i, m := range t.matchers {
+		if m.matches(unit, t.context.Nodes) {
+			all = append(all, &t.spec.Overrides[i])
+		}
+	}
+	return all, nil
+}
+
+// Variant names what a unit's template is made of: the units with the same variant have the same template.
+func (t *Templates) Variant(unit string) string {
+	name := t.Name(unit)
+	if len(t.spec.Overrides) == 0 {
+		return name
+	}
+	all, err := t.overridesOf(unit)
+	if err != nil {
+		return name + "/!" // rendering it is the same error
+	}
+	parts := []string{name}
+	for _, o := range all {
+		parts = append(parts, o.Name)
+	}
+	return strings.Join(parts, "/")
+}
+
+// override changes a template as an override says.
+func (t *Templates) override(spec map[string]any, o *v1.Override) (map[string]any, error) {
+	if o.Replicas != nil {
+		spec["replicas"] = int64(*o.Replicas)
+	}
+	if err := replaceImages(spec, o); err != nil {
+		return nil, err
+	}
+	if o.Patch.IsZero() {
+		return spec, nil
+	}
+	var patch map[string]any
+	if err := utiljson.Unmarshal(o.Patch.Raw, &patch); err != nil || patch == nil {
+		return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].patch is not an object", o.Name)
+	}
+	if t.context.Merge == nil {
+		return nil, Errorf(v1.ReasonSyncFailed, "spec.overrides[%s].patch: the API server's schema is not known",
+			o.Name)
+	}
+	merged, err := t.context.Merge(spec, patch)
+	if err != nil {
+		told := Tellable(err)
+		return nil, Errorf(told.Reason, "spec.overrides[%s].patch: %s", o.Name, told.Message)
+	}
+	return merged, nil
+}
+
+// replaceImages replaces the images of containers.
+func replaceImages(spec map[string]any, o *v1.Override) error {
+	if len(o.Images) == 0 {
+		return nil
+	}
+	pod, err := object(spec, "template", "spec")
+	if err != nil {
+		return err
+	}
+	found := map[string]bool{}
+	var names []string
+	for _, field := range []string{"initContainers", "containers"} {
+		containers, _ := pod[field].([]any)
+		for _, element := range containers {
+			container, ok := element.(map[string]any)
+			if !ok {
+				continue
+			}
+			name, _ := container["name"].(string)
+			names = append(names, name)
+			if image, ok := o.Images[name]; ok {
+				container["image"], found[name] = image, true
+			}
+		}
+	}
+	for name := range o.Images {
+		if !found[name] {
+			return Errorf(v1.ReasonInvalidTemplate,
+				"spec.overrides[%s].images: the template has no container %q; it has %s", o.Name, name,
+				strings.Join(names, ", "))
+		}
+	}
+	return nil
+}

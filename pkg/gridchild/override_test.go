@@ -1,0 +1,139 @@
+package gridchild
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// sized gives the nodes of units whose name begins with big, one of which has the label.
+func sized(unit string) []map[string]string {
+	if strings.HasPrefix(unit, "big") {
+		return []map[string]string{{"other": "x"}, {"size": "big"}}
+	}
+	return []map[string]string{{"size": "small"}}
+}
+
+func units(names ...string) *v1.UnitSelector { return &v1.UnitSelector{Names: names} }
+
+// TestWaves: a unit is in the first wave that matches it, by a name, a pattern or a label of one of its nodes; the last
+// wave may have all others.
+func TestWaves(t *testing.T) {
+	t.Parallel()
+	big := &v1.UnitSelector{
+		Names: []string{"lab"}, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}},
+	}
+	rollout := &v1.Rollout{Waves: []v1.Wave{
+		{Name: "a", Units: units("lab", "hz-*")}, {Name: "b", Units: big},
+		{Name: "c", Units: units("lab", "hz-1", "x.y")}, {Name: "d"},
+	}}
+	waves, err := NewWaves(rollout, sized)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for unit, want := range map[string]int{
+		"lab": 0, "hz-1": 0, "hz-": 0, "big-1": 1, "x.y": 2, "xzy": 3, "hz": 3, "la": 3, "": 3,
+	} {
+		if got := waves.Of(unit); got != want {
+			t.Errorf("%q is in wave %d, want %d", unit, got, want)
+		}
+	}
+	if got := NamedTwice(rollout); !slices.Equal(got, []string{"lab"}) {
+		t.Errorf("got %q", got)
+	}
+	rollout.Waves = rollout.Waves[:3]
+	if waves, err = NewWaves(rollout, nil); err != nil || waves.Of("big-1") != 3 {
+		t.Errorf("without the last wave, and without nodes: got %d, %v", waves.Of("big-1"), err)
+	}
+	rollout.Waves[1].Units = units("[")
+	if _, err := NewWaves(rollout, nil); err == nil || !strings.Contains(err.Error(), "spec.rollout.waves[b].units") {
+		t.Errorf("a pattern that is none: got %v", err)
+	}
+}
+
+// TestOverrides: overrides apply in order; units with the same ones have one variant.
+func TestOverrides(t *testing.T) {
+	t.Parallel()
+	spec := &v1.WorkloadGridSpec{
+		Template: v1.Template{Raw: []byte(`{"replicas":1,"template":{"spec":{
+			"initContainers":[{"name":"i","image":"init"}],"containers":[{"name":"c","image":"one"}]}}}`)},
+		Overrides: []v1.Override{
+			{Name: "more", Units: *units("big-*"), Replicas: ptr.To[int32](5)},
+			{Name: "new", Units: *units("big-1"), Images: map[string]string{"c": "two", "i": "init2"}},
+			{Name: "none", Units: *units("big-1"), Replicas: ptr.To[int32](0)},
+			{Name: "idle", Units: *units("nobody"), Replicas: ptr.To[int32](1)},
+		},
+	}
+	templates := NewTemplates(spec, Context{})
+	for unit, want := range map[string]struct {
+		variant  string
+		replicas int64
+		image    string
+	}{
+		"lab": {"", 1, "one"}, "big-2": {"/more", 5, "one"}, "big-1": {"/more/new/none", 0, "two"},
+	} {
+		if got := templates.Variant(unit); got != want.variant {
+			t.Errorf("%s has the variant %q, want %q", unit, got, want.variant)
+		}
+		for range 2 { // the second one is a copy
+			got, err := templates.Of(unit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod, err := object(got, "template", "spec")
+			if err != nil {
+				t.Fatal(err)
+			}
+			container := pod["containers"].([]any)[0].(map[string]any)
+			if got["replicas"] != want.replicas || container["image"] != want.image {
+				t.Errorf("%s: got %v", unit, got)
+			}
+			container["image"] = "changed by a caller"
+		}
+	}
+	if got := templates.Idle([]string{"big-1", "lab"}); !slices.Equal(got, []string{"idle"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestPatchRefused: why a patch cannot be applied names the override, and is the problem of its units alone.
+func TestPatchRefused(t *testing.T) {
+	t.Parallel()
+	spec := &v1.WorkloadGridSpec{
+		Template: v1.Template{Raw: []byte(`{"replicas":1}`)},
+		Overrides: []v1.Override{
+			{Name: "odd", Units: *units("east"), Patch: v1.Template{Raw: []byte(`{"x":1}`)}},
+			{Name: "list", Units: *units("west"), Patch: v1.Template{Raw: []byte(`[]`)}},
+		},
+	}
+	refuse := func(map[string]any, map[string]any) (map[string]any, error) {
+		return nil, Errorf(v1.ReasonInvalidTemplate, "it says no")
+	}
+	for _, c := range []struct {
+		unit, says, reason string
+		merge              Merge
+	}{
+		{"east", "spec.overrides[odd].patch: it says no", v1.ReasonInvalidTemplate, refuse},
+		{"east", "the API server's schema is not known", v1.ReasonSyncFailed, nil},
+		{"west", "spec.overrides[list].patch is not an object", v1.ReasonInvalidTemplate, refuse},
+		{"lab", "", "", refuse},
+	} {
+		_, err := NewTemplates(spec, Context{Merge: c.merge}).Of(c.unit)
+		var told *Error
+		if c.says == "" {
+			if err != nil {
+				t.Errorf("%s: got %v", c.unit, err)
+			}
+			continue
+		}
+		if !errors.As(err, &told) || told.Reason != c.reason || !strings.Contains(told.Message, c.says) {
+			t.Errorf("%s: got %v", c.unit, err)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package gridcontroller
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
+)
+
+// revise makes the ControllerRevision of the spec, if there is none, and returns its name. The grid's
+// ControllerRevisions are read once for each generation of the grid: nobody else writes them.
+func (r *roller) revise(ctx context.Context) (string, error) {
+	m := &r.memory.rollout
+	update, err := gridrevision.Of(r.Kind, r.grid.GetName(), r.spec)
+	if err != nil {
+		return "", err
+	}
+	if m.revisions != nil && m.generation == r.grid.GetGeneration() {
+		return update.Name, nil
+	}
+	objects, err := r.readRevisions(ctx)
+	if err != nil {
+		return "", err
+	}
+	if objects, err = r.adopt(ctx, objects); err != nil {
+		return "", err
+	}
+	revisions := map[string]gridrevision.Revision{}
+	highest := int64(0)
+	var own *appsv1.ControllerRevision
+	for _, object := range objects {
+		revision, err := gridrevision.FromObject(object)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Ignoring a ControllerRevision that cannot be read")
+			continue
+		}
+		if object.Name == update.Name {
+			own = object
+			if !revision.Same(update) {
+				return "", gridchild.Errorf(v1.ReasonNameConflict,
+					"ControllerRevision %s is not what this grid has written; delete it", object.Name)
+			}
+		}
+		revisions[object.Name] = revision
+		highest = max(highest, object.Revision)
+	}
+	switch {
+	case own == nil:
+		own = update.Object(r.Kind, r.grid, highest+1)
+		err := r.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager))
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return "", gridchild.Errorf(v1.ReasonNameConflict,
+				"ControllerRevision %s belongs to somebody else; delete it", own.Name)
+		case err != nil:
+			return "", fmt.Errorf("making ControllerRevision %s: %w", own.Name, err)
+		}
+		objects, revisions[own.Name] = append(objects, own), update
+	case own.Revision < highest: // an undo
+		before := own.DeepCopy()
+		own.Revision = highest + 1
+		err := r.writer.Patch(ctx, own, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
+		if err != nil {
+			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
+		}
+	}
+	m.objects, m.revisions, m.generation = objects, revisions, r.grid.GetGeneration()
+	m.inferred = nil
+	return update.Name, nil
+}
+
+// adopt makes the ControllerRevisions that a deleted grid of the same name has left orphaned this grid's, and returns
+// the grid's own. Grids of other kinds may have the same name, but not the same names of revisions.
+func (r *roller) adopt(ctx context.Context, all []*appsv1.ControllerRevision) ([]*appsv1.ControllerRevision, error) {
+	var own []*appsv1.ControllerRevision
+	for _, object := range all {
+		by := metav1.GetControllerOf(object)
+		switch {
+		case by != nil && by.UID == r.grid.GetUID():
+			own = append(own, object)
+			continue
+		case by != nil:
+			continue
+		}
+		revision, err := gridrevision.FromObject(object)
+		if err != nil || !revision.IsOf(r.Kind, r.grid.GetName()) {
+			continue
+		}
+		before := object.DeepCopy()
+		object.OwnerReferences = append(object.OwnerReferences, gridrevision.OwnerOf(r.Kind, r.grid))
+		err = r.writer.Patch(ctx, object,
+			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
+			client.FieldOwner(v1.FieldManager))
+		if err != nil {
+			return nil, fmt.Errorf("adopting ControllerRevision %s: %w", object.Name, err)
+		}
+		own = append(own, object)
+	}
+	return own, nil
+}
+
+// readRevisions reads the ControllerRevisions that are labelled for the grid from the API server.
+func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
+	list := &appsv1.ControllerRevisionList{}
+	err := r.live.List(ctx, list, client.InNamespace(r.grid.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: r.grid.GetName()})
+	if err != nil {
+		return nil, fmt.Errorf("listing the ControllerRevisions: %w", err)
+	}
+	all := make([]*appsv1.ControllerRevision, 0, len(list.Items))
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	return all, nil
+}
+
+// collect deletes revisions beyond the limit that no unit has.
+func (r *roller) collect(ctx context.Context) {
+	m := &r.memory.rollout
+	inUse := map[string]bool{m.current: true, m.update: true}
+	for _, live := range r.children.children {
+		inUse[live.revision] = true
+		inUse[m.inferred[live.applied]] = true
+	}
+	for _, memory := range r.memory.children {
+		inUse[memory.applied.revision] = true
+	}
+	for _, object := range gridrevision.Superfluous(m.objects, inUse, r.spec.RevisionHistoryLimit) {
+		uid := object.UID
+		err := r.writer.Delete(ctx, &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name},
+		}, client.Preconditions{UID: &uid})
+		if err != nil && !apierrors.IsNotFound(err) {
+			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
+			return
+		}
+		m.forget(object.Name, object.UID)
+	}
+}
+
+// forget removes a revision from the memory.
+func (m *rolloutMemory) forget(name string, uid types.UID) {
+	delete(m.revisions, name)
+	kept := m.objects[:0:0]
+	for _, object := range m.objects {
+		if object.UID != uid {
+			kept = append(kept, object)
+		}
+	}
+	m.objects = kept
+}

@@ -1,0 +1,327 @@
+package gridcontroller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const other = `{"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},` +
+	`"spec":{"containers":[{"name":"c","image":"two"}]}}}`
+
+// ready makes the Deployments of units ready, as their controller does.
+func (f *fixture) ready(grid string, units ...string) {
+	f.Helper()
+	for _, unit := range units {
+		d := f.deployment(grid + "-" + unit)
+		d.Status = appsv1.DeploymentStatus{
+			ObservedGeneration: d.Generation, Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1,
+		}
+		if err := f.client.Status().Update(f.Context(), d); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
+// renewing makes every write of a Deployment begin anew with its pods, as a change of its template does.
+func (f *fixture) renewing() {
+	f.failing(func(call string) error {
+		name, ok := strings.CutPrefix(call, "apply ")
+		if !ok {
+			return nil
+		}
+		d := &appsv1.Deployment{}
+		if err := f.client.Get(f.Context(), client.ObjectKey{Namespace: namespace, Name: name}, d); err != nil {
+			return nil //nolint:nilerr // it is made now
+		}
+		d.Status = appsv1.DeploymentStatus{}
+		return f.client.Status().Update(f.Context(), d)
+	})
+}
+
+// image is what the Deployment of a unit runs.
+func (f *fixture) image(name string) string {
+	f.Helper()
+	return f.deployment(name).Spec.Template.Spec.Containers[0].Image
+}
+
+func (f *fixture) expectImages(grid string, want map[string]string) {
+	f.Helper()
+	for unit, image := range want {
+		if got := f.image(grid + "-" + unit); got != image {
+			f.Errorf("unit %s runs %s, want %s", unit, got, image)
+		}
+	}
+}
+
+func (f *fixture) expectPhase(grid *v1.DeploymentGrid, phase v1.RolloutPhase, says string) {
+	f.Helper()
+	f.get(grid)
+	if r := grid.Status.Rollout; r == nil || r.Phase != phase || !strings.Contains(r.Message, says) {
+		f.Errorf("want phase %s with %q, got %+v", phase, says, r)
+	}
+}
+
+// revisions are the ControllerRevisions, by number.
+func (f *fixture) revisions() []string {
+	f.Helper()
+	list := &appsv1.ControllerRevisionList{}
+	if err := f.client.List(f.Context(), list, client.InNamespace(namespace)); err != nil {
+		f.Fatal(err)
+	}
+	var all []string
+	for _, r := range list.Items {
+		all = append(all, fmt.Sprintf("%d %s", r.Revision, r.Name))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (f *fixture) passes(grid client.Object) {
+	f.Helper()
+	for range 4 {
+		f.pass(grid)
+	}
+}
+
+func inWaves(waves ...v1.Wave) *v1.Rollout { return &v1.Rollout{Waves: waves} }
+
+func named(name string, units ...string) v1.Wave {
+	w := v1.Wave{Name: name, MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+	if len(units) > 0 {
+		w.Units = &v1.UnitSelector{Names: units}
+	}
+	return w
+}
+
+// TestRolloutInWaves: each wave begins when the one before is done; units that are not due are kept, and what somebody
+// changes there is reverted to their own revision.
+func TestRolloutInWaves(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	canary := named("canary", "lab")
+	canary.Soak, canary.Approval = &metav1.Duration{Duration: time.Minute}, v1.ApprovalManual
+	grid.Spec.Rollout = inWaves(canary, named("rest"))
+	f := newFixture(t, grid)
+	for _, unit := range []string{"lab", "east", "west"} {
+		f.node("node-"+unit, unit)
+	}
+	f.passes(grid)
+	f.ready("demo", "lab", "east", "west")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.renewing()
+	first := grid.Status.CurrentRevision
+	f.took()
+
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
+	f.expectTook("apply demo-lab")
+	f.expectPhase(grid, v1.RolloutProgressing, "waits for lab")
+
+	d := f.deployment("demo-east")
+	d.Spec.Template.Spec.Containers[0].Image = "theirs"
+	if err := f.client.Update(f.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "i"})
+
+	f.ready("demo", "lab", "east")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutSoaking, "soaks until")
+	f.restart()
+	f.passes(grid)
+	f.ready("demo", "lab", "east") // who starts anew applies one again, to see what it looks like
+	f.step(time.Minute)
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutAwaitingApproval, v1.AnnotationApproved)
+	f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
+	f.took()
+	f.update(grid, func() {
+		grid.Generation--
+		grid.Annotations = map[string]string{v1.AnnotationApproved: grid.Status.UpdateRevision + "/canary"}
+	})
+	f.passes(grid)
+	f.expectTook("apply demo-east")
+	f.ready("demo", "east")
+	f.passes(grid)
+	f.expectTook("apply demo-west")
+	f.ready("demo", "west")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutComplete, "")
+	if grid.Status.CurrentRevision == first || grid.Status.CurrentRevision != grid.Status.UpdateRevision {
+		t.Errorf("got %+v", grid.Status)
+	}
+
+	// Back to what was before: its revision is the newest again.
+	f.update(grid, func() { grid.Spec.Template = raw(plain) })
+	f.passes(grid)
+	if got := f.revisions(); len(got) != 2 || !strings.HasPrefix(got[1], "3 "+first) {
+		t.Errorf("got the revisions %q, first %s", got, first)
+	}
+}
+
+// TestRolloutIsAdopted without a change of what runs.
+func TestRolloutIsAdopted(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.node("n2", "west")
+	f.passes(grid)
+	f.ready("demo", "east", "west")
+	f.passes(grid)
+	before := f.deployment("demo-east")
+	f.took()
+	f.update(grid, func() { grid.Spec.Rollout = inWaves(named("east", "east"), named("rest")) })
+	f.passes(grid)
+	after := f.deployment("demo-east")
+	if revision := after.Annotations[v1.AnnotationRevision]; revision != grid.Status.CurrentRevision || revision == "" {
+		t.Errorf("got the annotations %v", after.Annotations)
+	}
+	if fmt.Sprint(before.Spec) != fmt.Sprint(after.Spec) {
+		t.Error("the spec has changed")
+	}
+	f.expectTook("apply demo-east", "apply demo-west")
+	f.expectPhase(grid, v1.RolloutComplete, "")
+
+	f.update(grid, func() { grid.Spec.Rollout = nil })
+	f.passes(grid)
+	if got := f.deployment("demo-east").Annotations[v1.AnnotationRevision]; got != "" || grid.Status.Rollout != nil {
+		t.Errorf("without a rollout: %q, %+v", got, grid.Status.Rollout)
+	}
+}
+
+// TestRolloutHalts where the API server refuses the template, rolls back where a workload makes no progress, and the
+// history is kept within its limit.
+func TestRolloutHalts(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	grid.Spec.Rollout = inWaves(named("all"))
+	grid.Spec.RevisionHistoryLimit = ptr.To[int32](1)
+	f := newFixture(t, grid)
+	units := []string{"a", "b", "c"}
+	for _, unit := range units {
+		f.node("node-"+unit, unit)
+	}
+	f.passes(grid)
+	f.ready("demo", units...)
+	f.passes(grid)
+	f.failing(func(call string) error {
+		if strings.HasPrefix(call, "apply ") {
+			return invalid(call)
+		}
+		return nil
+	})
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutHalted, "1 failed, 0 allowed: a: Rejected")
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted)
+	f.expectEvent(f.told(), v1.ReasonRolloutHalted, "wave all")
+	f.renewing()
+	f.restart()
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutHalted, "")
+	f.expectImages("demo", map[string]string{"a": "i", "b": "i", "c": "i"})
+
+	f.update(grid, func() {
+		grid.Generation--
+		grid.Annotations = map[string]string{
+			v1.AnnotationResumed: grid.Status.Rollout.HaltTime.UTC().Format(time.RFC3339),
+		}
+	})
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"a": "two", "b": "i", "c": "i"})
+	f.update(grid, func() {
+		grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
+		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
+	})
+	f.step(40 * time.Second)
+	f.passes(grid)
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"a": "i"})
+	f.ready("demo", "a")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed")
+
+	for i := range 4 {
+		f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(other, "two", fmt.Sprint("image", i))) })
+		f.passes(grid)
+	}
+	if got := f.revisions(); len(got) > 4 { // current, update, a's, and one more
+		t.Errorf("got the revisions %q", got)
+	}
+}
+
+// TestHold: a workload that is held stays as it is, and is told of; it is synced again when it is not.
+func TestHold(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.passes(grid)
+	f.ready("demo", "east")
+	f.passes(grid)
+	d := f.deployment("demo-east")
+	d.Annotations[v1.AnnotationHold] = "hotfix"
+	d.Spec.Template.Spec.Containers[0].Image = "hotfix"
+	if err := f.client.Update(f.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	f.passes(grid)
+	state := grid.Status.States["east"]
+	if state.Phase != v1.UnitHeld || state.Message != "hotfix" || f.image("demo-east") != "hotfix" {
+		t.Errorf("got %+v, image %s", state, f.image("demo-east"))
+	}
+	d = f.deployment("demo-east")
+	delete(d.Annotations, v1.AnnotationHold)
+	if err := f.client.Update(f.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "i"})
+}
+
+// TestOverrides: replicas and images of the units that names or labels of nodes select; a container that there is not
+// is an error of these units alone.
+func TestOverrides(t *testing.T) {
+	grid := deploymentGrid("demo", plain)
+	grid.Spec.Overrides = []v1.Override{
+		{Name: "big", Units: v1.UnitSelector{
+			Names:        []string{"hz-*"},
+			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}},
+		}, Replicas: ptr.To[int32](5)},
+		{Name: "new", Units: v1.UnitSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
+		{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
+	}
+	f := newFixture(t, grid)
+	for _, unit := range []string{"hz-1", "hz-2", "lab", "odd"} {
+		f.node("node-"+unit, unit)
+	}
+	f.passes(grid)
+	replicas := func(unit string) int32 { return ptr.Deref(f.deployment("demo-"+unit).Spec.Replicas, 1) }
+	if replicas("hz-1") != 5 || replicas("hz-2") != 5 || replicas("lab") != 1 {
+		t.Errorf("got the replicas %d, %d and %d", replicas("hz-1"), replicas("hz-2"), replicas("lab"))
+	}
+	f.expectImages("demo", map[string]string{"hz-1": "new", "hz-2": "i", "lab": "i"})
+	says := `spec.overrides[wrong].images: the template has no container "none"; it has c`
+	state := grid.Status.States["odd"]
+	if state.Reason != v1.ReasonInvalidTemplate || !strings.Contains(state.Message, says) {
+		t.Errorf("got %+v", state)
+	}
+	f.took()
+	f.hear("node-lab", map[string]string{"zone1": "lab", "size": "big"})
+	f.passes(grid)
+	f.expectTook("apply demo-lab")
+	if replicas("lab") != 5 {
+		t.Errorf("after a label: %d replicas", replicas("lab"))
+	}
+}

@@ -1,0 +1,603 @@
+package gridcontroller
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+var (
+	faultRuns = flag.Int("rollout.faults", 2, "random histories of TestRolloutWithFaults")
+	faultSeed = flag.Uint64("rollout.faultseed", 1, "seed of the first of them")
+)
+
+// faulty is a cluster in which a grid of three waves is rolled out: workloads become ready one after the other, the
+// controller starts anew at any point, and requests fail, some after they have had their effect.
+type faulty struct {
+	*fixture
+	rand *rand.Rand
+	grid *v1.DeploymentGrid
+	// waves has the units of each wave, limit how many of each may be unready.
+	waves [][]string
+	limit int
+	// ran is what each Deployment last ran.
+	ran map[string]string
+	log []string
+}
+
+func newFaulty(t *testing.T, seed uint64) *faulty {
+	t.Helper()
+	grid := deploymentGrid("demo", plain)
+	f := &faulty{
+		fixture: newFixture(t, grid), grid: grid, rand: rand.New(rand.NewPCG(seed, 0)), limit: 1,
+		ran:   map[string]string{},
+		waves: [][]string{{"lab"}, {"eu-1", "eu-2"}, {"us-1", "us-2"}},
+	}
+	f.applying = f.renew
+	f.update(grid, func() {
+		grid.Spec.Rollout = inWaves(named("canary", "lab"), named("eu", "eu-*"), named("rest"))
+		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
+	})
+	for _, units := range f.waves {
+		for _, unit := range units {
+			f.node("node-"+unit, unit)
+		}
+	}
+	for range 10 {
+		f.pass(grid)
+	}
+	for _, units := range f.waves {
+		f.ready("demo", units...)
+	}
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.took()
+	return f
+}
+
+// fault is what an API server may answer.
+func (f *faulty) fault(call string) error {
+	of := schema.GroupResource{Resource: "things"}
+	switch f.rand.IntN(4) {
+	case 0:
+		return apierrors.NewConflict(of, call, errBroken)
+	case 1:
+		return apierrors.NewTooManyRequests("busy", 1)
+	case 2:
+		return apierrors.NewInternalError(errBroken)
+	default:
+		return errors.New("connection reset by peer")
+	}
+}
+
+// shake makes requests fail now and then; workloads whose template has changed begin anew.
+func (f *faulty) shake(often int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fails := func(call string) error {
+		if often > 0 && f.rand.IntN(often) == 0 {
+			return f.fault(call)
+		}
+		return nil
+	}
+	f.fail, f.after = fails, fails
+}
+
+// renew makes a workload begin anew if its template changes, as its controller does.
+func (f *faulty) renew(name string, o runtime.ApplyConfiguration) {
+	data, err := json.Marshal(o)
+	applied := &appsv1.Deployment{}
+	if err == nil {
+		err = json.Unmarshal(data, applied)
+	}
+	if err != nil {
+		f.Error(err)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	image := applied.Spec.Template.Spec.Containers[0].Image
+	if f.ran[name] == image {
+		return
+	}
+	f.log = append(f.log, name+" runs "+image)
+	f.ran[name] = image
+	d := &appsv1.Deployment{}
+	if err := f.client.Get(f.Context(), client.ObjectKey{Namespace: namespace, Name: name}, d); err != nil {
+		return // it is made now
+	}
+	d.Status = appsv1.DeploymentStatus{}
+	if err := f.client.Status().Update(f.Context(), d); err != nil {
+		f.Error(err)
+	}
+}
+
+// happen lets something happen, and the controller look once.
+func (f *faulty) happen() {
+	f.Helper()
+	for _, unit := range slices.Concat(f.waves...) {
+		d := f.deployment("demo-" + unit)
+		works := d.Spec.Template.Spec.Containers[0].Image != "broken" || unit == "lab"
+		if works && d.Status.ReadyReplicas == 0 && f.rand.IntN(2) == 0 {
+			f.ready("demo", unit)
+		}
+	}
+	if f.rand.IntN(12) == 0 {
+		f.restart()
+		f.log = append(f.log, "the controller starts anew")
+	}
+	f.step(time.Duration(f.rand.IntN(4000)) * time.Millisecond)
+	f.look()
+}
+
+// look reconciles once. Errors are retried by the queue.
+func (f *faulty) look() {
+	name := types.NamespacedName{Namespace: namespace, Name: "demo"}
+	request := reconcile.Request{NamespacedName: name}
+	if _, err := f.workloads["DeploymentGrid"].Reconcile(f.Context(), request); err != nil {
+		f.log = append(f.log, "error: "+err.Error())
+	}
+	f.get(f.grid)
+	if r := f.grid.Status.Rollout; r != nil {
+		f.log = append(f.log, fmt.Sprint(r.Phase, " ", r.Wave, " ", r.Message))
+	}
+}
+
+// check holds the workloads against the rules: no more than the limit of a wave are unready with the image, and none
+// has it while an earlier wave is not done.
+func (f *faulty) check(image string) {
+	f.Helper()
+	earlier := true // all units of earlier waves are ready with the image
+	for i, units := range f.waves {
+		unready, with := 0, 0
+		for _, unit := range units {
+			d := f.deployment("demo-" + unit)
+			if d.Spec.Template.Spec.Containers[0].Image != image {
+				continue
+			}
+			with++
+			if d.Status.ReadyReplicas == 0 {
+				unready++
+			}
+		}
+		if with > 0 && !earlier {
+			f.fatal("wave %d has begun before the one before was done", i)
+		}
+		if unready > f.limit {
+			f.fatal("%d units of wave %d are not ready with %s", unready, i, image)
+		}
+		earlier = with == len(units) && unready == 0
+	}
+}
+
+func (f *faulty) fatal(format string, args ...any) {
+	f.Helper()
+	for _, line := range f.log[max(0, len(f.log)-60):] {
+		f.Log(line)
+	}
+	f.Fatalf(format, args...)
+}
+
+// until lets things happen until ok.
+func (f *faulty) until(what, image string, ok func() bool) {
+	f.Helper()
+	for range 600 {
+		if ok() {
+			return
+		}
+		f.happen()
+		f.check(image)
+	}
+	f.fatal("it does not come to this: %s: %+v", what, f.grid.Status.Rollout)
+}
+
+func (f *faulty) inPhase(phase v1.RolloutPhase) func() bool {
+	return func() bool {
+		s := f.grid.Status
+		return s.Rollout != nil && s.Rollout.Phase == phase && s.ObservedGeneration == f.grid.Generation
+	}
+}
+
+// TestRolloutWithFaults: whatever fails, and wherever the controller starts anew, a change goes from wave to wave, one
+// that fails halts or goes back, and what was once stopped is not started again.
+func TestRolloutWithFaults(t *testing.T) {
+	t.Parallel()
+	for n := range *faultRuns {
+		t.Run(fmt.Sprint("seed ", *faultSeed+uint64(n)), func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, *faultSeed+uint64(n))
+			f.shake(5)
+			change := func(image string, onFailure v1.OnFailure) {
+				f.shake(0)
+				f.update(f.grid, func() {
+					f.grid.Spec.Template = raw(strings.ReplaceAll(other, "two", image))
+					f.grid.Spec.Rollout.OnFailure = onFailure
+				})
+				f.shake(5)
+				f.log = append(f.log, "the template is "+image)
+			}
+			change("good", v1.OnFailureHalt)
+			f.until("complete", "good", f.inPhase(v1.RolloutComplete))
+
+			change("broken", v1.OnFailureHalt)
+			f.until("halted", "broken", f.inPhase(v1.RolloutHalted))
+			for range 40 {
+				f.happen()
+				if f.image("demo-us-1") == "broken" || !f.inPhase(v1.RolloutHalted)() {
+					f.fatal("it goes on by itself: %+v", f.grid.Status.Rollout)
+				}
+			}
+			change("mended", v1.OnFailureHalt)
+			f.until("complete", "mended", f.inPhase(v1.RolloutComplete))
+
+			change("broken", v1.OnFailureRollback)
+			stopped := false
+			f.until("gone back", "broken", func() bool {
+				broken := f.image("demo-lab") == "broken"
+				if stopped && broken {
+					f.fatal("what has gone back is started again")
+				}
+				stopped = stopped || (f.ran["demo-lab"] == "mended" && f.inPhase(v1.RolloutRollingBack)())
+				return f.inPhase(v1.RolloutRolledBack)()
+			})
+			change("last", v1.OnFailureHalt)
+			f.until("complete", "last", f.inPhase(v1.RolloutComplete))
+			f.shake(0)
+			for range 5 {
+				f.pass(f.grid)
+			}
+			for _, unit := range slices.Concat(f.waves...) {
+				f.expectImages("demo", map[string]string{unit: "last"})
+			}
+		})
+	}
+}
+
+// TestRevisionsOfADeletedGrid: ControllerRevisions that a deleted grid of the same name has left orphaned are the new
+// grid's, as its workloads are; what somebody else owns is a conflict.
+func TestRevisionsOfADeletedGrid(t *testing.T) {
+	t.Parallel()
+	grid := deploymentGrid("demo", plain)
+	grid.Spec.Rollout = inWaves(named("all"))
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.passes(grid)
+	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: grid.Status.UpdateRevision,
+	}}
+	f.get(revision)
+	own := revision.OwnerReferences
+	revision.OwnerReferences = nil // as the garbage collector does for --cascade=orphan
+	if err := f.client.Update(f.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	f.passes(grid)
+	f.get(revision)
+	if len(revision.OwnerReferences) != 1 || revision.OwnerReferences[0].UID != grid.UID {
+		t.Errorf("got the owners %+v, want %+v", revision.OwnerReferences, own)
+	}
+
+	revision.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: "apps/v1", Kind: "StatefulSet", Name: "theirs", UID: "theirs", Controller: ptr.To(true),
+	}}
+	if err := f.client.Update(f.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	f.restart()
+	f.tries(grid)
+	f.get(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonNameConflict,
+		"ControllerRevision "+revision.Name)
+	f.expectEvent(f.told(), v1.ReasonNameConflict, revision.Name)
+}
+
+// tries reconciles a grid a few times, as the queue does after errors.
+func (f *fixture) tries(grid client.Object) {
+	f.Helper()
+	request := reconcile.Request{
+		NamespacedName: types.NamespacedName{Namespace: namespace, Name: grid.GetName()},
+	}
+	for range 4 {
+		f.step(time.Second)
+		if _, err := f.workloads[f.kind(grid)].Reconcile(f.Context(), request); err != nil {
+			f.Logf("reconciling: %v", err)
+		}
+	}
+}
+
+// TestRevisionsForbidden: a controller whose role has no right to ControllerRevisions says so in a condition, and keeps
+// what runs.
+func TestRevisionsForbidden(t *testing.T) {
+	t.Parallel()
+	grid := deploymentGrid("demo", plain)
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.passes(grid)
+	f.failing(func(call string) error {
+		if call == "list revisions" {
+			return apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "controllerrevisions"}, "",
+				errors.New("no right"))
+		}
+		return nil
+	})
+	f.update(grid, func() { grid.Spec.Rollout, grid.Spec.Template = inWaves(named("all")), raw(other) })
+	f.tries(grid)
+	f.get(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonSyncFailed,
+		"controllerrevisions", "no right")
+	f.expectImages("demo", map[string]string{"east": "i"})
+	f.failing(nil)
+	f.tries(grid)
+	f.get(grid)
+	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
+}
+
+// TestRollbackIsWrittenFirst: units go back only once the status says so. A controller that starts anew before would
+// take them for units that are still to get the change.
+func TestRollbackIsWrittenFirst(t *testing.T) {
+	t.Parallel()
+	grid := deploymentGrid("demo", plain)
+	grid.Spec.Rollout = inWaves(named("all"))
+	grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
+	grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
+	f := newFixture(t, grid)
+	f.node("n1", "east")
+	f.passes(grid)
+	f.ready("demo", "east")
+	f.passes(grid)
+	f.renewing()
+	f.update(grid, func() { grid.Spec.Template = raw(other) })
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "two"})
+	f.failing(func(call string) error {
+		if strings.HasPrefix(call, "status ") {
+			return errBroken
+		}
+		return nil
+	})
+	f.step(40 * time.Second)
+	for range 3 {
+		f.tries(grid)
+		f.expectImages("demo", map[string]string{"east": "two"})
+	}
+	f.restart()
+	f.renewing()
+	f.tries(grid)
+	f.passes(grid)
+	f.expectImages("demo", map[string]string{"east": "i"})
+	f.ready("demo", "east")
+	f.passes(grid)
+	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed, 0 allowed")
+}
+
+// TestProgressIsOfOneRevision: a unit that made no progress with one revision has the whole deadline with the next,
+// also if the controller starts anew before it has written what it did.
+func TestProgressIsOfOneRevision(t *testing.T) {
+	t.Parallel()
+	for name, spec := range map[string]*v1.Rollout{"with a rollout": inWaves(named("all")), "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			grid := deploymentGrid("demo", plain)
+			grid.Spec.Rollout = spec
+			grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
+			f := newFixture(t, grid)
+			f.node("n1", "east")
+			f.passes(grid)
+			f.ready("demo", "east")
+			f.passes(grid)
+			f.renewing()
+			f.update(grid, func() { grid.Spec.Template = raw(strings.ReplaceAll(other, "two", "broken")) })
+			f.passes(grid)
+			f.step(40 * time.Second)
+			f.passes(grid)
+			if phase := grid.Status.States["east"].Phase; phase != v1.UnitStalled {
+				t.Fatalf("got phase %s", phase)
+			}
+			f.update(grid, func() { grid.Spec.Template = raw(other) })
+			f.failing(func(call string) error {
+				if strings.HasPrefix(call, "status ") {
+					return errBroken
+				}
+				return nil
+			})
+			f.tries(grid)
+			f.expectImages("demo", map[string]string{"east": "two"})
+			f.restart()
+			f.failing(nil)
+			f.passes(grid)
+			if phase := grid.Status.States["east"].Phase; phase != v1.UnitProgressing {
+				t.Errorf("got phase %s", phase)
+			}
+			if spec != nil {
+				f.expectPhase(grid, v1.RolloutProgressing, "")
+			}
+			f.step(40 * time.Second)
+			f.passes(grid)
+			if phase := grid.Status.States["east"].Phase; phase != v1.UnitStalled {
+				t.Errorf("after the deadline: got phase %s", phase)
+			}
+		})
+	}
+}
+
+// TestMistakes: what an operator does in the middle of a rollout, and what comes of it.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	halfway := func(t *testing.T) (*fixture, *v1.DeploymentGrid) {
+		t.Helper()
+		grid := deploymentGrid("demo", plain)
+		grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
+		f := newFixture(t, grid)
+		for _, unit := range []string{"lab", "east", "west"} {
+			f.node("node-"+unit, unit)
+		}
+		f.passes(grid)
+		f.ready("demo", "lab", "east", "west")
+		f.passes(grid)
+		f.renewing()
+		f.update(grid, func() { grid.Spec.Template = raw(other) })
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
+		return f, grid
+	}
+	remove := func(f *fixture, unit string) {
+		f.Helper()
+		if err := f.client.Delete(f.Context(), f.deployment("demo-"+unit)); err != nil {
+			f.Fatal(err)
+		}
+	}
+
+	t.Run("a workload is deleted", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		remove(f, "east")
+		remove(f, "lab")
+		f.passes(grid)
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
+	})
+	t.Run("the rollout is removed, and given again", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		f.update(grid, func() { grid.Spec.Rollout = nil })
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
+		if grid.Status.Rollout != nil || grid.Status.UpdateRevision != "" || grid.Status.CurrentRevision != "" {
+			t.Errorf("got %+v", grid.Status)
+		}
+		f.ready("demo", "lab", "east", "west")
+		f.update(grid, func() { grid.Spec.Rollout = inWaves(named("all")) })
+		f.passes(grid)
+		f.ready("demo", "lab", "east", "west") // the annotation is written
+		f.passes(grid)
+		f.expectPhase(grid, v1.RolloutComplete, "")
+	})
+	t.Run("the history's limit is 0", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		f.update(grid, func() { grid.Spec.RevisionHistoryLimit = ptr.To[int32](0) })
+		f.passes(grid)
+		if got := f.revisions(); len(got) != 2 {
+			t.Errorf("got the revisions %q, and units have two", got)
+		}
+		f.ready("demo", "lab", "east", "west")
+		f.passes(grid)
+		f.ready("demo", "east")
+		f.passes(grid)
+		f.ready("demo", "west")
+		f.passes(grid)
+		f.expectPhase(grid, v1.RolloutComplete, "")
+		if got := f.revisions(); len(got) != 1 {
+			t.Errorf("got the revisions %q", got)
+		}
+	})
+	t.Run("a revision is deleted", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		err := f.client.Delete(f.Context(), &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: grid.Status.CurrentRevision,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.restart()
+		f.renewing()
+		f.passes(grid)
+		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
+		f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
+			"east, west", "ControllerRevision "+grid.Status.CurrentRevision+" is gone")
+		f.ready("demo", "lab", "east", "west")
+		f.passes(grid)
+		f.ready("demo", "east")
+		f.passes(grid)
+		f.ready("demo", "west")
+		f.passes(grid)
+		f.expectPhase(grid, v1.RolloutComplete, "")
+	})
+	t.Run("a hold without a reason", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		d := f.deployment("demo-east")
+		d.Annotations[v1.AnnotationHold] = ""
+		if err := f.client.Update(f.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		f.passes(grid)
+		if state := grid.Status.States["east"]; state.Phase != v1.UnitHeld || state.Message != "no reason is given" {
+			t.Errorf("got %+v", state)
+		}
+		if grid.Status.Rollout.Deferred != 1 {
+			t.Errorf("got %+v", grid.Status.Rollout)
+		}
+	})
+	t.Run("waves and overrides that select nothing", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		f.update(grid, func() {
+			grid.Spec.Rollout.Waves = []v1.Wave{
+				named("canary", "lba"), named("first", "lab", "east"), named("second", "east", "west"), named("rest"),
+			}
+			grid.Spec.Overrides = []v1.Override{{
+				Name: "big", Units: v1.UnitSelector{Names: []string{"hz-*"}}, Replicas: ptr.To[int32](5),
+			}}
+		})
+		f.passes(grid)
+		f.expectPhase(grid, v1.RolloutAwaitingApproval, "the wave's units select none")
+		f.expectCondition(grid.Status.Conditions, v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect,
+			"spec.rollout.waves[canary] has no unit", "spec.overrides[big] selects no unit",
+			"more than one of spec.rollout.waves names east; the first one counts")
+		f.expectImages("demo", map[string]string{"east": "i", "west": "i"})
+	})
+	t.Run("a patch that fits all units but one", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		f.update(grid, func() {
+			grid.Spec.Rollout.MaxFailures = 1
+			grid.Spec.Overrides = []v1.Override{{
+				Name: "odd", Units: v1.UnitSelector{Names: []string{"east"}}, Images: map[string]string{"none": "x"},
+			}}
+		})
+		for range 3 {
+			f.ready("demo", "lab", "east", "west")
+			f.passes(grid)
+		}
+		f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "two"})
+		state := grid.Status.States["east"]
+		if state.Phase != v1.UnitFailed || state.Reason != v1.ReasonInvalidTemplate {
+			t.Errorf("got %+v", state)
+		}
+	})
+	t.Run("the grid is deleted", func(t *testing.T) {
+		t.Parallel()
+		f, grid := halfway(t)
+		f.took()
+		grid.Finalizers = []string{"example.org/x"}
+		if err := f.client.Update(f.Context(), grid); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.client.Delete(f.Context(), grid); err != nil {
+			t.Fatal(err)
+		}
+		f.tries(grid)
+		f.expectTook("delete demo")
+	})
+}

@@ -1,0 +1,202 @@
+package gridrevision
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+)
+
+// defaultLimit is spec.revisionHistoryLimit.
+const defaultLimit = 10
+
+// content are the fields of a spec that a revision has.
+type content struct {
+	Template            v1.Template                `json:"template,omitzero"`
+	TemplatePool        map[string]v1.Template     `json:"templatePool,omitempty"`
+	Templates           map[string]v1.TemplateName `json:"templates,omitempty"`
+	DefaultTemplateName v1.TemplateName            `json:"defaultTemplateName,omitempty"`
+	Overrides           []v1.Override              `json:"overrides,omitempty"`
+}
+
+// Revision is what a grid's units are made of, under a name.
+type Revision struct {
+	// Name is that of the ControllerRevision.
+	Name string
+	// Data is the canonical form.
+	Data []byte
+}
+
+// Of is the revision of a grid's spec. Templates of the pool that no unit can get are left out, so that it does not
+// change when autoDeleteUnusedTemplate removes them.
+func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
+	c := content{spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides}
+	unused := gridchild.UnusedTemplates(spec)
+	for name, template := range spec.TemplatePool {
+		if slices.Contains(unused, name) {
+			continue
+		}
+		if c.TemplatePool == nil {
+			c.TemplatePool = map[string]v1.Template{}
+		}
+		c.TemplatePool[name] = template
+	}
+	data, err := canonical(c)
+	if err != nil {
+		return Revision{}, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
+	}
+	return Revision{Name: nameOf(kind, grid, data), Data: data}, nil
+}
+
+// nameOf returns the name of a revision. Grids of two kinds may have one name.
+func nameOf(kind, grid string, data []byte) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s\n%s", kind, grid, data))
+	return grid + "-" + hex.EncodeToString(sum[:5])
+}
+
+// IsOf reports whether a revision is one of a grid: its name follows from the grid and its content.
+func (r Revision) IsOf(kind, grid string) bool { return r.Name == nameOf(kind, grid, r.Data) }
+
+// canonical writes a value as JSON whose keys are in order.
+func canonical(value any) ([]byte, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var decoded map[string]any
+	if err := utiljson.Unmarshal(data, &decoded); err != nil {
+		return nil, err
+	}
+	return json.Marshal(decoded)
+}
+
+// Spec is a copy of a grid's spec with what the revision has.
+func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
+	var c content
+	if err := json.Unmarshal(r.Data, &c); err != nil {
+		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
+	}
+	out := spec.DeepCopy()
+	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName, out.Overrides =
+		c.Template, c.TemplatePool, c.Templates, c.DefaultTemplateName, c.Overrides
+	return out, nil
+}
+
+// Restore is a copy of a grid's spec that goes back to the revision. Templates of the pool that the revision does not
+// have stay.
+func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
+	out, err := r.Spec(spec)
+	if err != nil {
+		return nil, err
+	}
+	for name, template := range spec.TemplatePool {
+		if _, ok := out.TemplatePool[name]; ok {
+			continue
+		}
+		if out.TemplatePool == nil {
+			out.TemplatePool = map[string]v1.Template{}
+		}
+		out.TemplatePool[name] = template
+	}
+	return out, nil
+}
+
+// Object is the ControllerRevision that keeps the revision.
+func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.ControllerRevision {
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: grid.GetNamespace(), Name: r.Name,
+			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
+			OwnerReferences: []metav1.OwnerReference{OwnerOf(kind, grid)},
+		},
+		Data:     runtime.RawExtension{Raw: r.Data},
+		Revision: number,
+	}
+}
+
+// OwnerOf returns the reference from a ControllerRevision to its grid.
+func OwnerOf(kind string, grid v1.Object) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: grid.GetName(), UID: grid.GetUID(),
+		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+	}
+}
+
+// FromObject reads a ControllerRevision. The API server may have written its JSON in another way.
+func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
+	var decoded map[string]any
+	if err := utiljson.Unmarshal(object.Data.Raw, &decoded); err != nil {
+		return Revision{}, fmt.Errorf("reading ControllerRevision %s: %w", object.Name, err)
+	}
+	data, err := json.Marshal(decoded)
+	if err != nil {
+		return Revision{}, fmt.Errorf("reading ControllerRevision %s: %w", object.Name, err)
+	}
+	return Revision{object.Name, data}, nil
+}
+
+// Same reports whether two revisions have the same content.
+func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.Data) }
+
+// ApprovalOf returns the value of the annotation that approves a wave of a rollout.
+func ApprovalOf(revision, wave string) string { return revision + "/" + wave }
+
+// AtOnce returns the value of the annotation that gives a revision to all units without waves. It is good for one
+// generation of the grid: whoever goes to the same revision again later does so in waves.
+func AtOnce(revision string, generation int64) string {
+	return fmt.Sprintf("%s/%d", revision, generation)
+}
+
+// Approves reports whether the value of the annotation, which may list several approvals, approves a wave.
+func Approves(value, revision, wave string) bool {
+	return slices.Contains(approvals(value), ApprovalOf(revision, wave))
+}
+
+// AddApproval returns the value of the annotation that also approves a wave. Approvals of other revisions are dropped.
+func AddApproval(value, revision, wave string) string {
+	all := slices.DeleteFunc(approvals(value), func(approval string) bool {
+		return !strings.HasPrefix(approval, ApprovalOf(revision, "")) || approval == ApprovalOf(revision, wave)
+	})
+	return strings.Join(append(all, ApprovalOf(revision, wave)), ",")
+}
+
+func approvals(value string) []string {
+	all := strings.Split(value, ",")
+	for i := range all {
+		all[i] = strings.TrimSpace(all[i])
+	}
+	return all
+}
+
+// Sort puts ControllerRevisions in the order of their numbers.
+func Sort(all []*appsv1.ControllerRevision) {
+	slices.SortFunc(all, func(a, b *appsv1.ControllerRevision) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// Superfluous are those of a grid's ControllerRevisions that are beyond its limit, the oldest first. None of them is in
+// use.
+func Superfluous(all []*appsv1.ControllerRevision, inUse map[string]bool, limit *int32) []*appsv1.ControllerRevision {
+	var unused []*appsv1.ControllerRevision
+	for _, object := range all {
+		if !inUse[object.Name] {
+			unused = append(unused, object)
+		}
+	}
+	Sort(unused)
+	return unused[:max(0, len(unused)-int(ptr.Deref(limit, defaultLimit)))]
+}

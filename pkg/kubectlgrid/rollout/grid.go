@@ -1,0 +1,179 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+)
+
+// changeAttempts is how often a change is tried while the controller writes the status.
+const changeAttempts = 5
+
+// namedUnits is how many units the error about an unknown one names.
+const namedUnits = 10
+
+// errNoRollout is that the grid has no spec.rollout.
+var errNoRollout = errors.New("the grid has no spec.rollout: all its units get a change at once")
+
+// Name is how a user names a grid of workloads.
+type Name struct {
+	Kind v1.GridKind
+	Name string
+}
+
+// ParseName reads KIND/NAME or KIND NAME, and returns the arguments that follow.
+func ParseName(args []string) (Name, []string, error) {
+	kind, name, ok := strings.Cut(args[0], "/")
+	more := args[1:]
+	if !ok && len(more) > 0 {
+		name, more = more[0], more[1:]
+	}
+	if name == "" {
+		return Name{}, nil, errors.New("name a grid: KIND/NAME")
+	}
+	k, err := cluster.ParseKind(kind)
+	if err != nil {
+		return Name{}, nil, err
+	}
+	if spec, _ := v1.Workload(k.New()); spec == nil {
+		return Name{}, nil, fmt.Errorf("a %s has no rollout", k.Kind)
+	}
+	return Name{k, name}, more, nil
+}
+
+// Grid is a grid of workloads in a cluster.
+type Grid struct {
+	cluster cluster.Cluster
+	Kind    v1.GridKind
+	Object  v1.Object
+}
+
+// Get reads a grid.
+func Get(ctx context.Context, c cluster.Cluster, namespace string, name Name) (*Grid, error) {
+	g := &Grid{c, name.Kind, name.Kind.New()}
+	return g, g.read(ctx, types.NamespacedName{Namespace: namespace, Name: name.Name})
+}
+
+func (g *Grid) read(ctx context.Context, name types.NamespacedName) error {
+	fresh := g.Kind.New()
+	if err := g.cluster.API.Get(ctx, name, fresh); err != nil {
+		return err
+	}
+	g.Object = fresh
+	return nil
+}
+
+// Refresh reads the grid again.
+func (g *Grid) Refresh(ctx context.Context) error {
+	return g.read(ctx, client.ObjectKeyFromObject(g.Object))
+}
+
+func (g *Grid) spec() *v1.WorkloadGridSpec {
+	spec, _ := v1.Workload(g.Object)
+	return spec
+}
+
+func (g *Grid) status() *v1.WorkloadGridStatus {
+	_, status := v1.Workload(g.Object)
+	return status
+}
+
+// String names the grid as kubectl does.
+func (g *Grid) String() string {
+	return strings.ToLower(g.Kind.Kind) + "." + v1.GroupName + "/" + g.Object.GetName()
+}
+
+// Unstructured returns the grid as a manifest has it.
+func (g *Grid) Unstructured() (*unstructured.Unstructured, error) {
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(g.Object)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", g, err)
+	}
+	grid := &unstructured.Unstructured{Object: object}
+	grid.SetGroupVersionKind(v1.GroupVersion.WithKind(g.Kind.Kind))
+	return grid, nil
+}
+
+func annotate(o v1.Object, key, value string) {
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[key] = value
+	o.SetAnnotations(annotations)
+}
+
+// change writes a change of the grid, unless somebody else has changed its spec meanwhile. The controller, which writes
+// its status, is nobody.
+func (g *Grid) change(ctx context.Context, change func(v1.Object)) error {
+	generation := g.Object.GetGeneration()
+	for range changeAttempts {
+		changed, ok := g.Object.DeepCopyObject().(v1.Object)
+		if !ok {
+			return fmt.Errorf("%T is no grid", g.Object)
+		}
+		change(changed)
+		err := g.cluster.API.Patch(ctx, changed,
+			client.MergeFromWithOptions(g.Object, client.MergeFromWithOptimisticLock{}))
+		if err == nil {
+			g.Object = changed
+		}
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		if err := g.Refresh(ctx); err != nil {
+			return err
+		}
+		if g.Object.GetGeneration() != generation {
+			break
+		}
+	}
+	return errors.New("the grid was changed by someone else at the same time; try again")
+}
+
+// own are the options of a list of what is labelled for the grid.
+func (g *Grid) own() []client.ListOption {
+	return []client.ListOption{
+		client.InNamespace(g.Object.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: g.Object.GetName()},
+	}
+}
+
+// Child returns the name of the workload of a unit.
+func (g *Grid) Child(ctx context.Context, unit string) (string, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(g.Kind.Child.GroupVersion().WithKind(g.Kind.Child.Kind + "List"))
+	err := g.cluster.API.List(ctx, list, g.own()...)
+	if err != nil {
+		return "", fmt.Errorf("asking for the %ss: %w", g.Kind.Child.Kind, err)
+	}
+	var units []string
+	for i := range list.Items {
+		item := &list.Items[i]
+		if by := metav1.GetControllerOf(item); by == nil || by.UID != g.Object.GetUID() {
+			continue
+		}
+		of := v1.UnitOf(item, g.Object.GetName())
+		if of == unit {
+			return item.Name, nil
+		}
+		units = append(units, of)
+	}
+	slices.Sort(units)
+	if len(units) > namedUnits {
+		units = append(units[:namedUnits], "…")
+	}
+	return "", fmt.Errorf("%s has no unit %q; it has %s", g, unit, strings.Join(units, ", "))
+}

@@ -1,0 +1,120 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
+)
+
+// Entry is a revision of a grid's history.
+type Entry struct {
+	Number  int64
+	Name    string
+	Created metav1.Time
+	// Role is "current", "update" or both.
+	Role string
+	data gridrevision.Revision
+}
+
+// YAML is what the revision has.
+func (e Entry) YAML() (string, error) {
+	text, err := yaml.JSONToYAML(e.data.Data)
+	if err != nil {
+		return "", fmt.Errorf("reading revision %s: %w", e.Name, err)
+	}
+	return string(text), nil
+}
+
+// History are the revisions of the grid, the oldest first.
+func (g *Grid) History(ctx context.Context) ([]Entry, error) {
+	list := &appsv1.ControllerRevisionList{}
+	if err := g.cluster.API.List(ctx, list, g.own()...); err != nil {
+		return nil, fmt.Errorf("asking for the ControllerRevisions: %w", err)
+	}
+	var objects []*appsv1.ControllerRevision
+	for i := range list.Items {
+		if by := metav1.GetControllerOf(&list.Items[i]); by != nil && by.UID == g.Object.GetUID() {
+			objects = append(objects, &list.Items[i])
+		}
+	}
+	gridrevision.Sort(objects)
+	status := g.status()
+	var entries []Entry
+	for _, object := range objects {
+		data, err := gridrevision.FromObject(object)
+		if err != nil {
+			return nil, err
+		}
+		var roles []string
+		if object.Name == status.CurrentRevision {
+			roles = append(roles, "current")
+		}
+		if object.Name == status.UpdateRevision {
+			roles = append(roles, "update")
+		}
+		entries = append(entries, Entry{
+			object.Revision, object.Name, object.CreationTimestamp, strings.Join(roles, ","), data,
+		})
+	}
+	return entries, nil
+}
+
+// Undo writes the templates and overrides of an earlier revision into the spec: of that number, or with 0 of the last
+// one that is not the spec's. It returns the revision.
+func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) {
+	entries, err := g.History(ctx)
+	if err != nil {
+		return Entry{}, err
+	}
+	present, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
+	if err != nil {
+		return Entry{}, err
+	}
+	i := -1
+	for n, entry := range entries {
+		if (number == 0 && entry.Name != present.Name) || (number != 0 && entry.Number == number) {
+			i = n
+		}
+	}
+	switch {
+	case i < 0 && number == 0:
+		return Entry{}, errors.New("no rollout history found to go back to")
+	case i < 0:
+		return Entry{}, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history", number)
+	case entries[i].Name == present.Name:
+		return entries[i], ErrSkipped
+	}
+	restored, err := entries[i].data.Restore(g.spec())
+	if err != nil {
+		return Entry{}, err
+	}
+	return entries[i], g.change(ctx, func(o v1.Object) {
+		spec, _ := v1.Workload(o)
+		*spec = *restored
+		if how == AtOnce {
+			// The change makes the next generation, unless someone else is faster, and then it is not made.
+			annotate(o, v1.AnnotationAtOnce, gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1))
+		}
+	})
+}
+
+// ErrSkipped is that the grid has this revision already.
+var ErrSkipped = errors.New("the spec has this revision already")
+
+// Pace is how an undo reaches the units.
+type Pace int
+
+const (
+	// InWaves is as any change.
+	InWaves Pace = iota
+	// AtOnce is all units at once.
+	AtOnce
+)

@@ -1,0 +1,144 @@
+// Package workloadpatch applies strategic merge patches to the specs of workloads, by the OpenAPI schema of the API
+// server that is asked: its lists are merged by their keys, also those of fields that this build does not know. The
+// schema is read when the first patch needs it, and again when it has become old.
+package workloadpatch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/utils/clock"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+)
+
+const (
+	// maxAge is for how long a schema is good. An API server that is upgraded knows further fields.
+	maxAge = 10 * time.Minute
+	// retryPause is the time between a read that has failed and the next one.
+	retryPause = 5 * time.Second
+	// readTimeout limits one read of the schema.
+	readTimeout = 10 * time.Second
+	// schemaPath is of the schema of Deployments, StatefulSets and DaemonSets.
+	schemaPath = "/openapi/v3/apis/apps/v1"
+	// kindExtension names the kinds that a schema is of.
+	kindExtension = "x-kubernetes-group-version-kind"
+)
+
+// Schemas are the schemas of workloads, as one API server has them.
+type Schemas struct {
+	read  func(ctx context.Context) ([]byte, error)
+	clock clock.PassiveClock
+
+	mu sync.Mutex // guards all below
+	// schemas are those that were read at the time at; nil for none.
+	schemas map[string]*spec.Schema
+	at      time.Time
+	// failure is the error of the last read, at failedAt; nil if it has not failed.
+	failure  error
+	failedAt time.Time
+}
+
+// New makes Schemas that are read with a client of the API server.
+func New(client rest.Interface, clock clock.PassiveClock) *Schemas {
+	return &Schemas{clock: clock, read: func(ctx context.Context) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		return client.Get().AbsPath(schemaPath).SetHeader("Accept", "application/json").DoRaw(ctx)
+	}}
+}
+
+// NewForConfig makes Schemas with a client of their own.
+func NewForConfig(config *rest.Config, clock clock.PassiveClock) (*Schemas, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client for the API server's schema: %w", err)
+	}
+	return New(client.RESTClient(), clock), nil
+}
+
+// Merge applies patches to the specs of one kind of workload.
+func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridchild.Merge {
+	return func(original, patch map[string]any) (map[string]any, error) {
+		schemas, err := s.get(ctx)
+		if err != nil {
+			return nil, gridchild.Errorf(v1.ReasonSyncFailed, "reading the API server's schema: %s",
+				gridchild.Shorten(err.Error()))
+		}
+		of := ofKind(schemas, kind)
+		if of == nil {
+			return nil, gridchild.Errorf(v1.ReasonSyncFailed, "the API server's schema has no %s", kind.Kind)
+		}
+		merged, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(
+			map[string]any{"spec": original}, map[string]any{"spec": patch},
+			strategicpatch.PatchMetaFromOpenAPIV3{SchemaList: schemas, Schema: of})
+		if err != nil {
+			return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "it cannot be applied: %s",
+				gridchild.Shorten(err.Error()))
+		}
+		result, ok := merged["spec"].(map[string]any)
+		if !ok {
+			return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "it removes the whole template")
+		}
+		return result, nil
+	}
+}
+
+// get returns the schemas by name. An old one is better than none.
+func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	fresh := s.schemas != nil && now.Sub(s.at) < maxAge
+	if !fresh && (s.failure == nil || now.Sub(s.failedAt) >= retryPause) {
+		schemas, err := s.fetch(ctx)
+		if err == nil {
+			s.schemas, s.at = schemas, now
+		}
+		s.failure, s.failedAt = err, now
+	}
+	if s.schemas == nil {
+		return nil, s.failure
+	}
+	return s.schemas, nil
+}
+
+// fetch reads the schemas from the API server.
+func (s *Schemas) fetch(ctx context.Context) (map[string]*spec.Schema, error) {
+	data, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var document spec3.OpenAPI
+	if err := json.Unmarshal(data, &document); err != nil {
+		return nil, err
+	}
+	if document.Components == nil {
+		return nil, fmt.Errorf("%s has no schemas", schemaPath)
+	}
+	return document.Components.Schemas, nil
+}
+
+// ofKind returns the schema of a kind; nil if there is none.
+func ofKind(schemas map[string]*spec.Schema, kind schema.GroupVersionKind) *spec.Schema {
+	for _, s := range schemas {
+		kinds, _ := s.Extensions[kindExtension].([]any)
+		for _, k := range kinds {
+			named, _ := k.(map[string]any)
+			if named["group"] == kind.Group && named["version"] == kind.Version && named["kind"] == kind.Kind {
+				return s
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,372 @@
+package grid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// rolloutDeadline is how long 30 units may take to become ready, wave by wave, on a busy machine.
+const rolloutDeadline = 3 * time.Minute
+
+// rolloutWaves are the units of the tests, by wave.
+var rolloutWaves = map[string]int{"lab": 2, "eu": 8, "us": 20}
+
+// rolloutGrid is a grid that is rolled out to them. EXTRA stands for more of spec.rollout.
+const rolloutGrid = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 6,
+	template: {` + selector + `, template: ` + podTemplate + `},
+	rollout: {waves: [
+		{name: lab, units: {names: ["lab-*"]}, maxUnavailable: 1},
+		{name: eu, units: {nodeSelector: {matchLabels: {region: eu}}}, maxUnavailable: 3},
+		{name: rest, maxUnavailable: 5}], EXTRA}}}`
+
+// site adds a node of a unit.
+func (f *fixture) site(unit, region string) string {
+	f.Helper()
+	f.nodes++
+	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
+	labels := map[string]string{f.key: unit, "region": region}
+	if region == "lab" {
+		labels["arch"] = "new"
+	}
+	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: labels})
+	f.must(err)
+	f.Cleanup(func() { _ = shared.RemoveNode(context.Background(), name) }) // gone already, if the test has removed it
+	return name
+}
+
+// rolledOut makes the grid, and waits until it runs everywhere.
+func (f *fixture) rolledOut(extra string) map[string]string {
+	f.Helper()
+	nodes := map[string]string{}
+	for region, units := range rolloutWaves {
+		for i := range units {
+			unit := fmt.Sprintf("%s-%d", region, i)
+			nodes[unit] = f.site(unit, region)
+		}
+	}
+	f.apply(strings.ReplaceAll(rolloutGrid, "EXTRA", extra))
+	f.expectReady("DeploymentGrid", "demo", 30)
+	f.expectRollout("Complete", "")
+	return nodes
+}
+
+// setImage changes the template; selecting makes it fit only where nodes have the label.
+func (f *fixture) setImage(image, nodeSelector string) {
+	f.Helper()
+	f.patch("DeploymentGrid", "demo", fmt.Sprintf(`spec: {template: {template: {spec: {nodeSelector: %s, containers: [{name: c, image: %s}]}}}}`, nodeSelector, image))
+}
+
+func (f *fixture) rolloutOf(name string) map[string]any {
+	f.Helper()
+	status, _, err := unstructured.NestedMap(f.get("DeploymentGrid", name).Object, "status", "rollout")
+	f.must(err)
+	return status
+}
+
+// expectRollout waits for a phase with a wave, of the generation that there is.
+func (f *fixture) expectRollout(phase, wave string, says ...string) {
+	f.Helper()
+	f.inTime(fmt.Sprintf("the rollout is %s %s", phase, wave), func() error {
+		u := f.get("DeploymentGrid", "demo")
+		status, _, _ := unstructured.NestedMap(u.Object, "status", "rollout")
+		observed, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration")
+		at, _ := status["wave"].(string)
+		message, _ := status["message"].(string)
+		if observed != u.GetGeneration() || status["phase"] != phase || at != wave {
+			return fmt.Errorf("generation %d of %d: %v", observed, u.GetGeneration(), status)
+		}
+		for _, want := range says {
+			if !strings.Contains(message, want) {
+				return fmt.Errorf("it does not say %q: %s", want, message)
+			}
+		}
+		return nil
+	})
+}
+
+// inTime is eventually for what takes a whole rollout.
+func (f *fixture) inTime(what string, ask func() error) {
+	f.Helper()
+	took := await.Patience{Within: rolloutDeadline, Between: between}.Until(f.T, what, ask)
+	f.Logf("%-60s %dms", what, took.Milliseconds())
+}
+
+// images counts the Deployments that run each image, by region.
+func (f *fixture) images() map[string]map[string]int {
+	f.Helper()
+	list, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	images := map[string]map[string]int{}
+	for i := range list.Items {
+		region, _, _ := strings.Cut(strings.TrimPrefix(list.Items[i].Name, "demo-"), "-")
+		if images[region] == nil {
+			images[region] = map[string]int{}
+		}
+		images[region][list.Items[i].Spec.Template.Spec.Containers[0].Image]++
+	}
+	return images
+}
+
+func (f *fixture) expectImages(image string, regions ...string) {
+	f.Helper()
+	images := f.images()
+	for _, region := range regions {
+		if images[region][image] != rolloutWaves[region] {
+			f.Errorf("not all of %s run %s: %v", region, image, images)
+		}
+	}
+}
+
+func complete(d *appsv1.Deployment) bool {
+	return d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == 1 && d.Status.AvailableReplicas == 1 && d.Status.Replicas == 1
+}
+
+// keepsRules looks at one state of all Deployments: whether a wave has more units that are not ready with the image
+// than it may, and whether one has begun before the one before was done.
+func (f *fixture) keepsRules(image string) error {
+	list, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	unready, with, ready := map[string]int{}, map[string]int{}, map[string]int{}
+	for i := range list.Items {
+		d := &list.Items[i]
+		region, _, _ := strings.Cut(strings.TrimPrefix(d.Name, "demo-"), "-")
+		if d.Spec.Template.Spec.Containers[0].Image != image {
+			continue
+		}
+		with[region]++
+		if complete(d) {
+			ready[region]++
+		} else {
+			unready[region]++
+		}
+	}
+	for region, limit := range map[string]int{"lab": 1, "eu": 3, "us": 5} {
+		if unready[region] > limit {
+			return fmt.Errorf("%d units of %s are not ready with %s, %d may be", unready[region], region, image, limit)
+		}
+	}
+	if with["eu"] > 0 && ready["lab"] < rolloutWaves["lab"] {
+		return errors.New("eu has begun before lab was done")
+	}
+	if with["us"] > 0 && ready["eu"] < rolloutWaves["eu"] {
+		return errors.New("the rest has begun before eu was done")
+	}
+	return nil
+}
+
+// TestRolloutWaves: a template that fits the first wave only halts in the second one; what is mended goes through all
+// waves, and costs one write a unit. Then the controller is killed again and again while a change is on its way.
+func TestRolloutWaves(t *testing.T) {
+	f := newFixture(t)
+	f.rolledOut("maxFailures: 2")
+	f.setImage("broken", "{arch: new}")
+	f.expectRollout("Halted", "eu", "3 failed, 2 allowed: eu-0: ")
+	f.expectImages("broken", "lab")
+	f.expectImages("one", "us")
+	if broken := f.images()["eu"]["broken"]; broken != 3 {
+		t.Errorf("%d units of eu have what is broken", broken)
+	}
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "RolloutHalted", "wave eu")
+	f.expectEvent("DeploymentGrid", "demo", "RolloutHalted", "3 failed, 2 allowed")
+	f.patch("Deployment", "demo-us-3", `spec: {template: {spec: {containers: [{name: c, image: theirs}]}}}`)
+	f.eventually("a unit that is not due is kept at its revision", func() error {
+		if images := f.images()["us"]; images["one"] != rolloutWaves["us"] {
+			return fmt.Errorf("%v", images)
+		}
+		return nil
+	})
+
+	mark := f.auditMark()
+	f.setImage("mended", "{arch: null}")
+	f.expectRollout("Complete", "")
+	f.expectImages("mended", "lab", "eu", "us")
+	writes := f.requests(mark, func(a cluster.Request) bool {
+		return a.ObjectRef.Resource == "deployments" && a.ObjectRef.Namespace == f.namespace && a.IsWrite()
+	})
+	if len(writes) != 30 {
+		t.Errorf("%d writes of 30 Deployments", len(writes))
+	}
+	quiet := func() error {
+		writes := f.requests(mark, func(a cluster.Request) bool { return a.IsWrite() && a.ObjectRef.Namespace == f.namespace })
+		if mark = f.auditMark(); len(writes) > 0 {
+			return fmt.Errorf("%v", writes)
+		}
+		return nil
+	}
+	f.eventually("the last status and the events are written", func() error {
+		<-time.After(time.Second)
+		return quiet()
+	})
+	f.stays("nothing is written when all is done", 2*time.Second, quiet)
+
+	kills := 0
+	f.setImage("next", "{}")
+	f.inTime("the change gets everywhere though the controller is killed", func() error {
+		if err := f.keepsRules("next"); err != nil {
+			f.Fatal(err)
+		}
+		if kills < 5 && rand.IntN(8) == 0 { //nolint:gosec // a random moment
+			kills++
+			controller.Kill()
+			f.must(controller.Start(context.Background()))
+		}
+		if images := f.images(); images["us"]["next"] < rolloutWaves["us"] {
+			return fmt.Errorf("%v", images)
+		}
+		return nil
+	})
+	t.Logf("the controller was killed %d times", kills)
+	f.expectRollout("Complete", "")
+}
+
+// TestRollback: with onFailure Rollback the units of both waves go back; a mended template goes through all waves.
+func TestRollback(t *testing.T) {
+	f := newFixture(t)
+	f.rolledOut("maxFailures: 0, onFailure: Rollback")
+	f.setImage("broken", "{arch: new}")
+	f.expectRollout("RolledBack", "", "0 allowed")
+	f.expectImages("one", "lab", "eu", "us")
+	f.setImage("mended", "{arch: null}")
+	f.expectRollout("Complete", "")
+	f.expectImages("mended", "lab", "eu", "us")
+}
+
+// TestRolloutOffline: a site that cannot be reached does not hold up the rollout, and follows when it returns.
+func TestRolloutOffline(t *testing.T) {
+	f := newFixture(t)
+	nodes := f.rolledOut("unreachable: Defer")
+	// kwok's heartbeats are for nodes that run.
+	connected := func(status corev1.ConditionStatus, phase corev1.NodePhase) {
+		t.Helper()
+		node, err := f.client.CoreV1().Nodes().Get(f.ctx, nodes["eu-4"], metav1.GetOptions{})
+		f.must(err)
+		node.Status.Phase = phase
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Reason: "Test"}}
+		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
+		f.must(err)
+	}
+	connected(corev1.ConditionUnknown, corev1.NodePending)
+	f.eventually("the site is offline", func() error {
+		u := f.get("DeploymentGrid", "demo")
+		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", "eu-4", "phase"); phase != "Unreachable" {
+			return fmt.Errorf("phase %s", phase)
+		}
+		return nil
+	})
+	f.setImage("two", "{}")
+	f.expectRollout("Complete", "")
+	if images := f.images(); images["eu"]["one"] != 1 || images["us"]["two"] != rolloutWaves["us"] {
+		t.Errorf("got %v", images)
+	}
+	if deferred := f.rolloutOf("demo")["deferred"]; deferred != int64(1) {
+		t.Errorf("%v deferred", deferred)
+	}
+	connected(corev1.ConditionTrue, corev1.NodeRunning)
+	f.eventually("the site follows", func() error {
+		if images := f.images(); images["eu"]["two"] != rolloutWaves["eu"] {
+			return fmt.Errorf("%v", images)
+		}
+		return nil
+	})
+}
+
+// TestOverrides: a strategic merge patch by kube-apiserver's schema merges lists by their keys; one that cannot be applied
+// is an error of its units alone.
+func TestOverrides(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	f.node("odd")
+	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY,
+		template: {` + selector + `, template: {metadata: {labels: {app: x}}, spec: {terminationGracePeriodSeconds: 0, containers: [
+			{name: c, image: one, env: [{name: A, value: a}]}, {name: d, image: side}]}}},
+		overrides: [
+			{name: big, units: {names: [east]}, replicas: 3, images: {c: two},
+			 patch: {template: {spec: {containers: [{name: c, env: [{name: MODE, value: big}]}]}}}},
+			{name: wrong, units: {names: [odd]}, patch: {template: {spec: {containers: [{image: nameless}]}}}}]}}`)
+	f.eventually("the overrides of one unit", func() error {
+		d, err := f.client.AppsV1().Deployments(f.namespace).Get(f.ctx, "demo-east", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		containers := d.Spec.Template.Spec.Containers
+		if *d.Spec.Replicas != 3 || len(containers) != 2 || containers[0].Image != "two" || containers[1].Image != "side" ||
+			len(containers[0].Env) != 2 {
+			return fmt.Errorf("got %d replicas, %+v", *d.Spec.Replicas, containers)
+		}
+		return nil
+	})
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "odd: InvalidTemplate: spec.overrides[wrong].patch: it cannot be applied", "name")
+	f.expectNames("the others go on", "Deployment", "demo-east demo-west")
+
+	for manifest, says := range map[string]string{
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a}, {name: b}]}}}`:                "only the last wave may leave units out",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a, soak: 99999h}]}}}`:             "8760h at most",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, rollout: {waves: [{name: a, maxUnavailable: 0}]}}}`:        "a number of 1 or more",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {}, replicas: 1}]}}`:          "give names, nodeSelector or both",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {names: [x]}}]}}`:             "give replicas, images or patch",
+		`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: bad}, spec: {gridUniqKey: KEY, overrides: [{name: a, units: {names: [x]}, replicas: 1}]}}`: "a DaemonSet has a pod on every node",
+	} {
+		if err := f.tryApply(manifest); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v", manifest, err)
+		}
+	}
+}
+
+// TestRolloutOfOtherKinds: a StatefulSetGrid whose template has a partition, and a DaemonSetGrid.
+func TestRolloutOfOtherKinds(t *testing.T) {
+	f := newFixture(t)
+	f.node("east")
+	f.node("west")
+	const rollout = `rollout: {waves: [{name: first, units: {names: [east]}, approval: Manual}, {name: rest}]}`
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY,
+		template: {replicas: 2, serviceName: x, updateStrategy: {rollingUpdate: {partition: 1}}, ` + selector + `, template: ` + podTemplate + `}, ` + rollout + `}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY,
+		template: {` + selector + `, template: ` + podTemplate + `}, ` + rollout + `}}`)
+	f.expectReady("StatefulSetGrid", "db", 2)
+	f.expectReady("DaemonSetGrid", "agent", 2)
+	for kind, name := range map[string]string{"StatefulSetGrid": "db", "DaemonSetGrid": "agent"} {
+		f.patch(kind, name, `spec: {template: {template: {spec: {containers: [{name: c, image: two}]}}}}`)
+		child := strings.TrimSuffix(kind, "Grid")
+		image := func(unit string) string {
+			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+unit).Object, "spec", "template", "spec", "containers")
+			return containers[0].(map[string]any)["image"].(string) //nolint:forcetypeassert // it was applied so
+		}
+		update := ""
+		f.eventually(kind+" waits for an approval", func() error {
+			u := f.get(kind, name)
+			phase, _, _ := unstructured.NestedString(u.Object, "status", "rollout", "phase")
+			update, _, _ = unstructured.NestedString(u.Object, "status", "updateRevision")
+			if phase != "AwaitingApproval" || image("east") != "two" || image("west") != "one" {
+				return fmt.Errorf("phase %s, %s and %s", phase, image("east"), image("west"))
+			}
+			return nil
+		})
+		f.patch(kind, name, `metadata: {annotations: {superedge.io/approved: `+update+`/first}}`)
+		f.eventually(kind+" goes on", func() error {
+			if got := image("west"); got != "two" {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	pods := f.pods("db-east-")
+	if len(pods) != 2 || pods[0].Spec.Containers[0].Image != "one" || pods[1].Spec.Containers[0].Image != "two" {
+		t.Errorf("the partition is not kept: %v", pods)
+	}
+}

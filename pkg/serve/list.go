@@ -338,17 +338,13 @@ func isLocal(r *http.Request) bool {
 
 // allowWrite sets how long the client may take to accept what is written next.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	timeout := s.WriteTimeout
-	if timeout == 0 {
-		timeout = DefaultWriteTimeout
-	}
 	// A ResponseWriter of a test may not support deadlines; then there is none. A deadline is a time of the real clock,
 	// even if the Server has another clock.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 }
 
-// awaitNothing removes the deadline of allowWrite, for a stream that has nothing to write for a while. At the deadline
-// HTTP/2 would reset the stream, and TLS connections cannot be written to after a deadline has passed.
+// awaitNothing removes the deadline that allowWrite set for an earlier response of the connection, for a stream that has
+// nothing to write for a while. TLS connections cannot be written to after a deadline has passed.
 func awaitNothing(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }

@@ -41,6 +41,9 @@ type Server struct {
 	// WriteTimeout is how long a client may take to accept data before its connection is cut; 0 means
 	// DefaultWriteTimeout.
 	WriteTimeout time.Duration
+
+	// stalls cuts off the watches of clients that exceed WriteTimeout.
+	stalls stallGuard
 }
 
 const (
@@ -52,6 +55,13 @@ const (
 	// demandPatience is how long a request waits for a resource that was not followed before it.
 	demandPatience = 5 * time.Second
 )
+
+func (s *Server) writeTimeout() time.Duration {
+	if s.WriteTimeout == 0 {
+		return DefaultWriteTimeout
+	}
+	return s.WriteTimeout
+}
 
 func (s *Server) now() time.Time {
 	if s.Clock != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -38,7 +37,7 @@ import (
 // testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and
 // strict.
 type testHub struct {
-	t       *testing.T
+	t       testing.TB
 	cluster *upstreamtest.API
 	hub     *Server
 	server  *httptest.Server
@@ -46,7 +45,13 @@ type testHub struct {
 
 // startHub makes a hub. It follows the cluster only if follows is set. Callers are who they say; alice and what is
 // bound to nodes may ask for every share, as far as RBAC would have it.
-func startHub(t *testing.T, follows bool) *testHub {
+func startHub(t testing.TB, follows bool) *testHub {
+	t.Helper()
+	return startHubWith(t, follows, func(*genericapiserver.Config) error { return nil })
+}
+
+// startHubWith makes a hub with some more settings of its API server.
+func startHubWith(t testing.TB, follows bool, apply func(*genericapiserver.Config) error) *testHub {
 	t.Helper()
 	h := &testHub{t: t, cluster: upstreamtest.New()}
 	for _, name := range []string{"a1", "a2", "b1"} {
@@ -79,7 +84,7 @@ func startHub(t *testing.T, follows bool) *testHub {
 			return &authenticator.Response{User: u}, u.Name != "", nil
 		})
 		config.Authorization.Authorizer = allowed{}
-		return nil
+		return apply(config)
 	}}, klog.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -441,7 +446,7 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 	t.Errorf("the neighbour's stream ended: %v", lines.Err())
 }
 
-func expectSoon(t *testing.T, what string, holds func() bool) {
+func expectSoon(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}.Until(t, what, func() error {
 		if !holds() {
@@ -482,25 +487,6 @@ func FuzzPaths(f *testing.F) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	})
-}
-
-// TestNotCurrent: a hub that has lost its API server says so, so that others are asked.
-func TestNotCurrent(t *testing.T) {
-	t.Parallel()
-	h := startHub(t, true)
-	now := time.Now()
-	states := h.hub.group.States()
-	if err := notCurrent(states, now); err != nil {
-		t.Errorf("got %v", err)
-	}
-	states[1].Err = apierrors.NewServiceUnavailable("away")
-	if err := notCurrent(states, now); err != nil {
-		t.Errorf("at once: %v", err)
-	}
-	if err := notCurrent(states, now.Add(2*stalePatience)); err == nil ||
-		!strings.Contains(err.Error(), "services: cannot be followed since") {
-		t.Errorf("got %v", err)
-	}
 }
 
 // TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.

@@ -305,6 +305,16 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	tick := time.NewTicker(time.Second / time.Duration(o.rate))
 	defer tick.Stop()
 	begin := time.Now()
+	profiling, _ := errgroup.WithContext(ctx)
+	if o.hubProfile != "" {
+		profiling.Go(func() error {
+			profile, err := hub.Profile(ctx, time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(o.hubProfile, profile, 0o600)
+		})
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(loaders)
 	b.changes = min(o.events, b.fleet.services)
@@ -326,6 +336,9 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	took := time.Since(begin)
+	if err := profiling.Wait(); err != nil {
+		return err
+	}
 	for !b.direct.quiet() || !b.through.quiet() {
 		if err := pause(context.WithoutCancel(ctx), 100*time.Millisecond); err != nil {
 			return err

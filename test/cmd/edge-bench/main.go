@@ -33,6 +33,8 @@ type options struct {
 	events, rate    int
 	relabels        int
 	elsewhere       time.Duration
+	// hubProfile is the file that a profile of the hub is written to while endpoints change; "" for none.
+	hubProfile string
 }
 
 func main() {
@@ -54,6 +56,7 @@ func main() {
 	flags.IntVar(&o.rate, "rate", 100, "changes per second")
 	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other units change, at the rate")
 	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
+	flags.StringVar(&o.hubProfile, "hub-profile", "", "file for a profile of the hub's processor time while endpoints change, for go tool pprof")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
 		return

@@ -114,6 +114,7 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
 			return memory.AcquireN(caller(r), bytes)
 		},
+		Relayed:  true,
 		Stopping: s.stopping,
 	}}
 	return s, nil

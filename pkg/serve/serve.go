@@ -32,6 +32,10 @@ type Server struct {
 	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
 	// bytes. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
+	// Relayed is set if whoever asks hands the answer on to a client elsewhere, and many such clients may ask for the
+	// same. Large lists are then compressed for every caller, and one that is being sent is sent to all who ask for it:
+	// it takes memory and time once, and Admit counts it for the first of them.
+	Relayed bool
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
 	// Clock measures how long events take to be sent; time.Now if nil.
@@ -44,6 +48,8 @@ type Server struct {
 
 	// stalls cuts off the watches of clients that exceed WriteTimeout.
 	stalls stallGuard
+	// lists are those that are being sent, if Relayed is set.
+	lists sharedLists
 }
 
 const (

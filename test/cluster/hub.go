@@ -61,8 +61,9 @@ type HubReplica struct {
 	get        func(ctx context.Context, path string) (*Reply, error)
 }
 
-// startHub registers the hub's API and starts the replicas beside kube-apiserver.
-func (c *Cluster) startHub(ctx context.Context) error {
+// StartHub registers the hub's API and starts the replicas beside kube-apiserver. With Options.HubLater it is to be called
+// once, otherwise Start has done it.
+func (c *Cluster) StartHub(ctx context.Context) error {
 	if err := c.registerHub(ctx); err != nil {
 		return err
 	}

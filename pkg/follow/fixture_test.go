@@ -80,7 +80,8 @@ func inWorld(t *testing.T, test func(*world)) {
 		var err error
 		w.group, err = NewGroup(GroupOptions{
 			Config: &rest.Config{
-				Host: "http://upstream.example", Transport: upstreamtest.Memory{Handler: w}, QPS: -1, UserAgent: "tester/v1 (linux)",
+				Host: "http://upstream.example", Transport: upstreamtest.Memory{Handler: w}, QPS: -1,
+				UserAgent: "tester/v1 (linux)",
 			},
 			Barrier: w,
 		})

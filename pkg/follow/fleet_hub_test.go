@@ -32,8 +32,8 @@ const (
 	hubNodesOfAClass = 10
 	// hubRetryAfter is what an answer says for which the hub had no memory.
 	hubRetryAfter = serve.RetryAfter
-	// requestsToFollow is what one source asks of a replica that it was not at before: its watch, which is answered 410,
-	// a list, and a watch from there.
+	// requestsToFollow is what one source asks of a replica that it was not at before: its watch, which is answered
+	// 410, a list, and a watch from there.
 	requestsToFollow = 3
 )
 
@@ -65,7 +65,8 @@ func sizeOf(t *testing.T, list interface{ Marshal() ([]byte, error) }) listSize 
 func shareLists(t *testing.T) []listSize {
 	t.Helper()
 	uid := func(kind, i int) types.UID {
-		return types.UID(fmt.Sprintf("%08x-%04x-4%03x-9%03x-%012x", rand.Uint32(), kind, i%4096, i%4095, rand.Uint64()>>16))
+		return types.UID(fmt.Sprintf("%08x-%04x-4%03x-9%03x-%012x",
+			rand.Uint32(), kind, i%4096, i%4095, rand.Uint64()>>16))
 	}
 	made := metav1.NewTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	var services corev1.ServiceList
@@ -74,8 +75,11 @@ func shareLists(t *testing.T) []listSize {
 		ip := fmt.Sprintf("10.%d.%d.%d", 96+i/65536, i/256%256, i%256)
 		services.Items = append(services.Items, corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shop", Name: name, UID: uid(1, i), CreationTimestamp: made, ResourceVersion: strconv.Itoa(100_000 + i),
-				Labels:      map[string]string{"superedge.io/grid-selector": name, "superedge.io/grid-uniq-key": "zone"},
+				Namespace: "shop", Name: name, UID: uid(1, i), CreationTimestamp: made,
+				ResourceVersion: strconv.Itoa(100_000 + i),
+				Labels: map[string]string{
+					"superedge.io/grid-selector": name, "superedge.io/grid-uniq-key": "zone",
+				},
 				Annotations: map[string]string{"topologyKeys": `["zone"]`},
 			},
 			Spec: corev1.ServiceSpec{
@@ -102,9 +106,12 @@ func shareLists(t *testing.T) []listSize {
 			AddressType: discoveryv1.AddressTypeIPv4,
 			Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080))}},
 			Endpoints: []discoveryv1.Endpoint{{
-				Addresses: []string{fmt.Sprintf("10.1.%d.%d", i/256, i%256)}, NodeName: ptr.To("node-" + strconv.Itoa(i%10)),
+				Addresses:  []string{fmt.Sprintf("10.1.%d.%d", i/256, i%256)},
+				NodeName:   ptr.To("node-" + strconv.Itoa(i%10)),
 				Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true)},
-				TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: name + "-x7k2p", UID: uid(3, i)},
+				TargetRef: &corev1.ObjectReference{
+					Kind: "Pod", Namespace: "shop", Name: name + "-x7k2p", UID: uid(3, i),
+				},
 			}},
 		})
 	}
@@ -154,8 +161,8 @@ type sending struct {
 	release func()
 }
 
-// send sends a list to one more at a time, and calls sent when that has happened. It reports whether there is memory for
-// it, which the list takes once, however many are sent it.
+// send sends a list to one more, and calls sent when that has happened. It reports whether there is memory for it,
+// which the list takes once, however many are sent it.
 func (r *simulatedReplica) send(in *hubReturn, caller, name string, list listSize, sent func()) bool {
 	one := r.sending[name]
 	if one == nil {
@@ -261,8 +268,8 @@ func (r *hubReturn) attempt(w *returning) {
 }
 
 // TestFleetReturnsToTheHub simulates how 10,000 wrappers return to two replicas of a hub that were away for a minute,
-// with the backoff, the bound of memory and the sizes of lists that there are; docs/hub.md and docs/limits.md quote what
-// it prints (go test -v -run FleetReturnsToTheHub ./pkg/follow).
+// with the backoff, the bound of memory and the sizes of lists that there are; docs/hub.md and docs/limits.md quote
+// what it prints (go test -v -run FleetReturnsToTheHub ./pkg/follow).
 func TestFleetReturnsToTheHub(t *testing.T) {
 	t.Parallel()
 	r := &hubReturn{lists: shareLists(t)}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -56,8 +57,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runBenchClient has benchWatchers streams of slices of as many nodes, which it reads until its standard input ends. It is a
-// process of its own, so that what it takes is not counted.
+// runBenchClient has benchWatchers streams of slices of as many nodes, which it reads until its standard input ends. It
+// is a process of its own, so that what it takes is not counted.
 func runBenchClient(url string) error {
 	together, err := strconv.Atoi(os.Getenv(benchStreams))
 	if err != nil {
@@ -72,7 +73,7 @@ func runBenchClient(url string) error {
 			protocols.SetHTTP2(true)
 			protocols.SetUnencryptedHTTP2(true)
 			client = &http.Client{Transport: &http.Transport{
-				Protocols: protocols, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // of this test
+				Protocols: protocols, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 			}}
 		}
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+benchWatch(i), nil)
@@ -139,11 +140,11 @@ func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (d discard) Flush() {}
 
-// BenchmarkEvent is one change of one endpoint, until each of 200 nodes of its unit was sent its event through the whole
-// chain of filters. The metric cpu-ns/event is the processor time of this process for an event, with a 200th of the
-// change. Through "handler" nothing is sent; "http2" sends over the loopback to another process, a hundred streams a
-// connection, and "tls" encrypts that. With "tls-alone" each stream has a connection, so that each event is a TLS record
-// and a system call: that is what an event costs a hub whose classes are small and many.
+// BenchmarkEvent is one change of one endpoint, until each of 200 nodes of its unit was sent its event through the
+// whole chain of filters. The metric cpu-ns/event is the processor time of this process for an event, with a 200th of
+// the change. Through "handler" nothing is sent; "http2" sends over the loopback to another process, a hundred streams
+// a connection, and "tls" encrypts that. With "tls-alone" each stream has a connection, so that each event is a TLS
+// record and a system call: that is what an event costs a hub whose classes are small and many.
 func BenchmarkEvent(b *testing.B) {
 	for _, way := range []struct {
 		name    string
@@ -165,6 +166,7 @@ func BenchmarkEvent(b *testing.B) {
 			h := startHub(b, true)
 			fillForBench(h.hub.facts)
 			observer := &benchObserver{Observer: h.hub.metrics, all: make(chan struct{}, 1)}
+			stacksBefore, heapBefore := memoryInUse()
 			h.hub.answers.server.Observer = observer
 			way.connect(b, h)
 			expectSoon(b, "all streams have begun", func() bool { return observer.started.Load() == benchWatchers })
@@ -176,6 +178,7 @@ func BenchmarkEvent(b *testing.B) {
 				<-observer.all
 			}
 			change()
+			stacks, heap := memoryInUse()
 			b.ReportAllocs()
 			begin := processorTime(b)
 			for b.Loop() {
@@ -183,6 +186,8 @@ func BenchmarkEvent(b *testing.B) {
 			}
 			took := processorTime(b) - begin
 			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*benchWatchers), "cpu-ns/event")
+			b.ReportMetric(float64(stacks-stacksBefore)/benchWatchers, "stack-B/stream")
+			b.ReportMetric(float64(heap-heapBefore)/benchWatchers, "heap-B/stream")
 		})
 	}
 }
@@ -255,7 +260,8 @@ func startTLS(h *testHub) *httptest.Server {
 // connectProcess lets another process connect to a server that was started, with so many streams a connection.
 func connectProcess(b *testing.B, server *httptest.Server, together int) {
 	b.Helper()
-	client := exec.CommandContext(context.Background(), os.Args[0]) //nolint:usetesting // it ends with its input, when the benchmark is over
+	// It ends with its input, when the benchmark is over.
+	client := exec.CommandContext(context.WithoutCancel(b.Context()), os.Args[0])
 	client.Env = append(os.Environ(), benchClient+"="+server.URL, benchStreams+"="+strconv.Itoa(together))
 	client.Stderr = os.Stderr
 	input, err := client.StdinPipe()
@@ -280,6 +286,15 @@ func connectProcess(b *testing.B, server *httptest.Server, together int) {
 	if line, err := bufio.NewReader(output).ReadString('\n'); err != nil {
 		b.Fatalf("the client says %q: %v", line, err)
 	}
+}
+
+// memoryInUse are the bytes of stacks, and those of the heap that are still needed.
+func memoryInUse() (stacks, heap int64) {
+	runtime.GC()
+	runtime.GC() // it frees what the first one has found in pools
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.StackInuse), int64(stats.HeapAlloc) //nolint:gosec // far from the limit
 }
 
 func processorTime(b *testing.B) time.Duration {

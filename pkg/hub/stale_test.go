@@ -338,8 +338,8 @@ func TestAStaleReplicaEndsItsStreams(t *testing.T) {
 	}
 }
 
-// TestAShortCutEndsNoStream: an API server that starts anew in a few seconds, or a link that comes back, costs no wrapper
-// a list. That nothing had happened for minutes before does not make a replica stale.
+// TestAShortCutEndsNoStream: an API server that starts anew in a few seconds, or a link that comes back, costs no
+// wrapper a list. That nothing had happened for minutes before does not make a replica stale.
 func TestAShortCutEndsNoStream(t *testing.T) {
 	t.Parallel()
 	inSmallFleet(t, upstream.HubRequire, func(f *smallFleet) {
@@ -381,8 +381,8 @@ func TestAllReplicasAreStale(t *testing.T) {
 		f.expectShown("10.0.0.1")
 		took := f.until("the wrapper follows the API server", func() bool { return !f.upstream.Way().Hub })
 		t.Logf("the wrapper followed the API server %s after the streams had ended", took)
-		if least, most := upstream.DefaultHubFallback-comesBack, 2*upstream.DefaultHubFallback+time.Minute; took < least ||
-			took > most {
+		least, most := upstream.DefaultHubFallback-comesBack, 2*upstream.DefaultHubFallback+time.Minute
+		if took < least || took > most {
 			t.Errorf("the wrapper followed the API server after %s, want %s to %s", took, least, most)
 		}
 		f.until("the wrapper has the news", func() bool { return f.shown() == "10.0.0.2" })

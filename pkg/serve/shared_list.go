@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 
@@ -26,8 +27,8 @@ type listKey struct {
 	zipped                    bool
 }
 
-// keyOf returns the key of a list. ok is false for one that is nobody else's: a part of a list, or a table, which says how
-// old objects are.
+// keyOf returns the key of a list. ok is false for one that is nobody else's: a part of a list, or a table, which says
+// how old objects are.
 func keyOf(h *history.History, p page, options Options, as *representation, zipped bool) (key listKey, ok bool) {
 	if options.Limit > 0 || options.Continue != nil || as.form == formTable {
 		return listKey{}, false
@@ -45,8 +46,8 @@ func keyOf(h *history.History, p page, options Options, as *representation, zipp
 	return key, true
 }
 
-// sharedLists are the lists that are being sent. Whoever asks for one of them meanwhile is sent the same bytes. Nothing is
-// kept that nobody is sent. The zero value is ready.
+// sharedLists are the lists that are being sent. Whoever asks for one of them meanwhile is sent the same bytes. Nothing
+// is kept that nobody is sent. The zero value is ready.
 type sharedLists struct {
 	mu    sync.Mutex
 	lists map[listKey]*sharedList // guarded by mu
@@ -72,12 +73,7 @@ func (s *sharedLists) get(
 	for {
 		shared, first := s.enter(key)
 		if first {
-			shared.list, shared.release, shared.err = encode()
-			if shared.err != nil {
-				s.remove(key, shared)
-			}
-			close(shared.encoded)
-			if shared.err != nil {
+			if s.encode(key, shared, encode); shared.err != nil {
 				return encodedList{}, nil, shared.err
 			}
 			return shared.list, func() { s.leave(key, shared) }, nil
@@ -92,6 +88,23 @@ func (s *sharedLists) get(
 			return shared.list, func() { s.leave(key, shared) }, nil
 		}
 	}
+}
+
+// errNotEncoded is the error of a list whose encoding has panicked.
+var errNotEncoded = errors.New("the list was not encoded")
+
+// encode lets those go on who wait for a list, also if encode panics.
+func (s *sharedLists) encode(
+	key listKey, shared *sharedList, encode func() (list encodedList, release func(), err error),
+) {
+	shared.err = errNotEncoded
+	defer func() {
+		if shared.err != nil {
+			s.remove(key, shared)
+		}
+		close(shared.encoded)
+	}()
+	shared.list, shared.release, shared.err = encode()
 }
 
 // enter counts a user in, and reports whether it is the first, who encodes the list.
@@ -119,7 +132,7 @@ func (s *sharedLists) remove(key listKey, shared *sharedList) {
 	}
 }
 
-// leave counts a user out. With the last one the list goes, unless it is not encoded yet.
+// leave counts a user out. With the last one the list goes. The first stays until it is encoded.
 func (s *sharedLists) leave(key listKey, shared *sharedList) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,9 +148,7 @@ func (s *sharedLists) leave(key listKey, shared *sharedList) {
 }
 
 // sharedList encodes a list for all who ask for the same while it is sent, and sends it.
-func (s *Server) sharedList(
-	w http.ResponseWriter, r *http.Request, key listKey, page page, as *representation,
-) error {
+func (s *Server) sharedList(w http.ResponseWriter, r *http.Request, key listKey, page page, as *representation) error {
 	list, done, err := s.lists.get(r.Context(), key, func() (encodedList, func(), error) {
 		release, err := s.admit(r, page, as)
 		if err != nil {

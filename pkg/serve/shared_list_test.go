@@ -142,14 +142,17 @@ func TestRelayedLists(t *testing.T) {
 		c.ServeHTTP(w, r)
 		return w
 	}
-	for _, query := range []string{"", "?labelSelector=app%3Dservice-0001", "?limit=3", "?fieldSelector=metadata.name%3Dservice-0002"} {
+	for _, query := range []string{
+		"", "?labelSelector=app%3Dservice-0001", "?limit=3", "?fieldSelector=metadata.name%3Dservice-0002",
+	} {
 		for _, accept := range []string{asProtobuf, asJSON, "application/yaml"} {
 			c.server.Relayed = false
 			alone := ask(query, accept)
 			c.server.Relayed = true
 			relayed := ask(query, accept)
 			body := relayed.Body.Bytes()
-			if zipped := relayed.Header().Get("Content-Encoding") == "gzip"; zipped != (alone.Body.Len() >= gzipThreshold) {
+			large := alone.Body.Len() >= gzipThreshold
+			if zipped := relayed.Header().Get("Content-Encoding") == "gzip"; zipped != large {
 				t.Errorf("%s as %s: compressed is %t for %d bytes", query, accept, zipped, alone.Body.Len())
 			} else if zipped {
 				reader, err := gzip.NewReader(bytes.NewReader(body))

@@ -52,7 +52,7 @@ func (d *demo) showHub(ctx context.Context, unitLabel string) error {
 	}
 	fmt.Printf("   %-44s%16s%18s\n", fmt.Sprintf("what %s's wrapper receives", hubNode), "directly", "through the hub")
 	fmt.Printf("   %-44s%16s%18s\n", "to become ready", kilobytes(directly.start), kilobytes(through.start))
-	fmt.Printf("   %-44s%16s%18s\n\n", fmt.Sprintf("while %d endpoints of %s change", sitesServices, newUnit), kilobytes(directly.changes), kilobytes(through.changes))
+	fmt.Printf("   %-44s%16s%18s\n\n", fmt.Sprintf("while the endpoints of %d Services change", sitesServices), kilobytes(directly.changes), kilobytes(through.changes))
 	if through.start >= directly.start || through.changes >= directly.changes {
 		return fmt.Errorf("%w: the hub saves nothing", errWrong)
 	}

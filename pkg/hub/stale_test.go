@@ -360,6 +360,28 @@ func TestAShortCutEndsNoStream(t *testing.T) {
 	})
 }
 
+// TestOneReplicaAfterTheOther: two replicas lose the API server one after the other, for minutes. The wrapper always has
+// the news of the one that did not.
+func TestOneReplicaAfterTheOther(t *testing.T) {
+	t.Parallel()
+	inSmallFleet(t, upstream.HubRequire, func(f *smallFleet) {
+		for round := range 6 {
+			cut := f.replicas[round%2].link
+			cut.set(true, false)
+			address := fmt.Sprintf("10.0.1.%d", round)
+			f.putSlice(address)
+			took := f.until("the wrapper has the news", func() bool { return f.shown() == address })
+			t.Logf("the wrapper has the news after %s", took)
+			if most := stalePatience + noticed + comesBack; took > most {
+				t.Errorf("the wrapper has the news after %s, not within %s", took, most)
+			}
+			time.Sleep(2*time.Minute - took)
+			cut.set(false, false)
+			f.until("the replica is ready again", func() bool { return f.replicas[round%2].current() == nil })
+		}
+	})
+}
+
 // lists is how often the wrapper listed.
 func (f *smallFleet) lists() (n uint64) {
 	for _, s := range f.upstream.States() {

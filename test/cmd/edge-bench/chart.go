@@ -24,7 +24,7 @@ type point struct{ nodes, directly, hub float64 }
 
 // The sizes of a chart, in its own units.
 const (
-	panelWidth, panelHeight    = 300, 240
+	panelWidth, panelHeight    = 316, 240
 	plotLeft, plotTop          = 52, 50
 	plotWidth, plotHeight      = 158, 150
 	chartTop                   = 40

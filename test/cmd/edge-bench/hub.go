@@ -202,8 +202,7 @@ func measureFleets(ctx context.Context, o options) error {
 			drawn.into.points = append(drawn.into.points, point{nodes, drawn.directly / drawn.per, drawn.hub / drawn.per})
 		}
 	}
-	title := fmt.Sprintf("A fleet that grows: %d nodes a unit, a Service for every %.2g nodes, %d endpoints each",
-		whole.nodes/whole.units, float64(whole.nodes)/float64(whole.services), whole.endpoints)
+	title := fmt.Sprintf("A fleet that grows to %d nodes in %d units, and %d Services of %d endpoints", whole.nodes, whole.units, whole.services, whole.endpoints)
 	drawn := chart{title: title, panels: []panel{ready, change, watches, wrapper}}.svg()
 	if err := os.WriteFile(o.hubChart, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page shows it to everybody
 		return fmt.Errorf("writing the chart: %w", err)

@@ -552,6 +552,16 @@ func TestTheCertificatesSecretIsDeleted(t *testing.T) {
 		return err
 	})
 	t.Logf("the Secret was there again after %s", took.Round(time.Millisecond))
+	f.eventually("it was made by a patch that created it", func() error {
+		made, err := shared.Audited(0, func(r cluster.Request) bool {
+			return r.User.Username == string(cluster.RoleHub) && r.ObjectRef.Name == name && r.Verb == "patch" &&
+				r.ResponseStatus.Code == http.StatusCreated
+		})
+		if err == nil && len(made) == 0 {
+			err = errors.New("there is no such request")
+		}
+		return err
+	})
 	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
 	f.expectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
 	events := bufio.NewReader(stream)

@@ -133,9 +133,10 @@ type happening struct {
 // agenda is what is to happen, the next first. It implements heap.Interface.
 type agenda []happening
 
-func (a agenda) Len() int           { return len(a) }
-func (a agenda) Less(i, j int) bool { return a[i].at < a[j].at }
-func (a agenda) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Len() int           { return len(*a) }
+func (a *agenda) Less(i, j int) bool { return (*a)[i].at < (*a)[j].at }
+func (a *agenda) Swap(i, j int)      { (*a)[i], (*a)[j] = (*a)[j], (*a)[i] }
+
 func (a *agenda) Push(x any) {
 	if h, ok := x.(happening); ok {
 		*a = append(*a, h)

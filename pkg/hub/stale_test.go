@@ -360,8 +360,8 @@ func TestAShortCutEndsNoStream(t *testing.T) {
 	})
 }
 
-// TestOneReplicaAfterTheOther: two replicas lose the API server one after the other, for minutes. The wrapper always has
-// the news of the one that did not.
+// TestOneReplicaAfterTheOther: two replicas lose the API server one after the other, for minutes. The wrapper always
+// has the news of the one that did not.
 func TestOneReplicaAfterTheOther(t *testing.T) {
 	t.Parallel()
 	inSmallFleet(t, upstream.HubRequire, func(f *smallFleet) {

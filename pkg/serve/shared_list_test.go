@@ -170,7 +170,7 @@ func TestRelayedLists(t *testing.T) {
 	}
 	var before, after corev1.ServiceList
 	for i, list := range []*corev1.ServiceList{&before, &after} {
-		if err := json.Unmarshal([]byte(c.get(servicesPath, "Accept", asJSON).body), list); err != nil {
+		if err := json.Unmarshal(c.get(servicesPath, "Accept", asJSON).body, list); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {

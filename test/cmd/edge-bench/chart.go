@@ -98,7 +98,7 @@ func (p panel) draw(b *strings.Builder) {
 		class string
 		of    func(point) float64
 	}{{"directly", func(at point) float64 { return at.directly }}, {"hub", func(at point) float64 { return at.hub }}} {
-		var line []string
+		line := make([]string, 0, len(p.points))
 		for _, at := range p.points {
 			line = append(line, fmt.Sprintf("%.1f,%.1f", x.place(at.nodes), y.place(series.of(at))))
 			ends[series.class] = y.place(series.of(at))

@@ -87,11 +87,11 @@ func (d *demo) createSites(ctx context.Context, unitLabel string) error {
 func siteName(i int) string { return "site-" + strconv.Itoa(i) }
 
 // siteSlice has endpoints on the node of the new unit. They listen on another port in every version.
-func siteSlice(i, version int) *discoveryv1.EndpointSlice {
+func siteSlice(i int, version int32) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: siteName(i), Labels: map[string]string{discoveryv1.LabelServiceName: siteName(i)}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080 + version)), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(8080 + version), Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}
 	for e := range siteEndpoints {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
@@ -106,7 +106,7 @@ func siteSlice(i, version int) *discoveryv1.EndpointSlice {
 type receipt struct{ start, changes int64 }
 
 // received starts a node's wrapper anew, without what it had kept, and changes the endpoints of the sites.
-func (d *demo) received(ctx context.Context, node *cluster.Node, version int) (receipt, error) {
+func (d *demo) received(ctx context.Context, node *cluster.Node, version int32) (receipt, error) {
 	var r receipt
 	if err := node.Wrapper.Stop(); err != nil {
 		return r, err

@@ -221,7 +221,7 @@ const (
 	// watchesOfAWrapper is how many a wrapper has, watchesOfAReplica how many a replica of the hub.
 	watchesOfAWrapper, watchesOfAReplica = 4, 3
 	// idleFor is how long it is measured what the hub does while nothing changes.
-	idleFor = 10 * time.Second
+	idleFor = 5 * time.Second
 )
 
 // measureHub lets simulated wrappers of a whole fleet follow their shares, through kube-apiserver, and one follow
@@ -372,10 +372,10 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	tick := time.NewTicker(time.Second / time.Duration(o.rate))
 	defer tick.Stop()
 	begin := time.Now()
-	profiling, _ := errgroup.WithContext(ctx)
+	profiling, untilProfiled := errgroup.WithContext(ctx)
 	if o.hubProfile != "" {
 		profiling.Go(func() error {
-			profile, err := hub.Profile(ctx, time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
+			profile, err := hub.Profile(untilProfiled, time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
 			if err != nil {
 				return err
 			}

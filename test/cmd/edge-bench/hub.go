@@ -229,6 +229,7 @@ const (
 func measureHub(ctx context.Context, o options) (figures *fleetFigures, err error) {
 	c, err := cluster.Start(ctx, cluster.Options{
 		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr,
+		Nodes: []cluster.NodeSpec{o.fleet.viewer(hubOff), o.fleet.viewer(hubRequire)},
 	})
 	if err != nil {
 		return nil, err
@@ -432,16 +433,27 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	return b.checkShares()
 }
 
+// The ways of the real wrappers, as --hub has them.
+const hubOff, hubRequire = "off", "require"
+
+// viewer is a node of the first unit with a real wrapper.
+func (f fleet) viewer(mode string) cluster.NodeSpec {
+	return cluster.NodeSpec{
+		Name: "hub-" + mode, Labels: map[string]string{unitLabel: f.unit(0)}, WrapperArgs: []string{"--hub=" + mode},
+	}
+}
+
 // measureWrappers takes the memory of two real wrappers of the first unit, one behind the hub and one without it.
 func (b *hubBench) measureWrappers(ctx context.Context) error {
 	for _, way := range []struct {
 		mode   string
 		memory *float64
-	}{{"off", &b.figures.memory.directly}, {"require", &b.figures.memory.hub}} {
-		node, err := b.cluster.AddNode(ctx, cluster.NodeSpec{
-			Name: "hub-" + way.mode, Labels: map[string]string{unitLabel: b.fleet.unit(0)}, WrapperArgs: []string{"--hub=" + way.mode},
-		})
+	}{{hubOff, &b.figures.memory.directly}, {hubRequire, &b.figures.memory.hub}} {
+		node, err := b.cluster.Node("hub-" + way.mode)
 		if err != nil {
+			return err
+		}
+		if _, err := restart(ctx, node.Wrapper); err != nil {
 			return err
 		}
 		resident, _, err := residentMemory(node.Wrapper.PID())

@@ -18,8 +18,10 @@ import (
 // sees, so it is not in this cluster either.
 func measureShare(ctx context.Context, o options) (err error) {
 	const services, every, unitNodes = 20_000, 20, 10
+	unit := fleet{nodes: unitNodes, units: 1, services: services, endpoints: 1}
 	c, err := cluster.Start(ctx, cluster.Options{
 		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr,
+		Nodes: []cluster.NodeSpec{unit.viewer(hubRequire)},
 	})
 	if err != nil {
 		return err
@@ -33,7 +35,6 @@ func measureShare(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	unit := fleet{nodes: unitNodes, units: 1, services: services, endpoints: 1}
 	if err := (fleet{nodes: unitNodes, units: 1}).load(ctx, config); err != nil {
 		return err
 	}
@@ -47,10 +48,11 @@ func measureShare(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	node, err := c.AddNode(ctx, cluster.NodeSpec{
-		Name: viewer, Labels: map[string]string{unitLabel: unit.unit(0)}, WrapperArgs: []string{"--hub=require"},
-	})
+	node, err := c.Node("hub-" + hubRequire)
 	if err != nil {
+		return err
+	}
+	if _, err := restart(ctx, node.Wrapper); err != nil {
 		return err
 	}
 	var t table

@@ -149,6 +149,7 @@ func (s *Server) newAPI(
 	namer := openapinamer.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config.RequestInfoResolver = resolver{genericapiserver.NewRequestInfoResolver(config)}
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = program, program
 	if err := s.config.Apply(config); err != nil {
 		return nil, err

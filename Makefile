@@ -215,7 +215,7 @@ QUICK = '--cold=-gcflags=all=-l -dwarf=false'
 demo-programs:
 	@hack/gobuild.sh "building application-grid for the demonstration" . $(QUICK) \
 		-ldflags='$(LDFLAGS)' -o=$(BIN)/demo/ \
-		./cmd/application-grid-wrapper ./cmd/application-grid-controller ./cmd/statefulset-grid-daemon
+		./cmd/application-grid-wrapper ./cmd/application-grid-controller ./cmd/statefulset-grid-daemon ./cmd/application-grid-hub
 	@hack/gobuild.sh "building Kubernetes for the demonstration" test $(QUICK) -tags=demo \
 		-ldflags='$(CLUSTER_LDFLAGS)' -o=$(BIN)/demo/ ./cmd/components ./cmd/edge-cluster
 
@@ -231,7 +231,8 @@ bench: build cluster ## Compares the wrapper with direct access, measures the co
 
 .PHONY: bench-fleet
 bench-fleet: build cluster ## Measures the hub with simulated wrappers of a fleet. ARGS='--nodes=10000 --units=1000 --services=20000' for a large one.
-	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --hub $(BIN)/application-grid-hub --nodes=1000 --units=100 --services=1000 $(ARGS)
+	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --hub $(BIN)/application-grid-hub \
+		--nodes=1000 --units=100 --services=1000 --rate=48 --hub-chart=docs/hub.svg $(ARGS)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Runs the linters of .golangci.yml, at the version pinned in hack/tools.

@@ -13,6 +13,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/hub"
+	"github.com/application-grid/application-grid/pkg/metricsport"
 )
 
 const program = "application-grid-hub"
@@ -116,10 +117,7 @@ func (o *options) config() (hub.Config, error) {
 		}
 	}
 	if o.metricsBindAddress != "" {
-		if _, _, err := net.SplitHostPort(o.metricsBindAddress); err != nil {
-			problems = append(problems, fmt.Errorf(
-				"--metrics-bind-address %q is not host:port: %w", o.metricsBindAddress, err))
-		}
+		problems = append(problems, metricsport.CheckAddress(o.metricsBindAddress))
 	}
 	problems = append(problems, o.serving.Validate()...)
 	problems = append(problems, o.authentication.Validate()...)

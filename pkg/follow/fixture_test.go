@@ -2,9 +2,7 @@ package follow
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -32,74 +30,6 @@ func TestMain(m *testing.M) {
 	// Sources say why they fail, and here they do all the time.
 	klog.SetLogger(logr.Discard())
 	os.Exit(m.Run())
-}
-
-// memory carries requests to a handler without a network, which a bubble of synctest could not wait for.
-type memory struct{ handler http.Handler }
-
-// RoundTrip implements http.RoundTripper.
-func (m memory) RoundTrip(r *http.Request) (*http.Response, error) {
-	reader, writer := io.Pipe()
-	w := &memoryWriter{header: http.Header{}, body: writer, begun: make(chan struct{})}
-	stop := context.AfterFunc(r.Context(), func() { _ = writer.CloseWithError(context.Cause(r.Context())) })
-	failed := make(chan error, 1)
-	go func() {
-		defer stop()
-		defer func() {
-			if recovered := recover(); recovered != nil {
-				_ = writer.CloseWithError(io.ErrUnexpectedEOF)
-				failed <- errRefused
-				return
-			}
-			w.WriteHeader(http.StatusOK)
-			_ = writer.Close()
-		}()
-		request := r.Clone(r.Context())
-		request.Body = http.NoBody
-		m.handler.ServeHTTP(w, request)
-	}()
-	select {
-	case <-w.begun:
-		return &http.Response{
-			StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header.Clone(), Body: reader, Request: r,
-			ContentLength: -1, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		}, nil
-	case err := <-failed:
-		return nil, err
-	case <-r.Context().Done():
-		return nil, context.Cause(r.Context())
-	}
-}
-
-var errRefused = errors.New("connection refused")
-
-// memoryWriter is the response of a request that memory carries.
-type memoryWriter struct {
-	header http.Header
-	body   *io.PipeWriter
-	once   sync.Once
-	code   int
-	begun  chan struct{}
-}
-
-func (w *memoryWriter) Header() http.Header { return w.header }
-
-func (w *memoryWriter) WriteHeader(code int) {
-	w.once.Do(func() {
-		w.code = code
-		close(w.begun)
-	})
-}
-
-func (w *memoryWriter) Write(p []byte) (int, error) {
-	w.WriteHeader(http.StatusOK)
-	return w.body.Write(p)
-}
-
-// FlushError is for http.ResponseController.
-func (w *memoryWriter) FlushError() error {
-	w.WriteHeader(http.StatusOK)
-	return nil
 }
 
 // hand answers a request in the place of the API, or has it answered by it.
@@ -150,7 +80,8 @@ func inWorld(t *testing.T, test func(*world)) {
 		var err error
 		w.group, err = NewGroup(GroupOptions{
 			Config: &rest.Config{
-				Host: "http://upstream.example", Transport: memory{w}, QPS: -1, UserAgent: "tester/v1 (linux)",
+				Host: "http://upstream.example", Transport: upstreamtest.Memory{Handler: w}, QPS: -1,
+				UserAgent: "tester/v1 (linux)",
 			},
 			Barrier: w,
 		})

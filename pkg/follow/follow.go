@@ -83,8 +83,10 @@ type State struct {
 	FromCache bool
 	// Answered is set once any response has begun, whatever it is.
 	Answered bool
-	// Err is why the last list or watch failed; nil if it did not.
-	Err error
+	// Err is why the last list or watch failed; nil if it did not. FailingSince is when the first of the failures came
+	// since the source followed the upstream, or listed; it means nothing without Err.
+	Err          error
+	FailingSince time.Time
 	// LastContact is when the source last received anything from the API server: a list, an event, a bookmark, or a
 	// watch that stayed open. It is zero if everything so far came from a cache.
 	LastContact time.Time

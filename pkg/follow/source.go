@@ -503,6 +503,9 @@ func (s *Source) fail(ctx context.Context, err error) {
 			klog.FromContext(ctx).Info("Cannot follow the upstream, trying again",
 				"err", err, "lastContact", state.LastContact)
 		}
+		if state.Err == nil {
+			state.FailingSince = now
+		}
 		state.Err = err
 		first = lasting && !state.Forbidden
 		state.Forbidden = lasting

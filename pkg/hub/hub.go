@@ -26,6 +26,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/servingcert"
@@ -62,6 +63,7 @@ type Server struct {
 	group   *follow.Group
 	shedder *shedder
 	metrics *metrics
+	answers *shareServer
 	api     *genericapiserver.GenericAPIServer
 	// stopping is closed when watches should end.
 	stopping chan struct{}
@@ -70,40 +72,51 @@ type Server struct {
 // New makes a Server. It listens, and asks the API server how to authenticate callers. The error says what about the
 // configuration is wrong.
 func New(config Config, logger klog.Logger) (*Server, error) {
-	if config.MaxListBytes == 0 {
-		config.MaxListBytes = DefaultMaxListBytes
-	}
-	s := &Server{config: config, stopping: make(chan struct{})}
-	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
-	s.shares = view.NewShares(view.SharesOptions{Facts: s.facts, Logger: logger.WithName("shares")})
 	upstream, err := config.Connection.Config()
 	if err != nil {
 		return nil, err
 	}
-	if s.group, err = newGroup(upstream, s.facts); err != nil {
+	s, err := newServer(config, upstream, logger)
+	if err != nil {
 		return nil, err
 	}
 	config.Connection.OnChange(s.group.Retry)
-	memory := quota.New(config.MaxListBytes)
-	s.shedder = &shedder{nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) }}
-	s.metrics = newMetrics(s.shares, memory, s.shedder, s.group.States)
-	shares := &shareServer{shares: s.shares, current: s.current, shedder: s.shedder, server: &serve.Server{
-		HistoryOf: historyOf,
-		Observer:  s.metrics,
-		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
-			return memory.AcquireN(caller(r), bytes)
-		},
-		Stopping: s.stopping,
-	}}
 	var certificate dynamiccertificates.CertKeyContentProvider
 	if config.Secret.Name != "" {
 		if certificate, err = newCertificate(upstream, config); err != nil {
 			return nil, err
 		}
 	}
-	if s.api, err = s.newAPI(shares.ServeShare, certificate); err != nil {
+	if s.api, err = s.newAPI(s.answers.ServeShare, certificate); err != nil {
 		return nil, err
 	}
+	return s, nil
+}
+
+// newServer makes a Server without an API server before it. upstream leads to what is followed.
+func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
+	if config.MaxListBytes == 0 {
+		config.MaxListBytes = DefaultMaxListBytes
+	}
+	s := &Server{config: config, stopping: make(chan struct{})}
+	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
+	s.shares = view.NewShares(view.SharesOptions{Facts: s.facts, Logger: logger.WithName("shares")})
+	var err error
+	if s.group, err = newGroup(upstream, s.facts); err != nil {
+		return nil, err
+	}
+	memory := quota.New(config.MaxListBytes)
+	s.shedder = &shedder{nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) }}
+	s.metrics = newMetrics(s.shares, memory, s.shedder, s.group.States)
+	s.answers = &shareServer{shares: s.shares, current: s.current, shedder: s.shedder, server: &serve.Server{
+		HistoryOf: historyOf,
+		Observer:  s.metrics,
+		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
+			return memory.AcquireN(caller(r), bytes)
+		},
+		Relayed:  true,
+		Stopping: s.stopping,
+	}}
 	return s, nil
 }
 
@@ -118,8 +131,9 @@ func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, 
 		return nil, fmt.Errorf("making a client for the APIService: %w", err)
 	}
 	return servingcert.New(servingcert.Options{
-		Client: client, Dynamic: objects, Secret: config.Secret, APIService: hubv1alpha1.APIServiceName,
-		Names: []string{config.Service.Name + "." + config.Service.Namespace + ".svc"},
+		Client: client, Dynamic: objects, Secret: config.Secret, FieldManager: program,
+		APIService: hubv1alpha1.APIServiceName,
+		Names:      []string{config.Service.Name + "." + config.Service.Namespace + ".svc"},
 	}), nil
 }
 
@@ -135,6 +149,7 @@ func (s *Server) newAPI(
 	namer := openapinamer.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	config.RequestInfoResolver = resolver{genericapiserver.NewRequestInfoResolver(config)}
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = program, program
 	if err := s.config.Apply(config); err != nil {
 		return nil, err
@@ -175,17 +190,23 @@ func (s *Server) Run(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel()
 	if s.config.MetricsBindAddress != "" {
-		if err := serveMetrics(background, &wg, s.config.MetricsBindAddress); err != nil {
-			return err
-		}
+		port := metricsport.Port{Address: s.config.MetricsBindAddress, Metrics: legacyregistry.Handler()}
+		wg.Go(func() { port.Run(background) })
 	}
-	wg.Go(func() { s.group.Run(background) })
 	wg.Go(func() { s.config.Connection.Run(background) })
-	wg.Go(func() { s.shares.Run(background) })
-	wg.Go(func() { s.shedder.run(background) })
-	wg.Go(func() { s.endStale(background) })
-	context.AfterFunc(background, func() { close(s.stopping) })
+	wg.Go(func() { s.work(background) })
 	return s.api.PrepareRun().RunWithContext(ctx)
+}
+
+// work follows the cluster, and looks after the shares and the streams, until ctx is done. Streams end then.
+func (s *Server) work(ctx context.Context) {
+	context.AfterFunc(ctx, func() { close(s.stopping) })
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.group.Run(ctx) })
+	wg.Go(func() { s.shares.Run(ctx) })
+	wg.Go(func() { s.shedder.run(ctx) })
+	wg.Go(func() { s.endStale(ctx) })
 }
 
 // current says why what is shared may not be what the cluster has; nil if it is.

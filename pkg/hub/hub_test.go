@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -38,7 +37,7 @@ import (
 // testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and
 // strict.
 type testHub struct {
-	t       *testing.T
+	tb      testing.TB
 	cluster *upstreamtest.API
 	hub     *Server
 	server  *httptest.Server
@@ -46,9 +45,15 @@ type testHub struct {
 
 // startHub makes a hub. It follows the cluster only if follows is set. Callers are who they say; alice and what is
 // bound to nodes may ask for every share, as far as RBAC would have it.
-func startHub(t *testing.T, follows bool) *testHub {
-	t.Helper()
-	h := &testHub{t: t, cluster: upstreamtest.New()}
+func startHub(tb testing.TB, follows bool) *testHub {
+	tb.Helper()
+	return startHubWith(tb, follows, func(*genericapiserver.Config) error { return nil })
+}
+
+// startHubWith makes a hub with some more settings of its API server.
+func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Config) error) *testHub {
+	tb.Helper()
+	h := &testHub{tb: tb, cluster: upstreamtest.New()}
 	for _, name := range []string{"a1", "a2", "b1"} {
 		h.putNode(name, name[:1], "")
 	}
@@ -61,10 +66,10 @@ func startHub(t *testing.T, follows bool) *testHub {
 		h.putSlice(service, "a1", "b1")
 	}
 	upstream := httptest.NewServer(h.cluster)
-	t.Cleanup(upstream.Close)
+	tb.Cleanup(upstream.Close)
 	connection, err := apiclient.Fixed(&rest.Config{Host: upstream.URL})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	h.hub, err = New(Config{Connection: connection, Apply: func(config *genericapiserver.Config) error {
 		config.ExternalAddress, config.LoopbackClientConfig = "127.0.0.1:443", &rest.Config{}
@@ -79,17 +84,17 @@ func startHub(t *testing.T, follows bool) *testHub {
 			return &authenticator.Response{User: u}, u.Name != "", nil
 		})
 		config.Authorization.Authorizer = allowed{}
-		return nil
+		return apply(config)
 	}}, klog.Background())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	h.hub.api.PrepareRun() // it adds the health checks
 	h.server = httptest.NewUnstartedServer(h.hub.api.Handler)
 	h.server.EnableHTTP2 = true
 	h.server.StartTLS()
-	t.Cleanup(h.server.Close)
-	ctx, cancel := context.WithCancel(t.Context())
+	tb.Cleanup(h.server.Close)
+	ctx, cancel := context.WithCancel(tb.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -97,13 +102,13 @@ func startHub(t *testing.T, follows bool) *testHub {
 			h.hub.group.Run(ctx)
 		}
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		<-done
 		h.server.CloseClientConnections()
 	})
 	if follows {
-		expectSoon(t, "the hub is ready", func() bool { return h.hub.shares.Stats().Open })
+		expectSoon(tb, "the hub is ready", func() bool { return h.hub.shares.Stats().Open })
 	}
 	return h
 }
@@ -159,10 +164,10 @@ type reply struct {
 
 // ask makes a request as somebody: headers are name=value.
 func (h *testHub) ask(method, path string, headers ...string) *reply {
-	h.t.Helper()
-	r, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, nil)
+	h.tb.Helper()
+	r, err := http.NewRequestWithContext(h.tb.Context(), method, h.server.URL+path, nil)
 	if err != nil {
-		h.t.Fatal(err)
+		h.tb.Fatal(err)
 	}
 	r.Header.Set("Test-User", "alice")
 	for _, header := range headers {
@@ -171,9 +176,9 @@ func (h *testHub) ask(method, path string, headers ...string) *reply {
 	}
 	response, err := h.server.Client().Do(r)
 	if err != nil {
-		h.t.Fatal(err)
+		h.tb.Fatal(err)
 	}
-	h.t.Cleanup(func() { response.Body.Close() })
+	h.tb.Cleanup(func() { response.Body.Close() })
 	return &reply{response.StatusCode, response.Header, response.Body}
 }
 
@@ -441,9 +446,9 @@ func TestAStreamEndsWhenItsNodeLeavesTheClass(t *testing.T) {
 	t.Errorf("the neighbour's stream ended: %v", lines.Err())
 }
 
-func expectSoon(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}.Until(t, what, func() error {
+func expectSoon(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	await.Patience{Within: 10 * time.Second, Between: 5 * time.Millisecond}.Until(tb, what, func() error {
 		if !holds() {
 			return errors.New("it is not so")
 		}
@@ -482,25 +487,6 @@ func FuzzPaths(f *testing.F) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	})
-}
-
-// TestNotCurrent: a hub that has lost its API server says so, so that others are asked.
-func TestNotCurrent(t *testing.T) {
-	t.Parallel()
-	h := startHub(t, true)
-	now := time.Now()
-	states := h.hub.group.States()
-	if err := notCurrent(states, now); err != nil {
-		t.Errorf("got %v", err)
-	}
-	states[1].Err = apierrors.NewServiceUnavailable("away")
-	if err := notCurrent(states, now); err != nil {
-		t.Errorf("at once: %v", err)
-	}
-	if err := notCurrent(states, now.Add(2*stalePatience)); err == nil ||
-		!strings.Contains(err.Error(), "services: cannot be followed since") {
-		t.Errorf("got %v", err)
-	}
 }
 
 // TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.

@@ -1,17 +1,7 @@
 package hub
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net"
-	"net/http"
-	"sync"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/health"
@@ -87,22 +77,4 @@ func (c shareCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descShed, prometheus.CounterValue, float64(ended))
 	ch <- prometheus.MustNewConstMetric(descListBytes, prometheus.GaugeValue, float64(memory.Taken))
 	ch <- prometheus.MustNewConstMetric(descListsRefused, prometheus.CounterValue, float64(memory.Refused))
-}
-
-// serveMetrics serves /metrics over plain HTTP until ctx is done. The error is that of listening.
-func serveMetrics(ctx context.Context, wg *sync.WaitGroup, address string) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("--metrics-bind-address %s: %w", address, err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", legacyregistry.Handler())
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 30 * time.Second, ErrorLog: klog.NewStandardLogger("INFO")}
-	wg.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			klog.FromContext(ctx).Error(err, "Metrics are not served any more", "address", address)
-		}
-	})
-	context.AfterFunc(ctx, func() { _ = server.Close() })
-	return nil
 }

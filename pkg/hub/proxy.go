@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
@@ -89,6 +90,19 @@ func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ res
 		}
 		p.share(w, r, node, path)
 	}), nil
+}
+
+// resolver takes a path that names no resource, such as that of the group with nothing but "proxy" below it, for one of
+// no resource. The API server would answer 500.
+type resolver struct{ request.RequestInfoResolver }
+
+// NewRequestInfo implements request.RequestInfoResolver.
+func (s resolver) NewRequestInfo(r *http.Request) (*request.RequestInfo, error) {
+	info, err := s.RequestInfoResolver.NewRequestInfo(r)
+	if err != nil {
+		return &request.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}, nil //nolint:nilerr // as above
+	}
+	return info, nil
 }
 
 // notFound is the answer to a path that there is not.

@@ -69,6 +69,7 @@ func (s nodeSink) SetAbsent() {
 }
 
 // stalePatience is how long a source may fail before others should be asked: longer than an API server takes to start.
+// It counts from the failure. Long before that the source may have heard nothing, because nothing changed.
 const stalePatience = 30 * time.Second
 
 // notCurrent says why what is shared may not be what the cluster has; nil if it is.
@@ -79,9 +80,9 @@ func notCurrent(states []follow.State, now time.Time) error {
 			return fmt.Errorf("%s: not synced with the API server yet: %w", s.Name, s.Err)
 		case !s.Synced:
 			return fmt.Errorf("%s: not synced with the API server yet", s.Name)
-		case s.Err != nil && now.Sub(s.LastContact) > stalePatience:
+		case s.Err != nil && now.Sub(s.FailingSince) > stalePatience:
 			return fmt.Errorf("%s: cannot be followed since %s: %w",
-				s.Name, s.LastContact.UTC().Format(time.RFC3339), s.Err)
+				s.Name, s.FailingSince.UTC().Format(time.RFC3339), s.Err)
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ func (p *Proxy) chain() http.Handler {
 		filters.WithLocalEndpoints(filters.LocalEndpoints{
 			Alive:   http.HandlerFunc(health.Alive),
 			Ready:   health.Ready(p.readiness().report),
-			Metrics: p.metricsHandler(),
+			Metrics: p.metrics.handler(),
 			Explain: http.HandlerFunc(p.explain),
 			Debug:   p.config.Debug,
 		}),

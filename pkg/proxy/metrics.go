@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/quota"
@@ -59,6 +61,12 @@ func newMetrics(p *Proxy) *metrics {
 		m.registry.MustRegister(snapshotCollector{p})
 	}
 	return m
+}
+
+// handler returns the handler of /metrics. It does not compress: a compressor makes a megabyte of garbage at every
+// scrape, and the response is small.
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
 // knownVerbs are the values of the label verb. Others are counted as "other", because a client may send any token as

@@ -44,7 +44,7 @@ func TestMetricsAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.metricsRetry = 5 * time.Millisecond
+	p.metricsPort.Retry = 5 * time.Millisecond
 	said := &logBuffer{}
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), said.logger()))
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -20,6 +20,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -127,8 +128,8 @@ type Proxy struct {
 	lendsIdentity bool
 	// asCaller passes requests on with the caller's credentials, asWrapper with the wrapper's.
 	asCaller, asWrapper filters.Target
-	// metricsRetry is how long after a failure the wrapper tries again to listen on the metrics' own address.
-	metricsRetry time.Duration
+	// metricsPort serves metrics on an address of their own, if it has one.
+	metricsPort metricsport.Port
 	// started is when the Proxy was made.
 	started time.Time
 	// stopping is done when the process is stopped. stop cancels it.
@@ -139,7 +140,7 @@ type Proxy struct {
 // New makes a Proxy. It does not listen and sends no request before Run. The error says what about the configuration is
 // wrong.
 func New(config Config, logger klog.Logger) (*Proxy, error) {
-	p := &Proxy{config: config, started: time.Now(), metricsRetry: defaultMetricsRetry}
+	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	if config.TLS != nil {
 		var err error
@@ -155,8 +156,8 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 		return nil, fmt.Errorf("--allowed-hosts: %w", err)
 	}
 	if config.MetricsAddress != "" {
-		if _, _, err := net.SplitHostPort(config.MetricsAddress); err != nil {
-			return nil, fmt.Errorf("--metrics-bind-address %q is not host:port: %w", config.MetricsAddress, err)
+		if err := metricsport.CheckAddress(config.MetricsAddress); err != nil {
+			return nil, err
 		}
 	}
 	p.loopback = isLoopback(host)
@@ -227,6 +228,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p.watches = quota.New(cmp.Or(config.MaxWatches, DefaultMaxWatches))
 	p.memory = quota.New(cmp.Or(config.MaxListBytes, DefaultMaxListBytes))
 	p.metrics = newMetrics(p)
+	p.metricsPort = metricsport.Port{Address: config.MetricsAddress, Metrics: p.metrics.handler()}
 	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches, memory: p.memory})
 	if config.Autonomy != nil {
 		p.autonomy, err = autonomy.New(autonomy.Config{
@@ -373,8 +375,8 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	if p.autonomy != nil {
 		wg.Go(func() { p.autonomy.Run(background) })
 	}
-	if p.config.MetricsAddress != "" {
-		wg.Go(func() { p.serveMetrics(background) })
+	if p.metricsPort.Address != "" {
+		wg.Go(func() { p.metricsPort.Run(background) })
 	}
 	server := &http.Server{
 		Handler: p.chain(),

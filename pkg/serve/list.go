@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"sort"
@@ -36,18 +37,33 @@ func (s *Server) list(
 	if err != nil {
 		return err
 	}
-	if s.Admit != nil {
-		done, ok := s.Admit(r, listMemory(page, as))
-		if !ok {
-			return TooMuchMemory()
+	if s.Relayed {
+		if key, ok := keyOf(h, page, options, as, s.compresses(r)); ok {
+			return s.sharedList(w, r, key, page, as)
 		}
-		defer done()
 	}
+	done, err := s.admit(r, page, as)
+	if err != nil {
+		return err
+	}
+	defer done()
 	body, err := encodeList(page, as)
 	if err != nil {
 		return err
 	}
 	return s.writeBody(w, r, as.encoding, body)
+}
+
+// admit asks for the memory that a list takes. done gives it back. The error is a 429.
+func (s *Server) admit(r *http.Request, page page, as *representation) (done func(), err error) {
+	if s.Admit == nil {
+		return func() {}, nil
+	}
+	done, ok := s.Admit(r, listMemory(page, as))
+	if !ok {
+		return nil, TooMuchMemory()
+	}
+	return done, nil
 }
 
 // pageOf selects the objects of a LIST response.
@@ -306,18 +322,43 @@ var gzipWriters = sync.Pool{New: func() any {
 
 // writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
 func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
+	if len(body) < gzipThreshold || !s.compresses(r) {
+		s.writeList(w, encoding, encodedList{body: body})
+		return nil
+	}
+	s.writeHeader(w, encoding)
+	markZipped(w)
+	compress(w, body)
+	return nil
+}
+
+// writeList writes a response with a body that may be compressed already.
+func (s *Server) writeList(w http.ResponseWriter, encoding encoding, list encodedList) {
+	s.writeHeader(w, encoding)
+	if list.zipped {
+		markZipped(w)
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(list.body)))
+	_, _ = w.Write(list.body)
+}
+
+// writeHeader sets what the header of every body has, and how long the client may take to accept it.
+func (s *Server) writeHeader(w http.ResponseWriter, encoding encoding) {
 	h := w.Header()
 	h.Set("Content-Type", encoding.contentType(false))
 	h.Set("Cache-Control", "no-cache, private")
 	h.Add("Vary", "Accept")
 	s.allowWrite(w)
-	if len(body) < gzipThreshold || !acceptsGzip(r) || isLocal(r) {
-		h.Set("Content-Length", strconv.Itoa(len(body)))
-		_, _ = w.Write(body)
-		return nil
-	}
-	h.Set("Content-Encoding", "gzip")
-	h.Add("Vary", "Accept-Encoding")
+}
+
+// markZipped says that the body is compressed.
+func markZipped(w http.ResponseWriter) {
+	w.Header().Set("Content-Encoding", "gzip")
+	w.Header().Add("Vary", "Accept-Encoding")
+}
+
+// compress writes a body compressed. Errors are those of w, and mean that the client is gone.
+func compress(w io.Writer, body []byte) {
 	zip, ok := gzipWriters.Get().(*gzip.Writer)
 	if !ok {
 		panic("serve: the pool holds something else")
@@ -326,11 +367,15 @@ func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding enco
 	zip.Reset(w)
 	_, _ = zip.Write(body)
 	_ = zip.Close()
-	return nil
 }
 
-// isLocal reports whether the client is on this machine. For such a client compressing takes longer than sending the
-// bytes that it saves.
+// compresses reports whether the client is sent compressed bodies, if they are large. For one on this machine
+// compressing takes longer than sending the bytes that it saves, unless it hands them on.
+func (s *Server) compresses(r *http.Request) bool {
+	return acceptsGzip(r) && (s.Relayed || !isLocal(r))
+}
+
+// isLocal reports whether the client is on this machine.
 func isLocal(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && peer.Addr().Unmap().IsLoopback()
@@ -338,17 +383,13 @@ func isLocal(r *http.Request) bool {
 
 // allowWrite sets how long the client may take to accept what is written next.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	timeout := s.WriteTimeout
-	if timeout == 0 {
-		timeout = DefaultWriteTimeout
-	}
 	// A ResponseWriter of a test may not support deadlines; then there is none. A deadline is a time of the real clock,
 	// even if the Server has another clock.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.writeTimeout()))
 }
 
-// awaitNothing removes the deadline of allowWrite, for a stream that has nothing to write for a while. At the deadline
-// HTTP/2 would reset the stream, and TLS connections cannot be written to after a deadline has passed.
+// awaitNothing removes the deadline that allowWrite set for an earlier response of the connection, for a stream that
+// has nothing to write for a while. TLS connections cannot be written to after a deadline has passed.
 func awaitNothing(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 }

@@ -33,6 +33,10 @@ type Server struct {
 	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
 	// bytes. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
+	// Relayed is set if whoever asks hands the answer on to a client elsewhere, and many such clients may ask for the
+	// same. Large lists are then compressed for every caller, and one that is being sent is sent to all who ask for it:
+	// it takes memory and time once, and Admit counts it for the first of them.
+	Relayed bool
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
 	// Clock measures how long events take to be sent; time.Now if nil.
@@ -42,6 +46,11 @@ type Server struct {
 	// WriteTimeout is how long a client may take to accept data before its connection is cut; 0 means
 	// DefaultWriteTimeout.
 	WriteTimeout time.Duration
+
+	// stalls cuts off the watches of clients that exceed WriteTimeout.
+	stalls stallGuard
+	// lists are those that are being sent, if Relayed is set.
+	lists sharedLists
 }
 
 const (
@@ -53,6 +62,13 @@ const (
 	// demandPatience is how long a request waits for a resource that was not followed before it.
 	demandPatience = 5 * time.Second
 )
+
+func (s *Server) writeTimeout() time.Duration {
+	if s.WriteTimeout == 0 {
+		return DefaultWriteTimeout
+	}
+	return s.WriteTimeout
+}
 
 func (s *Server) now() time.Time {
 	if s.Clock != nil {

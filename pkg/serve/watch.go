@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -31,7 +32,7 @@ const (
 type watcher struct {
 	s       *Server
 	w       http.ResponseWriter
-	flusher *http.ResponseController
+	writes  *guardedWriter
 	as      *representation
 	options Options
 	cursor  *history.Cursor
@@ -60,10 +61,13 @@ func (s *Server) watch(
 	w.Header().Set("Content-Type", as.encoding.contentType(true))
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
-	watcher := &watcher{
-		s: s, w: w, flusher: http.NewResponseController(w), as: as, options: options, cursor: cursor,
-	}
-	if err := watcher.run(r, state, timeout); err != nil {
+	writes, release := s.stalls.guard(w, s.writeTimeout())
+	defer release()
+	awaitNothing(w)
+	watcher := &watcher{s: s, w: w, writes: writes, as: as, options: options, cursor: cursor}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
+	defer cancel()
+	if err := watcher.run(ctx, state); err != nil {
 		klog.FromContext(r.Context()).V(4).Info("Watch ended",
 			"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
 	}
@@ -101,10 +105,16 @@ func openWatch(
 	return nil, cursor, nil
 }
 
-// errClientGone ends a watch whose connection cannot be written to.
-var errClientGone = errors.New("the client is gone or too slow")
+var (
+	// errClientGone ends a watch whose connection cannot be written to.
+	errClientGone = errors.New("the client is gone or too slow")
+	// errTimeout ends a watch at the time that the client named.
+	errTimeout = errors.New("the watch's timeout has come")
+)
 
-func (c *watcher) run(r *http.Request, state []*history.Object, timeout time.Duration) error {
+// run writes the watch until ctx is done. It waits for nothing that has a timer of its own: a timer whose channel is
+// waited for is begun and ended with every event.
+func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 	for _, o := range state {
 		if c.options.Selector.Matches(o) {
 			if err := c.add(watch.Added, o); err != nil {
@@ -121,14 +131,8 @@ func (c *watcher) run(r *http.Request, state []*history.Object, timeout time.Dur
 	if err := c.flush(); err != nil {
 		return err
 	}
-	end := time.NewTimer(timeout)
-	defer end.Stop()
-	interval := c.s.BookmarkInterval
-	if interval == 0 {
-		interval = DefaultBookmarkInterval
-	}
-	bookmarks := time.NewTicker(interval)
-	defer bookmarks.Stop()
+	due := c.newBookmarkTimer()
+	defer due.stop()
 	for {
 		changed, err := c.sendBatch()
 		if err != nil {
@@ -136,18 +140,48 @@ func (c *watcher) run(r *http.Request, state []*history.Object, timeout time.Dur
 		}
 		select {
 		case <-changed:
-		case <-bookmarks.C:
+		case <-due.now:
+			due.restart()
 			err = c.maybeBookmark()
-		case <-end.C:
-			return c.maybeBookmark()
 		case <-c.s.Stopping:
 			return c.maybeBookmark()
-		case <-r.Context().Done():
-			return r.Context().Err()
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); !errors.Is(cause, errTimeout) {
+				return cause
+			}
+			return c.maybeBookmark()
 		}
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// bookmarkTimer tells when a bookmark is due.
+type bookmarkTimer struct {
+	now      <-chan struct{}
+	timer    *time.Timer // nil if the client did not ask for bookmarks
+	interval time.Duration
+}
+
+func (c *watcher) newBookmarkTimer() bookmarkTimer {
+	if !c.options.Bookmarks {
+		return bookmarkTimer{}
+	}
+	interval := c.s.BookmarkInterval
+	if interval == 0 {
+		interval = DefaultBookmarkInterval
+	}
+	now := make(chan struct{}, 1)
+	return bookmarkTimer{now, time.AfterFunc(interval, func() { now <- struct{}{} }), interval}
+}
+
+// restart is called after now was received from.
+func (t bookmarkTimer) restart() { t.timer.Reset(t.interval) }
+
+func (t bookmarkTimer) stop() {
+	if t.timer != nil {
+		t.timer.Stop()
 	}
 }
 
@@ -158,8 +192,8 @@ var more = func() <-chan struct{} {
 	return c
 }()
 
-// sendBatch writes the next events. If there are none, it flushes those before them. changed is closed when there may
-// be more events.
+// sendBatch writes the next events, and flushes them if there are no more. changed is closed when there may be more
+// events.
 func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
@@ -167,17 +201,20 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 		return nil, c.expired(err)
 	case err != nil:
 		return nil, err
-	case len(events) == 0 && c.cursor.CaughtUp():
-		return changed, errors.Join(c.maybeBookmark(), c.flush())
-	case len(events) == 0:
-		return changed, c.flush()
 	}
 	for _, e := range events {
 		if err := c.send(e); err != nil {
 			return nil, err
 		}
 	}
-	return more, nil
+	switch {
+	case changed == nil:
+		return more, nil
+	case c.cursor.CaughtUp():
+		return changed, errors.Join(c.maybeBookmark(), c.flush())
+	default:
+		return changed, c.flush()
+	}
 }
 
 // send writes an event as the client's selector sees it: an object that begins to match the selector is ADDED, one that
@@ -283,16 +320,16 @@ func (c *watcher) expired(reason error) error {
 
 // flush writes the buffer to the client.
 func (c *watcher) flush() error {
-	c.s.allowWrite(c.w)
+	c.writes.begin()
 	if len(c.buffer) > 0 {
 		if _, err := c.w.Write(c.buffer); err != nil {
 			return fmt.Errorf("%w: %w", errClientGone, err)
 		}
 	}
-	if err := c.flusher.Flush(); err != nil {
+	if err := c.writes.response.Flush(); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
-	awaitNothing(c.w)
+	c.writes.end()
 	if c.s.Observer != nil && len(c.sent) > 0 {
 		now := c.s.now()
 		for _, received := range c.sent {

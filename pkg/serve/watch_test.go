@@ -379,29 +379,59 @@ func TestWatcherThatFallsOffTheLogIsToldSo(t *testing.T) {
 
 // TestClientThatNeverReadsIsCutOff: it must not keep a goroutine and its buffers.
 func TestClientThatNeverReadsIsCutOff(t *testing.T) {
-	ended := make(chan struct{})
-	c := newCluster(t, func(_ *storagetest.Options, s *Server) {
-		s.WriteTimeout = 100 * time.Millisecond
-		s.Observer = observer{ended: func() { close(ended) }}
-	})
-	c.sync()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	r := c.request(ctx, servicesPath+"?watch=true")
-	defer r.Body.Close()
-	filler := strings.Repeat("x", 1<<20)
-	deadline := time.Now().Add(patience)
-	for i := 0; ; i++ {
-		c.apply(labelled(service("big"), map[string]string{"n": strconv.Itoa(i), "filler": filler}))
-		select {
-		case <-ended:
-			return
-		case <-time.After(time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the watch of a client that does not read goes on")
-		}
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan struct{})
+			c := newCluster(t, func(_ *storagetest.Options, s *Server) {
+				s.WriteTimeout = 100 * time.Millisecond
+				s.Observer = observer{ended: func() { close(ended) }}
+			})
+			c.sync()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			defer c.overTLS(ctx, protocol, servicesPath+"?watch=true").Body.Close()
+			filler := strings.Repeat("x", 1<<20)
+			deadline := time.Now().Add(6 * patience)
+			for i := 0; ; i++ {
+				c.apply(labelled(service("big"), map[string]string{"n": strconv.Itoa(i), "filler": filler}))
+				select {
+				case <-ended:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("the watch of a client that does not read goes on")
+				}
+			}
+		})
 	}
+}
+
+// overTLS asks another listener of the server, by HTTP/1.1 or HTTP/2.0.
+func (c *cluster) overTLS(ctx context.Context, protocol, path string) *http.Response {
+	c.t.Helper()
+	listener := httptest.NewUnstartedServer(c)
+	listener.EnableHTTP2 = protocol == "HTTP/2.0"
+	listener.StartTLS()
+	c.t.Cleanup(func() {
+		listener.CloseClientConnections()
+		listener.Close()
+	})
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, listener.URL+path, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	client := listener.Client()
+	client.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS12
+	r, err := client.Do(request)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if r.Proto != protocol {
+		c.t.Fatalf("speaking %s", r.Proto)
+	}
+	return r
 }
 
 type observer struct {
@@ -457,28 +487,8 @@ func TestQuietWatchOutlivesTheWriteTimeout(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, func(_ *storagetest.Options, s *Server) { s.WriteTimeout = 50 * time.Millisecond })
 			c.sync()
-			listener := httptest.NewUnstartedServer(c)
-			listener.EnableHTTP2 = protocol == "HTTP/2.0"
-			listener.StartTLS()
-			t.Cleanup(func() {
-				listener.CloseClientConnections()
-				listener.Close()
-			})
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-				listener.URL+servicesPath+"?watch=true&timeoutSeconds=1", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			client := listener.Client()
-			client.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS12
-			r, err := client.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := c.overTLS(t.Context(), protocol, servicesPath+"?watch=true&timeoutSeconds=1")
 			defer r.Body.Close()
-			if r.Proto != protocol {
-				t.Fatalf("speaking %s", r.Proto)
-			}
 			// It lasts twenty times the write timeout and says nothing.
 			if body, err := io.ReadAll(r.Body); err != nil || len(body) > 0 {
 				t.Errorf("got %q, error %v; want a clean end", body, err)

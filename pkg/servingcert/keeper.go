@@ -11,11 +11,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -25,8 +27,10 @@ import (
 type Options struct {
 	Client  kubernetes.Interface
 	Dynamic dynamic.Interface
-	// Secret is where the replicas keep the certificate. It exists, perhaps without any data.
+	// Secret is where the replicas keep the certificate. A Keeper makes it if it is not there.
 	Secret types.NamespacedName
+	// FieldManager is the name by which the Secret is made.
+	FieldManager string
 	// APIService is the name of the object whose caBundle is written.
 	APIService string
 	// Names are those that the certificate is for.
@@ -70,12 +74,18 @@ func (k *Keeper) Name() string { return "secret " + k.options.Secret.String() }
 
 // CurrentCertKeyContent implements dynamiccertificates.CertKeyContentProvider.
 func (k *Keeper) CurrentCertKeyContent() (certificate, key []byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.current == nil {
+	current := k.served()
+	if current == nil {
 		return nil, nil
 	}
-	return k.current.certificate, k.current.key
+	return current.certificate, current.key
+}
+
+// served is the certificate that is served; nil before the first look.
+func (k *Keeper) served() *pair {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current
 }
 
 // AddListener implements dynamiccertificates.Notifier.
@@ -125,6 +135,12 @@ func (k *Keeper) look(ctx context.Context) error {
 	defer cancel()
 	secrets := k.options.Client.CoreV1().Secrets(k.options.Secret.Namespace)
 	secret, err := secrets.Get(ctx, k.options.Secret.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		// Applied without data, it may be made by several replicas at one time. As it is made by a name, a role may
+		// permit that for this name alone.
+		secret, err = secrets.Apply(ctx, applycorev1.Secret(k.options.Secret.Name, k.options.Secret.Namespace),
+			metav1.ApplyOptions{FieldManager: k.options.FieldManager, Force: true})
+	}
 	if err != nil {
 		return fmt.Errorf("reading the Secret %s: %w", k.options.Secret, err)
 	}
@@ -132,7 +148,12 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next, err := parseState(secret.Data, bundle).advance(k.options.Names, k.options.Clock())
+	known := parseState(secret.Data, bundle)
+	if known.current == nil {
+		// Whoever emptied the Secret changes nothing of what is served.
+		known.current = k.served()
+	}
+	next, err := known.advance(k.options.Names, k.options.Clock())
 	if err != nil {
 		return err
 	}

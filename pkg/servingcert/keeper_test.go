@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 const name = "hub.kube-system.svc"
@@ -48,7 +50,7 @@ func newWorld(t *testing.T, data map[string][]byte) *world {
 func (w *world) keeper() *Keeper {
 	return New(Options{
 		Client: w.client, Dynamic: w.dynamic, Secret: types.NamespacedName{Namespace: "kube-system", Name: "tls"},
-		APIService: "v1.hub", Names: []string{name}, Clock: func() time.Time { return w.now },
+		FieldManager: "hub", APIService: "v1.hub", Names: []string{name}, Clock: func() time.Time { return w.now },
 	})
 }
 
@@ -172,14 +174,74 @@ func TestBadSecret(t *testing.T) {
 	}
 }
 
-// TestNoSecret: who cannot keep a certificate has none, and says why.
-func TestNoSecret(t *testing.T) {
+// TestTheSecretIsDeleted: it is made again, by all replicas with the certificate that they serve, so that no connection
+// notices.
+func TestTheSecretIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
+	secrets := w.client.CoreV1().Secrets("kube-system")
+	replicas := []*Keeper{w.keeper(), w.keeper()}
+	w.look(replicas[0])
+	w.look(replicas[1])
+	certificate, _ := replicas[0].CurrentCertKeyContent()
+	bundle := w.bundle()
+	heard := &listener{}
+	replicas[1].AddListener(heard)
+	for _, lose := range []struct {
+		what string
+		do   func() error
+	}{
+		{"deleted", func() error { return secrets.Delete(t.Context(), "tls", metav1.DeleteOptions{}) }},
+		{"emptied", func() error {
+			secret, err := secrets.Get(t.Context(), "tls", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			secret.Data = nil
+			_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
+			return err
+		}},
+	} {
+		if err := lose.do(); err != nil {
+			t.Fatal(err)
+		}
+		w.look(replicas[1])
+		w.look(replicas[0])
+		secret, err := secrets.Get(t.Context(), "tls", metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("%s: %v", lose.what, err)
+		}
+		if !bytes.Equal(secret.Data[keyCertificate], certificate) {
+			t.Errorf("%s: the Secret has another certificate", lose.what)
+		}
+		for i, k := range replicas {
+			if now, _ := k.CurrentCertKeyContent(); !bytes.Equal(now, certificate) {
+				t.Errorf("%s: replica %d serves another certificate", lose.what, i)
+			}
+		}
+		if !bytes.Equal(w.bundle(), bundle) || heard.heard > 0 {
+			t.Errorf("%s: the API server trusts another bundle, or a listener heard of %d certificates", lose.what,
+				heard.heard)
+		}
+	}
+	// Who begins now serves the same one.
+	late := w.keeper()
+	w.look(late)
+	if now, _ := late.CurrentCertKeyContent(); !bytes.Equal(now, certificate) {
+		t.Error("a replica that begins now serves another certificate")
+	}
+}
+
+// TestNoSecretMayBeKept: who cannot keep a certificate has none, and says why.
+func TestNoSecretMayBeKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.client.PrependReactor("*", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "tls", nil)
+	})
 	k := w.keeper()
-	k.options.Secret.Name = "absent"
-	if err := k.look(t.Context()); err == nil {
-		t.Error("there is no Secret, and no error")
+	if err := k.look(t.Context()); !apierrors.IsForbidden(err) {
+		t.Errorf("got %v", err)
 	}
 	if certificate, key := k.CurrentCertKeyContent(); certificate != nil || key != nil {
 		t.Error("there is a certificate")

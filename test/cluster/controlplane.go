@@ -75,8 +75,8 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err := c.startControllers(ctx); err != nil {
 		return err
 	}
-	if c.options.Hub != "" {
-		if err := c.startHub(ctx); err != nil {
+	if c.options.Hub != "" && !c.options.HubLater {
+		if err := c.StartHub(ctx); err != nil {
 			return err
 		}
 	}

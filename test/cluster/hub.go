@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -57,11 +58,12 @@ type HubReplica struct {
 	// Interposer stands between the replica and kube-apiserver. It is nil without Options.HubInterposed.
 	Interposer *Interposer
 	port       int
-	metrics    func(context.Context) (*Reply, error)
+	get        func(ctx context.Context, path string) (*Reply, error)
 }
 
-// startHub registers the hub's API and starts the replicas beside kube-apiserver.
-func (c *Cluster) startHub(ctx context.Context) error {
+// StartHub registers the hub's API and starts the replicas beside kube-apiserver. With Options.HubLater it is to be called
+// once, otherwise Start has done it.
+func (c *Cluster) StartHub(ctx context.Context) error {
 	if err := c.registerHub(ctx); err != nil {
 		return err
 	}
@@ -119,13 +121,13 @@ func (c *Cluster) newHubReplica(ctx context.Context, number int) (*HubReplica, e
 	r.Component = c.program(name, c.options.Hub, c.thread, func(ctx context.Context) error { return expectOK(ctx, client, url+"/readyz") }, args...)
 	admin := c.freshClient(c.tlsConfig(false))
 	admin.Transport = transport.NewBearerAuthRoundTripper(c.Token(RoleAdmin), admin.Transport)
-	r.metrics = func(ctx context.Context) (*Reply, error) { return get(ctx, admin, url+"/metrics") }
+	r.get = func(ctx context.Context, path string) (*Reply, error) { return get(ctx, admin, url+path) }
 	return r, nil
 }
 
 // Metric is the sum of the values of a metric of the replica, over its labels.
 func (r *HubReplica) Metric(ctx context.Context, name string) (float64, error) {
-	reply, err := r.metrics(ctx)
+	reply, err := r.get(ctx, "/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -142,6 +144,18 @@ func (r *HubReplica) Metric(ctx context.Context, name string) (float64, error) {
 		sum += n
 	}
 	return sum, nil
+}
+
+// Profile takes a profile of the replica's processor time, which takes as long as it says, in the format of pprof.
+func (r *HubReplica) Profile(ctx context.Context, length time.Duration) ([]byte, error) {
+	reply, err := r.get(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", length.Seconds()))
+	if err == nil && reply.Status != http.StatusOK {
+		err = fmt.Errorf("profiling %s: %d: %s", r.Name(), reply.Status, firstLines(reply.Body, 400))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []byte(reply.Body), nil
 }
 
 // HubFront hands the connections of kube-apiserver to any of the replicas that run, as kube-proxy does in a cluster.

@@ -48,6 +48,8 @@ type Options struct {
 
 	// Hub is the path of application-grid-hub. If it is set, it runs behind kube-apiserver's aggregation.
 	Hub string
+	// HubLater leaves it to StartHub to start it.
+	HubLater bool
 	// HubReplicas is how many of it run. Default 1.
 	HubReplicas int
 	// HubInterposed puts an Interposer between every replica and kube-apiserver.

@@ -141,9 +141,9 @@ func (h *History) Watch(r *Resource, after uint64) (*Cursor, error) {
 	return &Cursor{h: h, t: t, revision: after}, nil
 }
 
-// Next returns up to limit events after the cursor, in the order of their revisions, and moves the cursor past them. If
-// there are none, changed is closed when there may be some. Error: ErrExpired, if the next events are not held any
-// more.
+// Next returns up to limit events after the cursor, in the order of their revisions, and moves the cursor past them.
+// changed is closed when there may be more; it is nil if there may be more already, and never nil without events.
+// Error: ErrExpired, if the next events are not held any more.
 func (c *Cursor) Next(limit int) (events []Event, changed <-chan struct{}, err error) {
 	if c.behind == nil {
 		events, changed, err = c.logged(limit)
@@ -166,13 +166,13 @@ func (c *Cursor) logged(limit int) (events []Event, changed <-chan struct{}, err
 	if !ok {
 		return nil, nil, ErrExpired
 	}
-	if len(events) == 0 {
-		// There are no events of this resource up to the current state, so a bookmark may have its revision.
-		c.revision = c.h.revision
-		return nil, c.t.changed, nil
+	if len(events) == limit {
+		c.revision = events[limit-1].Object.Revision
+		return slices.Clone(events), nil, nil
 	}
-	c.revision = events[len(events)-1].Object.Revision
-	return slices.Clone(events), nil, nil
+	// There are no more events of this resource up to the current state, so a bookmark may have its revision.
+	c.revision = c.h.revision
+	return slices.Clone(events), c.t.changed, nil
 }
 
 // newest does what Next does, with the newest versions of the order.

@@ -1,12 +1,14 @@
 package upstreamtest
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -250,9 +252,15 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 	_, _ = w.Write(q.encoding.list(q.resource, list, items))
 }
 
-// watch streams events from the requested revision on. It accepts sendInitialEvents but never sends the bookmark that
-// ends them, like a caching edge proxy.
+// watch streams events from the requested revision on, until the requested time is over. It accepts sendInitialEvents
+// but never sends the bookmark that ends them, like a caching edge proxy.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
+	ctx := r.Context()
+	if seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds")); err == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+		defer cancel()
+	}
 	from, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64)
 	a.mu.Lock()
 	cut := a.cut
@@ -290,7 +298,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 		case <-changed:
 		case <-cut:
 			return
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return
 		}
 	}

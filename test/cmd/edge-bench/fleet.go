@@ -90,17 +90,20 @@ func (f fleet) createNode(ctx context.Context, client kubernetes.Interface, i in
 
 func (f fleet) createService(ctx context.Context, client kubernetes.Interface, i int) error {
 	name := serviceName(i)
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
-	}
-	if _, err := client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Services(namespace).Create(ctx, f.service(i), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating Service %s: %w", name, err)
 	}
 	if _, err := client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, f.slice(i), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the slice of %s: %w", name, err)
 	}
 	return nil
+}
+
+func (f fleet) service(i int) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	}
 }
 
 func sliceName(i int) string { return serviceName(i) + "-abcde" }

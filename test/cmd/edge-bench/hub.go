@@ -173,24 +173,78 @@ func (l *latencies) quiet() bool {
 	return time.Since(l.last) > stillness
 }
 
+// measureFleets measures a fleet, and draws how it came to that if a chart is asked for.
+func measureFleets(ctx context.Context, o options) error {
+	if o.hubChart == "" {
+		_, err := measureHub(ctx, o)
+		return err
+	}
+	whole := o.fleet
+	ready := panel{title: "Bytes to become ready", unit: "kB a node, compressed"}
+	change := panel{title: "Bytes a change of an endpoint", unit: "kB a node"}
+	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
+	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}
+	for _, part := range []int{8, 4, 2, 1} {
+		o.fleet = fleet{nodes: whole.nodes / part, units: max(whole.units/part, 1), services: whole.services / part, endpoints: whole.endpoints}
+		if part > 1 {
+			fmt.Fprintf(os.Stderr, "a fleet of a part of the size: 1/%d\n", part)
+		}
+		figures, err := measureHub(ctx, o)
+		if err != nil {
+			return err
+		}
+		nodes := float64(o.fleet.nodes)
+		for _, drawn := range []struct {
+			into *panel
+			figure
+			per float64
+		}{{&ready, figures.ready, 1e3}, {&change, figures.change, 1e3}, {&watches, figures.watches, 1}, {&wrapper, figures.memory, 1e6}} {
+			drawn.into.points = append(drawn.into.points, point{nodes, drawn.directly / drawn.per, drawn.hub / drawn.per})
+		}
+	}
+	title := fmt.Sprintf("A fleet that grows to %d nodes in %d units, and %d Services of %d endpoints", whole.nodes, whole.units, whole.services, whole.endpoints)
+	drawn := chart{title: title, panels: []panel{ready, change, watches, wrapper}}.svg()
+	if err := os.WriteFile(o.hubChart, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page shows it to everybody
+		return fmt.Errorf("writing the chart: %w", err)
+	}
+	return nil
+}
+
+// figure is the same figure of both ways.
+type figure struct{ directly, hub float64 }
+
+// fleetFigures are those of a fleet that a chart has: bytes to become ready and bytes a change, a node; watches of what
+// is followed, of all nodes, at the API server; and resident memory of a wrapper.
+type fleetFigures struct{ ready, change, watches, memory figure }
+
+const (
+	// watchesOfAWrapper is how many a wrapper has, watchesOfAReplica how many a replica of the hub.
+	watchesOfAWrapper, watchesOfAReplica = 4, 3
+	// idleFor is how long it is measured what the hub does while nothing changes.
+	idleFor = 5 * time.Second
+)
+
 // measureHub lets simulated wrappers of a whole fleet follow their shares, through kube-apiserver, and one follow
 // everything, and changes endpoints.
-func measureHub(ctx context.Context, o options) (err error) {
-	c, err := cluster.Start(ctx, cluster.Options{Components: o.components, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr})
+func measureHub(ctx context.Context, o options) (figures *fleetFigures, err error) {
+	c, err := cluster.Start(ctx, cluster.Options{
+		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr,
+		Nodes: []cluster.NodeSpec{o.fleet.viewer(hubOff), o.fleet.viewer(hubRequire)},
+	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
 	c.ControllerManager.Kill()
 	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
-		return err
+		return nil, err
 	}
 	config := c.RESTConfig()
 	config.DisableCompression = true
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	b := &hubBench{
 		cluster: c, fleet: o.fleet,
@@ -206,7 +260,7 @@ func measureHub(ctx context.Context, o options) (err error) {
 	select {
 	case <-ready:
 	case <-following.Done():
-		return group.Wait()
+		return nil, group.Wait()
 	}
 	begin := time.Now()
 	var waiting sync.WaitGroup
@@ -233,23 +287,28 @@ func measureHub(ctx context.Context, o options) (err error) {
 	select {
 	case <-all:
 	case <-following.Done():
-		return group.Wait()
+		return nil, group.Wait()
 	}
-	b.add("bytes to become ready, a node", kilobytes(everything.listed.Load()), kilobytes(b.sum(func(f *follower) int64 { return f.listed.Load() })/int64(o.fleet.nodes)))
+	b.figures.ready = figure{float64(everything.listed.Load()), float64(b.sum(func(f *follower) int64 { return f.listed.Load() })) / float64(o.fleet.nodes)}
+	b.figures.watches = figure{float64(watchesOfAWrapper * o.fleet.nodes), float64(watchesOfAReplica * len(c.Hubs))}
+	b.add("bytes to become ready, a node", kilobytes(b.figures.ready.directly), kilobytes(b.figures.ready.hub))
 	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "", time.Since(begin).Round(10*time.Millisecond).String())
 	if err := b.measureChanges(ctx, o, everything); err != nil {
-		return err
+		return nil, err
+	}
+	if err := b.measureWrappers(ctx); err != nil {
+		return nil, err
 	}
 	stop()
 	if err := group.Wait(); err != nil {
-		return err
+		return nil, err
 	}
 	fmt.Printf("%d nodes in %d units, %d Services with a slice of %d endpoints each, %d changes of one endpoint, %d a second\n\n",
 		o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints, b.changes, o.rate)
 	for _, row := range b.rows {
 		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
 	}
-	return nil
+	return &b.figures, nil
 }
 
 // hubBench is a measurement.
@@ -260,6 +319,7 @@ type hubBench struct {
 	direct, through latencies
 	changes         int
 	rows            [][3]string
+	figures         fleetFigures
 }
 
 func (b *hubBench) add(figure, direct, hub string) {
@@ -277,7 +337,7 @@ func (b *hubBench) sum(of func(*follower) int64) int64 {
 	return sum
 }
 
-func kilobytes(n int64) string { return fmt.Sprintf("%.1f kB", float64(n)/1e3) }
+func kilobytes(n float64) string { return fmt.Sprintf("%.1f kB", n/1e3) }
 
 // measureChanges changes an endpoint of every Service, one after the other.
 func (b *hubBench) measureChanges(ctx context.Context, o options, everything *follower) error {
@@ -288,10 +348,18 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	hub := b.cluster.Hubs[0]
-	idle, err := processorTime(hub.PID())
+	before, err := processorTime(hub.PID())
 	if err != nil {
 		return err
 	}
+	if err := pause(ctx, idleFor); err != nil {
+		return err
+	}
+	begun, err := processorTime(hub.PID())
+	if err != nil {
+		return err
+	}
+	idle := float64(begun-before) / float64(idleFor)
 	resident, err := memory(hub.PID())
 	if err != nil {
 		return err
@@ -305,6 +373,16 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	tick := time.NewTicker(time.Second / time.Duration(o.rate))
 	defer tick.Stop()
 	begin := time.Now()
+	profiling, untilProfiled := errgroup.WithContext(ctx)
+	if o.hubProfile != "" {
+		profiling.Go(func() error {
+			profile, err := hub.Profile(untilProfiled, time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(o.hubProfile, profile, 0o600)
+		})
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(loaders)
 	b.changes = min(o.events, b.fleet.services)
@@ -326,26 +404,66 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	took := time.Since(begin)
+	if err := profiling.Wait(); err != nil {
+		return err
+	}
 	for !b.direct.quiet() || !b.through.quiet() {
 		if err := pause(context.WithoutCancel(ctx), 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	used, err := processorTime(hub.PID())
+	ended, err := processorTime(hub.PID())
 	if err != nil {
 		return err
 	}
+	// Bookmarks and probes are there without any change.
+	used := ended - begun - time.Duration(idle*float64(time.Since(begin)))
 	perNode := (b.sum(func(f *follower) int64 { return f.watched.Load() }) - watched) / int64(len(b.followers))
-	b.add("bytes a change, a node", kilobytes((everything.watched.Load()-direct)/int64(b.changes)), fmt.Sprintf("%.3f kB", float64(perNode)/1e3/float64(b.changes)))
+	b.figures.change = figure{float64(everything.watched.Load()-direct) / float64(b.changes), float64(perNode) / float64(b.changes)}
+	b.add("bytes a change, a node", kilobytes(b.figures.change.directly), fmt.Sprintf("%.3f kB", b.figures.change.hub/1e3))
 	b.add("events", strconv.Itoa(len(b.direct.took)), strconv.Itoa(len(b.through.took)))
 	b.add("changes a second, as it was", "", fmt.Sprintf("%.0f", float64(b.changes)/took.Seconds()))
 	for _, q := range []float64{0.5, 0.99} {
 		b.add(fmt.Sprintf("from the patch to the wrapper, p%.0f", 100*q), milliseconds(b.direct.took.quantile(q)), milliseconds(b.through.took.quantile(q)))
 	}
 	if events := len(b.through.took); events > 0 {
-		b.add("CPU of the hub a change; an event", "", fmt.Sprintf("%d µs; %d µs", (used-idle).Microseconds()/int64(b.changes), (used-idle).Microseconds()/int64(events)))
+		b.add("CPU of the hub a change; an event", "", fmt.Sprintf("%d µs; %d µs", used.Microseconds()/int64(b.changes), used.Microseconds()/int64(events)))
+		b.add("CPU of the hub while nothing changes, a second", "", fmt.Sprintf("%.1f ms", 1e3*idle))
 	}
 	return b.checkShares()
+}
+
+// The ways of the real wrappers, as --hub has them.
+const hubOff, hubRequire = "off", "require"
+
+// viewer is a node of the first unit with a real wrapper.
+func (f fleet) viewer(mode string) cluster.NodeSpec {
+	return cluster.NodeSpec{
+		Name: "hub-" + mode, Labels: map[string]string{unitLabel: f.unit(0)}, WrapperArgs: []string{"--hub=" + mode},
+	}
+}
+
+// measureWrappers takes the memory of two real wrappers of the first unit, one behind the hub and one without it.
+func (b *hubBench) measureWrappers(ctx context.Context) error {
+	for _, way := range []struct {
+		mode   string
+		memory *float64
+	}{{hubOff, &b.figures.memory.directly}, {hubRequire, &b.figures.memory.hub}} {
+		node, err := b.cluster.Node("hub-" + way.mode)
+		if err != nil {
+			return err
+		}
+		if _, err := restart(ctx, node.Wrapper); err != nil {
+			return err
+		}
+		resident, _, err := residentMemory(node.Wrapper.PID())
+		if err != nil {
+			return err
+		}
+		*way.memory = resident
+	}
+	b.add("resident memory of a wrapper", megabytes(int64(b.figures.memory.directly)), megabytes(int64(b.figures.memory.hub)))
+	return nil
 }
 
 // checkShares checks that the events are those of the nodes' own units: that the figures are of shares.

@@ -48,14 +48,16 @@ func newDemoCommand() *cobra.Command {
 DeploymentGrid, a StatefulSetGrid and their ServiceGrids, and shows what application-grid-controller makes of them
 and whom the Service's cluster IP reaches from every node. Then it moves node1 into nodeunit1 by changing its
 label, and shows it again, with the time until the data plane had followed; and it adds a node of a new unit,
-whose workloads appear; and it gives the DeploymentGrid a change that halts at its canary. Afterwards the
-cluster stays up until Ctrl-C.`,
+whose workloads appear; and it gives the DeploymentGrid a change that halts at its canary. At last it starts
+application-grid-hub, and shows what a node's link carries with it and without. Afterwards the cluster stays up
+until Ctrl-C.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
 	}
 	o.addFlags(command.Flags())
 	command.Flags().StringVar(&o.controller, "controller", beside("application-grid-controller"), "path of the application-grid-controller binary")
 	command.Flags().StringVar(&o.dnsDaemon, "dns-daemon", beside("statefulset-grid-daemon"), "path of the statefulset-grid-daemon binary")
+	command.Flags().StringVar(&o.hub, "hub", beside("application-grid-hub"), "path of the application-grid-hub binary")
 	command.Flags().BoolVar(&once, "once", false, "end after the walk-through; the exit code is 0 only if what was seen is right")
 	return command
 }
@@ -83,6 +85,10 @@ func (o *options) demo(ctx context.Context, once bool) (err error) {
 	if _, err := os.Stat(o.controller); err != nil {
 		return fmt.Errorf("there is no application-grid-controller at %s: build it (make build), or name it with --controller", o.controller)
 	}
+	if _, err := os.Stat(o.hub); err != nil {
+		return fmt.Errorf("there is no application-grid-hub at %s: build it (make build), or name it with --hub", o.hub)
+	}
+	settings.Hub, settings.HubLater = o.hub, true
 	if err := o.prepareMachine(ctx, &settings); err != nil {
 		return err
 	}
@@ -173,12 +179,23 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	if _, err = d.follow(ctx); err != nil {
 		return err
 	}
+	step := 6
 	if c.Namespace() != "" {
 		if err := d.names(ctx); err != nil {
 			return err
 		}
+		step++
 	}
-	return o.canary(ctx, c)
+	if err := o.canary(ctx, c, step); err != nil {
+		return err
+	}
+	fmt.Printf("\n%d. A hub: %d more Services, %d endpoints each, all of them in %s, which is not %s's unit\n\n",
+		step+1, sitesServices, siteEndpoints, newUnit, hubNode)
+	if err := d.showHub(ctx, o.unitLabel); err != nil {
+		return err
+	}
+	_, err = d.follow(ctx)
+	return err
 }
 
 // show lists the grids and what was made of them.

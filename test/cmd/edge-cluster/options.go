@@ -18,6 +18,7 @@ type options struct {
 	wrapper     string
 	controller  string
 	dnsDaemon   string
+	hub         string
 	noWrapper   bool
 	wrapperArgs []string
 	proxyMode   string

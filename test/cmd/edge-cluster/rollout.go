@@ -7,14 +7,15 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// canary shows a change that fails in its first wave and gets no further, and what mends it.
-func (o *options) canary(ctx context.Context, c *cluster.Cluster) error {
+// canary shows, as this step, a change that fails in its first wave and gets no further, and what mends it.
+func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) error {
 	const (
 		waves  = `{"spec":{"progressDeadlineSeconds":5,"rollout":{"waves":[{"name":"canary","units":{"names":["nodeunit1"]}},{"name":"rest"}]}}}`
 		broken = `{"spec":{"template":{"template":{"spec":{"nodeSelector":{"gpu":"yes"}}}}}}`
 		mended = `{"spec":{"template":{"template":{"spec":{"nodeSelector":null}}}}}`
 	)
-	fmt.Printf("\nA change in waves: %s asks for nodes that there are not. It reaches the canary, nodeunit1, and halts\n\n", demoName)
+	fmt.Printf("\n%d. A change in waves: %s asks for nodes that there are not. It reaches the canary, nodeunit1, and halts\n\n",
+		step, demoName)
 	change := func(patch, phase string) error {
 		fmt.Printf("   $ kubectl patch dg %s --type=merge -p '%s'\n", demoName, patch)
 		if err := o.kubectl(ctx, c, "patch", "dg", demoName, "--type=merge", "-p", patch); err != nil {

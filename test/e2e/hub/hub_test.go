@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -524,6 +525,75 @@ func TestAReplicaThatComesLater(t *testing.T) {
 	}
 	governed := f.service("governed", unitLabel)
 	f.expectReach("the closed loop", governed, closedLoop)
+}
+
+// TestTheCertificatesSecretIsDeleted: a replica makes it again, with the certificate that is served, by the rights that
+// the shipped role gives. No stream notices, and a replica that starts later serves the same.
+func TestTheCertificatesSecretIsDeleted(t *testing.T) {
+	f := newFixture(t)
+	governed := f.service("governed", unitLabel)
+	f.expectReach("the closed loop", governed, closedLoop)
+	secrets := f.client.CoreV1().Secrets("kube-system")
+	const name, certificate = "application-grid-hub-tls", "tls.crt"
+	before, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
+	f.must(err)
+	shed := f.shed()
+	stream, err := f.client.Discovery().RESTClient().Get().
+		AbsPath("/apis/hub.superedge.io/v1alpha1/nodes/a1/proxy/apis/discovery.k8s.io/v1/namespaces/"+f.namespace+"/endpointslices").
+		Param("watch", "true").Param("timeoutSeconds", "600").Stream(f.ctx)
+	f.must(err)
+	defer stream.Close()
+	f.must(secrets.Delete(f.ctx, name, metav1.DeleteOptions{}))
+	took := f.eventually("the Secret is there again", func() error {
+		after, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
+		if err == nil && string(after.Data[certificate]) != string(before.Data[certificate]) {
+			err = errors.New("it has another certificate")
+		}
+		return err
+	})
+	t.Logf("the Secret was there again after %s", took.Round(time.Millisecond))
+	f.eventually("it was made by a patch that created it", func() error {
+		made, err := shared.Audited(0, func(r cluster.Request) bool {
+			return r.User.Username == string(cluster.RoleHub) && r.ObjectRef.Name == name && r.Verb == "patch" &&
+				r.ResponseStatus.Code == http.StatusCreated
+		})
+		if err == nil && len(made) == 0 {
+			err = errors.New("there is no such request")
+		}
+		return err
+	})
+	f.must(workload.SetReadyOn(f.ctx, f.client, f.namespace, "governed", "a1", corev1.ConditionFalse))
+	f.expectReach("what changes arrives", governed, map[string]string{"a1": "a2", "a2": "a2", "b1": "b1"})
+	events := bufio.NewReader(stream)
+	for {
+		event, err := events.ReadString('\n')
+		if err != nil && f.shed() != shed {
+			t.Log("the stream was another replica's part")
+			break
+		}
+		f.must(err)
+		if strings.Contains(event, `"MODIFIED"`) && strings.Contains(event, `"ready":false`) {
+			break
+		}
+	}
+	f.must(shared.Hubs[1].Restart(f.ctx))
+	after, err := secrets.Get(f.ctx, name, metav1.GetOptions{})
+	f.must(err)
+	if string(after.Data[certificate]) != string(before.Data[certificate]) {
+		t.Error("a replica that started later has made another certificate")
+	}
+}
+
+// shed is how many streams the replicas have ended because they are another one's part.
+func (f *fixture) shed() float64 {
+	f.Helper()
+	sum := 0.0
+	for _, replica := range shared.Hubs {
+		n, err := replica.Metric(f.ctx, "application_grid_hub_streams_shed_total")
+		f.must(err)
+		sum += n
+	}
+	return sum
 }
 
 // TestAHubThatRestarts: what is known is served meanwhile, and what changed arrives when it is back.

@@ -42,6 +42,8 @@ var unusedForAReason = map[permission]string{
 	{cluster.RoleHub, "discovery.k8s.io", "endpointslices", "watch"}:    usedByTheHub,
 	{cluster.RoleHub, "", "secrets", "get"}:                             usedByTheHub,
 	{cluster.RoleHub, "", "secrets", "update"}:                          usedByTheHub,
+	{cluster.RoleHub, "", "secrets", "patch"}:                           usedByTheHub,
+	{cluster.RoleHub, "", "secrets", "create"}:                          usedByTheHub,
 	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get"}:   usedByTheHub,
 	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "patch"}: usedByTheHub,
 	{cluster.RoleWrapper, "hub.superedge.io", "nodes/proxy", "get"}:     usedByTheHub,

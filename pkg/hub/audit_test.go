@@ -1,0 +1,88 @@
+package hub
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/await"
+)
+
+// TestAFloodOfRefusedRequestsIsBounded: credentials of one node that ask for the shares of others again and again get
+// one answer and are in the audit log, which takes no more of the disk than its flags say.
+func TestAFloodOfRefusedRequestsIsBounded(t *testing.T) {
+	t.Parallel()
+	const (
+		requests  = 2500
+		megabytes = 1 // the least that the flag can say
+		// A request that is refused is an event of about this size.
+		long = 1 << 10
+	)
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	audit := genericoptions.NewAuditOptions()
+	audit.PolicyFile = policy
+	audit.LogOptions.Path = filepath.Join(dir, "log", "audit.log")
+	audit.LogOptions.MaxSize, audit.LogOptions.MaxBackups = megabytes, 1
+	if err := os.Mkdir(filepath.Join(dir, "log"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
+	path := hubv1alpha1.SharePath("b1") + "/api/v1/services?x=" + strings.Repeat("x", long)
+	for range requests {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
+		r.Header.Set("Test-Node", "a1")
+		w := httptest.NewRecorder()
+		if h.hub.api.Handler.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+			t.Fatalf("got %d %s", w.Code, w.Body)
+		}
+	}
+	// One backup, next to the file that is written. Older ones are removed in the background.
+	const most = 2 * megabytes << 20
+	await.Patience{Within: time.Minute, Between: 10 * time.Millisecond}.Until(t, "old files are removed", func() error {
+		total, files, events, err := auditLog(filepath.Join(dir, "log"))
+		switch {
+		case err != nil:
+			return err
+		case total > most:
+			return fmt.Errorf("%d bytes in %d files, more than %d", total, files, most)
+		case events == 0 || total < megabytes<<20:
+			t.Errorf("the flood is not in the audit log: %d bytes, %d events", total, events)
+		}
+		t.Logf("%d refused requests: %d kB in %d files, with %d events", requests, total/1000, files, events)
+		return nil
+	})
+}
+
+// auditLog returns how many bytes and files the audit log has, and how many refused requests are in it.
+func auditLog(directory string) (total, files, events int, err error) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	for _, entry := range entries {
+		content, err := os.ReadFile(filepath.Join(directory, entry.Name()))
+		if err != nil {
+			return 0, 0, 0, err // such as one that is removed at this moment
+		}
+		files++
+		total += len(content)
+		events += bytes.Count(content, []byte(`"code":403`))
+	}
+	return total, files, events, nil
+}

@@ -1,0 +1,97 @@
+package metricsport
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2"
+)
+
+func metrics(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "some_metric 1\n") }
+
+// begin serves on a port of the loopback until the test ends.
+func begin(t *testing.T) (address string) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Background()))
+	done := make(chan error, 1)
+	p := Port{Address: listener.Addr().String(), Metrics: http.HandlerFunc(metrics)}
+	go func() { done <- p.serveOn(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	return p.Address
+}
+
+// TestOnlyMetricsAreServed: whatever else the program knows is not for anyone who gets there.
+func TestOnlyMetricsAreServed(t *testing.T) {
+	t.Parallel()
+	address := begin(t)
+	for _, test := range []struct {
+		method, path string
+		code         int
+	}{
+		{http.MethodGet, "/metrics", http.StatusOK},
+		{http.MethodGet, "/", http.StatusNotFound},
+		{http.MethodGet, "/readyz", http.StatusNotFound},
+		{http.MethodGet, "/debug/pprof/", http.StatusNotFound},
+		{http.MethodPost, "/metrics", http.StatusMethodNotAllowed},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), test.method, "http://"+address+test.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.Body.Close(); response.StatusCode != test.code {
+			t.Errorf("%s %s: %d, want %d", test.method, test.path, response.StatusCode, test.code)
+		}
+	}
+}
+
+// TestConnectionsAreBounded: half of the places are one caller's at most, so that another gets one.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	address := begin(t)
+	open := 0
+	for range 2 * maxScrapers {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", address)
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err == nil && strings.Contains(line, "200 OK") {
+			open++
+		}
+	}
+	if open == 0 || open > maxScrapers {
+		t.Errorf("%d connections are served", open)
+	}
+}
+
+func TestCheckAddress(t *testing.T) {
+	t.Parallel()
+	if err := CheckAddress(":8080"); err != nil {
+		t.Errorf("got %v", err)
+	}
+	err := CheckAddress("8080")
+	if addressError := (*net.AddrError)(nil); !errors.As(err, &addressError) ||
+		!strings.Contains(err.Error(), "--metrics-bind-address") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -6,12 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/docs/docstest"
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
 func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
 	g := newGauges()
-	g.set("DeploymentGrid", types.NamespacedName{Name: "echo"}, figures{units: 1})
+	g.set("DeploymentGrid", types.NamespacedName{Name: "echo"}, figures{
+		units: 1, waves: []v1.WaveStatus{{Name: "canary", Units: 1}},
+	})
 	docstest.CompareMetrics(t, "application-grid-controller", g)
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // figures are the metrics of one grid.
@@ -12,6 +14,8 @@ type figures struct {
 	units, ready, failed, stalled, unreachable, held, conflicts int
 	// rolling, halted and waiting are 1 if the grid's rollout goes on, has halted, or waits for an approval.
 	rolling, halted, waiting int
+	// waves are those of a rollout that is not complete.
+	waves []v1.WaveStatus
 }
 
 // gauges is a prometheus.Collector of the sums over all grids of a kind.
@@ -21,7 +25,7 @@ type gauges struct {
 	grids map[string]map[types.NamespacedName]figures
 
 	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
-	rolling, halted, waiting                                                        *prometheus.Desc
+	rolling, halted, waiting, waveUnits                                             *prometheus.Desc
 }
 
 func newGauges() *gauges {
@@ -43,6 +47,10 @@ func newGauges() *gauges {
 			"Grids whose rollout has halted or gone back, because too many units have failed."),
 		waiting: describe("rollouts_awaiting_approval",
 			"Grids whose rollout waits for someone to approve a wave."),
+		waveUnits: prometheus.NewDesc("application_grid_controller_rollout_units",
+			"Units of the waves of a rollout that is not complete, by what became of them: all, updated (which includes "+
+				"those that are ready), ready, failed, deferred.",
+			[]string{"kind", "namespace", "name", "wave", "state"}, nil),
 		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
 }
@@ -66,7 +74,7 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
 		g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict,
-		g.rolling, g.halted, g.waiting,
+		g.rolling, g.halted, g.waiting, g.waveUnits,
 	} {
 		out <- desc
 	}
@@ -78,7 +86,8 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	defer g.mu.Unlock()
 	for kind, grids := range g.grids {
 		var sum figures
-		for _, f := range grids {
+		for name, f := range grids {
+			g.collectWaves(out, kind, name, f.waves)
 			sum.units += f.units
 			sum.ready += f.ready
 			sum.failed += f.failed
@@ -96,6 +105,22 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 			g.rolling: sum.rolling, g.halted: sum.halted, g.waiting: sum.waiting,
 		} {
 			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), kind)
+		}
+	}
+}
+
+// collectWaves sends the units of the waves of a grid's rollout.
+func (g *gauges) collectWaves(
+	out chan<- prometheus.Metric, kind string, name types.NamespacedName, waves []v1.WaveStatus,
+) {
+	for i := range waves {
+		wave := &waves[i]
+		for state, units := range map[string]int32{
+			"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "failed": wave.Failed,
+			"deferred": wave.Deferred,
+		} {
+			out <- prometheus.MustNewConstMetric(g.waveUnits, prometheus.GaugeValue, float64(units), kind,
+				name.Namespace, name.Name, wave.Name, state)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package gridcontroller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,6 +44,9 @@ func (o *rolloutResult) summarize(status *v1.WorkloadGridStatus, generation int6
 func (o *rolloutResult) count(f *figures) {
 	if o == nil {
 		return
+	}
+	if o.status.Phase != v1.RolloutComplete {
+		f.waves = slices.Clone(o.status.Waves)
 	}
 	switch o.status.Phase {
 	case v1.RolloutProgressing, v1.RolloutSoaking:

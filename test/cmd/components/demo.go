@@ -13,7 +13,9 @@ import (
 	"k8s.io/kubectl/pkg/cmd/delete"
 	"k8s.io/kubectl/pkg/cmd/get"
 	"k8s.io/kubectl/pkg/cmd/label"
+	"k8s.io/kubectl/pkg/cmd/patch"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+	"k8s.io/kubectl/pkg/cmd/wait"
 )
 
 // runKubectl is kubectl with the commands that the demonstration shows and invites to.
@@ -26,6 +28,7 @@ func runKubectl() int {
 	command.AddCommand(
 		apply.NewCmdApply("kubectl", factory, streams), delete.NewCmdDelete(factory, streams),
 		get.NewCmdGet("kubectl", factory, streams), label.NewCmdLabel(factory, streams),
+		patch.NewCmdPatch(factory, streams), wait.NewCmdWait(config, streams),
 	)
 	if err := cli.RunNoErrOutput(command); err != nil {
 		kubectlutil.CheckErr(err)

@@ -168,6 +168,9 @@ func (s *Server) newAPI(
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
 		return s.current()
 	}))
+	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return s.closeWhenCut(genericapiserver.DefaultBuildHandlerChain(api, c))
+	}
 	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, notFound(r))
 	})
@@ -179,6 +182,19 @@ func (s *Server) newAPI(
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil
+}
+
+// closeWhenCut has every answer be the last one of its connection while the API server cannot be followed. Most requests
+// fail then before they come to a share, because the API server cannot be asked who may do what, and the aggregator
+// would send the next ones on the same connection to this replica. Over HTTP/2 what is under way on the connection goes
+// on.
+func (s *Server) closeWhenCut(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if failing(s.group.States()) {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Run serves until ctx is done, then lets requests under way end. It is called once in a process, for its metrics are

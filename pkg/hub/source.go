@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +72,11 @@ func (s nodeSink) SetAbsent() {
 // stalePatience is how long a source may fail before others should be asked: longer than an API server takes to start.
 // It counts from the failure. Long before that the source may have heard nothing, because nothing changed.
 const stalePatience = 30 * time.Second
+
+// failing reports whether a source cannot be followed at the moment.
+func failing(states []follow.State) bool {
+	return slices.ContainsFunc(states, func(s follow.State) bool { return s.Err != nil || !s.Synced })
+}
 
 // notCurrent says why what is shared may not be what the cluster has; nil if it is.
 func notCurrent(states []follow.State, now time.Time) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -409,4 +412,29 @@ func TestAllReplicasAreStale(t *testing.T) {
 		}
 		f.until("the wrapper has the news", func() bool { return f.shown() == "10.0.0.2" })
 	})
+}
+
+// TestACutReplicaKeepsNoConnection: while a replica cannot follow the API server, it cannot ask it who may do what
+// either. Its answer, whatever it is, is the last one on its connection, so that the next request may come to another
+// replica.
+func TestACutReplicaKeepsNoConnection(t *testing.T) {
+	t.Parallel()
+	for _, follows := range []bool{true, false} {
+		h := startHubWith(t, follows, func(config *genericapiserver.Config) error {
+			if !follows {
+				config.Authorization.Authorizer = authorizer.AuthorizerFunc(
+					func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+						return authorizer.DecisionNoOpinion, "", errors.New("the API server is away")
+					})
+			}
+			return nil
+		})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, hubv1alpha1.SharePath("a1")+"/api/v1/services", nil)
+		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
+		w := httptest.NewRecorder()
+		h.hub.api.Handler.ServeHTTP(w, r)
+		if closes := w.Header().Get("Connection") == "close"; closes == follows || (w.Code == http.StatusOK) != follows {
+			t.Errorf("follows %v: status %d, the connection is closed: %v: %s", follows, w.Code, closes, w.Body)
+		}
+	}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/application-grid/application-grid/docs/docstest"
 )
 
-// TestTheClusterIsBuiltOfTheSameModules: the embedded cluster shares most of its packages with the product. With another
-// version of one of the modules below them, such as golang.org/x/sys, nearly all of them would be compiled twice.
+// TestTheClusterIsBuiltOfTheSameModules: the embedded cluster shares most of its packages with the product. With
+// another version of one of the modules below them, such as golang.org/x/sys, nearly all of them would be compiled
+// twice.
 func TestTheClusterIsBuiltOfTheSameModules(t *testing.T) {
 	cluster, shared := moduleVersions(t, "test"), 0
 	for path, version := range moduleVersions(t, ".") {

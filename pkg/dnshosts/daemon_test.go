@@ -162,13 +162,16 @@ func (a *api) addUnit(unit string, network, pods int) {
 		}
 		if slice == nil || len(slice.Endpoints) == endpointsPerSlice {
 			slice = &discoveryv1.EndpointSlice{
-				ObjectMeta: meta("default", fmt.Sprintf("demo-svc-%d", len(a.objects["endpointslices"])), "", map[string]string{
-					v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1", discoveryv1.LabelServiceName: "demo-svc",
-				}),
+				ObjectMeta: meta("default", fmt.Sprint("demo-svc-", len(a.objects["endpointslices"])), "",
+					map[string]string{
+						v1.LabelGridSelector: "demo", v1.LabelGridUniqKey: "zone1",
+						discoveryv1.LabelServiceName: "demo-svc",
+					}),
 				AddressType: discoveryv1.AddressTypeIPv4,
 			}
 			slice.ManagedFields = []metav1.ManagedFieldsEntry{{
-				Manager: "controller", FieldsV1: metav1.NewFieldsV1(`{"f:endpoints":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`),
+				Manager:  "controller",
+				FieldsV1: metav1.NewFieldsV1(`{"f:endpoints":{"f:x":"` + strings.Repeat("y", 1500) + `"}}`),
 			}}
 			a.objects["endpointslices"] = append(a.objects["endpointslices"], slice)
 		}

@@ -242,7 +242,8 @@ func TestWhichEndpointsCount(t *testing.T) {
 	}
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "demo-svc-1", Labels: map[string]string{discoveryv1.LabelServiceName: "demo-svc"},
+			Namespace: "default", Name: "demo-svc-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "demo-svc"},
 		},
 		Endpoints: []discoveryv1.Endpoint{
 			endpoint("demo-east-0", func(*discoveryv1.Endpoint) {}),

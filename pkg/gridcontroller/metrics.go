@@ -48,8 +48,8 @@ func newGauges() *gauges {
 		waiting: describe("rollouts_awaiting_approval",
 			"Grids whose rollout waits for someone to approve a wave."),
 		waveUnits: prometheus.NewDesc("application_grid_controller_rollout_units",
-			"Units of the waves of a rollout that is not complete, by what became of them: all, updated (which includes "+
-				"those that are ready), ready, failed, deferred.",
+			"Units of the waves of a rollout that is not complete, by what became of them: all, updated (which "+
+				"includes those that are ready), ready, failed, deferred.",
 			[]string{"kind", "namespace", "name", "wave", "state"}, nil),
 		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}

@@ -429,7 +429,8 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 			}
 			return nil
 		})
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, hubv1alpha1.SharePath("a1")+"/api/v1/services", nil)
+		path := hubv1alpha1.SharePath("a1") + "/api/v1/services"
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
 		w := httptest.NewRecorder()
 		h.hub.api.Handler.ServeHTTP(w, r)

@@ -509,8 +509,8 @@ func TestNoCache(t *testing.T) {
 		} {
 			serveAsOf(map[bool]uint64{true: 1}[test.restored])
 			if got := c.get(path, "Cache-Control", test.cacheControl).code; got != test.want {
-				t.Errorf("%s with Cache-Control %q, restored %v: %d, want %d", path, test.cacheControl, test.restored, got,
-					test.want)
+				t.Errorf("%s with Cache-Control %q, restored %v: %d, want %d", path, test.cacheControl, test.restored,
+					got, test.want)
 			}
 		}
 	}

@@ -153,8 +153,8 @@ func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*
 		return err
 	}
 	if h.Restored() && refusesStale(r) {
-		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and the " +
-			"request has Cache-Control: no-cache")
+		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
+			"the request has Cache-Control: no-cache")
 	}
 	return from(h)
 }

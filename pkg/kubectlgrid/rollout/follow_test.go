@@ -60,6 +60,7 @@ func follow(t *testing.T, refused []error, events ...func(*Grid, client.Client))
 
 // becomes changes the phase of the rollout.
 func becomes(t *testing.T, phases ...v1.RolloutPhase) func(*Grid, client.Client) {
+	t.Helper()
 	return func(g *Grid, api client.Client) {
 		for _, phase := range phases {
 			if err := g.Refresh(context.WithoutCancel(t.Context())); err != nil {

@@ -78,9 +78,9 @@ func (k GridKind) AlternativeChildName(grid, unit string) string {
 // mostHyphens is up to how many hyphens a part of an alternative name may have for GridOf to try dots in their place.
 const mostHyphens = 8
 
-// GridOf returns the grid whose workload in a unit has this name, and whether that is its AlternativeChildName; "" if no
-// grid gives the name in this unit. It cannot find a grid whose name was cut in the alternative name, nor one whose name
-// has dots and more than mostHyphens dots and hyphens.
+// GridOf returns the grid whose workload in a unit has this name, and whether that is its AlternativeChildName; "" if
+// no grid gives the name in this unit. It cannot find a grid whose name was cut in the alternative name, nor one whose
+// name has dots and more than mostHyphens dots and hyphens.
 func (k GridKind) GridOf(child, unit string) (grid string, alternative bool) {
 	if unit == "" {
 		return "", false

@@ -60,14 +60,18 @@ func TestGridOf(t *testing.T) {
 		if test.alternative {
 			name = StatefulSetGridKind.AlternativeChildName(test.grid, test.unit)
 		}
-		if got, alternative := StatefulSetGridKind.GridOf(name, test.unit); got != test.grid || alternative != test.alternative {
-			t.Errorf("%s in %s: %q, alternative %v; want %q, %v", name, test.unit, got, alternative, test.grid, test.alternative)
+		got, alternative := StatefulSetGridKind.GridOf(name, test.unit)
+		if got != test.grid || alternative != test.alternative {
+			t.Errorf("%s in %s: %q, alternative %v; want %q, %v", name, test.unit, got, alternative, test.grid,
+				test.alternative)
 		}
 		if got, _ := StatefulSetGridKind.GridOf(name, test.unit+"x"); got != "" {
 			t.Errorf("%s in another unit: %q", name, got)
 		}
 	}
-	for _, name := range []string{"", "-", "east", "-east", "demo", "demo-", "x-01234567", strings.Repeat("a", 80) + "-east"} {
+	for _, name := range []string{
+		"", "-", "east", "-east", "demo", "demo-", "x-01234567", strings.Repeat("a", 80) + "-east",
+	} {
 		if got, _ := StatefulSetGridKind.GridOf(name, "east"); got != "" {
 			t.Errorf("%q: %q", name, got)
 		}

@@ -184,10 +184,10 @@ func (s *Server) newAPI(
 	return api, nil
 }
 
-// closeWhenCut has every answer be the last one of its connection while the API server cannot be followed. Most requests
-// fail then before they come to a share, because the API server cannot be asked who may do what, and the aggregator
-// would send the next ones on the same connection to this replica. Over HTTP/2 what is under way on the connection goes
-// on.
+// closeWhenCut has every answer be the last one of its connection while the API server cannot be followed. Most
+// requests fail then before they come to a share, because the API server cannot be asked who may do what, and the
+// aggregator would send the next ones on the same connection to this replica. Over HTTP/2 what is under way on the
+// connection goes on.
 func (s *Server) closeWhenCut(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if failing(s.group.States()) {

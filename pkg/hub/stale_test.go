@@ -434,7 +434,8 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
 		w := httptest.NewRecorder()
 		h.hub.api.Handler.ServeHTTP(w, r)
-		if closes := w.Header().Get("Connection") == "close"; closes == follows || (w.Code == http.StatusOK) != follows {
+		closes := w.Header().Get("Connection") == "close"
+		if closes == follows || (w.Code == http.StatusOK) != follows {
 			t.Errorf("follows %v: status %d, the connection is closed: %v: %s", follows, w.Code, closes, w.Body)
 		}
 	}

@@ -220,7 +220,7 @@ func TestRolloutWaves(t *testing.T) {
 		if err := f.keepsRules("next"); err != nil {
 			f.Fatal(err)
 		}
-		if kills < 5 && rand.IntN(8) == 0 { //nolint:gosec // a random moment
+		if kills < 5 && rand.IntN(8) == 0 {
 			kills++
 			controller.Kill()
 			f.must(controller.Start(context.Background()))
@@ -345,7 +345,7 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 		child := strings.TrimSuffix(kind, "Grid")
 		image := func(unit string) string {
 			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+unit).Object, "spec", "template", "spec", "containers")
-			return containers[0].(map[string]any)["image"].(string) //nolint:forcetypeassert // it was applied so
+			return containers[0].(map[string]any)["image"].(string)
 		}
 		update := ""
 		f.eventually(kind+" waits for an approval", func() error {

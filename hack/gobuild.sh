@@ -45,12 +45,19 @@ stale_packages() {
 	go -C "$directory" list -deps "$@" -f "$stale" "${packages[@]}" 2>"$log" >"$log.stale" || { cat "$log" >&2; exit 1; }
 	grep -c . "$log.stale" || true
 }
-total=$(stale_packages "${selecting[@]}")
 if [ ${#cold[@]} -gt 0 ]; then
-	total_cold=$(stale_packages "${selecting[@]}" "${cold[@]}")
-	if [ "$total_cold" -le "$total" ]; then
-		flags+=("${cold[@]}") total=$total_cold
+	total=$(stale_packages "${selecting[@]}" "${cold[@]}")
+	# Where not even runtime is compiled without the flag, nothing is.
+	if [ "$(go list -f '{{.Stale}}' runtime)" != true ] && total_warm=$(stale_packages "${selecting[@]}") &&
+		[ "$total_warm" -lt "$total" ]; then
+		total=$total_warm
+	else
+		flags+=("${cold[@]}")
+		# Thousands of packages are to be compiled: the compiler collects no garbage below 1 GiB.
+		export GOGC=off GOMEMLIMIT=1GiB
 	fi
+else
+	total=$(stale_packages "${selecting[@]}")
 fi
 echo "$total" >"$log.total"
 rm -f "$log.stale"

@@ -53,8 +53,6 @@ if [ ${#cold[@]} -gt 0 ]; then
 		total=$total_warm
 	else
 		flags+=("${cold[@]}")
-		# Thousands of packages are to be compiled: the compiler collects no garbage below 1 GiB.
-		export GOGC=off GOMEMLIMIT=1GiB
 	fi
 else
 	total=$(stale_packages "${selecting[@]}")

@@ -100,7 +100,7 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	upstream.Wrap(refuseStale)
+	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return refuseStale{next} })
 	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
 	if err != nil {
 		return nil, err
@@ -133,19 +133,14 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 
 // refuseStale asks a wrapper for no answer from its snapshot. The file may be newer: a wrapper writes its snapshot
 // seconds or minutes after a change.
-func refuseStale(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		r = r.Clone(r.Context())
-		r.Header.Set("Cache-Control", "no-cache")
-		return next.RoundTrip(r)
-	})
-}
-
-// roundTripper is a function as an http.RoundTripper.
-type roundTripper func(*http.Request) (*http.Response, error)
+type refuseStale struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (t refuseStale) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Cache-Control", "no-cache")
+	return t.next.RoundTrip(r)
+}
 
 // changed makes the loop sync. It may be called from any goroutine.
 func (d *Daemon) changed() {

@@ -59,8 +59,6 @@ func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, p
 		return
 	}
 	if err := s.current(); err != nil {
-		// The next attempt comes by another connection, perhaps to another replica.
-		w.Header().Set("Connection", "close")
 		serve.WriteError(w, r, serve.NotReady("the hub does not know what the API server has: "+err.Error()))
 		return
 	}

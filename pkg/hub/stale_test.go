@@ -213,7 +213,10 @@ func (f *smallFleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	picked := f.picked
 	f.mu.Unlock()
-	f.replicas[picked].answers.ServeShare(w, r, "a1", path)
+	replica := f.replicas[picked]
+	replica.closeWhenCut(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		replica.answers.ServeShare(w, r, "a1", path)
+	})).ServeHTTP(w, r)
 	if w.Header().Get("Connection") == "close" {
 		f.mu.Lock()
 		f.picked = (picked + 1) % len(f.replicas)

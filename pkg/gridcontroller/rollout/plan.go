@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
@@ -388,7 +389,7 @@ func (p *planner) finish(wave int) bool {
 	}
 	if len(holding) > 0 {
 		p.status.Phase = v1.RolloutProgressing
-		p.status.Message = "waits for " + nameSome(holding)
+		p.status.Message = "waits for " + enumerate.First(holding, namedFailures)
 		if state.ReadyTime == nil {
 			state.State = v1.WaveProgressing
 		}
@@ -515,14 +516,6 @@ func (p *planner) count() {
 		p.status.Deferred += state.Deferred
 		p.status.Waves = append(p.status.Waves, state)
 	}
-}
-
-// nameSome names the first few units, and counts the rest.
-func nameSome(units []string) string {
-	if len(units) <= namedFailures {
-		return strings.Join(units, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(units[:namedFailures], ", "), len(units)-namedFailures)
 }
 
 // describe names failed units with the reasons.

@@ -64,6 +64,14 @@ type Unit struct {
 	Problem string `json:"problem,omitempty"`
 }
 
+// State is the unit's phase, and in words why it is not Ready.
+func (u *Unit) State() string {
+	if u.Problem == "" {
+		return string(u.Phase)
+	}
+	return string(u.Phase) + ": " + u.Problem
+}
+
 // Surroundings are what is known besides the grids. What could not be read is nil, and nothing is said that would
 // follow from it.
 type Surroundings struct {

@@ -91,8 +91,13 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 	}
 	view.TopologyKeys = append(view.TopologyKeys, keys...) // [], not null, in JSON
 	seen := make([]bool, len(endpoints))
+	index := newEndpointIndex(view.TopologyKeys, endpoints, nodes)
 	for _, group := range groupNodes(view.TopologyKeys, nodes) {
-		view.Units = append(view.Units, see(view.TopologyKeys, group, endpoints, nodes, seen))
+		unit, positions := index.see(group)
+		view.Units = append(view.Units, unit)
+		for _, i := range positions {
+			seen[i] = true
+		}
 	}
 	for i, endpoint := range endpoints {
 		if !seen[i] {
@@ -106,6 +111,29 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 	}
 	view.Closed = view.TopologyKeys.Governed() && len(view.Without) == 0
 	return view
+}
+
+// SeenBy is what some nodes see of a Service, as the units of OfService say it, without the other nodes and units. It is
+// empty if the Service's annotation does not parse.
+func SeenBy(viewers []string, service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
+	nodes map[string]topology.Labels) []UnitView {
+	keys, _, err := topology.KeysOf(service.Annotations)
+	if err != nil {
+		return nil
+	}
+	of := make(map[string]topology.Labels, len(viewers))
+	for _, name := range viewers {
+		if labels, ok := nodes[name]; ok {
+			of[name] = labels
+		}
+	}
+	index := newEndpointIndex(keys, endpointsOf(endpointSlices), nodes)
+	var units []UnitView
+	for _, group := range groupNodes(keys, of) {
+		unit, _ := index.see(group)
+		units = append(units, unit)
+	}
+	return units
 }
 
 // Healthy reports whether there is nothing to mend: no unit is without a ready endpoint, and no ready endpoint is
@@ -154,31 +182,6 @@ func groupName(keys topology.Keys, labels topology.Labels) string {
 		}
 	}
 	return strings.Join(names, ",")
-}
-
-// see applies the rule for one group of nodes, and notes in seen what they see.
-func see(keys topology.Keys, group nodeGroup, endpoints []Endpoint, nodes map[string]topology.Labels,
-	seen []bool) UnitView {
-	unit := UnitView{Name: group.name, Nodes: group.nodes, Endpoints: []Endpoint{}}
-	best := topology.NoRank
-	for _, endpoint := range endpoints {
-		if endpoint.Ready {
-			best = min(best, keys.Rank(group.labels, nodes[endpoint.Node]))
-		}
-	}
-	decision := keys.Decide(group.labels, best)
-	unit.Key = decision.Key()
-	for i, endpoint := range endpoints {
-		if keys.Governed() && !decision.Keep(nodes[endpoint.Node]) {
-			continue
-		}
-		seen[i] = true
-		unit.Endpoints = append(unit.Endpoints, endpoint)
-		if endpoint.Ready {
-			unit.Ready++
-		}
-	}
-	return unit
 }
 
 // notPreferred is why an endpoint on a node that has one of several keys is hidden.

@@ -250,7 +250,7 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 			rows = append(rows, c.row(g, output.All, noNumbers, g.Service, state))
 		}
 		for _, u := range g.Units {
-			rows = append(rows, c.row(g, u.Name, numbersOf(u), u.Child, stateOf(u)))
+			rows = append(rows, c.row(g, u.Name, numbersOf(u), u.Child, u.State()))
 		}
 		if g.UnlistedReady > 0 {
 			ready := c.row(g, others, noNumbers, "-", "Ready: "+output.Count(int(g.UnlistedReady), "unit"))
@@ -279,11 +279,4 @@ func numbersOf(u gridview.Unit) numbers {
 		number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template,
 		output.OrDash(u.Others),
 	}
-}
-
-func stateOf(u gridview.Unit) string {
-	if u.Problem == "" {
-		return string(u.Phase)
-	}
-	return string(u.Phase) + ": " + u.Problem
 }

@@ -158,9 +158,8 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 			grids = append(grids, gridview.Service(grid, s))
 			continue
 		}
-		spec, status := v1.Workload(f.grid)
 		var err error
-		if s.Pods, err = r.pods(ctx, f.grid.GetNamespace(), spec, status); err != nil {
+		if s.Pods, err = Pods(ctx, r.Pods, f.grid); err != nil {
 			r.Warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), cluster.WhyNot(err))
 		}
 		grids = append(grids, gridview.Workloads(f.kind, f.grid, s))
@@ -200,9 +199,9 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	return children
 }
 
-// pods reads those that the templates of units that are not ready select; none if all units are ready.
-func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGridSpec,
-	status *v1.WorkloadGridStatus) ([]corev1.Pod, error) {
+// Pods reads the pods that the templates of units of a grid select that are not ready; none if all units are ready.
+func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod, error) {
+	spec, status := v1.Workload(grid)
 	var pods []corev1.Pod
 	asked := map[string]bool{}
 	for _, state := range status.States {
@@ -226,7 +225,7 @@ func (r *Reader) pods(ctx context.Context, namespace string, spec *v1.WorkloadGr
 		}
 		list := &corev1.PodList{}
 		selected := client.MatchingLabelsSelector{Selector: selector}
-		if err := r.Pods.List(ctx, list, client.InNamespace(namespace), selected); err != nil {
+		if err := api.List(ctx, list, client.InNamespace(grid.GetNamespace()), selected); err != nil {
 			return nil, fmt.Errorf("asking for pods: %w", err)
 		}
 		pods = append(pods, list.Items...)

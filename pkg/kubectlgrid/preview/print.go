@@ -19,11 +19,14 @@ import (
 // Kind is that of a preview as JSON or YAML.
 const Kind = "ServicePreview"
 
-// document is a preview as JSON or YAML.
-type document struct {
+// Document is a preview as JSON or YAML.
+type Document struct {
 	metav1.TypeMeta   `json:",inline"`
 	*gridview.Preview `json:",inline"`
 }
+
+// DocumentOf is a preview as JSON or YAML.
+func DocumentOf(p *gridview.Preview) Document { return Document{output.TypeMeta(Kind), p} }
 
 // namedUnits is how many units a cell names before it only counts.
 const namedUnits = 3
@@ -36,7 +39,7 @@ type Columns struct {
 // Print writes a preview in a format. As a table it ends with what to do about it, unless the header is left out.
 func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Columns) error {
 	if format.Encoded() {
-		return output.Encode(out, document{output.TypeMeta(Kind), p}, format)
+		return output.Encode(out, DocumentOf(p), format)
 	}
 	var rows [][]string
 	if !columns.NoHeader {

@@ -1,10 +1,10 @@
 package serviceview
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,22 +28,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 	if format.Encoded() {
 		return output.Encode(out, document{output.TypeMeta(Kind), view}, format)
 	}
-	keys, err := json.Marshal(view.TopologyKeys)
-	if err != nil {
-		return fmt.Errorf("printing: %w", err)
-	}
-	title := fmt.Sprintf("Service %s/%s", view.Namespace, view.Service)
-	if view.ServiceGrid != "" {
-		title += " of ServiceGrid " + view.ServiceGrid
-	}
-	switch {
-	case view.Error != "":
-		fmt.Fprintf(out, "%s\nERROR: %s\nUntil it is mended, no node sees any endpoint.\n", title, view.Error)
-	case !view.TopologyKeys.Governed():
-		fmt.Fprintf(out, "%s is not governed: it has no topologyKeys, and every node sees all endpoints.\n", title)
-	default:
-		fmt.Fprintf(out, "%s, topologyKeys %s%s\n", title, keys, from(view.Annotation))
-	}
+	fmt.Fprintln(out, Title(view))
 	if view.Error == "" {
 		fmt.Fprintln(out)
 		if err := output.NewPrinter(out).Print(unitRows(view)...); err != nil {
@@ -60,8 +45,29 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 			return err
 		}
 	}
-	fmt.Fprint(out, conclusion(view))
+	if last := Conclusion(view); last != "" {
+		fmt.Fprintf(out, "\n%s\n", last)
+	}
 	return nil
+}
+
+// Title says which Service a view is of, and what governs it, in one line, or in several if its annotation is wrong.
+func Title(view *gridview.View) string {
+	title := fmt.Sprintf("Service %s/%s", view.Namespace, view.Service)
+	if view.ServiceGrid != "" {
+		title += " of ServiceGrid " + view.ServiceGrid
+	}
+	switch {
+	case view.Error != "":
+		return fmt.Sprintf("%s\nERROR: %s\nUntil it is mended, no node sees any endpoint.", title, view.Error)
+	case !view.TopologyKeys.Governed():
+		return title + " is not governed: it has no topologyKeys, and every node sees all endpoints."
+	}
+	quoted := make([]string, 0, len(view.TopologyKeys))
+	for _, key := range view.TopologyKeys {
+		quoted = append(quoted, strconv.Quote(key)) // a label key has no letter that JSON writes otherwise
+	}
+	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, strings.Join(quoted, ","), from(view.Annotation))
 }
 
 // unitRows are the rows of all units, below a header.
@@ -91,8 +97,8 @@ func from(annotation string) string {
 	return " (annotation " + annotation + ")"
 }
 
-// conclusion is the last line: whether the closed loop holds.
-func conclusion(view *gridview.View) string {
+// Conclusion is a last line: whether the closed loop holds. It is empty where the title says all.
+func Conclusion(view *gridview.View) string {
 	units := 0
 	for _, unit := range view.Units {
 		if unit.Name != "" {
@@ -104,16 +110,15 @@ func conclusion(view *gridview.View) string {
 		return ""
 	case !view.TopologyKeys.Governed():
 		if len(view.Without) > 0 {
-			return "\nNo endpoint is ready.\n"
+			return "No endpoint is ready."
 		}
 		return ""
 	case units == 0:
-		return fmt.Sprintf("\nNo node has the label %s: there are no units.\n", strings.Join(view.TopologyKeys, " or "))
+		return fmt.Sprintf("No node has the label %s: there are no units.", strings.Join(view.TopologyKeys, " or "))
 	case view.Closed:
-		return fmt.Sprintf("\nThe closed loop holds: every one of %s has a ready endpoint.\n",
-			output.Count(units, "unit"))
+		return fmt.Sprintf("The closed loop holds: every one of %s has a ready endpoint.", output.Count(units, "unit"))
 	}
-	return fmt.Sprintf("\nThe closed loop does not hold: %d of %s without a ready endpoint: %s\n",
+	return fmt.Sprintf("The closed loop does not hold: %d of %s without a ready endpoint: %s",
 		len(view.Without), output.Count(units, "unit"), strings.Join(view.Without, ", "))
 }
 

@@ -199,7 +199,7 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	return children
 }
 
-// Pods reads the pods that the templates of units of a grid select that are not ready; none if all units are ready.
+// Pods reads the pods that the templates of those units select that are not ready; none if all units of the grid are.
 func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod, error) {
 	spec, status := v1.Workload(grid)
 	var pods []corev1.Pod

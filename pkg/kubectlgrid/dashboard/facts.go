@@ -1,0 +1,309 @@
+package dashboard
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// facts are what is known of the cluster, and what was concluded from it. Objects in it are never changed.
+type facts struct {
+	mu sync.Mutex // guards the fields below
+
+	nodes    map[string]topology.Labels
+	services map[types.NamespacedName]*serviceFacts
+	// serviceOf has the Service of each EndpointSlice.
+	serviceOf map[types.NamespacedName]types.NamespacedName
+	grids     map[gridName]*gridFacts
+	// children has the children of the grids by their kind, by namespace, and by name.
+	children map[string]map[string]map[string]*metav1.PartialObjectMetadata
+	// known are the resources that were read; of the others nothing is known.
+	known map[string]bool
+}
+
+// serviceFacts is a Service with its EndpointSlices. One of the two may be there before the other.
+type serviceFacts struct {
+	service *corev1.Service
+	slices  map[string]*discoveryv1.EndpointSlice
+	// summary is nil if it has to be made anew.
+	summary *gridview.ServiceSummary
+}
+
+// gridName names a grid.
+type gridName struct{ kind, namespace, name string }
+
+// gridFacts is a grid with the pods of its units that are not ready.
+type gridFacts struct {
+	kind   v1.GridKind
+	object v1.Object
+	pods   []corev1.Pod
+	// state is nil if it has to be made anew.
+	state *gridview.Grid
+}
+
+func newFacts() *facts {
+	return &facts{
+		nodes:     map[string]topology.Labels{},
+		services:  map[types.NamespacedName]*serviceFacts{},
+		serviceOf: map[types.NamespacedName]types.NamespacedName{},
+		grids:     map[gridName]*gridFacts{},
+		children:  map[string]map[string]map[string]*metav1.PartialObjectMetadata{},
+		known:     map[string]bool{},
+	}
+}
+
+// know notes whether a resource could be read. What follows from it has to be made anew.
+func (f *facts) know(resource string, known bool) (changed bool) {
+	if f.known[resource] == known {
+		return false
+	}
+	f.known[resource] = known
+	f.forgetAll()
+	return true
+}
+
+// forgetAll makes everything be concluded anew.
+func (f *facts) forgetAll() {
+	for _, s := range f.services {
+		s.summary = nil
+	}
+	for _, g := range f.grids {
+		g.state = nil
+	}
+}
+
+// The methods set… and remove… take a change of an object, and report whether anything may follow from it.
+
+func (f *facts) setNode(node *metav1.PartialObjectMetadata) bool {
+	labels, known := f.nodes[node.Name]
+	if known && maps.Equal(labels, node.Labels) {
+		return false
+	}
+	if node.Labels == nil {
+		node.Labels = topology.Labels{}
+	}
+	f.nodes[node.Name] = node.Labels
+	f.forgetAll()
+	return true
+}
+
+func (f *facts) removeNode(name types.NamespacedName) {
+	delete(f.nodes, name.Name)
+	f.forgetAll()
+}
+
+// service returns the facts of a Service, which it makes if there are none.
+func (f *facts) service(name types.NamespacedName) *serviceFacts {
+	if f.services[name] == nil {
+		f.services[name] = &serviceFacts{slices: map[string]*discoveryv1.EndpointSlice{}}
+	}
+	return f.services[name]
+}
+
+func (f *facts) setService(service *corev1.Service) bool {
+	name := types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
+	s := f.service(name)
+	if s.service != nil && reflect.DeepEqual(s.service, service) {
+		return false
+	}
+	s.service, s.summary = service, nil
+	if _, isChild := service.Labels[v1.LabelGridSelector]; isChild {
+		f.setChild(v1.ServiceGridKind, metadataOfService(service))
+	} else {
+		f.removeChild(v1.ServiceGridKind, name)
+	}
+	return true
+}
+
+// metadataOfService is a Service as the child of a ServiceGrid.
+func metadataOfService(service *corev1.Service) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: service.ObjectMeta}
+}
+
+func (f *facts) removeService(name types.NamespacedName) {
+	if s := f.services[name]; s != nil {
+		s.service, s.summary = nil, nil
+		f.dropIfEmpty(name)
+	}
+	f.removeChild(v1.ServiceGridKind, name)
+}
+
+func (f *facts) dropIfEmpty(name types.NamespacedName) {
+	if s := f.services[name]; s != nil && s.service == nil && len(s.slices) == 0 {
+		delete(f.services, name)
+	}
+}
+
+func (f *facts) setSlice(slice *discoveryv1.EndpointSlice) bool {
+	name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
+	of := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+	if before, known := f.serviceOf[name]; known && before != of {
+		f.removeSlice(name)
+	}
+	s := f.service(of)
+	if old := s.slices[slice.Name]; old != nil && reflect.DeepEqual(old, slice) {
+		return false
+	}
+	f.serviceOf[name] = of
+	s.slices[slice.Name], s.summary = slice, nil
+	return true
+}
+
+func (f *facts) removeSlice(name types.NamespacedName) {
+	of, known := f.serviceOf[name]
+	if !known {
+		return
+	}
+	delete(f.serviceOf, name)
+	s := f.services[of]
+	delete(s.slices, name.Name)
+	s.summary = nil
+	f.dropIfEmpty(of)
+}
+
+func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
+	name := gridName{kind.Kind, grid.GetNamespace(), grid.GetName()}
+	var pods []corev1.Pod
+	if old := f.grids[name]; old != nil {
+		pods = old.pods
+	}
+	f.grids[name] = &gridFacts{kind: kind, object: grid, pods: pods}
+	return true
+}
+
+func (f *facts) removeGrid(kind v1.GridKind, name types.NamespacedName) {
+	delete(f.grids, gridName{kind.Kind, name.Namespace, name.Name})
+}
+
+func (f *facts) setChild(kind v1.GridKind, child *metav1.PartialObjectMetadata) bool {
+	byNamespace := f.children[kind.Kind]
+	if byNamespace == nil {
+		byNamespace = map[string]map[string]*metav1.PartialObjectMetadata{}
+		f.children[kind.Kind] = byNamespace
+	}
+	byName := byNamespace[child.Namespace]
+	if byName == nil {
+		byName = map[string]*metav1.PartialObjectMetadata{}
+		byNamespace[child.Namespace] = byName
+	}
+	if old := byName[child.Name]; old != nil && reflect.DeepEqual(old, child) {
+		return false
+	}
+	byName[child.Name] = child
+	f.forgetGrids(kind, child.Namespace)
+	return true
+}
+
+func (f *facts) removeChild(kind v1.GridKind, name types.NamespacedName) {
+	if byName := f.children[kind.Kind][name.Namespace]; byName[name.Name] != nil {
+		delete(byName, name.Name)
+		f.forgetGrids(kind, name.Namespace)
+	}
+}
+
+// forgetGrids makes the states of the grids of a kind in a namespace be made anew.
+func (f *facts) forgetGrids(kind v1.GridKind, namespace string) {
+	for name, g := range f.grids {
+		if name.kind == kind.Kind && name.namespace == namespace {
+			g.state = nil
+		}
+	}
+}
+
+// summaries are those of all Services that have endpoints in the cluster, in no order. They are nil if nodes or
+// EndpointSlices are not known: what nodes see of a Service follows from both.
+func (f *facts) summaries() []gridview.ServiceSummary {
+	if !f.known[nodes] || !f.known[endpointSlices] {
+		return nil
+	}
+	summaries := make([]gridview.ServiceSummary, 0, len(f.services))
+	for _, s := range f.services {
+		if s.service == nil || s.service.Spec.Type == corev1.ServiceTypeExternalName {
+			continue
+		}
+		if s.summary == nil {
+			summary := f.view(s).Summary(f.nodes)
+			s.summary = &summary
+		}
+		summaries = append(summaries, *s.summary)
+	}
+	return summaries
+}
+
+// view is what every node sees of a Service.
+func (f *facts) view(s *serviceFacts) *gridview.View {
+	return gridview.OfService(s.service, s.all(), f.nodes)
+}
+
+// all are the slices of a Service.
+func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
+	all := make([]discoveryv1.EndpointSlice, 0, len(s.slices))
+	for _, slice := range s.slices {
+		all = append(all, *slice)
+	}
+	return all
+}
+
+// gridStates are the states of all grids, in the order of kubectl grid status.
+func (f *facts) gridStates() []gridview.Grid {
+	names := slices.SortedFunc(maps.Keys(f.grids), func(a, b gridName) int {
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(kindOrder(a.kind), kindOrder(b.kind)),
+			cmp.Compare(a.name, b.name))
+	})
+	states := make([]gridview.Grid, 0, len(names))
+	for _, name := range names {
+		states = append(states, *f.gridState(f.grids[name]))
+	}
+	return states
+}
+
+func kindOrder(kind string) int {
+	return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == kind })
+}
+
+// gridState is the state of a grid.
+func (f *facts) gridState(g *gridFacts) *gridview.Grid {
+	if g.state != nil {
+		return g.state
+	}
+	surroundings := gridview.Surroundings{Pods: g.pods}
+	if f.known[nodes] {
+		surroundings.Nodes = f.nodes
+	}
+	if f.known[resourceOf(g.kind.Child)] {
+		surroundings.Children = f.children[g.kind.Kind][g.object.GetNamespace()]
+		if surroundings.Children == nil {
+			surroundings.Children = map[string]*metav1.PartialObjectMetadata{}
+		}
+	}
+	var state gridview.Grid
+	if grid, ok := g.object.(*v1.ServiceGrid); ok {
+		state = gridview.Service(grid, surroundings)
+	} else {
+		state = gridview.Workloads(g.kind, g.object, surroundings)
+	}
+	g.state = &state
+	return g.state
+}
+
+// setPods takes the pods of a grid's units that are not ready, and reports whether another state follows from them.
+func (f *facts) setPods(name gridName, pods []corev1.Pod) bool {
+	g := f.grids[name]
+	if g == nil {
+		return false
+	}
+	before := f.gridState(g)
+	g.pods, g.state = pods, nil
+	return !reflect.DeepEqual(before, f.gridState(g))
+}

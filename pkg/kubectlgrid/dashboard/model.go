@@ -1,0 +1,336 @@
+package dashboard
+
+import (
+	"cmp"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/preview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/serviceview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
+)
+
+// Kinds of what the API answers, besides those that the other commands print.
+const (
+	KindOverview = "DashboardOverview"
+	KindUnit     = "DashboardUnit"
+	KindService  = "DashboardService"
+	KindGrid     = "DashboardGrid"
+)
+
+// Overview is everything at a glance.
+type Overview struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Cluster names what is shown. Namespace is the only one that is; empty for all.
+	Cluster   string `json:"cluster"`
+	Namespace string `json:"namespace,omitempty"`
+	// Revision grows with every change. The stream of events has it.
+	Revision uint64 `json:"revision"`
+	// Sources are the resources that the answer is made of.
+	Sources []SourceStatus `json:"sources"`
+	// Keys are the label keys that Map may be asked for.
+	Keys []gridview.KeyUse `json:"keys"`
+	Map  gridview.UnitMap  `json:"map"`
+	// Services and Grids are those that are not well first.
+	Services []gridview.ServiceSummary `json:"services"`
+	Grids    []GridSummary             `json:"grids"`
+}
+
+// GridSummary is a grid in short.
+type GridSummary struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Key       string `json:"gridUniqKey"`
+	Healthy   bool   `json:"healthy"`
+	Problem   string `json:"problem,omitempty"`
+	Units     int    `json:"units"`
+	// Phases counts the units by their phase.
+	Phases  map[v1.UnitPhase]int `json:"phases,omitempty"`
+	Rollout *Rollout             `json:"rollout,omitempty"`
+}
+
+// Rollout is how far a rollout has come, as kubectl grid rollout status says it.
+type Rollout struct {
+	Summary string          `json:"summary"`
+	Phase   v1.RolloutPhase `json:"phase,omitempty"`
+	Updated int             `json:"updated"`
+	Units   int             `json:"units"`
+	// Failed is set if the rollout does not go on by itself.
+	Failed bool            `json:"failed"`
+	Waves  []v1.WaveStatus `json:"waves,omitempty"`
+}
+
+// GridDetail is a grid with all its units.
+type GridDetail struct {
+	metav1.TypeMeta `json:",inline"`
+
+	Grid    gridview.Grid `json:"grid"`
+	Rollout *Rollout      `json:"rollout,omitempty"`
+}
+
+// ServiceDetail is who sees what of a Service, as kubectl grid view says it.
+type ServiceDetail struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Title and Conclusion are what kubectl grid view says before and after the table.
+	Title      string         `json:"title"`
+	Conclusion string         `json:"conclusion"`
+	View       *gridview.View `json:"view"`
+	// Preview is what closing the Service over the key would change, as kubectl grid preview says it; missing if the
+	// key makes no units.
+	Preview *gridview.PreviewService `json:"preview,omitempty"`
+}
+
+// UnitDetail is everything about a unit.
+type UnitDetail struct {
+	metav1.TypeMeta `json:",inline"`
+
+	Key  string           `json:"key"`
+	Unit gridview.MapUnit `json:"unit"`
+	// Nodes are the names of the unit's nodes.
+	Nodes []string `json:"nodes"`
+	// Workloads are the unit's in all grids of the key, those that are not well first.
+	Workloads []UnitWorkload `json:"workloads"`
+	// Services are the closed Services that have the key among theirs, those without a ready endpoint first.
+	Services []UnitService `json:"services"`
+}
+
+// UnitWorkload is a unit of a grid.
+type UnitWorkload struct {
+	Kind      string        `json:"kind"`
+	Namespace string        `json:"namespace"`
+	Name      string        `json:"name"`
+	Unit      gridview.Unit `json:"unit"`
+}
+
+// UnitService is what a unit's nodes see of a Service. If they differ, it is what those see that see the least.
+type UnitService struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Key is the topology key that decided.
+	Key       string `json:"key,omitempty"`
+	Ready     int    `json:"ready"`
+	Endpoints int    `json:"endpoints"`
+}
+
+// The methods below make the answers. They are functions of the facts, whose lock they take.
+
+// overview makes the Overview but for its revision, and for what is shown.
+func (f *facts) overview(key string) Overview {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Services: f.summaries(), Grids: []GridSummary{}}
+	slices.SortFunc(o.Services, gridview.CompareServices)
+	grids := f.gridStates()
+	o.Keys = gridview.Keys(f.nodes, grids, o.Services)
+	key = chooseKey(key, o.Keys)
+	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
+		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
+	}
+	o.Map = gridview.Units(key, f.nodes, grids, o.Services)
+	for i := range grids {
+		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
+	}
+	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return cmp.Compare(rank(&a), rank(&b)) })
+	return o
+}
+
+// chooseKey is the key that was asked for, or the first of those that there are.
+func chooseKey(asked string, keys []gridview.KeyUse) string {
+	if asked == "" && len(keys) > 0 {
+		return keys[0].Key
+	}
+	return asked
+}
+
+// rank orders grids: what is not well, what changes, the others.
+func rank(g *GridSummary) int {
+	switch {
+	case !g.Healthy && (g.Rollout == nil || g.Rollout.Failed):
+		return 0
+	case !g.Healthy:
+		return 1
+	default:
+		return 2
+	}
+}
+
+func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
+	s := GridSummary{
+		Kind: g.Kind, Namespace: g.Namespace, Name: g.Name, Key: g.Key, Healthy: g.Healthy, Problem: g.Problem,
+		Units: int(g.UnitCount), Phases: map[v1.UnitPhase]int{},
+	}
+	for i := range g.Units {
+		s.Phases[g.Units[i].Phase]++
+	}
+	if g.UnlistedReady > 0 {
+		s.Phases[v1.UnitReady] += int(g.UnlistedReady)
+	}
+	s.Rollout = rolloutOf(f.grids[gridName{g.Kind, g.Namespace, g.Name}])
+	return s
+}
+
+// rolloutOf is the rollout of a grid; nil if it has none.
+func rolloutOf(g *gridFacts) *Rollout {
+	spec, gridStatus := v1.Workload(g.object)
+	if spec == nil || spec.Rollout == nil {
+		return nil
+	}
+	state, err := (&rollout.Grid{Kind: g.kind, Object: g.object}).State()
+	if err != nil {
+		return nil // only a grid without a rollout has no state
+	}
+	r := &Rollout{
+		Summary: state.Summary, Updated: state.Updated, Units: state.Units, Failed: state.Failed != "",
+	}
+	if gridStatus.Rollout != nil && len(state.Rows) > 0 {
+		r.Phase, r.Waves = gridStatus.Rollout.Phase, gridStatus.Rollout.Waves
+	}
+	return r
+}
+
+// grids are all grids, as kubectl grid status prints them.
+func (f *facts) statusList() status.List {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return status.List{TypeMeta: output.TypeMeta(status.Kind), Grids: f.gridStates()}
+}
+
+// grid is one grid; nil if there is none.
+func (f *facts) grid(name gridName) *GridDetail {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g := f.grids[name]
+	if g == nil {
+		return nil
+	}
+	return &GridDetail{output.TypeMeta(KindGrid), *f.gridState(g), rolloutOf(g)}
+}
+
+// serviceDetail is one Service; nil if there is none, or if it cannot be said who sees what.
+func (f *facts) serviceDetail(name types.NamespacedName, key string) *ServiceDetail {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.services[name]
+	if s == nil || s.service == nil || !f.known[nodes] || !f.known[endpointSlices] {
+		return nil
+	}
+	view := f.view(s)
+	d := &ServiceDetail{
+		TypeMeta: output.TypeMeta(KindService), View: view,
+		Title: serviceview.Title(view), Conclusion: serviceview.Conclusion(view),
+	}
+	if previewed := f.previewOf(key, name); previewed != nil && len(previewed.Services) == 1 {
+		d.Preview = &previewed.Services[0]
+	}
+	return d
+}
+
+// preview is what closing the Services of a namespace, or of all, would change; nil if the key makes no units, or if it
+// cannot be said.
+func (f *facts) preview(key, namespace string) *preview.Document {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var names []types.NamespacedName
+	for name := range f.services {
+		if namespace == "" || name.Namespace == namespace {
+			names = append(names, name)
+		}
+	}
+	found := f.previewOf(key, names...)
+	if found == nil {
+		return nil
+	}
+	document := preview.DocumentOf(found)
+	return &document
+}
+
+func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.Preview {
+	if !f.known[nodes] || !f.known[services] || !f.known[endpointSlices] {
+		return nil
+	}
+	previewer := gridview.NewPreviewer(key, f.nodes)
+	if key == "" || previewer.Units() == 0 {
+		return nil
+	}
+	for _, name := range names {
+		s := f.services[name]
+		if s.service == nil {
+			continue
+		}
+		previewer.AddService(s.service)
+		for _, slice := range s.slices {
+			previewer.AddSlice(slice)
+		}
+	}
+	return previewer.Preview()
+}
+
+// unit is everything about one unit; nil if there is none.
+func (f *facts) unit(key, name string) *UnitDetail {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	summaries, grids := f.summaries(), f.gridStates()
+	units := gridview.Units(key, f.nodes, grids, summaries).Units
+	i := slices.IndexFunc(units, func(u gridview.MapUnit) bool { return u.Name == name })
+	if i < 0 {
+		return nil
+	}
+	d := &UnitDetail{
+		TypeMeta: output.TypeMeta(KindUnit), Key: key, Unit: units[i],
+		Nodes: []string{}, Workloads: []UnitWorkload{}, Services: []UnitService{},
+	}
+	for node, labels := range f.nodes {
+		if labels[key] == name {
+			d.Nodes = append(d.Nodes, node)
+		}
+	}
+	slices.Sort(d.Nodes)
+	for _, g := range grids {
+		for _, u := range g.Units {
+			if g.Key == key && u.Name == name {
+				d.Workloads = append(d.Workloads, UnitWorkload{g.Kind, g.Namespace, g.Name, u})
+			}
+		}
+	}
+	slices.SortStableFunc(d.Workloads, func(a, b UnitWorkload) int {
+		return cmp.Compare(readyLast(a.Unit.Phase), readyLast(b.Unit.Phase))
+	})
+	for _, summary := range summaries {
+		if slices.Contains(summary.TopologyKeys, key) {
+			d.Services = append(d.Services, f.seenFrom(d.Nodes, summary))
+		}
+	}
+	slices.SortFunc(d.Services, func(a, b UnitService) int {
+		return cmp.Or(cmp.Compare(min(a.Ready, 1), min(b.Ready, 1)), cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name))
+	})
+	return d
+}
+
+func readyLast(phase v1.UnitPhase) int {
+	if phase == v1.UnitReady {
+		return 1
+	}
+	return 0
+}
+
+// seenFrom is what those of the nodes see of a Service that see the least.
+func (f *facts) seenFrom(viewers []string, of gridview.ServiceSummary) UnitService {
+	s := f.services[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}]
+	result := UnitService{Namespace: of.Namespace, Name: of.Name}
+	for i, seen := range gridview.SeenBy(viewers, s.service, s.all(), f.nodes) {
+		if i == 0 || seen.Ready < result.Ready {
+			result.Key, result.Ready, result.Endpoints = seen.Key, seen.Ready, len(seen.Endpoints)
+		}
+	}
+	return result
+}

@@ -1,0 +1,229 @@
+package dashboard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+)
+
+// Names of resources.
+const (
+	nodes          = "nodes"
+	services       = "services"
+	endpointSlices = "endpointslices"
+)
+
+// resource is what is followed: how it is asked for, what is kept of its objects, and where.
+type resource struct {
+	name       string
+	namespaced bool
+	// selector selects objects by their labels; empty for all.
+	selector string
+	newList  func() client.ObjectList
+	// example is an empty object.
+	example runtime.Object
+	// trim drops of an object that was just received what is not needed.
+	trim func(runtime.Object)
+	// set takes an object, and reports whether anything may follow from it; remove takes that it is gone.
+	set    func(*facts, runtime.Object) bool
+	remove func(*facts, types.NamespacedName)
+	// names are those of the objects that are there.
+	names func(*facts) []types.NamespacedName
+}
+
+// resources are all that the page is made of.
+func resources() []resource {
+	all := []resource{nodeResource(), serviceResource(), sliceResource()}
+	for _, kind := range v1.Kinds {
+		all = append(all, gridResource(kind))
+	}
+	for _, kind := range v1.Kinds {
+		if kind.Kind != v1.ServiceGridKind.Kind { // their Services are among the Services
+			all = append(all, childResource(kind))
+		}
+	}
+	return all
+}
+
+// typed makes the functions of a resource whose objects have this type; an object of another type is none of it.
+func typed[T runtime.Object](r resource, trim func(T), set func(*facts, T) bool) resource {
+	r.trim = func(object runtime.Object) {
+		if o, ok := object.(T); ok {
+			trim(o)
+		}
+	}
+	r.set = func(f *facts, object runtime.Object) bool {
+		o, ok := object.(T)
+		return ok && set(f, o)
+	}
+	return r
+}
+
+func nodeResource() resource {
+	return typed(resource{
+		name: nodes, newList: func() client.ObjectList { return cluster.NodeList() },
+		example: &metav1.PartialObjectMetadata{},
+		remove:  (*facts).removeNode,
+		names: func(f *facts) []types.NamespacedName {
+			names := make([]types.NamespacedName, 0, len(f.nodes))
+			for name := range f.nodes {
+				names = append(names, types.NamespacedName{Name: name})
+			}
+			return names
+		},
+	}, func(node *metav1.PartialObjectMetadata) {
+		node.ObjectMeta = metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}
+	}, (*facts).setNode)
+}
+
+func serviceResource() resource {
+	return typed(resource{
+		name: services, namespaced: true, newList: func() client.ObjectList { return &corev1.ServiceList{} },
+		example: &corev1.Service{},
+		remove:  (*facts).removeService,
+		names: func(f *facts) []types.NamespacedName {
+			var names []types.NamespacedName
+			for name, s := range f.services {
+				if s.service != nil {
+					names = append(names, name)
+				}
+			}
+			return names
+		},
+	}, trimService, (*facts).setService)
+}
+
+func trimService(s *corev1.Service) {
+	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, OwnerReferences: s.OwnerReferences}
+	for _, key := range []string{v1.AnnotationTopologyKeys, v1.AnnotationOpenYurtTopologyKeys} {
+		if value, ok := s.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&meta, key, value)
+		}
+	}
+	if value, ok := s.Labels[v1.LabelGridSelector]; ok {
+		meta.Labels = map[string]string{v1.LabelGridSelector: value}
+	}
+	s.ObjectMeta = meta
+	s.Spec = corev1.ServiceSpec{
+		Type: s.Spec.Type, IPFamilies: s.Spec.IPFamilies, InternalTrafficPolicy: s.Spec.InternalTrafficPolicy,
+	}
+	s.Status = corev1.ServiceStatus{}
+}
+
+func sliceResource() resource {
+	return typed(resource{
+		name: endpointSlices, namespaced: true,
+		newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} },
+		example: &discoveryv1.EndpointSlice{},
+		remove:  (*facts).removeSlice,
+		names: func(f *facts) []types.NamespacedName {
+			names := make([]types.NamespacedName, 0, len(f.serviceOf))
+			for name := range f.serviceOf {
+				names = append(names, name)
+			}
+			return names
+		},
+	}, trimSlice, (*facts).setSlice)
+}
+
+// trimSlice keeps what says who sees an endpoint. A large cluster has hundreds of thousands of them.
+func trimSlice(s *discoveryv1.EndpointSlice) {
+	s.ObjectMeta = metav1.ObjectMeta{
+		Namespace: s.Namespace, Name: s.Name,
+		Labels: map[string]string{discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName]},
+	}
+	s.Ports = nil
+	s.Endpoints = slices.Clip(s.Endpoints)
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		kept := discoveryv1.Endpoint{Addresses: e.Addresses, NodeName: e.NodeName, Hints: e.Hints}
+		if !ptr.Deref(e.Conditions.Ready, true) {
+			kept.Conditions.Ready = e.Conditions.Ready
+		}
+		if t := e.TargetRef; t != nil {
+			kept.TargetRef = &corev1.ObjectReference{Kind: t.Kind, Name: t.Name}
+		}
+		*e = kept
+	}
+}
+
+func gridResource(kind v1.GridKind) resource {
+	return typed(resource{
+		name: kind.Plural, namespaced: true,
+		newList: func() client.ObjectList { return kind.NewList() },
+		example: kind.New(),
+		remove:  func(f *facts, name types.NamespacedName) { f.removeGrid(kind, name) },
+		names: func(f *facts) []types.NamespacedName {
+			var names []types.NamespacedName
+			for name := range f.grids {
+				if name.kind == kind.Kind {
+					names = append(names, types.NamespacedName{Namespace: name.namespace, Name: name.name})
+				}
+			}
+			return names
+		},
+	}, func(grid v1.Object) {
+		grid.SetManagedFields(nil)
+		grid.SetAnnotations(nil)
+	}, func(f *facts, grid v1.Object) bool { return f.setGrid(kind, grid) })
+}
+
+// resourceOf is the name of the resource of a kind of children.
+func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(child.Kind) + "s" }
+
+func childResource(kind v1.GridKind) resource {
+	return typed(resource{
+		name: resourceOf(kind.Child), namespaced: true, selector: v1.LabelGridSelector,
+		newList: func() client.ObjectList {
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(kind.Child.GroupVersion().WithKind(kind.Child.Kind + "List"))
+			return list
+		},
+		example: &metav1.PartialObjectMetadata{},
+		remove:  func(f *facts, name types.NamespacedName) { f.removeChild(kind, name) },
+		names: func(f *facts) []types.NamespacedName {
+			var names []types.NamespacedName
+			for namespace, byName := range f.children[kind.Kind] {
+				for name := range byName {
+					names = append(names, types.NamespacedName{Namespace: namespace, Name: name})
+				}
+			}
+			return names
+		},
+	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
+}
+
+// trimChild keeps who owns a child, of which unit it is, and which of its fields are others'.
+func trimChild(child *metav1.PartialObjectMetadata) {
+	meta := metav1.ObjectMeta{
+		Namespace: child.Namespace, Name: child.Name, OwnerReferences: child.OwnerReferences,
+	}
+	if value, ok := child.Labels[v1.LabelGridUnit]; ok {
+		meta.Labels = map[string]string{v1.LabelGridUnit: value}
+	}
+	if v1.ForeignFields(child.ManagedFields) != "" {
+		meta.ManagedFields = child.ManagedFields
+	}
+	child.ObjectMeta = meta
+}
+
+// keyOf is an object's name.
+func keyOf(object any) (types.NamespacedName, error) {
+	o, ok := object.(metav1.Object)
+	if !ok {
+		return types.NamespacedName{}, fmt.Errorf("%T is no object of an API server", object)
+	}
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}, nil
+}

@@ -1,0 +1,238 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+)
+
+// Pauses before a resource is asked for again. One that the user may not read, or that is not served, may be so later:
+// someone grants a right, or installs the CRDs.
+const (
+	pause        = time.Second
+	refusedPause = 15 * time.Second
+)
+
+// SourceState says how far a resource is followed.
+type SourceState string
+
+const (
+	// SourceReading says that the resource was not read yet.
+	SourceReading SourceState = "Reading"
+	// SourceFollowing says that the resource is followed.
+	SourceFollowing SourceState = "Following"
+	// SourceForbidden says that the user may not read the resource.
+	SourceForbidden SourceState = "Forbidden"
+	// SourceNotServed says that the API server does not know the resource.
+	SourceNotServed SourceState = "NotServed"
+	// SourceFailing says that the resource cannot be read now; what is known of it is old.
+	SourceFailing SourceState = "Failing"
+)
+
+// SourceStatus is how a resource is followed.
+type SourceStatus struct {
+	Resource string      `json:"resource"`
+	State    SourceState `json:"state"`
+	// Message is why the resource is not followed.
+	Message string `json:"message,omitempty"`
+	// Since is when the state began.
+	Since metav1.Time `json:"since"`
+}
+
+// source follows one resource into the facts. It is the store of client-go's reflector.
+type source struct {
+	resource
+
+	client    client.WithWatch
+	namespace string
+	facts     *facts
+	// changed is called whenever something has changed, without a lock.
+	changed func()
+	now     func() time.Time
+
+	status SourceStatus // guarded by facts.mu
+	// plain is set while the objects come of a plain list, which is of use only with a watch that follows it. Only the
+	// goroutine of run uses it.
+	plain bool
+}
+
+// run follows the resource until ctx is done.
+func (s *source) run(ctx context.Context) {
+	// client-go would log failures, which the page shows.
+	ctx = klog.NewContext(ctx, logr.Discard())
+	for ctx.Err() == nil {
+		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
+			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
+		}, s.example, s, toolscache.ReflectorOptions{Name: s.name, Logger: ptr.To(logr.Discard())})
+		after := pause
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
+			after = s.failed(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(after):
+		}
+	}
+}
+
+func (s *source) options(raw *metav1.ListOptions) *client.ListOptions {
+	raw.LabelSelector = s.selector
+	options := &client.ListOptions{Raw: raw, Limit: raw.Limit, Continue: raw.Continue}
+	if s.namespaced {
+		options.Namespace = s.namespace
+	}
+	return options
+}
+
+// list implements toolscache.ListWithContextFunc.
+func (s *source) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	s.plain = true
+	list := s.newList()
+	if err := s.client.List(ctx, list, s.options(&options)); err != nil {
+		s.failed(err)
+		return nil, err
+	}
+	return list, nil
+}
+
+// watch implements toolscache.WatchFuncWithContext.
+func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	initial := ptr.Deref(options.SendInitialEvents, false)
+	s.plain = !initial
+	watcher, err := s.client.Watch(ctx, s.newList(), s.options(&options))
+	var answer apierrors.APIStatus
+	switch {
+	case err == nil && !initial:
+		s.follows()
+	case err != nil && (!initial || !errors.As(err, &answer)):
+		s.failed(err)
+	default: // the objects are to come; or the API server has no streaming lists, and a plain one is next
+	}
+	return watcher, err
+}
+
+// follows notes that the resource is followed.
+func (s *source) follows() { s.become(SourceFollowing, "", true) }
+
+// failed notes why the resource is not followed, and returns how long to wait before the next attempt.
+func (s *source) failed(err error) time.Duration {
+	switch {
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+		return pause // it is listed again
+	case apierrors.IsForbidden(err):
+		s.become(SourceForbidden, err.Error(), false)
+		return refusedPause
+	case cluster.IsNotServed(err):
+		s.become(SourceNotServed, cluster.Explain(err).Error(), false)
+		return refusedPause
+	}
+	s.facts.mu.Lock()
+	known := s.facts.known[s.name]
+	s.facts.mu.Unlock()
+	s.become(SourceFailing, err.Error(), known)
+	return pause
+}
+
+// become notes a state. known is whether the objects are known, though they may be old.
+func (s *source) become(state SourceState, message string, known bool) {
+	s.facts.mu.Lock()
+	changed := s.facts.know(s.name, known)
+	if s.status.State != state || s.status.Message != message {
+		if s.status.State != state {
+			s.status.Since = metav1.NewTime(s.now())
+		}
+		s.status.State, s.status.Message, changed = state, message, true
+	}
+	s.facts.mu.Unlock()
+	if changed {
+		s.changed()
+	}
+}
+
+// Add implements toolscache.ReflectorStore.
+func (s *source) Add(object any) error { return s.Update(object) }
+
+// Update implements toolscache.ReflectorStore.
+func (s *source) Update(object any) error {
+	o, ok := object.(runtime.Object)
+	if !ok {
+		return fmt.Errorf("%T is no object of an API server", object)
+	}
+	s.trim(o)
+	s.facts.mu.Lock()
+	changed := s.set(s.facts, o)
+	s.facts.mu.Unlock()
+	if changed {
+		s.changed()
+	}
+	return nil
+}
+
+// Delete implements toolscache.ReflectorStore.
+func (s *source) Delete(object any) error {
+	name, err := keyOf(object)
+	if err != nil {
+		return err
+	}
+	s.facts.mu.Lock()
+	s.remove(s.facts, name)
+	s.facts.mu.Unlock()
+	s.changed()
+	return nil
+}
+
+// Replace implements toolscache.ReflectorStore: it is called with the first list, and with each that follows a watch
+// that could not go on.
+func (s *source) Replace(objects []any, _ string) error {
+	s.facts.mu.Lock()
+	gone := map[types.NamespacedName]bool{}
+	for _, name := range s.names(s.facts) {
+		gone[name] = true
+	}
+	for _, object := range objects {
+		o, ok := object.(runtime.Object)
+		name, err := keyOf(object)
+		if !ok || err != nil {
+			continue
+		}
+		delete(gone, name)
+		s.trim(o)
+		s.set(s.facts, o)
+	}
+	for name := range gone {
+		s.remove(s.facts, name)
+	}
+	s.facts.mu.Unlock()
+	if !s.plain {
+		s.follows()
+	}
+	s.changed()
+	return nil
+}
+
+// Resync implements toolscache.ReflectorStore. There is nothing to resync.
+func (s *source) Resync() error { return nil }
+
+// Transformer implements toolscache.TransformingStore, so that a streaming list is trimmed as it comes.
+func (s *source) Transformer() toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if o, ok := object.(runtime.Object); ok {
+			s.trim(o)
+		}
+		return object, nil
+	}
+}

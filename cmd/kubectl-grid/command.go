@@ -102,7 +102,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		}
 	}
 	root.AddCommand(newStatusCommand(c), newViewCommand(c), newDiffCommand(c), newKubeconfigCommand(c),
-		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newRolloutCommand(c),
+		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newDashboardCommand(c), newRolloutCommand(c),
 		newLogsCommand(c), newExecCommand(c))
 	return root
 }

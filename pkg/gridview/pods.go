@@ -37,6 +37,17 @@ func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
 	return fmt.Sprintf("pod %s: %s", first.Name, podProblem(first))
 }
 
+// NotReadyPods are those of the pods that a problem may be told of.
+func NotReadyPods(pods []corev1.Pod) []corev1.Pod {
+	var notReady []corev1.Pod
+	for i := range pods {
+		if pods[i].DeletionTimestamp == nil && !isReady(&pods[i]) {
+			notReady = append(notReady, pods[i])
+		}
+	}
+	return notReady
+}
+
 func isReady(pod *corev1.Pod) bool {
 	ready := podCondition(pod, corev1.PodReady)
 	return ready != nil && ready.Status == corev1.ConditionTrue

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -175,7 +176,8 @@ func (f *facts) removeSlice(name types.NamespacedName) {
 func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
 	name := gridName{kind.Kind, grid.GetNamespace(), grid.GetName()}
 	var pods []corev1.Pod
-	if old := f.grids[name]; old != nil {
+	// Those of an earlier time, when units were not ready, say nothing of this one.
+	if old := f.grids[name]; old != nil && old.state != nil && status.AskForPods(*old.state) {
 		pods = old.pods
 	}
 	f.grids[name] = &gridFacts{kind: kind, object: grid, pods: pods}

@@ -128,6 +128,9 @@ func (f *facts) overview(key string) Overview {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o := Overview{TypeMeta: output.TypeMeta(KindOverview), Services: f.summaries(), Grids: []GridSummary{}}
+	if o.Services == nil {
+		o.Services = []gridview.ServiceSummary{} // [], not null, in JSON; Sources say that they are not known
+	}
 	slices.SortFunc(o.Services, gridview.CompareServices)
 	grids := f.gridStates()
 	o.Keys = gridview.Keys(f.nodes, grids, o.Services)
@@ -197,7 +200,7 @@ func rolloutOf(g *gridFacts) *Rollout {
 	return r
 }
 
-// grids are all grids, as kubectl grid status prints them.
+// statusList is all grids, as kubectl grid status prints them.
 func (f *facts) statusList() status.List {
 	f.mu.Lock()
 	defer f.mu.Unlock()

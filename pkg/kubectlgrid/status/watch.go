@@ -277,7 +277,7 @@ func (f *follower) signal() {
 // done; with an error if following cannot go on.
 func (f *follower) wait(ctx context.Context, grids []gridview.Grid) error {
 	var pods <-chan time.Time
-	if askForPods(grids) {
+	if slices.ContainsFunc(grids, AskForPods) {
 		timer := time.NewTimer(podsEvery)
 		defer timer.Stop()
 		pods = timer.C
@@ -305,11 +305,9 @@ func (f *follower) wait(ctx context.Context, grids []gridview.Grid) error {
 	}
 }
 
-// askForPods reports whether pods may say why a unit is not ready.
-func askForPods(grids []gridview.Grid) bool {
-	return slices.ContainsFunc(grids, func(g gridview.Grid) bool {
-		return slices.ContainsFunc(g.Units, func(u gridview.Unit) bool {
-			return u.Phase == v1.UnitProgressing || u.Phase == v1.UnitStalled
-		})
+// AskForPods reports whether pods may say why a unit of a grid is not ready.
+func AskForPods(g gridview.Grid) bool {
+	return slices.ContainsFunc(g.Units, func(u gridview.Unit) bool {
+		return u.Phase == v1.UnitProgressing || u.Phase == v1.UnitStalled
 	})
 }

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/dashboard"
+)
+
+// dashboardOptions are the flags of `kubectl grid dashboard`.
+type dashboardOptions struct {
+	address dashboard.Address
+	key     string
+	open    bool
+}
+
+func newDashboardCommand(c *command) *cobra.Command {
+	o := &dashboardOptions{}
+	cmd := &cobra.Command{
+		Use:   "dashboard",
+		Short: "A page with the units, grids and Services of the cluster, as they change",
+		Long: "Serves a page to this machine, and prints its URL: the units as a map, what of the grids and Services " +
+			"is not\n" +
+			"well, rollouts wave by wave, and whom a Service reaches from every unit. The page follows the cluster, " +
+			"with the\n" +
+			"rights of the user, and writes nothing to it. It shows all namespaces, or with -n one.\n" +
+			"\n" +
+			"The URL has a token. Whoever has it sees what the user may read, until the command ends: by Ctrl-C, " +
+			"which is\n" +
+			"exit code 0.\n" +
+			"\n" +
+			"Exit codes: 0 it was interrupted; 1 the cluster could not be asked, or the port is taken; 2 the command\n" +
+			"line is wrong.",
+		Example: "  kubectl grid dashboard\n" +
+			"  kubectl grid dashboard --port 8001 --open\n" +
+			"  kubectl grid dashboard -n shop --key topology.kubernetes.io/zone",
+		ValidArgsFunction: cobra.NoFileCompletions,
+		Args:              flags.UsageArgs(cobra.NoArgs),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), c) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, which is one of the loopback")
+	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for one that is free")
+	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the units of the map at first. Without it, "+
+		"the one that most grids and Services have")
+	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the browser's "+
+		"command line, which has the token")
+	flags.CompleteWith(cmd, "address", "127.0.0.1", "::1")
+	flags.CompleteWith(cmd, "port")
+	flags.CompleteWith(cmd, "key")
+	return cmd
+}
+
+func (o *dashboardOptions) run(ctx context.Context, c *command) error {
+	if err := dashboard.CheckAddress(o.address); err != nil {
+		return flags.Usage(err)
+	}
+	connected, _, err := c.connect()
+	if err != nil {
+		return err
+	}
+	// A server that cannot be reached, or a login that is over, is an answer of the command, and not of the page.
+	err = connected.API.List(ctx, cluster.NodeList(), client.Limit(1))
+	if err != nil && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("asking the cluster: %w", err)
+	}
+	d, err := dashboard.New(ctx, connected, o.address, dashboard.Shown{
+		Cluster: c.clusterName(connected), Namespace: c.overrides.Context.Namespace, Key: o.key,
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.stdout, d.URL)
+	fmt.Fprintln(c.stderr, "Open this page in a browser. Ctrl-C ends it.")
+	if o.open {
+		if err := openBrowser(ctx, d.URL); err != nil {
+			fmt.Fprintf(c.stderr, "Warning: no browser could be opened: %v\n", err)
+		}
+	}
+	return d.Run(ctx)
+}
+
+// clusterName names the cluster as the user knows it: by the kubeconfig's context, or else by its address.
+func (c *command) clusterName(connected cluster.Cluster) string {
+	if c.overrides.CurrentContext != "" {
+		return c.overrides.CurrentContext
+	}
+	if raw, err := c.loader().RawConfig(); err == nil && raw.CurrentContext != "" {
+		return raw.CurrentContext
+	}
+	return connected.Config.Host
+}
+
+// openBrowser opens a URL in the user's browser, and does not wait for it.
+func openBrowser(ctx context.Context, url string) error {
+	command := []string{"xdg-open", url}
+	switch runtime.GOOS {
+	case "darwin":
+		command[0] = "open"
+	case "windows":
+		command = []string{"rundll32", "url.dll,FileProtocolHandler", url}
+	}
+	browser := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) //nolint:gosec // the URL is ours
+	if err := browser.Start(); err != nil {
+		return err
+	}
+	return browser.Process.Release()
+}

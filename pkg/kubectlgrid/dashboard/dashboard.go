@@ -1,0 +1,187 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/status"
+)
+
+const (
+	// podsEvery is how often it is asked why pods are not ready, while some are not. Pods are not followed: there may
+	// be very many of others.
+	podsEvery = 5 * time.Second
+	// farewell is how long open requests may take when the dashboard ends.
+	farewell = time.Second
+)
+
+// Address is where a dashboard listens.
+type Address struct {
+	// IP is an address of the loopback, and Port a port of it; 0 for one that is free.
+	IP   string
+	Port int
+}
+
+// CheckAddress returns an error that says what to do if the address is not one of the loopback.
+func CheckAddress(a Address) error {
+	ip, err := netip.ParseAddr(a.IP)
+	if err != nil {
+		return fmt.Errorf("--address %q is no IP address: %w", a.IP, err)
+	}
+	if !ip.IsLoopback() || ip.Zone() != "" {
+		return fmt.Errorf("--address %s is not of the loopback. The page shows the cluster with your rights, so that it "+
+			"is served to this machine only; for a browser on another one, forward the port: "+
+			"ssh -L 8001:127.0.0.1:8001 THIS-MACHINE, with --port 8001 here", a.IP)
+	}
+	if a.Port < 0 || a.Port > 65535 {
+		return fmt.Errorf("--port %d is no port", a.Port)
+	}
+	return nil
+}
+
+// Dashboard is a server that listens, and follows a cluster.
+type Dashboard struct {
+	// URL opens the page. It has the token, which gives whoever has it what the user may read.
+	URL string
+
+	listener net.Listener
+	http     *http.Server
+	cluster  cluster.Cluster
+	facts    *facts
+	feed     *feed
+	sources  []*source
+}
+
+// New makes a dashboard that listens. Run serves.
+func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (*Dashboard, error) {
+	if err := CheckAddress(address); err != nil {
+		return nil, err
+	}
+	d := &Dashboard{cluster: c, facts: newFacts(), feed: newFeed()}
+	for _, r := range resources() {
+		s := &source{
+			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts, changed: d.feed.signal,
+			now: time.Now,
+		}
+		s.status = SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.NewTime(s.now())}
+		d.sources = append(d.sources, s)
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address.IP, strconv.Itoa(address.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	d.listener = listener
+	token := rand.Text()
+	d.URL = "http://" + listener.Addr().String() + "/#token=" + token
+	s := &server{
+		facts: d.facts, feed: d.feed, sources: d.states, shown: shown, streams: make(chan struct{}, maxStreams),
+	}
+	handler, err := s.handler(token, hostsOf(listener.Addr().String()))
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	d.http = &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: patience,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+	return d, nil
+}
+
+// hostsOf are the hosts that requests may name that come to an address of the loopback.
+func hostsOf(address string) map[string]bool {
+	port := address[strings.LastIndexByte(address, ':'):]
+	return map[string]bool{address: true, "localhost" + port: true}
+}
+
+// states are those of all sources.
+func (d *Dashboard) states() []SourceStatus {
+	d.facts.mu.Lock()
+	defer d.facts.mu.Unlock()
+	states := make([]SourceStatus, 0, len(d.sources))
+	for _, s := range d.sources {
+		states = append(states, s.status)
+	}
+	return states
+}
+
+// Run follows the cluster and serves until ctx is done, which is no error.
+func (d *Dashboard) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, s := range d.sources {
+		all.Go(func() { s.run(ctx) })
+	}
+	all.Go(func() { d.feed.run(ctx) })
+	all.Go(func() { d.askForPods(ctx) })
+	// A stream ends with the context of its request.
+	d.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	all.Go(func() {
+		<-ctx.Done()
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		defer cancel()
+		if err := d.http.Shutdown(limited); err != nil {
+			_ = d.http.Close() // the connections are cut, which is all that can be done
+		}
+	})
+	err := d.http.Serve(d.listener)
+	stop()
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving: %w", err)
+	}
+	return nil
+}
+
+// askForPods asks again and again why pods of grids are not ready, while some are not.
+func (d *Dashboard) askForPods(ctx context.Context) {
+	ticker := time.NewTicker(podsEvery)
+	defer ticker.Stop()
+	for {
+		for name, object := range d.notReady() {
+			pods, err := status.Pods(ctx, d.cluster.API, object)
+			if err != nil {
+				continue // the states say that pods are not ready, and the reason is left out
+			}
+			d.facts.mu.Lock()
+			changed := d.facts.setPods(name, gridview.NotReadyPods(pods))
+			d.facts.mu.Unlock()
+			if changed {
+				d.feed.signal()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// notReady are the grids of which pods may say why a unit is not ready.
+func (d *Dashboard) notReady() map[gridName]v1.Object {
+	d.facts.mu.Lock()
+	defer d.facts.mu.Unlock()
+	grids := map[gridName]v1.Object{}
+	for name, g := range d.facts.grids {
+		if status.AskForPods(*d.facts.gridState(g)) {
+			grids[name] = g.object
+		}
+	}
+	return grids
+}

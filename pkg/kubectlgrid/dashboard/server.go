@@ -1,0 +1,248 @@
+package dashboard
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+)
+
+const (
+	// maxStreams is how many pages are told of changes at a time.
+	maxStreams = 64
+	// alive is how often something is written to a stream on which nothing happens: a page that hears nothing for
+	// longer asks again.
+	alive = 15 * time.Second
+	// patience is how long a client may take to read what is written to it.
+	patience = 30 * time.Second
+)
+
+//go:embed page
+var embedded embed.FS
+
+// mediaTypes are those of the page's files. That of a system may be another, and a browser runs no script of another.
+var mediaTypes = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
+
+// server answers the requests of the page, and of scripts.
+type server struct {
+	facts   *facts
+	feed    *feed
+	sources func() []SourceStatus
+	shown   Shown
+	streams chan struct{} // has an element for every open stream
+}
+
+// Shown says what is shown.
+type Shown struct {
+	// Cluster names the cluster. Namespace is the only one of which grids and Services are shown; empty for all.
+	Cluster, Namespace string
+	// Key is the label key of the map for whoever names none; empty for the one that is used most.
+	Key string
+}
+
+// handler answers everything. hosts are the values of the header Host that a request may have.
+func (s *server) handler(token string, hosts map[string]bool) (http.Handler, error) {
+	api := http.NewServeMux()
+	api.HandleFunc("/api/overview", s.whenRead(s.overview))
+	api.HandleFunc("/api/grids", s.whenRead(s.grids))
+	api.HandleFunc("/api/grids/{kind}/{namespace}/{name}", s.whenRead(s.grid))
+	api.HandleFunc("/api/services/{namespace}/{name}", s.whenRead(s.service))
+	api.HandleFunc("/api/units/{unit}", s.whenRead(s.unit))
+	api.HandleFunc("/api/preview", s.whenRead(s.preview))
+	api.HandleFunc("/api/events", s.events)
+	api.HandleFunc("/", notFound)
+	mux := http.NewServeMux()
+	mux.Handle("/api/", withToken(token, api))
+	files, err := fs.ReadDir(embedded, "page")
+	if err != nil {
+		return nil, fmt.Errorf("reading the embedded page: %w", err)
+	}
+	for _, file := range files {
+		data, err := embedded.ReadFile("page/" + file.Name())
+		if err != nil {
+			return nil, fmt.Errorf("reading the embedded page: %w", err)
+		}
+		pattern := "/" + file.Name()
+		if file.Name() == "index.html" {
+			pattern = "/{$}"
+		}
+		mux.Handle(pattern, static(mediaTypes[path.Ext(file.Name())], data))
+	}
+	mux.HandleFunc("/", notFound)
+	return withHeaders(withHost(hosts, withReads(mux))), nil
+}
+
+// static answers with a file of the page. It has nothing of the cluster in it.
+func static(mediaType string, data []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", mediaType)
+		w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+		_, _ = w.Write(data) // a client that has gone needs no answer
+	})
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	fail(w, http.StatusNotFound, "there is nothing at this path; the API is described in docs/dashboard.md")
+}
+
+// whenRead answers 503 until every resource was read, or is known to be unreadable: half of a cluster looks like one in
+// which the other half is missing.
+func (s *server) whenRead(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		for _, source := range s.sources() {
+			if source.State == SourceReading {
+				w.Header().Set("Retry-After", "1")
+				fail(w, http.StatusServiceUnavailable, "the cluster is being read: "+source.Resource)
+				return
+			}
+		}
+		next(w, r)
+	}
+}
+
+func (s *server) overview(w http.ResponseWriter, r *http.Request) {
+	revision, _ := s.feed.latest() // before the facts, which are not older then
+	o := s.facts.overview(s.key(r))
+	o.Revision, o.Cluster, o.Namespace, o.Sources = revision, s.shown.Cluster, s.shown.Namespace, s.sources()
+	answer(w, o)
+}
+
+// key is the label key that is asked for; empty for the one that is used most.
+func (s *server) key(r *http.Request) string {
+	if key := r.URL.Query().Get("key"); key != "" {
+		return key
+	}
+	return s.shown.Key
+}
+
+func (s *server) grids(w http.ResponseWriter, _ *http.Request) { answer(w, s.facts.statusList()) }
+
+func (s *server) grid(w http.ResponseWriter, r *http.Request) {
+	kind, err := cluster.ParseKind(r.PathValue("kind"))
+	if err != nil {
+		fail(w, http.StatusNotFound, err.Error())
+		return
+	}
+	found(w, s.facts.grid(gridName{kind.Kind, r.PathValue("namespace"), r.PathValue("name")}),
+		"there is no such "+kind.Kind)
+}
+
+func (s *server) service(w http.ResponseWriter, r *http.Request) {
+	name := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
+	found(w, s.facts.serviceDetail(name, s.chosenKey(r)),
+		"there is no such Service, or nodes, Services or EndpointSlices cannot be read")
+}
+
+func (s *server) unit(w http.ResponseWriter, r *http.Request) {
+	found(w, s.facts.unit(s.chosenKey(r), r.PathValue("unit")), "there is no such unit")
+}
+
+func (s *server) preview(w http.ResponseWriter, r *http.Request) {
+	found(w, s.facts.preview(s.chosenKey(r), r.URL.Query().Get("namespace")),
+		"the key makes no units, or nodes, Services or EndpointSlices cannot be read")
+}
+
+// chosenKey is the key that is asked for, or that of the map.
+func (s *server) chosenKey(r *http.Request) string {
+	if key := s.key(r); key != "" {
+		return key
+	}
+	return s.facts.mostUsedKey()
+}
+
+// mostUsedKey is the first of the keys that a map may have.
+func (f *facts) mostUsedKey() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return chooseKey("", gridview.Keys(f.nodes, f.gridStates(), f.summaries()))
+}
+
+// events is a stream of server-sent events: the number of the newest revision, at once and then whenever there is a
+// newer one. A client that reads slowly gets the newest when it is ready for it; the ones between are left out.
+func (s *server) events(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		w.Header().Set("Retry-After", "10")
+		fail(w, http.StatusTooManyRequests, fmt.Sprintf("%d pages follow the cluster already", maxStreams))
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	if r.Method == http.MethodHead {
+		return
+	}
+	writer := http.NewResponseController(w)
+	ticker := time.NewTicker(alive)
+	defer ticker.Stop()
+	sent := uint64(0)
+	for {
+		revision, next := s.feed.latest()
+		text := ": alive\n\n"
+		if revision != sent {
+			text = fmt.Sprintf("event: revision\nid: %d\ndata: {\"revision\":%d}\n\n", revision, revision)
+			sent = revision
+		}
+		// In place of the deadline that all of the response would have.
+		if err := writer.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			return
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			return
+		}
+		if err := writer.Flush(); err != nil {
+			return
+		}
+		select {
+		case <-next:
+		case <-ticker.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// found answers with an object, or with 404 if it is nil.
+func found[T any](w http.ResponseWriter, object *T, otherwise string) {
+	if object == nil {
+		fail(w, http.StatusNotFound, otherwise)
+		return
+	}
+	answer(w, object)
+}
+
+// answer answers with an object as JSON.
+func answer(w http.ResponseWriter, object any) { write(w, http.StatusOK, object) }
+
+// fail answers with the reason why there is no answer, as an API server does.
+func fail(w http.ResponseWriter, code int, message string) {
+	write(w, code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure, Code: int32(code), Message: message, //nolint:gosec // a status code has three digits
+	})
+}
+
+func write(w http.ResponseWriter, code int, object any) {
+	data, err := json.Marshal(object)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	w.WriteHeader(code)
+	_, _ = w.Write(data) // a client that has gone needs no answer
+}

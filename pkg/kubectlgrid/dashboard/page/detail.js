@@ -1,0 +1,157 @@
+// One unit, Service or grid in detail.
+
+import { attribute, h, keyed, table, text } from "./dom.js";
+import { drawRollout, gridWords } from "./overview.js";
+import { gridRoute, serviceRoute, unitRoute } from "./routes.js";
+
+const namedNodes = 3;
+
+/** nodeNames names the first few nodes and counts the others, as the tables of kubectl grid do. */
+function nodeNames(nodes) {
+  if (nodes.length <= namedNodes) return nodes.join(",");
+  return `${nodes.slice(0, namedNodes).join(",")},+${nodes.length - namedNodes}`;
+}
+
+const orNone = (value) => value || "<none>";
+const endpointCells = (e) => [e.addresses.join(","), orNone(e.pod), orNone(e.node), e.ready ? "Ready" : "NotReady"];
+
+/** paragraphs shows texts; of {text, bad, code} those that have a text. */
+function paragraphs(place, items) {
+  keyed(place, items.filter((item) => item.text).map((item, i) => ({ ...item, key: i + (item.code ? "code" : "") })),
+    (item) => item.key, (item) => (item.code ? h("p", {}, h("code")) : h("p")),
+    (element, item) => {
+      attribute(element, "data-bad", item.bad);
+      text(item.code ? element.firstElementChild : element, item.text);
+    });
+}
+
+/** places makes the named parts of a detail once, and returns them. */
+function places(body, kind, names) {
+  if (body.dataset.kind !== kind) {
+    body.replaceChildren(...names.map((name) => h("div", { "data-part": name })));
+    body.dataset.kind = kind;
+  }
+  return Object.fromEntries([...body.children].map((child) => [child.dataset.part, child]));
+}
+
+const draw = { units: drawUnit, services: drawService, grids: drawGrid };
+
+/** drawDetail shows what was chosen, and returns its title. hash distinguishes it from others of its kind. */
+export function drawDetail(body, kind, hash, answer) {
+  if (body.dataset.of !== hash) {
+    body.replaceChildren();
+    delete body.dataset.kind;
+    body.dataset.of = hash;
+  }
+  return draw[kind](body, answer);
+}
+
+/** drawMissing says why there is nothing to show. */
+export function drawMissing(body, message) {
+  body.replaceChildren(h("p", {}, message));
+  delete body.dataset.kind;
+  return "Nothing to show";
+}
+
+function why(view) {
+  const keys = view.topologyKeys;
+  if (view.error) return "";
+  if (keys.length === 0) return "Nothing limits the Service, so a node is sent to any ready endpoint, whichever unit it is in.";
+  if (keys.length === 1) {
+    return `A node sees the endpoints on nodes with its own value of the label ${keys[0]}, and no others, ready or not.`;
+  }
+  return "A node sees the endpoints with its own value of the first of these labels that has a ready endpoint. " +
+    "The column KEY says which label that is.";
+}
+
+const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : share < 1 && share >= 0.995 ? ">99%" : `${Math.round(share * 100)}%`);
+
+function previewWords(preview) {
+  if (!preview?.command || preview.ready === 0) return [];
+  const words = [];
+  if (preview.foreign !== undefined) {
+    words.push({ text: `Of the endpoints that a node is sent to today, ${percent(preview.foreign)} are not in its own unit.` });
+  }
+  const dark = preview.dark.length;
+  words.push({
+    bad: dark > 0,
+    text: dark > 0 ? `Closed over the units of this map, the Service would leave ${dark} without a ready endpoint: ${preview.dark.slice(0, 10).join(", ")}${dark > 10 ? ` and ${dark - 10} more` : ""}.`
+      : "Closed over the units of this map, the Service would leave no unit without a ready endpoint.",
+  }, { text: "This closes it, once application-grid is installed:" }, { text: preview.command, code: true });
+  return words;
+}
+
+function drawService(body, { title, conclusion, view, preview }) {
+  const part = places(body, "services", ["words", "reach", "hidden"]);
+  paragraphs(part.words, [
+    ...title.split("\n").map((line) => ({ text: line, bad: line.startsWith("ERROR") })),
+    { text: conclusion, bad: view.without?.length > 0 }, { text: why(view) }, ...previewWords(preview),
+  ]);
+  const governed = view.topologyKeys.length > 0;
+  const lacking = (unit) => unit.ready === 0 && (unit.name !== "" || !governed);
+  const units = [...view.units.filter(lacking), ...view.units.filter((unit) => !lacking(unit))];
+  const rows = units.flatMap((unit) => {
+    const name = governed ? orNone(unit.name) : "<all>";
+    const first = [
+      view.topologyKeys.length === 1 && unit.name ? { text: name, href: unitRoute(unit.name) } : name,
+      nodeNames(unit.nodes), governed ? orNone(unit.key) : "-", `${unit.ready}/${unit.endpoints.length}`,
+    ];
+    if (unit.endpoints.length === 0) {
+      return [{ key: unit.name, bad: lacking(unit), cells: [...first, "<none>", "-", "-", "-"] }];
+    }
+    return unit.endpoints.map((e) => ({
+      key: `${unit.name} ${e.addresses} ${e.pod ?? ""} ${e.node ?? ""}`, bad: lacking(unit), cells: [...first, ...endpointCells(e)],
+    }));
+  });
+  table(part.reach, "Who reaches whom", ["Unit", "Nodes", "Key", "Ready", "Endpoint", "Pod", "On node", "State"], rows);
+  part.reach.hidden = Boolean(view.error);
+  part.hidden.hidden = !view.hidden?.length;
+  table(part.hidden, "Endpoints that no node sees", ["Endpoint", "Pod", "On node", "State", "Reason"],
+    (view.hidden ?? []).map((e) => ({ key: `${e.addresses} ${e.pod ?? ""} ${e.node ?? ""}`, bad: e.ready, cells: [...endpointCells(e), e.reason] })));
+  return `Service ${view.namespace}/${view.service}`;
+}
+
+function drawUnit(body, { key, unit, nodes, workloads, services }) {
+  const part = places(body, "units", ["words", "workloads", "services"]);
+  const listed = 20;
+  const more = nodes.length > listed ? ` and ${nodes.length - listed} more` : "";
+  paragraphs(part.words, [
+    { text: `${key}=${unit.name} is ${unit.state.toLowerCase()}${unit.problem ? `: ${unit.problem}` : ""}`, bad: unit.state === "Failed" },
+    { text: nodes.length > 0 ? `Nodes: ${nodes.slice(0, listed).join(", ")}${more}` : "No node is in this unit." },
+  ]);
+  part.workloads.hidden = workloads.length === 0;
+  table(part.workloads, "Workloads of grids", ["Grid", "Desired", "Ready", "Updated", "State"],
+    workloads.map((w) => ({
+      key: gridRoute(w), bad: w.unit.phase !== "Ready",
+      cells: [{ text: `${w.kind} ${w.namespace}/${w.name}`, href: gridRoute(w) }, w.unit.desired, w.unit.ready, w.unit.updated, unitState(w.unit)],
+    })));
+  part.services.hidden = services.length === 0;
+  table(part.services, "Closed Services, as this unit's nodes see them", ["Service", "Key", "Ready"],
+    services.map((s) => ({
+      key: serviceRoute(s), bad: s.ready === 0,
+      cells: [{ text: `${s.namespace}/${s.name}`, href: serviceRoute(s) }, orNone(s.key), `${s.ready}/${s.endpoints}`],
+    })));
+  return `Unit ${unit.name}`;
+}
+
+const unitState = (unit) => (unit.problem ? `${unit.phase}: ${unit.problem}` : unit.phase);
+
+function drawGrid(body, { grid, rollout }) {
+  const part = places(body, "grids", ["words", "rollout", "units"]);
+  const units = grid.units ?? [];
+  const unlisted = (grid.unlistedReady ?? 0) + (grid.unlisted ?? 0);
+  paragraphs(part.words, [
+    { text: gridWords({ ...grid, phases: {} }), bad: !grid.healthy },
+    { text: grid.service ? `Its Service is ${grid.service}, closed over ${grid.unitCount} units.` : "" },
+    { text: unlisted > 0 ? `The status of so large a grid only counts ${grid.unlistedReady ?? 0} ready units and ${grid.unlisted ?? 0} others.` : "" },
+  ]);
+  drawRollout(part.rollout, rollout);
+  part.units.hidden = units.length === 0;
+  const ready = (unit) => unit.phase === "Ready";
+  table(part.units, `Units by the label ${grid.gridUniqKey}`, ["Unit", "Desired", "Ready", "Updated", "State"],
+    [...units.filter((unit) => !ready(unit)), ...units.filter(ready)].map((unit) => ({
+      key: unit.name, bad: !ready(unit),
+      cells: [{ text: unit.name, href: unitRoute(unit.name) }, unit.desired, unit.ready, unit.updated, unitState(unit)],
+    })));
+  return `${grid.kind} ${grid.namespace}/${grid.name}`;
+}

@@ -1,0 +1,213 @@
+// Everything at a glance: what is not well, the units as a map, grids and Services.
+
+import { attribute, h, keyed, table, text } from "./dom.js";
+import { gridRoute, serviceRoute, unitRoute } from "./routes.js";
+
+const $ = (id) => document.getElementById(id);
+const count = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+
+const unitStates = ["Failed", "Unreachable", "Changing", "Ready", "Unused"];
+// Above this many units a tile has no room for a name.
+const namedTiles = 80;
+const listedProblems = 12;
+
+/** drawOverview shows an overview. Only what has the filter in its name is shown of units, Services and grids. */
+export function drawOverview(overview, filter) {
+  const named = (name) => name.toLowerCase().includes(filter.toLowerCase());
+  text($("cluster"), overview.namespace ? `${overview.cluster}, namespace ${overview.namespace}` : overview.cluster);
+  drawKeys(overview);
+  text($("summary"), summary(overview));
+  drawNotices(overview.sources);
+  drawProblems(overview);
+  drawMap(overview.map, overview.map.units.filter((unit) => named(unit.name)));
+  drawGrids(overview.grids.filter((grid) => named(`${grid.namespace}/${grid.name}`)));
+  drawServices(overview.services.filter((service) => named(`${service.namespace}/${service.name}`)));
+}
+
+function drawKeys({ keys, map }) {
+  const select = $("key");
+  keyed(select, keys, (use) => use.key, (use) => h("option", { value: use.key }), (option, use) => {
+    const uses = [];
+    if (use.grids > 0) uses.push(count(use.grids, "grid"));
+    if (use.services > 0) uses.push(count(use.services, "Service"));
+    text(option, uses.length > 0 ? `${use.key} (${uses.join(", ")})` : use.key);
+  });
+  select.value = map.key;
+  select.disabled = keys.length === 0;
+}
+
+function summary({ map, services, grids }) {
+  const states = unitStates.map((state) => [state, map.units.filter((unit) => unit.state === state).length])
+    .filter(([, n]) => n > 0).map(([state, n]) => `${n.toLocaleString("en")} ${state.toLowerCase()}`);
+  const sick = (all) => {
+    const n = all.filter((one) => !one.healthy).length;
+    return n === 0 ? "" : `, ${n.toLocaleString("en")} not well`;
+  };
+  const parts = [states.length > 0 ? `${count(map.units.length, "unit")}: ${states.join(", ")}` : "No units"];
+  parts.push(count(services.length, "Service") + sick(services), count(grids.length, "grid") + sick(grids));
+  return `${parts.join(". ")}.`;
+}
+
+const sourceWords = {
+  Forbidden: "You may not read", NotServed: "This cluster does not have", Failing: "What is shown may be old: cannot follow",
+};
+
+function drawNotices(sources) {
+  const told = sources.filter((source) => sourceWords[source.state]);
+  $("notices").hidden = told.length === 0;
+  keyed($("notices"), told, (source) => source.resource, () => h("li"), (item, source) => {
+    text(item, `${sourceWords[source.state]} ${source.resource}: ${source.message}`);
+  });
+}
+
+const serviceWords = {
+  Invalid: () => "the annotation does not parse, so that no node sees any endpoint",
+  Lacking: (s) => `${s.without} of ${count(s.units, "unit")} without a ready endpoint`,
+  Hidden: () => "no node sees some of its ready endpoints",
+  Empty: () => "no endpoint is ready",
+  Closed: (s) => `closed over ${count(s.units, "unit")}`,
+  Open: () => "open: every node sees all endpoints",
+};
+
+/** gridWords says in words how a grid is. */
+export function gridWords(grid) {
+  const phases = Object.entries(grid.phases ?? {}).map(([phase, n]) => `${n.toLocaleString("en")} ${phase}`).join(", ");
+  return [grid.problem, phases].filter(Boolean).join("; ") || (grid.healthy ? "Ready" : "not ready");
+}
+
+function drawProblems({ map, services, grids }) {
+  const all = [
+    ...map.units.filter((unit) => unit.state === "Failed" || unit.state === "Unreachable").map((unit) => ({
+      href: unitRoute(unit.name), name: `Unit ${unit.name}`, why: `${unit.state.toLowerCase()}: ${unit.problem}`,
+    })),
+    ...services.filter((service) => !service.healthy).map((service) => ({
+      href: serviceRoute(service), name: `Service ${service.namespace}/${service.name}`, why: serviceWords[service.state](service),
+    })),
+    ...grids.filter((grid) => !grid.healthy).map((grid) => ({
+      href: gridRoute(grid), name: `${grid.kind} ${grid.namespace}/${grid.name}`, why: gridWords(grid),
+    })),
+  ];
+  // Of each kind some, so that many of one kind do not hide the others.
+  const shown = all.length <= listedProblems ? all : ["Unit ", "Service ", ""].flatMap((prefix) => all.filter((p) =>
+    prefix ? p.name.startsWith(prefix) : !/^(Unit|Service) /.test(p.name)).slice(0, listedProblems / 3));
+  $("problems").hidden = all.length === 0;
+  keyed($("problem-list"), shown, (p) => p.href, () => h("li", {}, h("a"), h("span")), (item, p) => {
+    attribute(item.firstElementChild, "href", p.href);
+    text(item.firstElementChild, p.name);
+    text(item.lastElementChild, p.why);
+  });
+  $("more-problems").hidden = shown.length === all.length;
+  text($("more-problems"), `And ${(all.length - shown.length).toLocaleString("en")} more, which come first below.`);
+}
+
+function drawMap(map, units) {
+  $("units").hidden = false;
+  let note = map.key ? "" : "No label divides the nodes into units.";
+  if (map.nodesWithoutUnit > 0 && map.key) note = `${count(map.nodesWithoutUnit, "node")} without the label ${map.key}.`;
+  text($("units-note"), note);
+  attribute($("map"), "data-dense", units.length > namedTiles);
+  const groups = unitStates.map((state) => ({ state, units: units.filter((unit) => unit.state === state) }))
+    .filter((group) => group.units.length > 0);
+  keyed($("map"), groups, (group) => group.state,
+    (group) => h("div", { class: "group" }, h("h3", { id: `group-${group.state}` }),
+      h("ul", { class: "tiles", "aria-labelledby": `group-${group.state}` })),
+    (element, group) => {
+      text(element.firstElementChild, `${group.state} (${group.units.length.toLocaleString("en")})`);
+      keyed(element.lastElementChild, group.units, (unit) => unit.name, newTile, drawTile);
+    });
+  // One tile is in the order of the Tab key; the arrow keys lead to the others.
+  if (!$("map").querySelector("a[tabindex='0']")) $("map").querySelector("a")?.setAttribute("tabindex", "0");
+}
+
+function newTile(unit) {
+  return h("li", {}, h("a", { href: unitRoute(unit.name), tabindex: -1, "data-unit": unit.name },
+    h("span", { class: "name" }, unit.name), h("span", { class: "nodes" })));
+}
+
+function drawTile(item, unit) {
+  const link = item.firstElementChild;
+  const words = [`${unit.name}: ${unit.state.toLowerCase()}`, count(unit.nodes, "node")];
+  if (unit.problems > 0) words.push(count(unit.problems, "problem"), unit.problem);
+  attribute(link, "data-state", unit.state);
+  attribute(link, "aria-label", words.join(", "));
+  attribute(link, "title", words.join("\n"));
+  text(link.lastElementChild, count(unit.nodes, "node"));
+}
+
+/** moveInMap moves the focus among the tiles by the arrow keys, Home and End. */
+export function moveInMap(event) {
+  const tiles = [...$("map").querySelectorAll("a")];
+  const from = tiles.indexOf(document.activeElement);
+  if (from < 0) return;
+  const to = {
+    ArrowLeft: () => tiles[from - 1], ArrowRight: () => tiles[from + 1], Home: () => tiles[0], End: () => tiles.at(-1),
+    ArrowUp: () => nearest(tiles.slice(0, from).reverse(), tiles[from]),
+    ArrowDown: () => nearest(tiles.slice(from + 1), tiles[from]),
+  }[event.key]?.();
+  if (!to) return;
+  event.preventDefault();
+  tiles[from].tabIndex = -1;
+  to.tabIndex = 0;
+  to.focus();
+}
+
+/** nearest is of the first other row of tiles the one that is closest. */
+function nearest(tiles, from) {
+  const here = from.getBoundingClientRect();
+  let row = null;
+  let best = null;
+  for (const tile of tiles) {
+    const there = tile.getBoundingClientRect();
+    if (Math.abs(there.top - here.top) < 1) continue;
+    row ??= there.top;
+    if (Math.abs(there.top - row) >= 1) break;
+    const distance = Math.abs(there.left - here.left);
+    if (!best || distance < best.distance) best = { tile, distance };
+  }
+  return best?.tile;
+}
+
+function drawGrids(grids) {
+  $("grids").hidden = grids.length === 0;
+  keyed($("grid-list"), grids, gridRoute,
+    () => h("li", {}, h("h3", {}, h("a")), h("p", { class: "words" }), h("div")),
+    (item, grid) => {
+      attribute(item, "data-bad", !grid.healthy);
+      const link = item.querySelector("a");
+      attribute(link, "href", gridRoute(grid));
+      text(link, `${grid.kind} ${grid.namespace}/${grid.name}`);
+      text(item.querySelector(".words"), gridWords(grid));
+      drawRollout(item.lastElementChild, grid.rollout);
+    });
+}
+
+/** drawRollout shows how far a rollout has come, in the words and numbers of kubectl grid rollout status. */
+export function drawRollout(place, rollout) {
+  place.hidden = !rollout;
+  if (!rollout) return;
+  if (!place.firstElementChild) place.append(h("p", { class: "rollout" }), h("ol", { class: "waves" }));
+  attribute(place.firstElementChild, "data-bad", rollout.failed);
+  text(place.firstElementChild, `Rollout ${rollout.summary}`);
+  const waves = (rollout.waves ?? []).map((wave, i) => ({ ...wave, key: `${i} ${wave.name ?? ""}`, name: wave.name || "<others>" }));
+  keyed(place.lastElementChild, waves, (wave) => wave.key,
+    () => h("li", {}, h("span", { class: "wave" }), h("progress"), h("span", { class: "numbers" })),
+    (item, wave) => {
+      const [name, bar, numbers] = item.children;
+      attribute(item, "data-state", wave.state);
+      text(name, `${wave.name}: ${wave.state}`);
+      attribute(bar, "aria-label", `Units of wave ${wave.name} that are updated`);
+      attribute(bar, "max", Math.max(wave.units, 1));
+      attribute(bar, "value", wave.updated);
+      text(numbers, `${wave.updated} of ${count(wave.units, "unit")} updated, ${wave.ready} ready, ${wave.failed} failed, ${wave.deferred} deferred`);
+    });
+}
+
+function drawServices(services) {
+  $("services").hidden = services.length === 0;
+  table($("service-table"), "Services, those that are not well first", ["Service", "State", "What that means", "Closed over"],
+    services.map((s) => ({
+      key: `${s.namespace}/${s.name}`, bad: !s.healthy,
+      cells: [{ text: `${s.namespace}/${s.name}`, href: serviceRoute(s) }, s.state, serviceWords[s.state](s),
+        s.topologyKeys.join(", ") || "-"],
+    })));
+}

@@ -65,7 +65,7 @@ const serviceWords = {
   Lacking: (s) => `${s.without} of ${count(s.units, "unit")} without a ready endpoint`,
   Hidden: () => "no node sees some of its ready endpoints",
   Empty: () => "no endpoint is ready",
-  Closed: (s) => `closed over ${count(s.units, "unit")}`,
+  Closed: (s) => (s.units > 0 ? `closed over ${count(s.units, "unit")}` : "governed, but no node is in a unit"),
   Open: () => "open: every node sees all endpoints",
 };
 

@@ -1,0 +1,186 @@
+package gridview
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// summaryOf is a Service with this annotation and these endpoints in short.
+func summaryOf(name, annotation, endpoints string, nodes map[string]topology.Labels) ServiceSummary {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	if annotation != "" {
+		service.Annotations = map[string]string{"topologyKeys": annotation}
+	}
+	return OfService(service, []discoveryv1.EndpointSlice{slice(endpoints)}, nodes).Summary(nodes)
+}
+
+func TestSummary(t *testing.T) {
+	nodes := map[string]topology.Labels{
+		"a1": {"zone": "a", "region": "r"}, "b1": {"zone": "b", "region": "r"}, "c1": {"zone": "c", "region": "s"}, "bare": {},
+	}
+	var summaries []ServiceSummary
+	for _, test := range []struct {
+		annotation, endpoints string
+		state                 ServiceState
+		units, without        int
+		lacking               string
+	}{
+		{`["zone"]`, "p@a1 q@b1 r@c1", ServiceClosed, 3, 0, "[]"},
+		{`["zone"]`, "p@a1 q!@b1", ServiceLacking, 3, 2, "[map[zone:b] map[zone:c]]"},
+		{`["zone","region"]`, "p@a1", ServiceLacking, 3, 1, "[map[region:s zone:c]]"},
+		{`["zone"]`, "p@a1 q@b1 r@c1 x@bare", ServiceHidden, 3, 0, "[]"},
+		{`zone`, "p@a1", ServiceInvalid, 0, 0, "[]"},
+		{"", "p@a1", ServiceOpen, 0, 0, "[]"},
+		{"", "p!@a1", ServiceEmpty, 0, 0, "[]"},
+	} {
+		s := summaryOf("s", test.annotation, test.endpoints, nodes)
+		if s.State != test.state || s.Units != test.units || s.Without != test.without ||
+			fmt.Sprint(s.lacking) != test.lacking {
+			t.Errorf("%s %s: got %+v", test.annotation, test.endpoints, s)
+		}
+		if healthy := s.State == ServiceClosed || s.State == ServiceOpen; s.Healthy != healthy {
+			t.Errorf("%s %s: healthy is %t", test.annotation, test.endpoints, s.Healthy)
+		}
+		summaries = append(summaries, s)
+	}
+	if CompareServices(summaries[0], summaries[1]) <= 0 || CompareServices(summaries[4], summaries[1]) >= 0 {
+		t.Error("a Service that is well comes before one that is not")
+	}
+}
+
+// tellMap is a map in one line per unit: "unit(nodes) state problems: problem".
+func tellMap(m UnitMap) string {
+	var lines []string
+	for _, u := range m.Units {
+		lines = append(lines, fmt.Sprintf("%s(%d) %s %d: %s", u.Name, u.Nodes, u.State, u.Problems, u.Problem))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestUnitMap(t *testing.T) {
+	nodes := map[string]topology.Labels{
+		"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}, "c1": {"zone": "c"}, "d1": {"zone": "d"}, "bare": {},
+	}
+	grid := func(name string, units ...Unit) Grid {
+		return Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", Units: units}
+	}
+	all := "p@a1 q@b1 r@c1 s@d1"
+	for _, test := range []struct {
+		name     string
+		grids    []Grid
+		services []ServiceSummary
+		want     []string
+	}{
+		{"nothing is meant for them", nil, []ServiceSummary{summaryOf("open", "", all, nodes)},
+			[]string{"a(2) Unused 0: ", "b(1) Unused 0: ", "c(1) Unused 0: ", "d(1) Unused 0: "}},
+		{"a closed Service", nil, []ServiceSummary{summaryOf("db", `["zone"]`, "p@a1 q@c1 r@d1", nodes)},
+			[]string{"b(1) Failed 1: Service shop/db has no ready endpoint for this unit", "a(2) Ready 0: ",
+				"c(1) Ready 0: ", "d(1) Ready 0: "}},
+		{"one of another key", nil, []ServiceSummary{summaryOf("db", `["rack"]`, all, nodes)},
+			[]string{"a(2) Unused 0: ", "b(1) Unused 0: ", "c(1) Unused 0: ", "d(1) Unused 0: "}},
+		{
+			"the worst counts, but a unit that cannot be reached is no more than that",
+			[]Grid{
+				grid("one", Unit{Name: "a", Phase: v1.UnitProgressing, Problem: "soon"}, Unit{Name: "b", Phase: v1.UnitReady},
+					Unit{Name: "c", Phase: v1.UnitStalled, Problem: "stuck"}, Unit{Name: "d", Phase: v1.UnitReady}),
+				grid("two", Unit{Name: "a", Phase: v1.UnitReady}, Unit{Name: "c", Phase: v1.UnitUnreachable, Problem: "away"},
+					Unit{Name: "gone", Phase: v1.UnitRemoving, Problem: "no node"}),
+			},
+			[]ServiceSummary{summaryOf("db", `["zone"]`, "p@a1 q@b1 s@d1", nodes)},
+			[]string{
+				"c(1) Unreachable 3: DeploymentGrid shop/two: Unreachable: away",
+				"a(2) Changing 1: DeploymentGrid shop/one: Progressing: soon",
+				"gone(0) Changing 1: DeploymentGrid shop/two: Removing: no node",
+				"b(1) Ready 0: ", "d(1) Ready 0: ",
+			},
+		},
+		{
+			"a grid whose status only counts the units that are ready",
+			[]Grid{{Kind: "DeploymentGrid", Namespace: "shop", Name: "large", Key: "zone", UnlistedReady: 3,
+				Units: []Unit{{Name: "b", Phase: v1.UnitFailed, Problem: "no"}}}}, nil,
+			[]string{"b(1) Failed 1: DeploymentGrid shop/large: Failed: no", "a(2) Ready 0: ", "c(1) Ready 0: ", "d(1) Ready 0: "},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := Units("zone", nodes, test.grids, test.services)
+			if got, want := tellMap(m), strings.Join(test.want, "\n"); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			if m.NodesWithoutUnit != 1 {
+				t.Errorf("%d nodes without a unit", m.NodesWithoutUnit)
+			}
+		})
+	}
+	// Of nodes that may not be read nothing is said.
+	m := Units("zone", nil, []Grid{grid("one", Unit{Name: "a", Phase: v1.UnitReady})}, nil)
+	if got := tellMap(m); got != "a(0) Ready 0: " || m.NodesWithoutUnit != 0 {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	nodes := map[string]topology.Labels{"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}}
+	if got := fmt.Sprint(Keys(nodes, nil, nil)); got != "[{zone 0 0}]" {
+		t.Errorf("got %s", got)
+	}
+	grids := []Grid{{Key: "site"}, {Key: "zone"}}
+	services := []ServiceSummary{
+		summaryOf("a", `["site"]`, "", nodes), summaryOf("b", `["rack","site","*"]`, "", nodes), summaryOf("c", "", "", nodes),
+	}
+	if got := fmt.Sprint(Keys(nodes, grids, services)); got != "[{site 1 2} {rack 0 1} {zone 1 0}]" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestSeenBy: what some nodes see is what the view of the Service says of them.
+func TestSeenBy(t *testing.T) {
+	nodes := map[string]topology.Labels{
+		"a1": {"zone": "a", "rack": "1"}, "a2": {"zone": "a", "rack": "2"}, "b1": {"zone": "b", "rack": "1"},
+	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s",
+		Annotations: map[string]string{"topologyKeys": `["rack","zone"]`}}}
+	endpointSlices := []discoveryv1.EndpointSlice{slice("p@a2 q@b1")}
+	var got []string
+	for _, u := range SeenBy([]string{"a1", "a2", "unknown"}, service, endpointSlices, nodes) {
+		got = append(got, fmt.Sprintf("%s(%s) %s %d", u.Name, strings.Join(u.Nodes, " "), u.Key, u.Ready))
+	}
+	want := "rack=1,zone=a(a1) rack 1; rack=2,zone=a(a2) rack 1"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("got %s, want %s", strings.Join(got, "; "), want)
+	}
+	service.Annotations["topologyKeys"] = "rack"
+	if seen := SeenBy([]string{"a1"}, service, endpointSlices, nodes); len(seen) != 0 {
+		t.Errorf("got %+v of an annotation that does not parse", seen)
+	}
+}
+
+// BenchmarkOfService is a Service with an endpoint in each of so many units. The time for an endpoint has to stay.
+func BenchmarkOfService(b *testing.B) {
+	for _, units := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint(units), func(b *testing.B) {
+			nodes := map[string]topology.Labels{}
+			var text strings.Builder
+			for i := range units {
+				nodes[fmt.Sprint("n", i)] = topology.Labels{"zone": fmt.Sprint("u", i)}
+				fmt.Fprintf(&text, "p%d@n%d ", i, i)
+			}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"topologyKeys": `["zone"]`}}}
+			endpointSlices := []discoveryv1.EndpointSlice{slice(text.String())}
+			b.ResetTimer()
+			for b.Loop() {
+				if !OfService(service, endpointSlices, nodes).Closed {
+					b.Fatal("it is not closed")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(units), "ns/endpoint")
+		})
+	}
+}

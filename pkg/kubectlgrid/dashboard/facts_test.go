@@ -1,0 +1,247 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+)
+
+func node(name, unit string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: name, ResourceVersion: "1", Labels: map[string]string{"zone": unit},
+		Annotations: map[string]string{"much": strings.Repeat("x", 100)},
+	}}
+}
+
+// closed is a Service that is closed over the zones.
+func closed(name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, ResourceVersion: "1", Labels: map[string]string{"app": name},
+			Annotations:   map[string]string{v1.AnnotationTopologyKeys: `["zone"]`, "else": "x"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
+
+// slice is a slice of a Service with a ready endpoint on each of the nodes.
+func slice(service, name string, on ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: name, ResourceVersion: "1", Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
+	}
+	for i, node := range on {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.1.%d.%d", i/250, i%250)}, NodeName: ptr.To(node), Zone: ptr.To("z"),
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "pod-on-" + node, UID: "4b9f1b8e-0000-4000-8000-000000000000"},
+		})
+	}
+	return s
+}
+
+// echo is a grid of a unit in this phase, with a rollout.
+func echo(phase v1.UnitPhase) *v1.DeploymentGrid {
+	return &v1.DeploymentGrid{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "echo", UID: "u", Generation: 1},
+		Spec:       v1.WorkloadGridSpec{GridUniqKey: "zone", Rollout: &v1.Rollout{}},
+		Status: v1.WorkloadGridStatus{
+			ObservedGeneration: 1, Units: 1, UpdateRevision: "echo-2",
+			States:     map[string]v1.UnitState{"east": {Phase: phase, Replicas: 2, ReadyReplicas: 1}},
+			Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonReady}},
+			Rollout: &v1.RolloutStatus{Phase: v1.RolloutSoaking, Wave: "lab", Updated: 1, Ready: 1, Waves: []v1.WaveStatus{
+				{Name: "lab", State: v1.WaveSoaking, Units: 1, Updated: 1, Ready: 1}, {State: v1.WavePending, Units: 3},
+			}},
+		},
+	}
+}
+
+// read are facts of these objects, of which everything is known.
+func read(t testing.TB, objects ...kruntime.Object) *facts {
+	t.Helper()
+	f := newFacts()
+	for _, r := range resources() {
+		f.known[r.name] = true
+	}
+	put(t, f, objects...)
+	return f
+}
+
+// put puts objects into the facts as their sources do, and reports whether anything follows from them.
+func put(t testing.TB, f *facts, objects ...kruntime.Object) (changed bool) {
+	t.Helper()
+	for _, object := range objects {
+		name := map[string]string{
+			"*v1.PartialObjectMetadata": nodes, "*v1.Service": services, "*v1.EndpointSlice": endpointSlices,
+			"*v1.DeploymentGrid": v1.DeploymentGridKind.Plural,
+		}[fmt.Sprintf("%T", object)]
+		for _, r := range resources() {
+			if r.name == name {
+				r.trim(object)
+				changed = r.set(f, object) || changed
+			}
+		}
+	}
+	return changed
+}
+
+// TestTrimmed: what is not needed is not kept.
+func TestTrimmed(t *testing.T) {
+	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"))
+	s := f.services[types.NamespacedName{Namespace: "shop", Name: "db"}]
+	kept, err := json.Marshal([]any{s.service, s.slices["db-1"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, needed := range []string{"topologyKeys", "10.1.0.0", "pod-on-n1", `"n1"`} {
+		if !strings.Contains(string(kept), needed) {
+			t.Errorf("%s is not in %s", needed, kept)
+		}
+	}
+	for _, dropped := range []string{"else", "app", "kubectl", "10.0.0.1", "resourceVersion", "4b9f1b8e", "serving", `"ports":[`} {
+		if strings.Contains(string(kept), dropped) {
+			t.Errorf("%s is in %s", dropped, kept)
+		}
+	}
+}
+
+// TestOnlyChangesCount: an object that comes again with another resourceVersion is no change, and of a change of one
+// Service the others are not made anew.
+func TestOnlyChangesCount(t *testing.T) {
+	f := read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"), closed("web"), slice("web", "web-1", "n1", "n2"))
+	state := func(name string) gridview.ServiceState {
+		for _, s := range f.summaries() {
+			if s.Name == name {
+				return s.State
+			}
+		}
+		return ""
+	}
+	if state("db") != gridview.ServiceLacking || state("web") != gridview.ServiceClosed {
+		t.Errorf("db is %s, web is %s", state("db"), state("web"))
+	}
+	again, other := node("n1", "east"), slice("db", "db-1", "n1")
+	again.ResourceVersion, other.ResourceVersion = "2", "2"
+	if put(t, f, again, other, closed("db")) {
+		t.Error("objects that are the same are a change")
+	}
+	web := f.services[types.NamespacedName{Namespace: "shop", Name: "web"}].summary
+	if !put(t, f, slice("db", "db-1", "n1", "n2")) || state("db") != gridview.ServiceClosed {
+		t.Errorf("db is %s", state("db"))
+	}
+	if f.services[types.NamespacedName{Namespace: "shop", Name: "web"}].summary != web {
+		t.Error("another Service was summed up again")
+	}
+	if !put(t, f, node("n2", "north")) || len(f.overview("zone").Map.Units) != 2 || f.overview("zone").Map.Units[1].Name != "north" {
+		t.Errorf("after a relabel: %+v", f.overview("zone").Map)
+	}
+	// A slice that goes to another Service, and objects that are gone.
+	put(t, f, slice("web", "db-1", "n1"))
+	if state("db") != gridview.ServiceLacking {
+		t.Errorf("db is %s without a slice", state("db"))
+	}
+	f.removeSlice(types.NamespacedName{Namespace: "shop", Name: "db-1"})
+	f.removeService(types.NamespacedName{Namespace: "shop", Name: "db"})
+	f.removeNode(types.NamespacedName{Name: "n2"})
+	if state("db") != "" || len(f.services) != 1 || len(f.overview("zone").Map.Units) != 1 {
+		t.Errorf("%d Services, %+v", len(f.services), f.overview("zone").Map)
+	}
+}
+
+// TestUnknown: of what cannot be read nothing is said that would follow from it.
+func TestUnknown(t *testing.T) {
+	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"), echo(v1.UnitReady))
+	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[gridview.Missing] != 1 {
+		t.Errorf("a grid without its Deployment: %+v", got)
+	}
+	f.know("deployments", false)
+	if got := f.overview("").Grids; len(got) != 1 || got[0].Phases[v1.UnitReady] != 1 {
+		t.Errorf("a grid whose Deployments cannot be read: %+v", got)
+	}
+	f.know(nodes, false)
+	if got := f.overview(""); got.Services == nil || len(got.Services) != 0 {
+		t.Errorf("Services without nodes: %+v", got.Services)
+	}
+	if f.serviceDetail(types.NamespacedName{Namespace: "shop", Name: "db"}, "zone") != nil || f.preview("zone", "") != nil {
+		t.Error("it is said who sees what, and nodes are not known")
+	}
+}
+
+// TestLarge measures 1,000 units and 200 Services with an endpoint in each: what is held, and what an answer takes.
+func TestLarge(t *testing.T) {
+	const units, of = 1000, 200
+	heap := func() uint64 {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	f := read(t)
+	var names []string
+	for i := range units {
+		names = append(names, fmt.Sprint("n", i))
+		put(t, f, node(names[i], fmt.Sprintf("u%04d", i)))
+	}
+	for i := range of {
+		name := fmt.Sprint("s", i)
+		put(t, f, closed(name))
+		for j := 0; j < units; j += 100 {
+			put(t, f, slice(name, fmt.Sprintf("%s-%d", name, j), names[j:j+100]...))
+		}
+	}
+	measure := func(what string, do func()) time.Duration {
+		begin := time.Now()
+		do()
+		took := time.Since(begin)
+		t.Logf("%-50s %s", what, took.Round(100*time.Microsecond))
+		return took
+	}
+	var o Overview
+	measure("the first overview", func() { o = f.overview("") })
+	held := int64(heap()) - int64(before)
+	data, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d KiB are held, the answer has %d KiB", held>>10, len(data)>>10)
+	if len(o.Map.Units) != units || len(o.Services) != of || o.Map.Units[0].State != gridview.MapReady || held > 128<<20 {
+		t.Errorf("%d units, %d Services, %d bytes held", len(o.Map.Units), len(o.Services), held)
+	}
+	put(t, f, slice("s0", "s0-0", names[1:100]...))
+	one := measure("an overview after a change of a slice", func() { o = f.overview("") })
+	if o.Map.Units[0].State != gridview.MapFailed || o.Services[0].State != gridview.ServiceLacking {
+		t.Errorf("%+v, %+v", o.Map.Units[0], o.Services[0])
+	}
+	put(t, f, node("n5", "u0006"))
+	all := measure("an overview after a relabel", func() { o = f.overview("") })
+	if len(o.Map.Units) != units-1 || all > 5*time.Second || one > all {
+		t.Errorf("%d units after %s, a change of a slice %s", len(o.Map.Units), all, one)
+	}
+	measure("a unit", func() {
+		if d := f.unit("zone", "u0007"); d == nil || len(d.Services) != of || d.Services[0].Ready != 1 {
+			t.Errorf("got %+v", d)
+		}
+	})
+	measure("a Service", func() {
+		if d := f.serviceDetail(types.NamespacedName{Namespace: "shop", Name: "s7"}, "zone"); d == nil || len(d.View.Units) != units-1 {
+			t.Errorf("got %+v", d)
+		}
+	})
+}

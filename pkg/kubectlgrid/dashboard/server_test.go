@@ -1,0 +1,445 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const secret = "SECRET"
+
+// serve serves facts, and returns the server and its URL.
+func serve(t *testing.T, f *facts) (*server, string) {
+	t.Helper()
+	s := &server{
+		facts: f, feed: newFeed(), shown: Shown{Cluster: "test"}, streams: make(chan struct{}, maxStreams),
+		sources: func() []SourceStatus { return []SourceStatus{{Resource: nodes, State: SourceFollowing}} },
+	}
+	listening := httptest.NewUnstartedServer(nil)
+	handler, err := s.handler(secret, hostsOf(listening.Listener.Addr().String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening.Config.Handler = handler
+	listening.Start()
+	t.Cleanup(listening.Close)
+	return s, listening.URL
+}
+
+// request asks the server, with the token unless the headers have another. A header Host names the host.
+func request(t *testing.T, method, url string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+secret)
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Set(name, value)
+		if name == "Host" {
+			r.Host = value
+		}
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+// TestWhoIsAnswered: the API takes the token and the right host, everything is only read, and nothing but the page's
+// own files is served.
+func TestWhoIsAnswered(t *testing.T) {
+	_, url := serve(t, read(t, node("n1", "east")))
+	port := url[strings.LastIndexByte(url, ':'):]
+	for _, test := range []struct {
+		method, path, header string
+		want                 int
+		says                 string
+	}{
+		{"GET", "/api/overview", "", 200, `"kind":"DashboardOverview"`},
+		{"HEAD", "/api/overview", "", 200, ""},
+		{"GET", "/api/overview", "Host: localhost" + port, 200, "DashboardOverview"},
+		{"GET", "/api/overview", "Host: LOCALHOST" + port, 200, "DashboardOverview"},
+		{"GET", "/api/overview", "Host: evil.example" + port, 421, "another host"},
+		{"GET", "/api/overview", "Host: localhost:1", 421, "another host"},
+		{"GET", "/api/overview", "Host: localhost", 421, "another host"},
+		{"GET", "/", "Host: evil.example" + port, 421, "another host"},
+		{"GET", "/api/overview", "Authorization: ", 401, "no valid token"},
+		{"GET", "/api/overview", "Authorization: Bearer", 401, "no valid token"},
+		{"GET", "/api/overview", "Authorization: Bearer SECRE", 401, "no valid token"},
+		{"GET", "/api/overview", "Authorization: Bearer SECRETS", 401, "no valid token"},
+		{"GET", "/api/overview?token=SECRET", "Authorization: ", 401, "no valid token"},
+		{"GET", "/api/events", "Authorization: ", 401, "no valid token"},
+		{"GET", "/api/nothing", "Authorization: ", 401, "no valid token"},
+		{"GET", "/api/overview", "Sec-Fetch-Site: cross-site", 403, "other origins"},
+		{"GET", "/api/overview", "Sec-Fetch-Site: same-site", 403, "other origins"},
+		{"GET", "/api/overview", "Sec-Fetch-Site: same-origin", 200, "DashboardOverview"},
+		{"POST", "/api/overview", "", 405, "only read"},
+		{"DELETE", "/api/services/shop/db", "", 405, "only read"},
+		{"OPTIONS", "/api/overview", "Origin: http://evil.example", 405, "only read"},
+		{"GET", "/", "Authorization: ", 200, "<title>application-grid</title>"},
+		{"GET", "/main.js", "Authorization: ", 200, "takeToken"},
+		{"GET", "/style.css", "", 200, "prefers-color-scheme"},
+		{"GET", "/icon.svg", "", 200, "<svg"},
+		{"GET", "/index.html", "", 404, "nothing at this path"},
+		{"GET", "/page/", "", 404, ""},
+		{"GET", "/../../etc/passwd", "", 404, ""},
+		{"GET", "/%2e%2e/%2e%2e/etc/passwd", "", 404, ""},
+		{"GET", "/..%2f..%2fetc%2fpasswd", "", 404, ""},
+		{"GET", "/server.go", "", 404, ""},
+		{"GET", "/api/", "", 404, "nothing at this path"},
+		{"GET", "/api/units/nowhere", "", 404, "no such unit"},
+		{"GET", "/api/services/shop/nothing", "", 404, "no such Service"},
+		{"GET", "/api/grids/pods/shop/nothing", "", 404, "is no kind of grid"},
+		{"GET", "/api/grids/dg/shop/nothing", "", 404, "no such DeploymentGrid"},
+	} {
+		response, body := request(t, test.method, url+test.path, test.header)
+		for range 3 { // a path that is not clean is redirected to the clean one
+			if location := response.Header.Get("Location"); location != "" && test.want == 404 {
+				response, body = request(t, test.method, url+location, test.header)
+			}
+		}
+		if response.StatusCode != test.want || !strings.Contains(body, test.says) || strings.Contains(body, "root:") {
+			t.Errorf("%s %s %s: got %d %.200s, want %d %s", test.method, test.path, test.header, response.StatusCode, body, test.want, test.says)
+		}
+		for name, want := range map[string]string{
+			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+			"Access-Control-Allow-Origin": "", "Set-Cookie": "",
+		} {
+			if got := response.Header.Get(name); got != want {
+				t.Errorf("%s %s: %s is %q", test.method, test.path, name, got)
+			}
+		}
+		if strings.Contains(body, secret) {
+			t.Errorf("%s %s: the token is in %s", test.method, test.path, body)
+		}
+	}
+}
+
+// TestPage: the page asks nobody but its server, and has nothing that its policy forbids.
+func TestPage(t *testing.T) {
+	files, err := embedded.ReadDir("page")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		data, err := embedded.ReadFile("page/" + file.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(data), "http://www.w3.org/2000/svg", "")
+		for _, forbidden := range []string{"http:", "https:", "//cdn", " style=", " onclick=", "innerHTML", "eval(", "document.write"} {
+			if strings.Contains(text, forbidden) {
+				t.Errorf("%s has %s", file.Name(), forbidden)
+			}
+		}
+		if _, _, ok := strings.Cut(file.Name(), "."); !ok || mediaTypes[file.Name()[strings.LastIndexByte(file.Name(), '.'):]] == "" {
+			t.Errorf("%s has no media type", file.Name())
+		}
+	}
+}
+
+// TestAnswers: the shape of what scripts ask for.
+func TestAnswers(t *testing.T) {
+	f := read(t, node("n1", "east"), node("n2", "west"), closed("db"), slice("db", "db-1", "n1"), closed("web"), slice("web", "web-1", "n1", "n2"),
+		echo(v1.UnitProgressing))
+	_, url := serve(t, f)
+	ask := func(path string, into any) {
+		t.Helper()
+		response, body := request(t, "GET", url+path)
+		if err := json.Unmarshal([]byte(body), into); err != nil || response.StatusCode != 200 ||
+			response.Header.Get("Content-Type") != "application/json" ||
+			!strings.Contains(body, `"apiVersion":"kubectl-grid.superedge.io/v1alpha1"`) {
+			t.Fatalf("%s: %v, %d, %s", path, err, response.StatusCode, body)
+		}
+	}
+	type named struct{ Namespace, Name, State string }
+	var overview struct {
+		Kind, Cluster string
+		Revision      int
+		Keys          []struct{ Key string }
+		Map           struct {
+			Key   string
+			Units []struct {
+				Name, State, Problem string
+				Nodes                int
+			}
+		}
+		Services []named
+		Grids    []struct {
+			Kind, Name, Problem string
+			Phases              map[string]int
+			Rollout             struct {
+				Summary string
+				Waves   []named
+			}
+		}
+	}
+	ask("/api/overview", &overview)
+	got := fmt.Sprint(overview)
+	for _, want := range []string{
+		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-east of this grid 1} " +
+			"{west Failed Service shop/db has no ready endpoint for this unit 1}]}",
+		"[{shop db Lacking} {shop web Closed}]",
+		"{DeploymentGrid echo  map[Missing:1 Unknown:1] {echo-2: Soaking, wave lab [{ lab Soaking} {  Pending}]}}",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant in it\n%s", got, want)
+		}
+	}
+	var grid struct {
+		Kind string
+		Grid struct {
+			Units []struct{ Name, Phase, Problem string }
+		}
+	}
+	ask("/api/grids/dg/shop/echo", &grid)
+	if got := fmt.Sprint(grid); !strings.HasPrefix(got, "{DashboardGrid {[{east Missing there is no") {
+		t.Errorf("got %s", got)
+	}
+	var list struct {
+		Kind  string
+		Grids []named
+	}
+	ask("/api/grids", &list)
+	if got := fmt.Sprint(list); got != "{GridStatusList [{shop echo }]}" {
+		t.Errorf("got %s", got)
+	}
+	var service struct {
+		Kind, Title, Conclusion string
+		View                    struct{ Without []string }
+		Preview                 struct{ Dark []string }
+	}
+	ask("/api/services/shop/db?key=zone", &service)
+	want := `{DashboardService Service shop/db, topologyKeys ["zone"] The closed loop does not hold: 1 of 2 units without a ready endpoint: west {[west]} {[west]}}`
+	if got := fmt.Sprint(service); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var unit struct {
+		Kind      string
+		Nodes     []string
+		Workloads []struct{ Name string }
+		Services  []struct {
+			Name, Key        string
+			Ready, Endpoints int
+		}
+	}
+	ask("/api/units/west", &unit)
+	if got := fmt.Sprint(unit); got != "{DashboardUnit [n2] [{echo}] [{db zone 0 0} {web zone 1 1}]}" {
+		t.Errorf("got %s", got)
+	}
+	var preview struct {
+		Kind     string
+		Services []named
+	}
+	ask("/api/preview?key=zone&namespace=shop", &preview)
+	if got := fmt.Sprint(preview); got != "{ServicePreview [{shop db } {shop web }]}" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestNotYetRead: until everything was read there is no answer, which would look like a cluster that lacks the rest.
+func TestNotYetRead(t *testing.T) {
+	s, url := serve(t, newFacts())
+	s.sources = func() []SourceStatus {
+		return []SourceStatus{{Resource: nodes, State: SourceForbidden}, {Resource: services, State: SourceReading}}
+	}
+	response, body := request(t, "GET", url+"/api/overview")
+	if response.StatusCode != 503 || response.Header.Get("Retry-After") != "1" || !strings.Contains(body, "is being read: services") {
+		t.Errorf("got %d %s", response.StatusCode, body)
+	}
+	s.sources = func() []SourceStatus {
+		return []SourceStatus{{Resource: nodes, State: SourceForbidden, Message: "not you"}}
+	}
+	response, body = request(t, "GET", url+"/api/overview")
+	if response.StatusCode != 200 || !strings.Contains(body, `"state":"Forbidden","message":"not you"`) {
+		t.Errorf("got %d %s", response.StatusCode, body)
+	}
+}
+
+// stream opens a stream of events.
+func stream(t *testing.T, url string) (*bufio.Scanner, *http.Response) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+secret)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { response.Body.Close() })
+	return bufio.NewScanner(response.Body), response
+}
+
+// TestStream: a reader gets the newest revision at once, and each that follows, as long as it reads.
+func TestStream(t *testing.T) {
+	s, url := serve(t, newFacts())
+	scanner, response := stream(t, url)
+	if got := response.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Errorf("it is %s", got)
+	}
+	next := func() string {
+		t.Helper()
+		for scanner.Scan() {
+			if data, ok := strings.CutPrefix(scanner.Text(), "data: "); ok {
+				return data
+			}
+		}
+		t.Fatalf("the stream has ended: %v", scanner.Err())
+		return ""
+	}
+	if got := next(); got != `{"revision":1}` {
+		t.Errorf("got %s", got)
+	}
+	s.feed.advance()
+	if got := next(); got != `{"revision":2}` {
+		t.Errorf("got %s", got)
+	}
+}
+
+// TestManyStreams: there are so many streams and no more, and one that ends makes room.
+func TestManyStreams(t *testing.T) {
+	_, url := serve(t, newFacts())
+	var open []*http.Response
+	for range maxStreams {
+		scanner, response := stream(t, url)
+		if !scanner.Scan() {
+			t.Fatal("a stream has ended")
+		}
+		open = append(open, response)
+	}
+	response, body := request(t, "GET", url+"/api/events")
+	if response.StatusCode != 429 || response.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s", response.StatusCode, body)
+	}
+	open[0].Body.Close()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		scanner, response := stream(t, url)
+		if response.StatusCode == 200 && scanner.Scan() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("got %d after one has ended", response.StatusCode)
+		}
+	}
+}
+
+// stuck is a response that can be written to only as far as it is read.
+type stuck struct {
+	*httptest.ResponseRecorder
+
+	read chan string
+}
+
+func (s *stuck) Write(data []byte) (int, error) {
+	s.read <- string(data)
+	return len(data), nil
+}
+
+func (s *stuck) SetWriteDeadline(time.Time) error { return nil }
+
+// TestSlowReader: a reader that does not read gets the newest revision when it does, and none of those between, which
+// nobody keeps.
+func TestSlowReader(t *testing.T) {
+	s, _ := serve(t, newFacts())
+	ctx, stop := context.WithCancel(t.Context())
+	w := &stuck{httptest.NewRecorder(), make(chan string)}
+	ended := make(chan struct{})
+	go func() {
+		s.events(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/events", nil))
+		close(ended)
+	}()
+	var got []string
+	got = append(got, <-w.read)
+	s.feed.advance()
+	// It is blocked in writing the second revision, or about to read it, while a thousand more come.
+	for range 1000 {
+		s.feed.advance()
+	}
+	got = append(got, <-w.read)
+	last := got[1]
+	for !strings.Contains(last, `"revision":1002`) {
+		last = <-w.read
+		got = append(got, last)
+	}
+	if len(got) > 3 || !strings.Contains(got[0], `"revision":1}`) {
+		t.Errorf("got %d: %q", len(got), got)
+	}
+	stop()
+	<-ended
+}
+
+// TestAddress: only addresses of the loopback are served on.
+func TestAddress(t *testing.T) {
+	for _, test := range []struct {
+		address Address
+		says    string
+	}{
+		{Address{"127.0.0.1", 0}, ""},
+		{Address{"127.3.2.1", 8001}, ""},
+		{Address{"::1", 0}, ""},
+		{Address{"0.0.0.0", 0}, "is not of the loopback"},
+		{Address{"::", 0}, "is not of the loopback"},
+		{Address{"192.0.2.1", 0}, "ssh -L"},
+		{Address{"localhost", 0}, "is no IP address"},
+		{Address{"", 0}, "is no IP address"},
+		{Address{"127.0.0.1", 70000}, "is no port"},
+		{Address{"127.0.0.1", -1}, "is no port"},
+	} {
+		err := CheckAddress(test.address)
+		if (err == nil) != (test.says == "") || (err != nil && !strings.Contains(err.Error(), test.says)) {
+			t.Errorf("%+v: got %v", test.address, err)
+		}
+	}
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	address := listener.Addr().String()
+	_, port, _ := strings.Cut(address, ":")
+	if hosts := hostsOf(address); len(hosts) != 2 || !hosts["localhost:"+port] || !hosts["127.0.0.1:"+port] {
+		t.Errorf("got %v", hosts)
+	}
+	if hosts := hostsOf("[::1]:8001"); !hosts["[::1]:8001"] || !hosts["localhost:8001"] {
+		t.Errorf("got %v", hosts)
+	}
+}
+
+// TestResources: every resource has another name, and the children of every kind of grid of workloads are among them.
+func TestResources(t *testing.T) {
+	var names []string
+	for _, r := range resources() {
+		names = append(names, r.name)
+	}
+	for _, kind := range v1.Kinds {
+		if !slices.Contains(names, resourceOf(kind.Child)) || !slices.Contains(names, kind.Plural) {
+			t.Errorf("%s or its children are not in %q", kind.Kind, names)
+		}
+	}
+	slices.Sort(names)
+	if len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("got %q", names)
+	}
+}

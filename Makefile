@@ -142,8 +142,16 @@ ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-gri
 
 .PHONY: test-e2e
 test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
-	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2 systemd-analyze:systemd curl:curl \
+		chromium:chromium node:nodejs npm:npm
+	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
 	$(ON_CLUSTER) -short ./e2e/... ./faults/... ./docs/... $(ARGS)
+
+.PHONY: picture
+picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
+	@hack/require.sh chromium:chromium node:nodejs npm:npm
+	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
+	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestDashboard$$' ./e2e/dashboard
 
 .PHONY: test-faults
 test-faults: build cluster ## Runs the whole fault suite, 8 minutes. ARGS='-run TestLink -short' for less. Needs root.

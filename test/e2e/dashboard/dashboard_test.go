@@ -1,0 +1,296 @@
+package dashboard
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+// manifests are a grid with a rollout in two waves, its closed Service, one that is open, and one that is closed and
+// has no endpoint in the north.
+const manifests = `
+apiVersion: superedge.io/v1
+kind: DeploymentGrid
+metadata: {name: echo}
+spec:
+  gridUniqKey: KEY
+  unitLabel: true
+  template:
+    replicas: 1
+    selector: {matchLabels: {app: echo}}
+    template: {metadata: {labels: {app: echo}}, spec: {containers: [{name: echo, image: echo:v1}]}}
+  rollout: {waves: [{name: lab, units: {names: [east]}, approval: Manual}, {name: rest}]}
+---
+apiVersion: superedge.io/v1
+kind: ServiceGrid
+metadata: {name: echo}
+spec: {gridUniqKey: KEY, template: {selector: {app: echo}, ports: [{port: 80}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: open}
+spec: {selector: {app: echo}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: cache, annotations: {topologyKeys: '["KEY"]'}}
+spec: {clusterIP: None, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cache-1, labels: {kubernetes.io/service-name: cache}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints:
+- {addresses: [10.9.0.1], nodeName: page-n0, conditions: {ready: true}, targetRef: {kind: Pod, name: cache-0}}
+- {addresses: [10.9.0.2], nodeName: page-n1, conditions: {ready: true}, targetRef: {kind: Pod, name: cache-1}}
+- {addresses: [10.9.0.3], nodeName: page-n2, conditions: {ready: false}, targetRef: {kind: Pod, name: cache-2}}
+`
+
+// TestDashboard follows a user's day on the page.
+func TestDashboard(t *testing.T) {
+	f := newFixture(t)
+	for name, unit := range map[string]string{"page-n0": "east", "page-n1": "west", "page-n2": "north", "page-n3": "north"} {
+		f.node(name, unit)
+	}
+	f.apply(manifests)
+	f.eventually("the grid is ready in three units", func() error {
+		if text := f.prints("status", "dg/echo"); strings.Count(text, "   Ready\n") != 3 {
+			return fmt.Errorf("got\n%s", text)
+		}
+		return nil
+	})
+	mark, err := shared.AuditMark()
+	f.must(err)
+	d := f.dashboard("--namespace=" + f.namespace)
+	b := f.browse(d.url)
+	b.until("it is live", `document.getElementById("connection").textContent === "Live"`)
+	if hash := evaluate[string](b, "location.hash"); hash != "#/" {
+		t.Errorf("the address still has %s", hash)
+	}
+
+	// The map, and what is not well first.
+	b.until("a Service without a ready endpoint is a problem of the unit", `document.querySelector("#map .group a").dataset.unit === "north"`)
+	if text := evaluate[string](b, `document.getElementById("summary").textContent`); text != "3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids." {
+		t.Errorf("the summary is %s", text)
+	}
+	if first := evaluate[string](b, `document.querySelector("#service-table tbody tr").textContent`); !strings.HasPrefix(first, f.namespace+"/cache") {
+		t.Errorf("the first Service is %s", first)
+	}
+	// What axe does not complain of when there is something to complain of, would say nothing.
+	evaluate[bool](b, `document.querySelector("main").append(Object.assign(document.createElement("img"), { id: "barrier" })), true`)
+	if found := b.violations(); len(found) != 1 || !strings.Contains(found[0], "image-alt") {
+		t.Errorf("of a picture without a text axe says %q", found)
+	}
+	evaluate[bool](b, `document.getElementById("barrier").remove() === undefined`)
+	b.expectAccessible("the overview")
+	b.shot("overview-light")
+
+	// What is shown is what the plugin prints.
+	for _, name := range []string{"echo-svc", "open", "cache"} {
+		b.follow(f.namespace + "/" + name)
+		f.eventually("the page and kubectl grid view "+name, func() error {
+			printed := f.prints("view", name)
+			if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) || len(got) == 0 {
+				return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			words := evaluate[string](b, `document.querySelector("[data-part=words]").innerText`)
+			lines := strings.Split(strings.TrimSpace(printed), "\n")
+			for _, line := range []string{lines[0], lines[len(lines)-1]} {
+				if !gap.MatchString(line) && !strings.Contains(words, line) {
+					return fmt.Errorf("%q is not in %s", line, words)
+				}
+			}
+			return nil
+		})
+		b.expectAccessible("Service " + name)
+		b.shot("service-" + name)
+	}
+	b.show("#/", "")
+	b.follow("DeploymentGrid " + f.namespace + "/echo")
+	grids := func() {
+		t.Helper()
+		f.eventually("the page and kubectl grid status", func() error {
+			var want []string
+			for _, row := range rows(f.prints("status", "dg/echo"), "KIND ") {
+				cells := strings.Split(row, " | ")
+				if cells[3] != "<all>" {
+					want = append(want, strings.Join(cells[3:], " | "))
+				}
+			}
+			if got := b.table("[data-part=units]"); !slices.Equal(got, want) || len(got) != 3 {
+				return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			return nil
+		})
+	}
+	grids()
+	b.expectAccessible("a grid")
+
+	// A rollout, wave by wave.
+	waves := func(waits string) {
+		t.Helper()
+		f.eventually("the page and kubectl grid rollout status: "+waits, func() error {
+			printed := f.prints("rollout", "status", "dg/echo", "--watch=false")
+			if !strings.Contains(printed, waits) {
+				return fmt.Errorf("the plugin: %s", printed)
+			}
+			got := evaluate[string](b, `document.querySelector("[data-part=rollout]").textContent`)
+			lines := strings.Split(strings.TrimSpace(printed), "\n")
+			want := "Rollout " + lines[len(lines)-1]
+			for _, line := range lines[1 : len(lines)-1] {
+				c := gap.Split(line, -1)
+				units := c[1] + " units"
+				if c[1] == "1" {
+					units = "1 unit"
+				}
+				want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s failed, %s deferred", c[0], c[6], c[2], units, c[3], c[4], c[5])
+			}
+			if got != want {
+				return fmt.Errorf("the page\n%s\nthe plugin\n%s", got, want)
+			}
+			return nil
+		})
+	}
+	waves("Complete")
+	f.apply(strings.ReplaceAll(manifests, "echo:v1", "echo:v2"))
+	waves("AwaitingApproval, wave lab")
+	b.expectAccessible("a rollout that waits")
+	b.shot("rollout")
+	picture(b)
+	if out, err := f.plugin("rollout", "approve", "dg/echo", "--namespace="+f.namespace).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	waves("Complete")
+	grids()
+
+	// A relabel appears within a second.
+	b.show("#/", "")
+	took := b.appears("south", func() { f.must(shared.RelabelNode(f.ctx, "page-n3", f.key, "south")) })
+	t.Logf("a relabel appears after %s", took)
+	if took > time.Second {
+		t.Errorf("a relabel appears after %s", took)
+	}
+	b.show("#/units/south", "Unit south")
+	b.until("the unit has its node", `document.querySelector("[data-part=words]").textContent.includes("Nodes: page-n3")`)
+	b.expectAccessible("a unit")
+	b.shot("unit")
+	b.scheme("dark")
+	b.shot("unit-dark")
+	b.scheme("light")
+
+	// By keyboard: into the map, along it, into a unit, and back to where it was.
+	b.show("#/", "")
+	evaluate[bool](b, `document.querySelector("#map a").focus() === undefined`)
+	b.press(kb.ArrowRight)
+	b.press(kb.ArrowRight)
+	b.press(kb.ArrowLeft)
+	second := evaluate[string](b, `document.activeElement.dataset.unit ?? ""`)
+	if want := evaluate[string](b, `document.querySelectorAll("#map a")[1].dataset.unit`); second != want {
+		t.Errorf("the arrow keys lead to %q, and not to %q", second, want)
+	}
+	if n := evaluate[int](b, `document.querySelectorAll("#map a[tabindex='0']").length`); n != 1 {
+		t.Errorf("%d tiles are in the order of the Tab key", n)
+	}
+	b.press(kb.Enter)
+	b.until("the title of what was chosen has the focus", fmt.Sprintf(`document.activeElement.id === "detail-title" && document.activeElement.textContent === "Unit %s"`, second))
+	b.press(kb.Escape)
+	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.unit === %q`, second))
+
+	// A page that is loaded again has kept the token; another tab has none.
+	evaluate[bool](b, "location.reload() === undefined")
+	b.until("it is live again", `document.getElementById("connection").textContent === "Live"`)
+	b.expectQuiet(d.origin())
+	stranger := f.browse(d.origin() + "/")
+	stranger.until("who has no token is told", `document.getElementById("connection").textContent.includes("no valid token")`)
+
+	// The end is told, and nothing was written to the cluster.
+	d.end()
+	b.until("the end is told", `document.getElementById("connection").textContent.includes("has ended")`)
+	requests, err := shared.Audited(mark, func(r cluster.Request) bool {
+		return strings.HasPrefix(r.UserAgent, "kubectl-grid") && !strings.Contains(r.RequestURI, "fieldManager=") && r.IsWrite()
+	})
+	f.must(err)
+	for _, r := range requests {
+		if r.ObjectRef.Resource != "deploymentgrids" || r.Verb != "patch" { // kubectl grid rollout approve
+			t.Errorf("kubectl grid has written: %s", r)
+		}
+	}
+}
+
+// picture writes the README's picture, if DASHBOARD_PICTURE is set.
+func picture(b *browser) {
+	b.f.Helper()
+	b.show("#/", "")
+	b.until("nothing is chosen", `document.getElementById("detail").hidden`)
+	shot := b.shot("picture")
+	if os.Getenv("DASHBOARD_PICTURE") == "" {
+		return
+	}
+	root, err := suite.Root()
+	b.f.must(err)
+	if len(shot) > 200<<10 {
+		b.f.Errorf("the picture has %d bytes", len(shot))
+	}
+	b.f.must(os.WriteFile(filepath.Join(root, "docs", "dashboard.png"), shot, 0o600))
+}
+
+// TestFewRights: a user who may read Services only sees what the page leaves out, and why.
+func TestFewRights(t *testing.T) {
+	f := newFixture(t)
+	f.apply(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader}
+rules: [{apiGroups: [""], resources: [services], verbs: [list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: jane}]
+`)
+	d := f.dashboard("--namespace="+f.namespace, "--as=jane")
+	b := f.browse(d.url)
+	b.until("what may not be read is said", `document.querySelectorAll("#notices li").length >= 5`)
+	text := evaluate[string](b, `document.getElementById("notices").textContent`)
+	if !strings.Contains(text, "You may not read nodes: ") || strings.Contains(text, "You may not read services") {
+		t.Errorf("it says %s", text)
+	}
+	b.expectAccessible("a page of few rights")
+	b.shot("few-rights")
+}
+
+// TestServed: other addresses than those of the loopback are refused with what to do, and a port that is taken is an
+// error.
+func TestServed(t *testing.T) {
+	f := newFixture(t)
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--address=0.0.0.0"}, 2, "ssh -L"},
+		{[]string{"--port=70000"}, 2, "is no port"},
+		{[]string{"--server=https://127.0.0.1:1"}, 1, "asking the cluster"},
+	} {
+		out, err := f.plugin(append([]string{"dashboard"}, test.args...)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), test.says) || !strings.HasSuffix(err.Error(), fmt.Sprint(test.code)) {
+			t.Errorf("%q: %v: %s", test.args, err, out)
+		}
+	}
+	d := f.dashboard()
+	_, port, _ := strings.Cut(strings.TrimPrefix(d.origin(), "http://"), ":")
+	if out, err := f.plugin("dashboard", "--port="+port).CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
+		t.Errorf("a port that is taken: %v: %s", err, out)
+	}
+}

@@ -1,0 +1,186 @@
+package dashboard
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+const (
+	// deadline is how long something may take, on a busy machine.
+	deadline = 60 * time.Second
+	// between is the pause between two looks.
+	between = 20 * time.Millisecond
+)
+
+// fixture is a namespace of the shared cluster, with a unit label of its own.
+type fixture struct {
+	*testing.T
+	ctx            context.Context
+	client         kubernetes.Interface
+	namespace, key string
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{T: t, ctx: t.Context(), client: shared.Client()}
+	f.namespace = suite.Namespace(t, shared, "page-")
+	f.key = "site." + f.namespace
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) eventually(what string, ask func() error) {
+	f.Helper()
+	took := await.Patience{Within: deadline, Between: between}.Until(f.T, what, ask)
+	f.Logf("%-60s %dms", what, took.Milliseconds())
+}
+
+// node adds a node of a unit, on which pods run.
+func (f *fixture) node(name, unit string) {
+	f.Helper()
+	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit}})
+	f.must(err)
+	f.Cleanup(func() { _ = shared.RemoveNode(context.Background(), name) }) // the cluster goes in the end
+}
+
+// apply applies manifests, in which KEY stands for the unit label.
+func (f *fixture) apply(manifests string) {
+	f.Helper()
+	components, err := suite.Program("COMPONENTS_BIN", "components")
+	f.must(err)
+	command := exec.CommandContext(f.ctx, components, "kubectl", "--kubeconfig="+shared.Kubeconfig(), "apply", "--namespace="+f.namespace, "--filename=-")
+	command.Env = []string{"HOME=" + f.TempDir()}
+	command.Stdin = strings.NewReader(strings.ReplaceAll(manifests, "KEY", f.key))
+	if out, err := command.CombinedOutput(); err != nil {
+		f.Fatalf("%v: %s", err, out)
+	}
+}
+
+// plugin is a command of kubectl grid.
+func (f *fixture) plugin(args ...string) *exec.Cmd {
+	f.Helper()
+	program, err := suite.Program("KUBECTL_GRID_BIN", "kubectl-grid")
+	f.must(err)
+	command := exec.CommandContext(f.ctx, program, args...)
+	command.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.TempDir(), "KUBECONFIG=" + shared.Kubeconfig()}
+	return command
+}
+
+// prints is what a command of kubectl grid prints.
+func (f *fixture) prints(args ...string) string {
+	f.Helper()
+	var stdout, stderr bytes.Buffer
+	command := f.plugin(append(args, "--namespace="+f.namespace)...)
+	command.Stdout, command.Stderr = &stdout, &stderr
+	var exit *exec.ExitError
+	if err := command.Run(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3) {
+		f.Fatalf("kubectl grid %s: %v: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.String()
+}
+
+var gap = regexp.MustCompile(` {3,}`)
+
+// rows are the rows of a table that a command has printed, below the header that begins so, sorted.
+func rows(text, header string) []string {
+	var found []string
+	inside := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, header):
+			inside = true
+		case line == "":
+			inside = false
+		case inside:
+			found = append(found, strings.Join(gap.Split(line, -1), " | "))
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// dashboard is a running kubectl grid dashboard.
+type dashboard struct {
+	f       *fixture
+	url     string
+	command *exec.Cmd
+	stderr  *bytes.Buffer
+	ended   bool
+}
+
+// dashboard starts kubectl grid dashboard, which the test ends.
+func (f *fixture) dashboard(args ...string) *dashboard {
+	f.Helper()
+	d := &dashboard{f: f, command: f.plugin(append([]string{"dashboard"}, args...)...), stderr: &bytes.Buffer{}}
+	d.command.Stderr = d.stderr
+	stdout, err := d.command.StdoutPipe()
+	f.must(err)
+	f.must(d.command.Start())
+	f.Cleanup(d.end)
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		f.Fatalf("it prints no URL: %v: %s", err, d.stderr)
+	}
+	d.url = strings.TrimSpace(line)
+	return d
+}
+
+// end interrupts the dashboard, as Ctrl-C does, and expects that this is no error.
+func (d *dashboard) end() {
+	if d.ended {
+		return
+	}
+	d.ended = true
+	_ = d.command.Process.Signal(os.Interrupt) // it has ended, if it could not be sent; Wait says how
+	if err := d.command.Wait(); err != nil && d.f.ctx.Err() == nil {
+		d.f.Errorf("interrupted, it ended with %v: %s", err, d.stderr)
+	}
+}
+
+// origin is the URL without the token.
+func (d *dashboard) origin() string {
+	origin, _, _ := strings.Cut(d.url, "/#")
+	return origin
+}
+
+// usage is the resident memory of the dashboard in MiB, and the CPU time that it has taken.
+func (d *dashboard) usage() (resident int, cpu time.Duration) {
+	d.f.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.command.Process.Pid))
+	d.f.must(err)
+	_, after, _ := strings.Cut(string(status), "VmRSS:")
+	kib := 0
+	_, err = fmt.Sscanf(after, "%d kB", &kib)
+	d.f.must(err)
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.command.Process.Pid))
+	d.f.must(err)
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var user, system int
+	_, err = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
+	d.f.must(err)
+	const ticks = 100 // a second, on Linux
+	return kib >> 10, time.Duration(user+system) * time.Second / ticks
+}

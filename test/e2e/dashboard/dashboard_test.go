@@ -216,6 +216,12 @@ func TestDashboard(t *testing.T) {
 	// The end is told, and nothing was written to the cluster.
 	d.end()
 	b.until("the end is told", `document.getElementById("connection").textContent.includes("has ended")`)
+	// The command that is started again on the same port has another token, which the same tab can take.
+	_, port, _ := strings.Cut(strings.TrimPrefix(d.origin(), "http://"), ":")
+	again := f.dashboard("--namespace="+f.namespace, "--port="+port)
+	b.until("the old token is not good any more", `document.getElementById("connection").textContent.includes("no valid token")`)
+	evaluate[bool](b, fmt.Sprintf("(location.href = %q, true)", again.url))
+	b.until("the new one is", `document.getElementById("connection").textContent === "Live"`)
 	requests, err := shared.Audited(mark, func(r cluster.Request) bool {
 		return strings.HasPrefix(r.UserAgent, "kubectl-grid") && !strings.Contains(r.RequestURI, "fieldManager=") && r.IsWrite()
 	})

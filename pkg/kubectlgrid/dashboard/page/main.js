@@ -121,6 +121,11 @@ document.addEventListener("keydown", (event) => {
 });
 $("map").addEventListener("keydown", moveInMap);
 window.addEventListener("hashchange", async () => {
+  if (location.hash.startsWith("#token=")) { // the URL of a command that was started again on the same port
+    takeToken();
+    location.reload();
+    return;
+  }
   const closed = !chosen() && shown.detail;
   await refresh();
   if (closed) (shown.opener?.isConnected ? shown.opener : $("content")).focus();

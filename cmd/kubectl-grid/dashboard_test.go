@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+)
+
+// TestDashboard: the command prints the URL of a page that it serves, opens it if it is asked to, and ends well when it
+// is interrupted.
+func TestDashboard(t *testing.T) {
+	dir := t.TempDir()
+	opened := filepath.Join(dir, "opened")
+	script := fmt.Sprintf("#!/bin/sh\necho \"$1\" > %s.new && mv %s.new %s\n", opened, opened, opened)
+	if err := os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	api := httptest.NewServer(shop())
+	defer api.Close()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	read, write := io.Pipe()
+	var stderr bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"dashboard", "--open", "--kubeconfig=" + writeKubeconfig(t, api.URL)}, write, &stderr)
+		write.Close()
+	}()
+	url, err := bufio.NewReader(read).ReadString('\n')
+	url = strings.TrimSpace(url)
+	origin, token, ok := strings.Cut(url, "/#token=")
+	if err != nil || !strings.HasPrefix(origin, "http://127.0.0.1:") || !ok || len(token) < 20 {
+		t.Fatalf("it prints %q, %v", url, err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, origin+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if err != nil || response.StatusCode != http.StatusOK || !strings.Contains(string(page), "<title>application-grid</title>") {
+		t.Errorf("got %d %s, %v", response.StatusCode, page, err)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		got, err := os.ReadFile(opened)
+		if strings.TrimSpace(string(got)) == url {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the browser was given %q, %v", got, err)
+		}
+	}
+	interrupt()
+	if got := <-code; got != 0 || !strings.Contains(stderr.String(), "Ctrl-C ends it") {
+		t.Errorf("exit code %d: %s", got, stderr.String())
+	}
+}
+
+func TestDashboardFailures(t *testing.T) {
+	for _, test := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"--address=0.0.0.0", flags.ExitUsage, "is not of the loopback"},
+		{"--port=x", flags.ExitUsage, "invalid argument"},
+		{"more", flags.ExitUsage, "unknown command"},
+		{"--kubeconfig=" + writeKubeconfig(t, "http://127.0.0.1:1"), flags.ExitFailure, "asking the cluster"},
+	} {
+		got := callBare(t, "dashboard", test.args)
+		if got.code != test.code || !strings.Contains(got.stderr, test.says) || got.stdout != "" {
+			t.Errorf("%s: got %+v", test.args, got)
+		}
+	}
+}

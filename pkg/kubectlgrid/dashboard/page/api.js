@@ -37,9 +37,10 @@ export async function get(path) {
 // The server writes something every 15 seconds.
 const longestSilence = 40_000;
 
-/** revisions yields the number of every revision that the server tells of, until the connection ends. */
-export async function* revisions() {
+/** revisions yields the number of every revision that the server tells of, until the connection ends or is aborted. */
+export async function* revisions(signal) {
   const silence = new AbortController();
+  signal.addEventListener("abort", () => silence.abort(), { once: true });
   let timer = setTimeout(() => silence.abort(), longestSilence);
   try {
     const response = await ask("/api/events", silence.signal);

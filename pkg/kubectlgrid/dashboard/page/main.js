@@ -93,15 +93,19 @@ function drawChosen(wanted, answer) {
   }
 }
 
-/** follow keeps the page up to date until it is closed. */
+/** follow keeps the page up to date, while it is visible: browsers allow few connections to one server. */
+let stream = new AbortController();
 async function follow() {
   for (;;) {
+    while (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
+    stream = new AbortController();
     try {
-      for await (const revision of revisions()) {
+      for await (const revision of revisions(stream.signal)) {
         if (String(revision) !== document.body.dataset.revision) refresh();
       }
       refused(new Error("the stream has ended"));
     } catch (error) {
+      if (stream.signal.aborted) continue;
       refused(error);
       if (error instanceof Refusal && error.status === 401) return;
     }
@@ -110,7 +114,8 @@ async function follow() {
 }
 
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) refresh();
+  if (document.hidden) stream.abort();
+  else refresh();
 });
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href^='#/']");

@@ -73,19 +73,19 @@ func echo(phase v1.UnitPhase) *v1.DeploymentGrid {
 }
 
 // read are facts of these objects, of which everything is known.
-func read(t testing.TB, objects ...kruntime.Object) *facts {
-	t.Helper()
+func read(tb testing.TB, objects ...kruntime.Object) *facts {
+	tb.Helper()
 	f := newFacts()
 	for _, r := range resources() {
 		f.known[r.name] = true
 	}
-	put(t, f, objects...)
+	put(tb, f, objects...)
 	return f
 }
 
 // put puts objects into the facts as their sources do, and reports whether anything follows from them.
-func put(t testing.TB, f *facts, objects ...kruntime.Object) (changed bool) {
-	t.Helper()
+func put(tb testing.TB, f *facts, objects ...kruntime.Object) (changed bool) {
+	tb.Helper()
 	for _, object := range objects {
 		name := map[string]string{
 			"*v1.PartialObjectMetadata": nodes, "*v1.Service": services, "*v1.EndpointSlice": endpointSlices,

@@ -3,6 +3,8 @@ module github.com/application-grid/application-grid/test
 go 1.26.0
 
 require (
+	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/chromedp v0.23.0
 	github.com/coredns/caddy v1.1.4
 	github.com/coredns/coredns v1.15.0
 	github.com/miekg/dns v1.1.73
@@ -26,6 +28,7 @@ require (
 
 require (
 	github.com/coredns/corefile-migration v1.0.34 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	k8s.io/system-validators v1.12.1 // indirect
 )
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
@@ -43,6 +45,8 @@ func Connect(config *rest.Config, warnings io.Writer) (c Cluster, err error) {
 	// One command asks for few things, and for all of them at once.
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
+	// controller-runtime complains on the terminal if it has no logger. What a user can act upon, the commands say.
+	log.SetLogger(logr.Discard())
 	c = Cluster{Config: config, Scheme: runtime.NewScheme(), Warnings: warnings}
 	for _, add := range []func(*runtime.Scheme) error{
 		authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,

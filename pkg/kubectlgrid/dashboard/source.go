@@ -68,6 +68,8 @@ type source struct {
 	// plain is set while the objects come of a plain list, which is of use only with a watch that follows it. Only the
 	// goroutine of run uses it.
 	plain bool
+	// pause is how long to wait before the next attempt. Only the goroutine of run uses it.
+	pause time.Duration
 }
 
 // run follows the resource until ctx is done.
@@ -78,13 +80,11 @@ func (s *source) run(ctx context.Context) {
 		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
 			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
 		}, s.example, s, toolscache.ReflectorOptions{Name: s.name, Logger: ptr.To(logr.Discard())})
-		after := pause
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
-			after = s.failed(err)
-		}
+		s.pause = pause
+		_ = reflector.ListAndWatchWithContext(ctx) // list and watch have noted the error
 		select {
 		case <-ctx.Done():
-		case <-time.After(after):
+		case <-time.After(s.pause):
 		}
 	}
 }
@@ -128,23 +128,22 @@ func (s *source) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 // follows notes that the resource is followed.
 func (s *source) follows() { s.become(SourceFollowing, "", true) }
 
-// failed notes why the resource is not followed, and returns how long to wait before the next attempt.
-func (s *source) failed(err error) time.Duration {
+// failed notes why the resource is not followed.
+func (s *source) failed(err error) {
 	switch {
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
-		return pause // it is listed again
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // it is listed again
 	case apierrors.IsForbidden(err):
+		s.pause = refusedPause
 		s.become(SourceForbidden, err.Error(), false)
-		return refusedPause
 	case cluster.IsNotServed(err):
+		s.pause = refusedPause
 		s.become(SourceNotServed, cluster.Explain(err).Error(), false)
-		return refusedPause
+	default:
+		s.facts.mu.Lock()
+		known := s.facts.known[s.name]
+		s.facts.mu.Unlock()
+		s.become(SourceFailing, err.Error(), known)
 	}
-	s.facts.mu.Lock()
-	known := s.facts.known[s.name]
-	s.facts.mu.Unlock()
-	s.become(SourceFailing, err.Error(), known)
-	return pause
 }
 
 // become notes a state. known is whether the objects are known, though they may be old.

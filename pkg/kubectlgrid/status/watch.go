@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +18,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -128,7 +126,6 @@ type follower struct {
 
 // start makes the cache and waits until it is complete.
 func (f *follower) start(ctx context.Context, c cluster.Cluster) (client.Reader, error) {
-	log.SetLogger(logr.Discard()) // controller-runtime complains if there is none; warn says what a user can act upon
 	options := cache.Options{
 		Scheme: c.Scheme, Mapper: c.Mapper, ByObject: map[client.Object]cache.ByObject{},
 		DefaultWatchErrorHandler: f.failed,

@@ -149,7 +149,7 @@ func TestSeenBy(t *testing.T) {
 		Annotations: map[string]string{"topologyKeys": `["rack","zone"]`}}}
 	endpointSlices := []discoveryv1.EndpointSlice{slice("p@a2 q@b1")}
 	var got []string
-	for _, u := range SeenBy([]string{"a1", "a2", "unknown"}, service, endpointSlices, nodes) {
+	for _, u := range Group(KeysOf(service), nodes).SeenBy([]string{"a1", "a2", "unknown"}, service, endpointSlices) {
 		got = append(got, fmt.Sprintf("%s(%s) %s %d", u.Name, strings.Join(u.Nodes, " "), u.Key, u.Ready))
 	}
 	want := "rack=1,zone=a(a1) rack 1; rack=2,zone=a(a2) rack 1"
@@ -157,7 +157,7 @@ func TestSeenBy(t *testing.T) {
 		t.Errorf("got %s, want %s", strings.Join(got, "; "), want)
 	}
 	service.Annotations["topologyKeys"] = "rack"
-	if seen := SeenBy([]string{"a1"}, service, endpointSlices, nodes); len(seen) != 0 {
+	if seen := Group(KeysOf(service), nodes).SeenBy([]string{"a1"}, service, endpointSlices); len(seen) != 0 {
 		t.Errorf("got %+v of an annotation that does not parse", seen)
 	}
 }

@@ -2,9 +2,7 @@ package gridview
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,6 +68,22 @@ type HiddenEndpoint struct {
 // node by name.
 func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
 	nodes map[string]topology.Labels) *View {
+	return Group(KeysOf(service), nodes).View(service, endpointSlices)
+}
+
+// KeysOf are the topology keys that govern a Service, by which its viewers are to be grouped. They are empty if its
+// annotation does not parse, because nobody sees anything then.
+func KeysOf(service *corev1.Service) topology.Keys {
+	keys, _, err := topology.KeysOf(service.Annotations)
+	if err != nil {
+		return topology.Keys{}
+	}
+	return keys
+}
+
+// View is what every node of a Grouping sees of a Service whose keys are those of the Grouping. slices are the
+// Service's EndpointSlices.
+func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice) *View {
 	view := &View{
 		Namespace:    service.Namespace,
 		Service:      service.Name,
@@ -80,7 +94,7 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 		view.ServiceGrid = by.Name
 	}
 	endpoints := endpointsOf(endpointSlices)
-	keys, annotation, err := topology.KeysOf(service.Annotations)
+	_, annotation, err := topology.KeysOf(service.Annotations)
 	view.Annotation = annotation
 	if err != nil {
 		view.Error = fmt.Sprintf("annotation %s=%s is %v", annotation, service.Annotations[annotation], err)
@@ -89,19 +103,15 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 		}
 		return view
 	}
-	view.TopologyKeys = append(view.TopologyKeys, keys...) // [], not null, in JSON
+	view.TopologyKeys = append(view.TopologyKeys, g.keys...) // [], not null, in JSON
 	seen := make([]bool, len(endpoints))
-	index := newEndpointIndex(view.TopologyKeys, endpoints, nodes)
-	for _, group := range groupNodes(view.TopologyKeys, nodes) {
-		unit, positions := index.see(group)
-		view.Units = append(view.Units, unit)
-		for _, i := range positions {
-			seen[i] = true
-		}
+	viewer := g.viewer(endpoints)
+	for i := range g.groups {
+		view.Units = append(view.Units, viewer.see(&g.groups[i], seen))
 	}
 	for i, endpoint := range endpoints {
 		if !seen[i] {
-			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, nodes)})
+			view.Hidden = append(view.Hidden, HiddenEndpoint{endpoint, whyHidden(view.TopologyKeys, endpoint, g.nodes)})
 		}
 	}
 	for _, unit := range view.Units {
@@ -113,25 +123,17 @@ func OfService(service *corev1.Service, endpointSlices []discoveryv1.EndpointSli
 	return view
 }
 
-// SeenBy is what some nodes see of a Service, as the units of OfService say it, without the other nodes and units. It is
-// empty if the Service's annotation does not parse.
-func SeenBy(viewers []string, service *corev1.Service, endpointSlices []discoveryv1.EndpointSlice,
-	nodes map[string]topology.Labels) []UnitView {
-	keys, _, err := topology.KeysOf(service.Annotations)
-	if err != nil {
+// SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the units of its View
+// say it, without the other nodes and units. It is empty if the Service's annotation does not parse.
+func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
+	endpointSlices []discoveryv1.EndpointSlice) []UnitView {
+	if _, _, err := topology.KeysOf(service.Annotations); err != nil {
 		return nil
 	}
-	of := make(map[string]topology.Labels, len(viewers))
-	for _, name := range viewers {
-		if labels, ok := nodes[name]; ok {
-			of[name] = labels
-		}
-	}
-	index := newEndpointIndex(keys, endpointsOf(endpointSlices), nodes)
+	viewer := g.viewer(endpointsOf(endpointSlices))
 	var units []UnitView
-	for _, group := range groupNodes(keys, of) {
-		unit, _ := index.see(group)
-		units = append(units, unit)
+	for _, group := range g.of(viewers) {
+		units = append(units, viewer.see(&group, nil))
 	}
 	return units
 }
@@ -141,47 +143,6 @@ func SeenBy(viewers []string, service *corev1.Service, endpointSlices []discover
 func (v *View) Healthy() bool {
 	return v.Error == "" && len(v.Without) == 0 && !slices.ContainsFunc(v.Hidden,
 		func(e HiddenEndpoint) bool { return e.Ready })
-}
-
-// nodeGroup are nodes that see the same.
-type nodeGroup struct {
-	name   string
-	nodes  []string
-	labels topology.Labels
-}
-
-// groupNodes groups the nodes by their values of the keys.
-func groupNodes(keys topology.Keys, nodes map[string]topology.Labels) []nodeGroup {
-	groups := map[string]*nodeGroup{}
-	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		name := groupName(keys, nodes[node])
-		if groups[name] == nil {
-			groups[name] = &nodeGroup{name: name, labels: nodes[node]}
-		}
-		groups[name].nodes = append(groups[name].nodes, node)
-	}
-	sorted := make([]nodeGroup, 0, len(groups))
-	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		sorted = append(sorted, *groups[name])
-	}
-	return sorted
-}
-
-func groupName(keys topology.Keys, labels topology.Labels) string {
-	var names []string
-	for _, key := range keys {
-		value, ok := labels[key]
-		switch {
-		case !ok:
-		case len(keys) > 1:
-			names = append(names, key+"="+value)
-		case value == "": // a value like any other for the rule, though no unit of a grid
-			names = append(names, strconv.Quote(value))
-		default:
-			names = append(names, value)
-		}
-	}
-	return strings.Join(names, ",")
 }
 
 // notPreferred is why an endpoint on a node that has one of several keys is hidden.
@@ -206,39 +167,30 @@ func whyHidden(keys topology.Keys, endpoint Endpoint, nodes map[string]topology.
 
 // endpointsOf are the endpoints of all slices, in an order that depends on what they are only.
 func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
-	type identity struct{ node, target string }
-	byIdentity := map[identity]*Endpoint{}
-	for _, slice := range endpointSlices {
-		for _, e := range slice.Endpoints {
+	count := 0
+	for i := range endpointSlices {
+		count += len(endpointSlices[i].Endpoints)
+	}
+	all := make([]Endpoint, 0, count)
+	for i := range endpointSlices {
+		for j := range endpointSlices[i].Endpoints {
+			e := &endpointSlices[i].Endpoints[j]
 			endpoint := Endpoint{
-				Node: ptr.Deref(e.NodeName, ""),
+				Addresses: e.Addresses,
+				Node:      ptr.Deref(e.NodeName, ""),
 				// discovery/v1: a nil ready condition is to be read as ready.
 				Ready: ptr.Deref(e.Conditions.Ready, true),
 			}
-			id := identity{endpoint.Node, strings.Join(e.Addresses, ",")}
 			if target := e.TargetRef; target != nil && target.Kind == "Pod" {
 				endpoint.Pod = target.Name
-				id.target = "pod " + target.Name
 			}
-			known := byIdentity[id]
-			if known == nil {
-				byIdentity[id] = &endpoint
-				known = &endpoint
+			if len(e.Addresses) > 1 {
+				endpoint.Addresses = slices.Compact(slices.Sorted(slices.Values(e.Addresses))) // the slice is not ours
 			}
-			known.Ready = known.Ready || endpoint.Ready
-			for _, address := range e.Addresses {
-				if !slices.Contains(known.Addresses, address) {
-					known.Addresses = append(known.Addresses, address)
-				}
-			}
+			all = append(all, endpoint)
 		}
 	}
-	endpoints := make([]Endpoint, 0, len(byIdentity))
-	for _, endpoint := range byIdentity {
-		slices.Sort(endpoint.Addresses)
-		endpoints = append(endpoints, *endpoint)
-	}
-	slices.SortFunc(endpoints, func(a, b Endpoint) int {
+	slices.SortFunc(all, func(a, b Endpoint) int {
 		if c := strings.Compare(a.Node, b.Node); c != 0 {
 			return c
 		}
@@ -247,5 +199,22 @@ func endpointsOf(endpointSlices []discoveryv1.EndpointSlice) []Endpoint {
 		}
 		return slices.Compare(a.Addresses, b.Addresses)
 	})
+	endpoints := all[:0]
+	for _, e := range all {
+		if len(endpoints) == 0 || !isSame(&endpoints[len(endpoints)-1], &e) {
+			endpoints = append(endpoints, e)
+			continue
+		}
+		last := &endpoints[len(endpoints)-1]
+		last.Ready = last.Ready || e.Ready
+		addresses := slices.Concat(last.Addresses, e.Addresses)
+		slices.Sort(addresses)
+		last.Addresses = slices.Compact(addresses)
+	}
 	return endpoints
+}
+
+// isSame reports whether two endpoints are one: of one pod, or, if they are of none, with the same addresses.
+func isSame(a, b *Endpoint) bool {
+	return a.Node == b.Node && a.Pod == b.Pod && (a.Pod != "" || slices.Equal(a.Addresses, b.Addresses))
 }

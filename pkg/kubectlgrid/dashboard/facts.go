@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,8 @@ type facts struct {
 	children map[string]map[string]map[string]*metav1.PartialObjectMetadata
 	// known are the resources that were read; of the others nothing is known.
 	known map[string]bool
+	// groupings are those of the nodes by the keys of Services, as they are needed.
+	groupings map[string]*gridview.Grouping
 }
 
 // serviceFacts is a Service with its EndpointSlices. One of the two may be there before the other.
@@ -61,6 +64,7 @@ func newFacts() *facts {
 		grids:     map[gridName]*gridFacts{},
 		children:  map[string]map[string]map[string]*metav1.PartialObjectMetadata{},
 		known:     map[string]bool{},
+		groupings: map[string]*gridview.Grouping{},
 	}
 }
 
@@ -76,6 +80,7 @@ func (f *facts) know(resource string, known bool) (changed bool) {
 
 // forgetAll makes everything be concluded anew.
 func (f *facts) forgetAll() {
+	clear(f.groupings)
 	for _, s := range f.services {
 		s.summary = nil
 	}
@@ -245,7 +250,17 @@ func (f *facts) summaries() []gridview.ServiceSummary {
 
 // view is what every node sees of a Service.
 func (f *facts) view(s *serviceFacts) *gridview.View {
-	return gridview.OfService(s.service, s.all(), f.nodes)
+	return f.grouping(s.service).View(s.service, s.all())
+}
+
+// grouping is the nodes by the keys of a Service.
+func (f *facts) grouping(service *corev1.Service) *gridview.Grouping {
+	keys := gridview.KeysOf(service)
+	name := strings.Join(keys, " ") // a key has no space
+	if f.groupings[name] == nil {
+		f.groupings[name] = gridview.Group(keys, f.nodes)
+	}
+	return f.groupings[name]
 }
 
 // all are the slices of a Service.

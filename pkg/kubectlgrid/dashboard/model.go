@@ -330,7 +330,7 @@ func readyLast(phase v1.UnitPhase) int {
 func (f *facts) seenFrom(viewers []string, of gridview.ServiceSummary) UnitService {
 	s := f.services[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}]
 	result := UnitService{Namespace: of.Namespace, Name: of.Name}
-	for i, seen := range gridview.SeenBy(viewers, s.service, s.all(), f.nodes) {
+	for i, seen := range f.grouping(s.service).SeenBy(viewers, s.service, s.all()) {
 		if i == 0 || seen.Ready < result.Ready {
 			result.Key, result.Ready, result.Endpoints = seen.Key, seen.Ready, len(seen.Endpoints)
 		}

@@ -58,6 +58,9 @@ func (b *browser) listen(event any) {
 	case *network.EventRequestWillBeSent:
 		b.requested = append(b.requested, e.Request.URL)
 	case *log.EventEntryAdded:
+		if strings.Contains(e.Entry.Text, "status of 503") { // the cluster is still being read
+			return
+		}
 		b.complaints = append(b.complaints, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 	case *runtime.EventExceptionThrown:
 		b.complaints = append(b.complaints, e.ExceptionDetails.Text)
@@ -95,12 +98,13 @@ func evaluate[T any](b *browser, expression string) T {
 	return value
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true. A page that is just being loaded cannot tell.
 func (b *browser) until(what, expression string) {
 	b.f.Helper()
 	b.f.eventually("the page: "+what, func() error {
-		if !evaluate[bool](b, "Boolean("+expression+")") {
-			return fmt.Errorf("not %s: %.2000s", expression, evaluate[string](b, "document.body.innerText"))
+		text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
+		if err != nil || text != "" {
+			return fmt.Errorf("not %s: %.2000s (%v)", expression, text, err)
 		}
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/application-grid/application-grid/test/cluster"
@@ -79,7 +80,7 @@ func TestDashboard(t *testing.T) {
 	}
 
 	// The map, and what is not well first.
-	b.until("a Service without a ready endpoint is a problem of the unit", `document.querySelector("#map .group a").dataset.unit === "north"`)
+	b.until("a Service without a ready endpoint is a problem of the unit", `document.querySelector("#map .group a")?.dataset.unit === "north"`)
 	if text := evaluate[string](b, `document.getElementById("summary").textContent`); text != "3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids." {
 		t.Errorf("the summary is %s", text)
 	}
@@ -181,7 +182,7 @@ func TestDashboard(t *testing.T) {
 		t.Errorf("a relabel appears after %s", took)
 	}
 	b.show("#/units/south", "Unit south")
-	b.until("the unit has its node", `document.querySelector("[data-part=words]").textContent.includes("Nodes: page-n3")`)
+	b.until("the unit has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: page-n3")`)
 	b.expectAccessible("a unit")
 	b.shot("unit")
 	b.scheme("dark")
@@ -207,7 +208,7 @@ func TestDashboard(t *testing.T) {
 	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.unit === %q`, second))
 
 	// A page that is loaded again has kept the token; another tab has none.
-	evaluate[bool](b, "location.reload() === undefined")
+	b.do(chromedp.Reload())
 	b.until("it is live again", `document.getElementById("connection").textContent === "Live"`)
 	b.expectQuiet(d.origin())
 	stranger := f.browse(d.origin() + "/")

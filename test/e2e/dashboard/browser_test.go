@@ -103,10 +103,10 @@ func (b *browser) until(what, expression string) {
 	b.f.Helper()
 	b.f.eventually("the page: "+what, func() error {
 		text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
-		if err != nil || text != "" {
-			return fmt.Errorf("not %s: %.2000s (%v)", expression, text, err)
+		if err == nil && text != "" {
+			err = fmt.Errorf("not %s: %.2000s", expression, text)
 		}
-		return nil
+		return err
 	})
 }
 

@@ -17,7 +17,7 @@ export function drawOverview(overview, filter) {
   text($("cluster"), overview.namespace ? `${overview.cluster}, namespace ${overview.namespace}` : overview.cluster);
   drawKeys(overview);
   text($("summary"), summary(overview));
-  drawNotices(overview.sources);
+  drawNotices(overview);
   drawProblems(overview);
   drawMap(overview.map, overview.map.units.filter((unit) => named(unit.name)));
   drawGrids(overview.grids.filter((grid) => named(`${grid.namespace}/${grid.name}`)));
@@ -52,12 +52,14 @@ const sourceWords = {
   Forbidden: "You may not read", NotServed: "This cluster does not have", Failing: "What is shown may be old: cannot follow",
 };
 
-function drawNotices(sources) {
-  const told = sources.filter((source) => sourceWords[source.state]);
+function drawNotices({ sources, namespace }) {
+  const told = sources.filter((source) => sourceWords[source.state])
+    .map((source) => ({ key: source.resource, words: `${sourceWords[source.state]} ${source.resource}: ${source.message}` }));
+  if (!namespace && sources.some((source) => source.state === "Forbidden" && source.resource !== "nodes")) {
+    told.push({ key: "", words: "If you may read one namespace, start the command with -n NAMESPACE." });
+  }
   $("notices").hidden = told.length === 0;
-  keyed($("notices"), told, (source) => source.resource, () => h("li"), (item, source) => {
-    text(item, `${sourceWords[source.state]} ${source.resource}: ${source.message}`);
-  });
+  keyed($("notices"), told, (notice) => notice.key, () => h("li"), (item, notice) => text(item, notice.words));
 }
 
 const serviceWords = {

@@ -168,6 +168,7 @@ func TestDashboard(t *testing.T) {
 	b.expectAccessible("a rollout that waits")
 	b.shot("rollout")
 	picture(b)
+	b.follow("DeploymentGrid " + f.namespace + "/echo")
 	if out, err := f.plugin("rollout", "approve", "dg/echo", "--namespace="+f.namespace).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

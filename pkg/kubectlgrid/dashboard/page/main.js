@@ -59,7 +59,7 @@ async function show() {
     askAgain = true;
     return;
   }
-  performance.mark("draw");
+  performance.mark("draw-begin");
   shown.overview = overview;
   const focused = document.activeElement;
   drawOverview(overview, $("filter").value);
@@ -70,7 +70,7 @@ async function show() {
     again?.focus({ preventScroll: true });
   }
   document.body.dataset.revision = overview.revision;
-  performance.measure("draw", "draw");
+  performance.measure("draw", "draw-begin");
   const failing = overview.sources.some((source) => source.state === "Failing");
   connection(failing ? "lost" : "live", failing ? "The API server does not answer. What is shown may be old." : "Live");
 }

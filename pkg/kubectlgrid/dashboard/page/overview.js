@@ -128,7 +128,8 @@ function newTile(unit) {
 
 function drawTile(item, unit) {
   const link = item.firstElementChild;
-  const words = [`${unit.name}: ${unit.state.toLowerCase()}`, count(unit.nodes, "node")];
+  // What is read out begins with what is seen.
+  const words = [`${unit.name} ${count(unit.nodes, "node")}`, unit.state.toLowerCase()];
   if (unit.problems > 0) words.push(count(unit.problems, "problem"), unit.problem);
   attribute(link, "data-state", unit.state);
   attribute(link, "aria-label", words.join(", "));

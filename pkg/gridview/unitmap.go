@@ -80,10 +80,22 @@ func Units(key string, nodes map[string]topology.Labels, grids []Grid, services 
 		result.Units = append(result.Units, *unit)
 	}
 	slices.SortFunc(result.Units, func(a, b MapUnit) int {
-		return cmp.Or(cmp.Compare(slices.Index(mapStates, a.State), slices.Index(mapStates, b.State)),
-			cmp.Compare(a.Name, b.Name))
+		return cmp.Or(CompareStates(a.State, b.State), cmp.Compare(a.Name, b.Name))
 	})
 	return result
+}
+
+// CompareStates orders states, the worst first.
+func CompareStates(a, b MapState) int {
+	return cmp.Compare(slices.Index(mapStates, a), slices.Index(mapStates, b))
+}
+
+// Worse is the worse of two states.
+func Worse(a, b MapState) MapState {
+	if CompareStates(b, a) < 0 {
+		return b
+	}
+	return a
 }
 
 // unitMapper gathers what is the matter in the units of a key.
@@ -104,8 +116,7 @@ func (m *unitMapper) unit(name string) *MapUnit {
 // note notes a state of something in a unit. The worst state counts, but in a unit that cannot be reached nothing else
 // is known for sure.
 func (u *MapUnit) note(state MapState, problem string) {
-	if u.State != MapUnreachable && (state == MapUnreachable ||
-		slices.Index(mapStates, state) < slices.Index(mapStates, u.State)) {
+	if u.State != MapUnreachable && (state == MapUnreachable || CompareStates(state, u.State) < 0) {
 		u.State, u.Problem = state, problem
 	}
 	if problem != "" {
@@ -116,7 +127,7 @@ func (u *MapUnit) note(state MapState, problem string) {
 func (m *unitMapper) addGrid(g *Grid) {
 	for i := range g.Units {
 		unit := &g.Units[i]
-		state := mapStateOf(unit.Phase)
+		state := unit.MapState()
 		problem := ""
 		if state != MapReady {
 			problem = fmt.Sprintf("%s %s/%s: %s", g.Kind, g.Namespace, g.Name, unit.State())
@@ -127,8 +138,9 @@ func (m *unitMapper) addGrid(g *Grid) {
 	m.everywhere = m.everywhere || g.UnlistedReady > 0
 }
 
-func mapStateOf(phase v1.UnitPhase) MapState {
-	switch phase {
+// MapState is what the phase of a unit in one grid contributes to its state.
+func (u *Unit) MapState() MapState {
+	switch u.Phase {
 	case v1.UnitReady:
 		return MapReady
 	case v1.UnitFailed, v1.UnitStalled, Missing:

@@ -50,8 +50,10 @@ type GridSummary struct {
 	Name      string `json:"name"`
 	Key       string `json:"gridUniqKey"`
 	Healthy   bool   `json:"healthy"`
-	Problem   string `json:"problem,omitempty"`
-	Units     int    `json:"units"`
+	// State is Ready, or the worst of what makes the grid not healthy; a rollout that goes on or waits is Changing.
+	State   gridview.MapState `json:"state"`
+	Problem string            `json:"problem,omitempty"`
+	Units   int               `json:"units"`
 	// Phases counts the units by their phase.
 	Phases  map[v1.UnitPhase]int `json:"phases,omitempty"`
 	Rollout *Rollout             `json:"rollout,omitempty"`
@@ -142,7 +144,7 @@ func (f *facts) overview(key string) Overview {
 	for i := range grids {
 		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
 	}
-	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return cmp.Compare(rank(&a), rank(&b)) })
+	slices.SortStableFunc(o.Grids, func(a, b GridSummary) int { return gridview.CompareStates(a.State, b.State) })
 	return o
 }
 
@@ -154,16 +156,20 @@ func chooseKey(asked string, keys []gridview.KeyUse) string {
 	return asked
 }
 
-// rank orders grids: what is not well, what changes, the others.
-func rank(g *GridSummary) int {
-	switch {
-	case !g.Healthy && (g.Rollout == nil || g.Rollout.Failed):
-		return 0
-	case !g.Healthy:
-		return 1
-	default:
-		return 2
+// stateOf is how a grid is, in one word.
+func stateOf(g *gridview.Grid, r *Rollout) gridview.MapState {
+	if g.Healthy {
+		return gridview.MapReady
 	}
+	worst := gridview.MapChanging
+	for i := range g.Units {
+		worst = gridview.Worse(worst, g.Units[i].MapState())
+	}
+	rollsOut := r != nil && !r.Failed && r.Phase != v1.RolloutComplete
+	if g.Problem != "" && !rollsOut {
+		worst = gridview.MapFailed
+	}
+	return worst
 }
 
 func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
@@ -178,6 +184,7 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 		s.Phases[v1.UnitReady] += int(g.UnlistedReady)
 	}
 	s.Rollout = rolloutOf(f.grids[gridName{g.Kind, g.Namespace, g.Name}])
+	s.State = stateOf(g, s.Rollout)
 	return s
 }
 

@@ -52,15 +52,16 @@ metadata: {name: cache-1, labels: {kubernetes.io/service-name: cache}}
 addressType: IPv4
 ports: [{port: 80}]
 endpoints:
-- {addresses: [10.9.0.1], nodeName: page-n0, conditions: {ready: true}, targetRef: {kind: Pod, name: cache-0}}
-- {addresses: [10.9.0.2], nodeName: page-n1, conditions: {ready: true}, targetRef: {kind: Pod, name: cache-1}}
-- {addresses: [10.9.0.3], nodeName: page-n2, conditions: {ready: false}, targetRef: {kind: Pod, name: cache-2}}
+- {addresses: [10.9.0.1], nodeName: edge-0, conditions: {ready: true}, targetRef: {kind: Pod, name: cache-0}}
+- {addresses: [10.9.0.2], nodeName: edge-1, conditions: {ready: true}, targetRef: {kind: Pod, name: cache-1}}
+- {addresses: [10.9.0.3], nodeName: edge-2, conditions: {ready: false}, targetRef: {kind: Pod, name: cache-2}}
 `
 
 // TestDashboard follows a user's day on the page.
 func TestDashboard(t *testing.T) {
 	f := newFixture(t)
-	for name, unit := range map[string]string{"page-n0": "east", "page-n1": "west", "page-n2": "north", "page-n3": "north"} {
+	f.settle("shop", "site")
+	for name, unit := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north", "edge-3": "north"} {
 		f.node(name, unit)
 	}
 	f.apply(manifests)
@@ -177,13 +178,13 @@ func TestDashboard(t *testing.T) {
 
 	// A relabel appears within a second.
 	b.show("#/", "")
-	took := b.appears("south", func() { f.must(shared.RelabelNode(f.ctx, "page-n3", f.key, "south")) })
+	took := b.appears("south", func() { f.must(shared.RelabelNode(f.ctx, "edge-3", f.key, "south")) })
 	t.Logf("a relabel appears after %s", took)
 	if took > time.Second {
 		t.Errorf("a relabel appears after %s", took)
 	}
 	b.show("#/units/south", "Unit south")
-	b.until("the unit has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: page-n3")`)
+	b.until("the unit has its node", `document.querySelector("[data-part=words]")?.textContent.includes("Nodes: edge-3")`)
 	b.expectAccessible("a unit")
 	b.shot("unit")
 	b.scheme("dark")

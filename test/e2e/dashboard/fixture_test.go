@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/application-grid/application-grid/pkg/await"
@@ -42,6 +44,18 @@ func newFixture(t *testing.T) *fixture {
 	f.namespace = suite.Namespace(t, shared, "page-")
 	f.key = "site." + f.namespace
 	return f
+}
+
+// settle takes a namespace and a unit label with names that a picture can show.
+func (f *fixture) settle(namespace, key string) {
+	f.Helper()
+	f.namespace, f.key = namespace, key
+	_, err := f.client.CoreV1().Namespaces().Create(f.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	f.must(err)
+	f.eventually("the default service account exists", func() error {
+		_, err := f.client.CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
+		return err
+	})
 }
 
 func (f *fixture) must(err error) {

@@ -141,8 +141,10 @@ function drawGrid(body, { grid, rollout }) {
   const units = grid.units ?? [];
   const unlisted = (grid.unlistedReady ?? 0) + (grid.unlisted ?? 0);
   paragraphs(part.words, [
-    { text: gridWords({ ...grid, phases: {} }), bad: !grid.healthy },
+    { text: gridWords({ ...grid, phases: {} }), bad: !grid.healthy && !rollout },
     { text: grid.service ? `Its Service is ${grid.service}, closed over ${grid.unitCount} units.` : "" },
+    { text: rollout?.phase === "AwaitingApproval" ? "This approves the wave that waits:" : "" },
+    { text: rollout?.phase === "AwaitingApproval" ? `kubectl grid rollout approve ${grid.kind.toLowerCase()}/${grid.name} -n ${grid.namespace}` : "", code: true },
     { text: unlisted > 0 ? `The status of so large a grid only counts ${grid.unlistedReady ?? 0} ready units and ${grid.unlisted ?? 0} others.` : "" },
   ]);
   drawRollout(part.rollout, rollout);

@@ -175,11 +175,13 @@ function drawGrids(grids) {
   keyed($("grid-list"), grids, gridRoute,
     () => h("li", {}, h("h3", {}, h("a")), h("p", { class: "words" }), h("div")),
     (item, grid) => {
-      attribute(item, "data-bad", !grid.healthy);
+      attribute(item, "data-state", grid.state);
       const link = item.querySelector("a");
       attribute(link, "href", gridRoute(grid));
       text(link, `${grid.kind} ${grid.namespace}/${grid.name}`);
-      text(item.querySelector(".words"), gridWords(grid));
+      // A rollout that goes on is said below, with its waves.
+      const said = grid.state === "Changing" && grid.rollout;
+      text(item.querySelector(".words"), gridWords(said ? { ...grid, problem: "" } : grid));
       drawRollout(item.lastElementChild, grid.rollout);
     });
 }

@@ -19,8 +19,8 @@ const (
 	serviceCIDR6 = "fd00:10:96::/112"
 	// kubernetesServiceIP is the address that kube-apiserver gives to the Service default/kubernetes.
 	kubernetesServiceIP = "10.96.0.1"
-	// kwokAnnotation marks the nodes that kwok takes care of.
-	kwokAnnotation = "kwok.x-k8s.io/node"
+	// KwokAnnotation marks the nodes that kwok takes care of, with the value "fake".
+	KwokAnnotation = "kwok.x-k8s.io/node"
 
 	auditPolicy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
 )
@@ -158,13 +158,13 @@ func (c *Cluster) apiServerReady(ctx context.Context) error {
 // startControllers starts what only needs kube-apiserver, all at once.
 func (c *Cluster) startControllers(ctx context.Context) error {
 	adminConfig := c.credentials.file(controlPlaneKubeconfig)
-	c.ControllerManager = c.component("kube-controller-manager", c.thread, c.httpsReady(c.ports.controllerManager),
-		"--kubeconfig="+adminConfig, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.controllerManager),
-		"--leader-elect=false", "--allocate-node-cidrs=false", "--cluster-cidr="+podNetwork,
-		"--root-ca-file="+c.credentials.file("ca.crt"),
-		"--service-account-private-key-file="+c.credentials.file("service-account.key"),
-		"--cert-dir="+c.credentials.dir,
-	)
+	c.ControllerManager = c.component("kube-controller-manager", c.thread, c.httpsReady(c.ports.controllerManager), append([]string{
+		"--kubeconfig=" + adminConfig, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.controllerManager),
+		"--leader-elect=false", "--allocate-node-cidrs=false", "--cluster-cidr=" + podNetwork,
+		"--root-ca-file=" + c.credentials.file("ca.crt"),
+		"--service-account-private-key-file=" + c.credentials.file("service-account.key"),
+		"--cert-dir=" + c.credentials.dir,
+	}, c.options.ControllerManagerArgs...)...)
 	components := []*Component{c.ControllerManager}
 	if !c.options.NoScheduler {
 		config, err := c.credentials.writeKubeconfig("kube-scheduler.kubeconfig", RoleScheduler, "https://"+local(c.ports.apiserver))
@@ -191,7 +191,7 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 		}
 		c.Kwok = c.component("kwok", c.thread, c.httpReady("http://"+local(c.ports.kwok)+"/healthz"),
 			"--kubeconfig="+adminConfig, "--config="+stages,
-			"--manage-nodes-with-annotation-selector="+kwokAnnotation+"=fake",
+			"--manage-nodes-with-annotation-selector="+KwokAnnotation+"=fake",
 			"--node-lease-duration-seconds=40", "--cidr="+podNetwork,
 			"--server-address="+local(c.ports.kwok),
 		)

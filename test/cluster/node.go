@@ -338,7 +338,7 @@ func (n *Node) object() *corev1.Node {
 		object.Labels[key] = value
 	}
 	if !n.Spec.Kubelet {
-		object.Annotations = map[string]string{kwokAnnotation: "fake"}
+		object.Annotations = map[string]string{KwokAnnotation: "fake"}
 	}
 	return object
 }

@@ -71,6 +71,8 @@ type Options struct {
 	// Protocol is the protocol of every kube-proxy whose NodeSpec has none. Default WatchList.
 	Protocol Protocol
 
+	// ControllerManagerArgs are given to kube-controller-manager after the arguments that the cluster sets.
+	ControllerManagerArgs []string
 	// NoKwok leaves out kwok: pods stay Pending.
 	NoKwok bool
 	// NoScheduler leaves out kube-scheduler: pods need spec.nodeName.

@@ -284,6 +284,7 @@ func TestPages(t *testing.T) {
 		o.expectOn("k8s-app=kube-dns", everybody...)
 		for node, unit := range map[string]string{"node0": "east", "node1": "west"} {
 			o.expectName(node, unit)
+			o.checkUnitCommands(unit)
 		}
 		o.addonPhase("upgrade", "node", "phase", "addon", "coredns")
 		o.expectOn("k8s-app=kube-dns", everybody...)

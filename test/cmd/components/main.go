@@ -27,7 +27,6 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kwokconfig "sigs.k8s.io/kwok/pkg/config"
@@ -42,7 +41,7 @@ var components = map[string]func() int{
 	"coredns":                 runCoreDNS,
 	"etcd":                    runEtcd,
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
-	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
+	"kube-controller-manager": runControllerManager,
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 	"kubectl":                 runKubectl,

@@ -68,12 +68,24 @@ func (b *gridBench) install(ctx context.Context) error {
 		return fmt.Errorf("reading the manifest of the grid: %w", err)
 	}
 	begin := time.Now()
-	created, err := b.grid("deploymentgrids").Create(ctx, grid, metav1.CreateOptions{})
-	if err != nil {
+	if _, err := b.grid("deploymentgrids").Create(ctx, grid, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the grid: %w", err)
 	}
-	if err := b.complete(ctx, created.GetGeneration()); err != nil {
-		return err
+	for { // a grid that is created is not rolled out: it has a complete rollout at once
+		grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading the grid: %w", err)
+		}
+		ready, _, _ := unstructured.NestedInt64(grid.Object, "status", "readyUnits")
+		if ready == int64(b.units) {
+			break
+		}
+		if time.Since(begin) > gridDeadline {
+			return fmt.Errorf("%d of %d units are ready after %s", ready, b.units, gridDeadline)
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	b.add("grid created: a ready pod in every unit after", "%.1f s", time.Since(begin).Seconds())
 	return b.quiet(ctx)

@@ -181,7 +181,7 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	}
 	step := 6
 	if c.Namespace() != "" {
-		if err := d.names(ctx); err != nil {
+		if err := o.names(ctx, &d); err != nil {
 			return err
 		}
 		step++

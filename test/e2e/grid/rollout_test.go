@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -234,13 +235,27 @@ func TestRolloutWaves(t *testing.T) {
 	f.expectRollout("Complete", "")
 }
 
-// TestRollback: with onFailure Rollback the units of both waves go back; a mended template goes through all waves.
+// TestRollback: with onFailure Rollback the units of both waves go back, those of the second wave before those of the
+// first; a mended template goes through all waves.
 func TestRollback(t *testing.T) {
 	f := newFixture(t)
 	f.rolledOut("maxFailures: 0, onFailure: Rollback")
+	mark := f.auditMark()
 	f.setImage("broken", "{arch: new}")
 	f.expectRollout("RolledBack", "", "0 allowed")
 	f.expectImages("one", "lab", "eu", "us")
+	// Each Deployment that was changed was written twice: there and back.
+	writes, back := map[string]int{}, []string{}
+	for _, r := range f.requests(mark, func(r cluster.Request) bool { return r.IsWrite() && r.ObjectRef.Resource == "deployments" }) {
+		if writes[r.ObjectRef.Name]++; writes[r.ObjectRef.Name] == 2 {
+			region, _, _ := strings.Cut(strings.TrimPrefix(r.ObjectRef.Name, "demo-"), "-")
+			back = append(back, region)
+		}
+	}
+	if failed := len(back) - rolloutWaves["lab"]; failed < 1 || len(writes) != len(back) ||
+		!slices.Equal(back, append(slices.Repeat([]string{"eu"}, failed), slices.Repeat([]string{"lab"}, rolloutWaves["lab"])...)) {
+		t.Errorf("back went, in this order, units of %v; writes: %v", back, writes)
+	}
 	f.setImage("mended", "{arch: null}")
 	f.expectRollout("Complete", "")
 	f.expectImages("mended", "lab", "eu", "us")

@@ -214,7 +214,8 @@ func check(t *testing.T, image v1.Image, o options, user int) {
 		t.Fatal(err)
 	}
 	c := file.Config
-	if c.User != fmt.Sprintf("%d:%d", user, user) || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) ||
+	if c.User != fmt.Sprintf("%d:%d", user, user) ||
+		!slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) ||
 		c.Labels["org.opencontainers.image.version"] != o.version ||
 		c.Labels["org.opencontainers.image.title"] != o.name || !file.Created.Equal(o.created) {
 		t.Errorf("the configuration is %+v, created %s", c, file.Created)

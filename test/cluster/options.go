@@ -188,7 +188,8 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 		return fmt.Errorf("node %s: proxy mode %q is not one of %s, %s", spec.Name, spec.ProxyMode, NFTables, IPTables)
 	}
 	if spec.Protocol != WatchList && spec.Protocol != ListThenWatch && spec.Protocol != Unasked {
-		return fmt.Errorf("node %s: protocol %q is not one of %s, %s, %s", spec.Name, spec.Protocol, WatchList, ListThenWatch, Unasked)
+		return fmt.Errorf("node %s: protocol %q is not one of %s, %s, %s", spec.Name, spec.Protocol, WatchList,
+			ListThenWatch, Unasked)
 	}
 	if spec.KubeProxyBinary != "" {
 		if err := executable(spec.KubeProxyBinary); err != nil {
@@ -202,7 +203,8 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 		return fmt.Errorf("node %s: a kubelet needs a namespace of its own, which APIViewOnly rules out", spec.Name)
 	}
 	if spec.Direct && (spec.Interposed || spec.StateDirSize != 0) {
-		return fmt.Errorf("node %s: an interposer and a state directory belong to a wrapper, and it has none", spec.Name)
+		return fmt.Errorf("node %s: an interposer and a state directory belong to a wrapper, and it has none",
+			spec.Name)
 	}
 	return nil
 }

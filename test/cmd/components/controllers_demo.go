@@ -83,14 +83,16 @@ func controllers(ctx context.Context, kubeconfig string, port int) error {
 	if err != nil {
 		return err
 	}
-	namespaces := namespace.NewNamespaceController(ctx, client, objects, client.Discovery().ServerPreferredNamespacedResources,
+	namespaces := namespace.NewNamespaceController(ctx, client, objects,
+		client.Discovery().ServerPreferredNamespacedResources,
 		shared.Core().V1().Namespaces(), 5*time.Minute, corev1.FinalizerKubernetes)
 	running = append(running, func(ctx context.Context) { namespaces.Run(ctx, workers) })
 
 	metadataInformers := metadatainformer.NewSharedInformerFactory(objects, 0)
 	started := make(chan struct{})
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
-	collector, err := garbagecollector.NewGarbageCollector(ctx, client, objects, mapper, garbagecollector.DefaultIgnoredResources(),
+	collector, err := garbagecollector.NewGarbageCollector(ctx, client, objects, mapper,
+		garbagecollector.DefaultIgnoredResources(),
 		informerfactory.NewInformerFactory(shared, metadataInformers), started)
 	if err != nil {
 		return fmt.Errorf("making the garbage collector: %w", err)
@@ -110,31 +112,39 @@ func controllers(ctx context.Context, kubeconfig string, port int) error {
 }
 
 // workloads makes the controllers of workloads, their endpoints, and the nodes that they are on.
-func workloads(ctx context.Context, client kubernetes.Interface, shared informers.SharedInformerFactory) ([]func(context.Context), error) {
+func workloads(ctx context.Context, client kubernetes.Interface,
+	shared informers.SharedInformerFactory) ([]func(context.Context), error) {
 	core, apps := shared.Core().V1(), shared.Apps().V1()
-	deployments, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), core.Pods(), client)
+	deployments, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), core.Pods(),
+		client)
 	if err != nil {
 		return nil, fmt.Errorf("making the controller of Deployments: %w", err)
 	}
-	daemonSets, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(), core.Nodes(), client,
+	daemonSets, err := daemon.NewDaemonSetsController(ctx, apps.DaemonSets(), apps.ControllerRevisions(), core.Pods(),
+		core.Nodes(), client,
 		flowcontrol.NewBackOff(time.Second, 15*time.Minute))
 	if err != nil {
 		return nil, fmt.Errorf("making the controller of DaemonSets: %w", err)
 	}
-	accounts, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), core.ServiceAccounts(), core.Namespaces(), client,
+	accounts, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), core.ServiceAccounts(),
+		core.Namespaces(), client,
 		serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
 		return nil, fmt.Errorf("making the controller of ServiceAccounts: %w", err)
 	}
 	// Periods and rates are the defaults of kube-controller-manager.
-	nodes, err := nodelifecycle.NewNodeLifecycleController(ctx, shared.Coordination().V1().Leases(), core.Pods(), core.Nodes(), apps.DaemonSets(), client,
+	nodes, err := nodelifecycle.NewNodeLifecycleController(ctx, shared.Coordination().V1().Leases(), core.Pods(),
+		core.Nodes(), apps.DaemonSets(), client,
 		5*time.Second, time.Minute, 50*time.Second, 0.1, 0.01, 50, 0.55)
 	if err != nil {
 		return nil, fmt.Errorf("making the controller of nodes: %w", err)
 	}
-	replicaSets := replicaset.NewReplicaSetController(ctx, apps.ReplicaSets(), core.Pods(), client, replicaset.BurstReplicas)
-	statefulSets := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(), core.PersistentVolumeClaims(), apps.ControllerRevisions(), client)
-	slices := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(), shared.Discovery().V1().EndpointSlices(), 100, client, 0)
+	replicaSets := replicaset.NewReplicaSetController(ctx, apps.ReplicaSets(), core.Pods(), client,
+		replicaset.BurstReplicas)
+	statefulSets := statefulset.NewStatefulSetController(ctx, core.Pods(), apps.StatefulSets(),
+		core.PersistentVolumeClaims(), apps.ControllerRevisions(), client)
+	slices := endpointslice.NewController(ctx, core.Pods(), core.Services(), core.Nodes(),
+		shared.Discovery().V1().EndpointSlices(), 100, client, 0)
 	return []func(context.Context){
 		func(ctx context.Context) { deployments.Run(ctx, workers) },
 		func(ctx context.Context) { daemonSets.Run(ctx, workers) },

@@ -49,8 +49,9 @@ const (
 )
 
 var (
-	gridResources = map[string]string{"deploymentgrids": "DeploymentGrid", "statefulsetgrids": "StatefulSetGrid", "servicegrids": "ServiceGrid"}
-	gridSpecs     = map[string]string{
+	gridResources = map[string]string{"deploymentgrids": "DeploymentGrid", "statefulsetgrids": "StatefulSetGrid",
+		"servicegrids": "ServiceGrid"}
+	gridSpecs = map[string]string{
 		"deploymentgrids":  `{` + gridTemplate + `}`,
 		"statefulsetgrids": `{serviceName: bench-svc, ` + gridTemplate + `}`,
 		"servicegrids":     `{selector: {app: x}, ports: [{port: 80}]}`,
@@ -70,7 +71,8 @@ type gridBench struct {
 // measureGrids runs nothing that would run the workloads: what is counted is the controller's own work.
 func measureGrids(ctx context.Context, o options) (err error) {
 	c, err := cluster.Start(ctx, cluster.Options{
-		Components: o.components, APIViewOnly: true, NoKwok: true, NoScheduler: true, AuditLog: true, Progress: os.Stderr,
+		Components: o.components, APIViewOnly: true, NoKwok: true, NoScheduler: true, AuditLog: true,
+		Progress: os.Stderr,
 	})
 	if err != nil {
 		return err
@@ -130,7 +132,8 @@ func (b *gridBench) create(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
 	err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gridNode(i), Labels: map[string]string{
-			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux",
+			corev1.LabelArchStable: "amd64",
 		}}}
 		_, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 		return err
@@ -207,8 +210,8 @@ func (b *gridBench) create(ctx context.Context) error {
 	return b.memory("resident memory with all of them")
 }
 
-// statusSize is how large a grid's object is that the API server keeps, and sends to everyone who watches grids, for each
-// change of its status.
+// statusSize is how large a grid's object is that the API server keeps, and sends to everyone who watches grids, for
+// each change of its status.
 func (b *gridBench) statusSize(ctx context.Context) error {
 	grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
 	if err != nil {
@@ -225,7 +228,8 @@ func (b *gridBench) statusSize(ctx context.Context) error {
 	if err == nil && units != int64(b.units) {
 		b.wrong = append(b.wrong, fmt.Errorf("the status counts %d units", units))
 	}
-	b.add("bytes of the DeploymentGrid; its status; its managedFields", "%d; %d; %d", size(grid.Object), size(grid.Object["status"]), size(grid.GetManagedFields()))
+	b.add("bytes of the DeploymentGrid; its status; its managedFields", "%d; %d; %d", size(grid.Object),
+		size(grid.Object["status"]), size(grid.GetManagedFields()))
 	return nil
 }
 
@@ -239,7 +243,8 @@ func (b *gridBench) steady(ctx context.Context) error {
 	for beat := range beats {
 		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
 		err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
-			_, err := b.cluster.Client().CoreV1().Nodes().Patch(ctx, gridNode(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			_, err := b.cluster.Client().CoreV1().Nodes().Patch(ctx, gridNode(i), types.StrategicMergePatchType, patch,
+				metav1.PatchOptions{}, "status")
 			return err
 		})
 		if err != nil {
@@ -310,7 +315,8 @@ func (b *gridBench) relabel(ctx context.Context) error {
 		return err
 	}
 	for {
-		if _, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new", metav1.GetOptions{}); err == nil {
+		if _, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new",
+			metav1.GetOptions{}); err == nil {
 			break
 		}
 		if time.Since(begin) > gridDeadline {
@@ -339,7 +345,8 @@ func (b *gridBench) template(ctx context.Context) error {
 		return err
 	}
 	begin := time.Now()
-	if _, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType, []byte(`{"spec":{"template":{"minReadySeconds":7}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType,
+		[]byte(`{"spec":{"template":{"minReadySeconds":7}}}`), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("changing the template: %w", err)
 	}
 	for {
@@ -372,7 +379,8 @@ func (b *gridBench) template(ctx context.Context) error {
 }
 
 func (b *gridBench) grid(resource string) dynamic.ResourceInterface {
-	return b.client.Resource(schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: resource}).Namespace(gridNamespace)
+	return b.client.Resource(schema.GroupVersionResource{Group: "superedge.io", Version: "v1",
+		Resource: resource}).Namespace(gridNamespace)
 }
 
 func (b *gridBench) memory(figure string) error {
@@ -407,7 +415,8 @@ func (b *gridBench) calls(mark int64) (string, error) {
 			children++
 		}
 	}
-	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children, statuses, events), nil
+	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children,
+		statuses, events), nil
 }
 
 // quiet waits until the controller has not written for a while.

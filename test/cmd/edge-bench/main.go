@@ -44,7 +44,8 @@ func main() {
 	flags.StringVar(&o.wrapper, "wrapper", "bin/application-grid-wrapper", "binary of the wrapper")
 	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
 	flags.StringVar(&o.hub, "hub", "bin/application-grid-hub", "binary of the hub")
-	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, rollout (a change of one grid in two waves, with real controllers and pods), large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), share (the memory of a wrapper with the share of one node of 10,000), or all, which is the first three")
+	flags.StringVar(&o.part, "part", "all",
+		"what is measured: wrapper, grids, rollout (a change of one grid in two waves, with real controllers and pods), large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), share (the memory of a wrapper with the share of one node of 10,000), or all, which is the first three")
 	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
 	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
@@ -55,8 +56,10 @@ func main() {
 	flags.IntVar(&o.rate, "rate", 100, "changes per second")
 	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other units change, at the rate")
 	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
-	flags.StringVar(&o.hubProfile, "hub-profile", "", "file for a profile of the hub's processor time while endpoints change, for go tool pprof")
-	flags.StringVar(&o.hubChart, "hub-chart", "", "file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
+	flags.StringVar(&o.hubProfile, "hub-profile", "",
+		"file for a profile of the hub's processor time while endpoints change, for go tool pprof")
+	flags.StringVar(&o.hubChart, "hub-chart", "",
+		"file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
 		return
@@ -127,7 +130,8 @@ func measureWrapper(ctx context.Context, o options) (err error) {
 	c.ControllerManager.Kill()
 
 	begin := time.Now()
-	fmt.Fprintf(os.Stderr, "loading %d nodes, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.services, o.fleet.services*o.fleet.endpoints)
+	fmt.Fprintf(os.Stderr, "loading %d nodes, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.services,
+		o.fleet.services*o.fleet.endpoints)
 	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
 		return err
 	}

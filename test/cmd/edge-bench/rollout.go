@@ -95,20 +95,24 @@ func (b *gridBench) install(ctx context.Context) error {
 func (b *gridBench) createLiveNode(ctx context.Context, i int) error {
 	now := metav1.Now()
 	resources := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        gridNode(i),
 			Annotations: map[string]string{cluster.KwokAnnotation: "fake"},
 			Labels: map[string]string{
-				unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+				unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i),
+				corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 			},
 		},
 		Status: corev1.NodeStatus{
 			Phase: corev1.NodeRunning, Capacity: resources, Allocatable: resources,
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: now, LastTransitionTime: now}},
-			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				LastHeartbeatTime: now, LastTransitionTime: now}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+				Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}},
 		},
 	}
 	if _, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
@@ -132,7 +136,8 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 	if err := b.complete(ctx, changed.GetGeneration()); err != nil {
 		return err
 	}
-	b.add("image changed, in two waves (10 units one by one, then a quarter at a time): complete after", "%.1f s", time.Since(begin).Seconds())
+	b.add("image changed, in two waves (10 units one by one, then a quarter at a time): complete after", "%.1f s",
+		time.Since(begin).Seconds())
 	if err := b.quiet(ctx); err != nil {
 		return err
 	}
@@ -159,7 +164,8 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 	if err := pause(ctx, time.Minute); err != nil {
 		return err
 	}
-	if writes, err = b.cluster.Audited(mark, func(r cluster.Request) bool { return ours(r) && r.IsWrite() }); err != nil {
+	if writes, err = b.cluster.Audited(mark,
+		func(r cluster.Request) bool { return ours(r) && r.IsWrite() }); err != nil {
 		return err
 	}
 	b.add("writes in the minute after", "%d", len(writes))

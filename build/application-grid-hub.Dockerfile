@@ -11,7 +11,7 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH GOARM=${TARGETVARIANT#v} go 
 
 FROM scratch
 ARG VERSION=unknown
-COPY --from=build /out/application-grid-hub /application-grid-hub
+COPY --from=build /out/application-grid-hub /usr/local/bin/application-grid-hub
 COPY LICENSE THIRD_PARTY_NOTICES /licenses/
 LABEL org.opencontainers.image.title="application-grid-hub"
 LABEL org.opencontainers.image.description="Gives every node its share of the cluster's Services and endpoints"
@@ -19,4 +19,4 @@ LABEL org.opencontainers.image.source="https://github.com/application-grid/appli
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 LABEL org.opencontainers.image.version="$VERSION"
 USER 65532:65532
-ENTRYPOINT ["/application-grid-hub"]
+ENTRYPOINT ["/usr/local/bin/application-grid-hub"]

@@ -64,7 +64,7 @@ func onlyMetadata(list runtime.Object) *metav1.PartialObjectMetadataList {
 		answer.Items = append(answer.Items, metav1.PartialObjectMetadata{
 			TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: object.GetNamespace(), Name: object.GetName(), Labels: object.GetLabels(),
+				Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), Labels: object.GetLabels(),
 				OwnerReferences: object.GetOwnerReferences(),
 			},
 		})

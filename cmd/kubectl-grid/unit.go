@@ -26,12 +26,12 @@ func (e kubectlError) Error() string { return fmt.Sprintf("kubectl has ended wit
 func newLogsCommand(c *command) *cobra.Command {
 	return newUnitCommand(c, &cobra.Command{
 		Use:   "logs KIND/NAME --unit UNIT [-- KUBECTL-FLAGS]",
-		Short: "The logs of a unit's workload",
-		Long: "Runs kubectl logs on the workload of a unit. What follows -- are flags of kubectl logs. The exit\n" +
-			"code is that of kubectl.",
+		Short: "The logs of a pod of a unit's workload",
+		Long: "Runs kubectl logs on a pod of a unit's workload, a ready one if there is one. What follows -- are\n" +
+			"flags of kubectl logs. The exit code is that of kubectl.",
 		Example: "  kubectl grid logs dg/echo --unit lyon -- --tail=20 -f",
-	}, func(workload string, after []string) []string {
-		return append([]string{"logs", workload}, after...)
+	}, func(pod string, after []string) []string {
+		return append([]string{"logs", pod}, after...)
 	})
 }
 
@@ -40,12 +40,12 @@ func newExecCommand(c *command) *cobra.Command {
 	cmd := newUnitCommand(c, &cobra.Command{
 		Use:   "exec KIND/NAME --unit UNIT [-it] -- COMMAND [ARGUMENTS]",
 		Short: "Run a command in a pod of a unit's workload",
-		Long: "Runs kubectl exec on the workload of a unit. What follows -- is the command. The exit code is that\n" +
-			"of kubectl, which is that of the command.",
+		Long: "Runs kubectl exec on a pod of a unit's workload, a ready one if there is one. What follows -- is\n" +
+			"the command. The exit code is that of kubectl, which is that of the command.",
 		Example: "  kubectl grid exec dg/echo --unit lyon -- hostname\n" +
 			"  kubectl grid exec dg/echo --unit lyon -it -- sh",
-	}, func(workload string, after []string) []string {
-		arguments := []string{"exec", workload}
+	}, func(pod string, after []string) []string {
+		arguments := []string{"exec", pod}
 		if container != "" {
 			arguments = append(arguments, "--container="+container)
 		}
@@ -74,10 +74,10 @@ func newExecCommand(c *command) *cobra.Command {
 	return cmd
 }
 
-// newUnitCommand makes a command that runs kubectl on the workload of a unit. arguments returns those for kubectl;
+// newUnitCommand makes a command that runs kubectl on a pod of a unit's workload. arguments returns those for kubectl;
 // after is what follows -- on the command line.
 func newUnitCommand(
-	c *command, cmd *cobra.Command, arguments func(workload string, after []string) []string,
+	c *command, cmd *cobra.Command, arguments func(pod string, after []string) []string,
 ) *cobra.Command {
 	unit := ""
 	var name rollout.Name
@@ -108,13 +108,15 @@ func newUnitCommand(
 		if err != nil {
 			return err
 		}
-		child, err := g.Child(cmd.Context(), unit)
+		pods, err := g.Pods(cmd.Context(), unit)
 		if err != nil {
 			return err
 		}
+		if len(pods) > 1 {
+			fmt.Fprintf(c.stderr, "Unit %s has %d pods; this is %s.\n", unit, len(pods), pods[0])
+		}
 		connection := append(kubectlFlags(cmd.InheritedFlags()), "--namespace="+g.Object.GetNamespace())
-		workload := strings.ToLower(g.Kind.Child.Kind) + "/" + child
-		return c.kubectl(cmd, append(connection, arguments(workload, after)...))
+		return c.kubectl(cmd, append(connection, arguments("pod/"+pods[0], after)...))
 	}
 	cmd.Flags().StringVar(&unit, "unit", "", "The unit")
 	return cmd

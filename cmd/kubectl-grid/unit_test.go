@@ -1,11 +1,18 @@
 package main
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/flags"
@@ -35,7 +42,41 @@ func withEcho(change func(*v1.DeploymentGrid)) server {
 	return s
 }
 
-// TestLogsAndExec: kubectl is run on the workload of the unit, against the cluster that the flags lead to, and its exit
+// withPods is withEcho with two pods in each unit, of which the second is ready. All have the same labels, as have all
+// pods of a grid.
+func withPods() server {
+	s := withEcho(nil)
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "echo"}}
+	owned := func(name, uid, by string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: "shop", Name: name, UID: types.UID(uid), Labels: selector.MatchLabels,
+			OwnerReferences: []metav1.OwnerReference{{UID: types.UID(by), Controller: ptr.To(true)}},
+		}
+	}
+	sets, pods := &appsv1.ReplicaSetList{}, &corev1.PodList{}
+	for _, unit := range []string{"west", "east"} {
+		s.objects["/apis/apps/v1/namespaces/shop/deployments/echo-"+unit] = &appsv1.Deployment{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			ObjectMeta: owned("echo-"+unit, "deployment-"+unit, "u"), Spec: appsv1.DeploymentSpec{Selector: selector},
+		}
+		sets.Items = append(sets.Items, appsv1.ReplicaSet{
+			ObjectMeta: owned("echo-"+unit+"-x", "set-"+unit, "deployment-"+unit),
+		})
+		for i, ready := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionTrue} {
+			pods.Items = append(pods.Items, corev1.Pod{
+				ObjectMeta: owned(fmt.Sprintf("echo-%s-%d", unit, i), "", "set-"+unit),
+				Status: corev1.PodStatus{
+					Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
+				},
+			})
+		}
+	}
+	s.objects["/apis/apps/v1/namespaces/shop/replicasets"] = sets
+	s.objects["/api/v1/namespaces/shop/pods"] = pods
+	return s
+}
+
+// TestLogsAndExec: kubectl is run on a ready pod of the unit, against the cluster that the flags lead to, and its exit
 // code is ours.
 func TestLogsAndExec(t *testing.T) {
 	for _, test := range []struct {
@@ -45,26 +86,27 @@ func TestLogsAndExec(t *testing.T) {
 	}{
 		{
 			"logs dg/echo --unit west", "0",
-			[]string{"--namespace=shop", "logs", "deployment/echo-west"},
+			[]string{"--namespace=shop", "logs", "pod/echo-west-1"},
 		},
 		{
 			"logs deploymentgrid echo --unit east --context x --as jane --as-group a --as-group b -- --tail=20 -f", "7",
 			[]string{
 				"--as=jane", "--as-group=a", "--as-group=b", "--context=x", "--namespace=shop", "logs",
-				"deployment/echo-east", "--tail=20", "-f",
+				"pod/echo-east-1", "--tail=20", "-f",
 			},
 		},
 		{
 			"exec dg/echo --unit east -it -c main -- sh -c true", "3",
 			[]string{
-				"--namespace=shop", "exec", "deployment/echo-east", "--container=main", "--stdin", "--tty", "--", "sh",
-				"-c", "true",
+				"--namespace=shop", "exec", "pod/echo-east-1", "--container=main", "--stdin", "--tty", "--", "sh", "-c",
+				"true",
 			},
 		},
 	} {
 		fakeKubectl(t, test.code)
-		o := call(t, withEcho(nil), strings.Fields(test.args)...)
-		if want := strings.Join(test.want, "\n") + "\n"; o.stdout != want || o.stderr != "" {
+		o := call(t, withPods(), strings.Fields(test.args)...)
+		if want := strings.Join(test.want, "\n") + "\n"; o.stdout != want ||
+			!strings.Contains(o.stderr, "has 2 pods; this is echo-") {
 			t.Errorf("%s: got %+v, want %s", test.args, o, want)
 		}
 		if got := string(rune('0' + o.code)); got != test.code {
@@ -90,13 +132,19 @@ func TestLogsAndExecRefuse(t *testing.T) {
 		"exec dg/echo --unit east --":          {flags.ExitUsage, "give the command after --"},
 		"exec dg/echo -- hostname --unit east": {flags.ExitUsage, "name a unit: --unit"},
 	} {
-		o := call(t, withEcho(nil), strings.Fields(args)...)
+		o := call(t, withPods(), strings.Fields(args)...)
 		if o.code != want.code || o.stdout != "" || !strings.Contains(o.stderr, want.says) {
 			t.Errorf("%s: got %+v", args, o)
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	if o := call(t, withEcho(nil), "logs", "dg/echo", "--unit", "east"); o.code != flags.ExitFailure ||
+	none := withPods()
+	none.objects["/api/v1/namespaces/shop/pods"] = &corev1.PodList{}
+	if o := call(t, none, "logs", "dg/echo", "--unit", "east"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, `the Deployment echo-east of unit "east" has no pods`) {
+		t.Errorf("without pods: got %+v", o)
+	}
+	if o := call(t, withPods(), "logs", "dg/echo", "--unit", "east"); o.code != flags.ExitFailure ||
 		!strings.Contains(o.stderr, "running kubectl: ") {
 		t.Errorf("without kubectl: got %+v", o)
 	}

@@ -32,26 +32,34 @@ var emulators = map[string]string{
 	"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static", "arm": "qemu-arm-static",
 }
 
-// users are the users of the images: the directory of the hosts file is root's on every node.
-var users = map[string]int{
-	"application-grid-wrapper": 65532, "statefulset-grid-daemon": 0, "application-grid-controller": 65532,
+// program is what the test must know of a program: the user of its image, and how it runs.
+type program struct {
+	user int // the group is the same
+	args []string
+	says string // once it runs
 }
 
-var programs = map[string][]string{
+var programs = map[string]program{
 	"application-grid-wrapper": {
-		"Serving", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0",
+		user: 65532, says: "Serving",
+		args: []string{"--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0"},
 	},
-	"statefulset-grid-daemon": {
-		"Keeping the hosts file", "--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0",
-		"--hostpath=/data/hosts",
+	"statefulset-grid-daemon": { // the directory of the hosts file is root's on every node
+		user: 0, says: "Keeping the hosts file",
+		args: []string{
+			"--kubeconfig=/kubeconfig", "--hostname=node0", "--bind-address=127.0.0.1:0", "--hostpath=/data/hosts",
+		},
 	},
 	"application-grid-controller": {
-		"Waiting for a CRD", "--kubeconfig=/kubeconfig", "--health-bind-address=127.0.0.1:0",
-		"--metrics-bind-address=0",
+		user: 65532, says: "Waiting for a CRD",
+		args: []string{"--kubeconfig=/kubeconfig", "--health-bind-address=127.0.0.1:0", "--metrics-bind-address=0"},
 	},
 	"application-grid-hub": {
-		"Serving securely", "--kubeconfig=/kubeconfig", "--authentication-kubeconfig=/kubeconfig",
-		"--authorization-kubeconfig=/kubeconfig", "--authentication-skip-lookup", "--bind-address=127.0.0.1",
+		user: 65532, says: "Serving securely",
+		args: []string{
+			"--kubeconfig=/kubeconfig", "--authentication-kubeconfig=/kubeconfig",
+			"--authorization-kubeconfig=/kubeconfig", "--authentication-skip-lookup", "--bind-address=127.0.0.1",
+		},
 	},
 }
 
@@ -106,7 +114,7 @@ func TestImages(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test changes the root directory: run it as root")
 	}
-	for name, started := range programs {
+	for name, program := range programs {
 		o := imageOf(t, name)
 		if _, err := write(o); err != nil {
 			t.Fatal(err)
@@ -127,8 +135,8 @@ func TestImages(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				check(t, image, o)
-				start(t, image, *descriptor.Platform, name, started)
+				check(t, image, o, program.user)
+				start(t, image, *descriptor.Platform, name, program)
 			})
 		}
 		if !slices.Equal(platforms, []string{"linux/amd64", "linux/arm64", "linux/arm/v7"}) {
@@ -199,15 +207,15 @@ func unpack(t *testing.T, from io.Reader, directory string) []string {
 	}
 }
 
-func check(t *testing.T, image v1.Image, o options) {
+func check(t *testing.T, image v1.Image, o options, user int) {
 	t.Helper()
 	file, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := file.Config
-	user := fmt.Sprintf("%d:%d", users[o.name], users[o.name])
-	if c.User != user || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) ||
+	if c.User != fmt.Sprintf("%d:%d", user, user) ||
+		!slices.Equal(c.Entrypoint, []string{"/usr/local/bin/" + o.name}) ||
 		c.Labels["org.opencontainers.image.version"] != o.version ||
 		c.Labels["org.opencontainers.image.title"] != o.name || !file.Created.Equal(o.created) {
 		t.Errorf("the configuration is %+v, created %s", c, file.Created)
@@ -215,7 +223,7 @@ func check(t *testing.T, image v1.Image, o options) {
 }
 
 // start runs the program of an image: --version, and then without it, until it gets a signal.
-func start(t *testing.T, image v1.Image, platform v1.Platform, name string, started []string) {
+func start(t *testing.T, image v1.Image, platform v1.Platform, name string, p program) {
 	t.Helper()
 	root, err := os.MkdirTemp("", "image-root-") //nolint:usetesting // t.TempDir is closed to the user 65532
 	if err != nil {
@@ -229,13 +237,12 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 	}) {
 		t.Fatalf("in the image are %q", names)
 	}
-	user := users[name]
 	kubeconfig := `{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x,` +
 		` cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: x, context: {cluster: x}}]}`
 	for _, err := range []error{
 		os.Chmod(root, 0o755),
 		os.WriteFile(filepath.Join(root, "kubeconfig"), []byte(kubeconfig), 0o644), // what a cluster mounts
-		os.Mkdir(filepath.Join(root, "data"), 0o755), os.Chown(filepath.Join(root, "data"), user, user),
+		os.Mkdir(filepath.Join(root, "data"), 0o755), os.Chown(filepath.Join(root, "data"), p.user, p.user),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -260,7 +267,7 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 		cmd := exec.Command(command[0], append(slices.Clone(command[1:]), args...)...)
 		cmd.Dir, cmd.Env = "/", []string{}
 		cmd.SysProcAttr = &syscall.SysProcAttr{
-			Chroot: root, Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(user)},
+			Chroot: root, Credential: &syscall.Credential{Uid: uint32(p.user), Gid: uint32(p.user)},
 		}
 		return cmd
 	}
@@ -270,7 +277,7 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 		t.Fatalf("--version: %v: %s", err, out)
 	}
 	t.Logf("%s", out)
-	cmd := run(started[1:]...)
+	cmd := run(p.args...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -284,7 +291,7 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 	var said strings.Builder
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		said.WriteString(lines.Text() + "\n")
-		if !found && strings.Contains(lines.Text(), started[0]) {
+		if !found && strings.Contains(lines.Text(), p.says) {
 			found = true
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Error(err)
@@ -292,6 +299,6 @@ func start(t *testing.T, image v1.Image, platform v1.Platform, name string, star
 		}
 	}
 	if err := cmd.Wait(); err != nil || !found {
-		t.Errorf("want %q and an end without an error, got %v:\n%s", started[0], err, said.String())
+		t.Errorf("want %q and an end without an error, got %v:\n%s", p.says, err, said.String())
 	}
 }

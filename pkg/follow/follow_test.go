@@ -49,10 +49,6 @@ func TestStartAndStop(t *testing.T) {
 		services.Start()
 		synctest.Wait()
 		w.expect("services=2")
-		w.group.Remove(services)
-		if states := w.group.States(); len(states) != 1 {
-			t.Errorf("removed: %+v", states)
-		}
 	})
 }
 

@@ -128,14 +128,6 @@ func (g *Group) userAgent(part string) string {
 	return product
 }
 
-// Remove stops a source, and removes it from the Group.
-func (g *Group) Remove(s *Source) {
-	s.Stop()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sources = slices.DeleteFunc(g.sources, func(other *Source) bool { return other == s })
-}
-
 // States returns the states of all sources, in the order in which they were added.
 func (g *Group) States() []State {
 	g.mu.Lock()

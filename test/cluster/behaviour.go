@@ -115,8 +115,8 @@ func (s *truncatedStream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// firstEvent is how much of the beginning of a stream is its first event: one in protobuf has its length before it, one in
-// JSON ends with its line.
+// firstEvent is how much of the beginning of a stream is its first event: one in protobuf has its length before it, one
+// in JSON ends with its line.
 func firstEvent(piece []byte) int {
 	length := len(piece)
 	switch {

@@ -141,7 +141,8 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		c.ports = namespacePorts
 	}
 	c.credentials, err = newCredentials(filepath.Join(c.dir, "credentials"),
-		[]net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(bridgeAddress), net.ParseIP(kubernetesServiceIP), net.ParseIP(LiteAddress)})
+		[]net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(bridgeAddress), net.ParseIP(kubernetesServiceIP),
+			net.ParseIP(LiteAddress)})
 	if err != nil {
 		return err
 	}
@@ -245,13 +246,15 @@ func (c *Cluster) Namespace() string {
 }
 
 // component describes a component of the components binary; nothing is started yet.
-func (c *Cluster) component(name string, thread *netns.Thread, ready func(context.Context) error, args ...string) *Component {
+func (c *Cluster) component(name string, thread *netns.Thread, ready func(context.Context) error,
+	args ...string) *Component {
 	program, _, _ := strings.Cut(name, "@")
 	return c.program(name, c.options.Components, thread, ready, append([]string{program}, args...)...)
 }
 
 // program describes a component that is a program of its own.
-func (c *Cluster) program(name, path string, thread *netns.Thread, ready func(context.Context) error, args ...string) *Component {
+func (c *Cluster) program(name, path string, thread *netns.Thread, ready func(context.Context) error,
+	args ...string) *Component {
 	return &Component{
 		name:   name,
 		thread: thread,

@@ -270,7 +270,8 @@ func (c *Component) logExcerpt() string {
 	if strings.TrimSpace(tail) == "" {
 		return "    (its log is empty)"
 	}
-	return fmt.Sprintf("  the end of %s:\n    %s", c.logFile, strings.ReplaceAll(strings.TrimSpace(tail), "\n", "\n    "))
+	return fmt.Sprintf("  the end of %s:\n    %s", c.logFile,
+		strings.ReplaceAll(strings.TrimSpace(tail), "\n", "\n    "))
 }
 
 // tailOf returns the last whole lines of a file, at most size bytes.

@@ -22,7 +22,8 @@ func (c *Cluster) NewController(ctx context.Context, name, path string, args ...
 	if err := executable(path); err != nil {
 		return nil, fmt.Errorf("application-grid-controller binary: %w", err)
 	}
-	kubeconfig, err := c.credentials.writeKubeconfig("controller.kubeconfig", RoleController, "https://"+local(c.ports.apiserver))
+	kubeconfig, err := c.credentials.writeKubeconfig("controller.kubeconfig", RoleController,
+		"https://"+local(c.ports.apiserver))
 	if err != nil {
 		return nil, err
 	}
@@ -36,9 +37,11 @@ func (c *Cluster) NewController(ctx context.Context, name, path string, args ...
 	}
 	controller := &Controller{cluster: c, health: local(health), metricsServer: local(metrics)}
 	args = append([]string{
-		"--kubeconfig=" + kubeconfig, "--health-bind-address=" + controller.health, "--metrics-bind-address=" + controller.metricsServer,
+		"--kubeconfig=" + kubeconfig, "--health-bind-address=" + controller.health, "--metrics-bind-address=" +
+			controller.metricsServer,
 	}, args...)
-	controller.Component = c.program("application-grid-controller@"+name, path, c.thread, c.httpReady("http://"+controller.health+"/readyz"), args...)
+	controller.Component = c.program("application-grid-controller@"+name, path, c.thread,
+		c.httpReady("http://"+controller.health+"/readyz"), args...)
 	return controller, nil
 }
 

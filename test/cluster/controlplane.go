@@ -19,8 +19,8 @@ const (
 	serviceCIDR6 = "fd00:10:96::/112"
 	// kubernetesServiceIP is the address that kube-apiserver gives to the Service default/kubernetes.
 	kubernetesServiceIP = "10.96.0.1"
-	// kwokAnnotation marks the nodes that kwok takes care of.
-	kwokAnnotation = "kwok.x-k8s.io/node"
+	// KwokAnnotation marks the nodes that kwok takes care of, with the value "fake".
+	KwokAnnotation = "kwok.x-k8s.io/node"
 
 	auditPolicy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
 )
@@ -39,7 +39,8 @@ var namespacePorts = controlPlanePorts{
 func freePorts(ctx context.Context) (controlPlanePorts, error) {
 	var ports controlPlanePorts
 	for _, port := range []*int{
-		&ports.etcd, &ports.etcdPeer, &ports.apiserver, &ports.controllerManager, &ports.scheduler, &ports.kwok, &ports.hub,
+		&ports.etcd, &ports.etcdPeer, &ports.apiserver, &ports.controllerManager, &ports.scheduler, &ports.kwok,
+		&ports.hub,
 	} {
 		var err error
 		if *port, err = freePort(ctx); err != nil {
@@ -129,9 +130,11 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	}
 	if c.options.APIViewOnly {
 		// The Service default/kubernetes cannot have a loopback address as its endpoint.
-		args = append(args, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none")
+		args = append(args, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+			"--endpoint-reconciler-type=none")
 	} else {
-		args = append(args, "--bind-address=0.0.0.0", "--advertise-address="+bridgeAddress, "--endpoint-reconciler-type=lease")
+		args = append(args, "--bind-address=0.0.0.0", "--advertise-address="+bridgeAddress,
+			"--endpoint-reconciler-type=lease")
 	}
 	if c.options.AuditLog {
 		if err := c.writeAuditPolicy(); err != nil {
@@ -159,20 +162,24 @@ func (c *Cluster) apiServerReady(ctx context.Context) error {
 func (c *Cluster) startControllers(ctx context.Context) error {
 	adminConfig := c.credentials.file(controlPlaneKubeconfig)
 	c.ControllerManager = c.component("kube-controller-manager", c.thread, c.httpsReady(c.ports.controllerManager),
-		"--kubeconfig="+adminConfig, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.controllerManager),
-		"--leader-elect=false", "--allocate-node-cidrs=false", "--cluster-cidr="+podNetwork,
-		"--root-ca-file="+c.credentials.file("ca.crt"),
-		"--service-account-private-key-file="+c.credentials.file("service-account.key"),
-		"--cert-dir="+c.credentials.dir,
-	)
+		append([]string{
+			"--kubeconfig=" + adminConfig, "--bind-address=127.0.0.1",
+			fmt.Sprintf("--secure-port=%d", c.ports.controllerManager),
+			"--leader-elect=false", "--allocate-node-cidrs=false", "--cluster-cidr=" + podNetwork,
+			"--root-ca-file=" + c.credentials.file("ca.crt"),
+			"--service-account-private-key-file=" + c.credentials.file("service-account.key"),
+			"--cert-dir=" + c.credentials.dir,
+		}, c.options.ControllerManagerArgs...)...)
 	components := []*Component{c.ControllerManager}
 	if !c.options.NoScheduler {
-		config, err := c.credentials.writeKubeconfig("kube-scheduler.kubeconfig", RoleScheduler, "https://"+local(c.ports.apiserver))
+		config, err := c.credentials.writeKubeconfig("kube-scheduler.kubeconfig", RoleScheduler,
+			"https://"+local(c.ports.apiserver))
 		if err != nil {
 			return err
 		}
 		c.Scheduler = c.component("kube-scheduler", c.thread, c.httpsReady(c.ports.scheduler),
-			"--kubeconfig="+config, "--authentication-kubeconfig="+adminConfig, "--authorization-kubeconfig="+adminConfig,
+			"--kubeconfig="+config, "--authentication-kubeconfig="+adminConfig,
+			"--authorization-kubeconfig="+adminConfig,
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.ports.scheduler),
 			"--leader-elect=false", "--cert-dir="+c.credentials.dir,
 		)
@@ -191,7 +198,7 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 		}
 		c.Kwok = c.component("kwok", c.thread, c.httpReady("http://"+local(c.ports.kwok)+"/healthz"),
 			"--kubeconfig="+adminConfig, "--config="+stages,
-			"--manage-nodes-with-annotation-selector="+kwokAnnotation+"=fake",
+			"--manage-nodes-with-annotation-selector="+KwokAnnotation+"=fake",
 			"--node-lease-duration-seconds=40", "--cidr="+podNetwork,
 			"--server-address="+local(c.ports.kwok),
 		)

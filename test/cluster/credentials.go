@@ -53,7 +53,8 @@ func (r Role) groups() []string {
 	return nil
 }
 
-var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleController, RoleCoreDNS, RoleDNSDaemon, RoleHub, RoleNobody}
+var roles = []Role{RoleAdmin, RoleScheduler, RoleKubeProxy, RoleWrapper, RoleController, RoleCoreDNS, RoleDNSDaemon,
+	RoleHub, RoleNobody}
 
 // certificateLifetime is longer than any cluster of this package lives.
 const certificateLifetime = 10 * 365 * 24 * time.Hour
@@ -125,7 +126,8 @@ func (c *credentials) issueServingCertificate() error {
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IPAddresses: c.addresses,
-		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+			"kubernetes.default.svc.cluster.local"},
 	})
 }
 

@@ -79,7 +79,8 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 		return expectOK(ctx, newClient(node.dial(), nil), "http://"+address+"/readyz")
 	}
 	node.DNSDaemon = c.program("statefulset-grid-daemon@"+node.Spec.Name, c.options.DNSDaemon, thread, ready,
-		"--kubeconfig="+kubeconfig, "--hostname="+node.Spec.Name, "--hostpath="+node.HostsFile, "--bind-address="+address)
+		"--kubeconfig="+kubeconfig, "--hostname="+node.Spec.Name, "--hostpath="+node.HostsFile,
+		"--bind-address="+address)
 	if err := c.startStep(ctx, node.DNSDaemon); err != nil {
 		return err
 	}
@@ -88,7 +89,8 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 	if c.options.WrapperTLS {
 		server = node.WrapperURL()
 	}
-	if kubeconfig, err = c.credentials.writeKubeconfig("coredns-"+node.Spec.Name+".kubeconfig", RoleCoreDNS, server); err != nil {
+	if kubeconfig, err = c.credentials.writeKubeconfig("coredns-"+node.Spec.Name+".kubeconfig", RoleCoreDNS,
+		server); err != nil {
 		return err
 	}
 	// Nobody answers there: other names are not to be had, and CoreDNS must not find itself and call it a loop.
@@ -98,7 +100,8 @@ func (c *Cluster) startDNS(ctx context.Context, node *Node, thread *netns.Thread
 	}
 	corefile := filepath.Join(dir, "Corefile")
 	// The pods' addresses are the node's here, and a pod may listen on CoreDNS' port for health.
-	content := strings.NewReplacer("health {", "health 127.0.0.1:8080 {", manifestHosts, node.HostsFile, manifestKubeconfig, kubeconfig, manifestResolvConf, resolvConf).Replace(Corefile)
+	content := strings.NewReplacer("health {", "health 127.0.0.1:8080 {", manifestHosts, node.HostsFile,
+		manifestKubeconfig, kubeconfig, manifestResolvConf, resolvConf).Replace(Corefile)
 	if err := os.WriteFile(corefile, []byte(content), 0o600); err != nil {
 		return fmt.Errorf("writing the Corefile: %w", err)
 	}

@@ -79,7 +79,8 @@ func (e *echo) update(object any) {
 	finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	// Also an address that is not of the node's range, such as a kubelet's fake one, is nobody's here.
 	// Pods of kube-system are programs of the cluster: a test that runs one needs its ports.
-	if err != nil || finished || pod.Spec.HostNetwork || pod.Namespace == metav1.NamespaceSystem || !mustCIDR(node.PodCIDR).Contains(net.ParseIP(pod.Status.PodIP)) {
+	if err != nil || finished || pod.Spec.HostNetwork || pod.Namespace == metav1.NamespaceSystem ||
+		!mustCIDR(node.PodCIDR).Contains(net.ParseIP(pod.Status.PodIP)) {
 		e.remove(key)
 		return
 	}
@@ -189,5 +190,6 @@ func (p *echoPod) changeAddress(change func(*netlink.Handle, netlink.Link, *netl
 	if err != nil {
 		return err
 	}
-	return change(handle, link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(p.address), Mask: net.CIDRMask(32, 32)}})
+	return change(handle, link, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(p.address),
+		Mask: net.CIDRMask(32, 32)}})
 }

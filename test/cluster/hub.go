@@ -61,8 +61,8 @@ type HubReplica struct {
 	get        func(ctx context.Context, path string) (*Reply, error)
 }
 
-// StartHub registers the hub's API and starts the replicas beside kube-apiserver. With Options.HubLater it is to be called
-// once, otherwise Start has done it.
+// StartHub registers the hub's API and starts the replicas beside kube-apiserver. With Options.HubLater it is to be
+// called once, otherwise Start has done it.
 func (c *Cluster) StartHub(ctx context.Context) error {
 	if err := c.registerHub(ctx); err != nil {
 		return err
@@ -109,7 +109,8 @@ func (c *Cluster) newHubReplica(ctx context.Context, number int) (*HubReplica, e
 		return nil, err
 	}
 	args := []string{
-		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" +
+			kubeconfig,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", r.port),
 		"--service=kube-system/" + hubName, "--tls-secret=kube-system/" + hubSecret,
 	}
@@ -118,7 +119,8 @@ func (c *Cluster) newHubReplica(ctx context.Context, number int) (*HubReplica, e
 	}
 	url := "https://" + local(r.port)
 	client := c.freshClient(c.tlsConfig(false))
-	r.Component = c.program(name, c.options.Hub, c.thread, func(ctx context.Context) error { return expectOK(ctx, client, url+"/readyz") }, args...)
+	r.Component = c.program(name, c.options.Hub, c.thread,
+		func(ctx context.Context) error { return expectOK(ctx, client, url+"/readyz") }, args...)
 	admin := c.freshClient(c.tlsConfig(false))
 	admin.Transport = transport.NewBearerAuthRoundTripper(c.Token(RoleAdmin), admin.Transport)
 	r.get = func(ctx context.Context, path string) (*Reply, error) { return get(ctx, admin, url+path) }
@@ -194,8 +196,8 @@ func (c *Cluster) hubReady(ctx context.Context) error {
 	return err
 }
 
-// registerHub creates the Service of the hub, which leads to the control plane's loopback, the Secret, and the APIService,
-// whose caBundle the hub writes.
+// registerHub creates the Service of the hub, which leads to the control plane's loopback, the Secret, and the
+// APIService, whose caBundle the hub writes.
 func (c *Cluster) registerHub(ctx context.Context) error {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: hubName}}
 	service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "localhost"
@@ -214,7 +216,8 @@ func (c *Cluster) registerHub(ctx context.Context) error {
 		return fmt.Errorf("creating the hub's Secret: %w", err)
 	}
 	registered, err := json.Marshal(map[string]any{
-		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1alpha1.hub.superedge.io"},
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+		"metadata": map[string]any{"name": "v1alpha1.hub.superedge.io"},
 		"spec": map[string]any{
 			"group": "hub.superedge.io", "version": "v1alpha1", "groupPriorityMinimum": 1000, "versionPriority": 15,
 			"service": map[string]any{"namespace": "kube-system", "name": hubName, "port": c.ports.hub},
@@ -234,13 +237,16 @@ func (c *Cluster) registerHub(ctx context.Context) error {
 // createHubSlice lists the replicas as endpoints of the hub's Service, by which they know how many they are.
 func (c *Cluster) createHubSlice(ctx context.Context) error {
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "kube-system", Name: hubName, Labels: map[string]string{discoveryv1.LabelServiceName: hubName}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: hubName,
+			Labels: map[string]string{discoveryv1.LabelServiceName: hubName}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for i := range c.options.HubReplicas {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("192.0.2.%d", i+1)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: hubName, UID: types.UID(strconv.Itoa(i))},
+			Addresses:  []string{fmt.Sprintf("192.0.2.%d", i+1)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "kube-system", Name: hubName,
+				UID: types.UID(strconv.Itoa(i))},
 		})
 	}
 	_, err := c.client.DiscoveryV1().EndpointSlices("kube-system").Create(ctx, slice, metav1.CreateOptions{})

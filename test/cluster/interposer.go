@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Interposer stands between a client, such as one node's wrapper, and kube-apiserver and can misbehave as a cloud, or what is on the
-// way to it, does. It runs beside kube-apiserver and serves with its certificate.
+// Interposer stands between a client, such as one node's wrapper, and kube-apiserver and can misbehave as a cloud, or
+// what is on the way to it, does. It runs beside kube-apiserver and serves with its certificate.
 type Interposer struct {
 	listener net.Listener
 	server   *http.Server
@@ -69,8 +69,9 @@ func (c *Cluster) Interpose(ctx context.Context) (*Interposer, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	i := &Interposer{listener: listener, cancel: cancel, current: &episode{over: make(chan struct{})}}
 	i.proxy = &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
-		Transport:     &http.Transport{DialContext: c.dial, TLSClientConfig: c.tlsConfig(true), ForceAttemptHTTP2: true, DisableCompression: true},
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(server) },
+		Transport: &http.Transport{DialContext: c.dial, TLSClientConfig: c.tlsConfig(true), ForceAttemptHTTP2: true,
+			DisableCompression: true},
 		FlushInterval: -1,
 		ModifyResponse: func(response *http.Response) error {
 			if alter, set := response.Request.Context().Value(alterKey{}).(func(*http.Response)); set && alter != nil {

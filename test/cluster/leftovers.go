@@ -80,8 +80,9 @@ func appendUnlessForbidden(failures []error, err error) []error {
 	return append(failures, err)
 }
 
-// RemoveLeftovers removes the namespaces and temporary directories of clusters whose supervisor is gone (it
-// was killed), and returns their names. It leaves alone what belongs to another user. Their processes have died with the supervisor.
+// RemoveLeftovers removes the namespaces and temporary directories of clusters whose supervisor is gone (it was
+// killed), and returns their names. It leaves alone what belongs to another user. Their processes have died with the
+// supervisor.
 func RemoveLeftovers() ([]string, error) {
 	var removed []string
 	var failures []error

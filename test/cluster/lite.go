@@ -11,10 +11,11 @@ import (
 	"sync"
 )
 
-// Lite is an Interposer's stand-in for SuperEdge's lite-apiserver, with the habits that were seen when that was run, and
-// that its source explains: it asks kube-apiserver in JSON, keeps the last answer to a GET by the User-Agent up to its
-// first space, namespace, resource and name, whatever was asked for, and answers from that while kube-apiserver is away.
-// It does not bring what it keeps up to date with the events of watches; the original does not with those in protobuf.
+// Lite is an Interposer's stand-in for SuperEdge's lite-apiserver, with the habits that were seen when that was run,
+// and that its source explains: it asks kube-apiserver in JSON, keeps the last answer to a GET by the User-Agent up to
+// its first space, namespace, resource and name, whatever was asked for, and answers from that while kube-apiserver is
+// away. It does not bring what it keeps up to date with the events of watches; the original does not with those in
+// protobuf.
 type Lite struct {
 	proxy http.Handler
 
@@ -199,7 +200,8 @@ func copyHeader(to, from http.Header) {
 
 // liteListKind is the kind of a list of what is asked for.
 func liteListKind(r *http.Request) string {
-	for resource, kind := range map[string]string{"nodes": "NodeList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "endpoints": "EndpointsList"} {
+	for resource, kind := range map[string]string{"nodes": "NodeList", "services": "ServiceList",
+		"endpointslices": "EndpointSliceList", "endpoints": "EndpointsList"} {
 		if strings.HasSuffix(r.URL.Path, "/"+resource) {
 			return kind
 		}

@@ -16,8 +16,8 @@ import (
 
 // The addresses are the same in every cluster: nothing outside of its namespaces sees them.
 const (
-	// LiteAddress is where SuperEdge's installation has the lite-apiserver of every node. kube-apiserver's certificate is good
-	// for it; nothing listens there by itself.
+	// LiteAddress is where SuperEdge's installation has the lite-apiserver of every node. kube-apiserver's certificate
+	// is good for it; nothing listens there by itself.
 	LiteAddress = "169.254.20.11"
 	// bridgeAddress is the control plane's address for the nodes and their default gateway.
 	bridgeAddress = "10.0.0.1"
@@ -162,7 +162,8 @@ func (c *Cluster) configureNode(namespace *netns.Namespace, index int) error {
 		return fmt.Errorf("adding the route to pods that are gone: %w", err)
 	}
 	// Only now is the gateway of this route reachable for the kernel.
-	if err := outer.RouteAdd(&netlink.Route{Dst: mustCIDR(podCIDR(index)), Gw: net.ParseIP(nodeAddress(index))}); err != nil {
+	if err := outer.RouteAdd(&netlink.Route{Dst: mustCIDR(podCIDR(index)),
+		Gw: net.ParseIP(nodeAddress(index))}); err != nil {
 		return fmt.Errorf("adding the route to its pods: %w", err)
 	}
 	return namespace.Do(func() error {

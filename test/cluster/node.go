@@ -184,7 +184,8 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 		"--state-dir=" + node.StateDir,
 	}, slices.Concat(c.options.WrapperArgs, node.Spec.WrapperArgs)...)
 	if c.options.WrapperTLS {
-		args = append(args, "--insecure=false", "--cert-file="+c.credentials.file("apiserver.crt"), "--key-file="+c.credentials.file("apiserver.key"))
+		args = append(args, "--insecure=false", "--cert-file="+c.credentials.file("apiserver.crt"),
+			"--key-file="+c.credentials.file("apiserver.key"))
 	}
 	ready := func(ctx context.Context) error {
 		return expectOK(ctx, newClient(node.dial(), c.tlsConfig(true)), node.WrapperURL()+"/readyz")
@@ -195,7 +196,8 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 
 func (n *Node) wrapperKubeconfig() string { return "wrapper-" + n.Spec.Name + ".kubeconfig" }
 
-// GiveWrapperToken writes the kubeconfig of the node's wrapper anew, with this token in it. The wrapper is not restarted.
+// GiveWrapperToken writes the kubeconfig of the node's wrapper anew, with this token in it. The wrapper is not
+// restarted.
 func (n *Node) GiveWrapperToken(token string) error {
 	server := n.cluster.apiServerURL()
 	if n.Interposer != nil {
@@ -241,7 +243,8 @@ func (c *Cluster) startKubeProxy(ctx context.Context, node *Node) error {
 	}
 	name := "kube-proxy@" + node.Spec.Name
 	if node.Spec.KubeProxyBinary != "" {
-		node.KubeProxy = c.program(name, node.Spec.KubeProxyBinary, node.namespace.Thread, node.rulesProgrammed, args...)
+		node.KubeProxy = c.program(name, node.Spec.KubeProxyBinary, node.namespace.Thread, node.rulesProgrammed,
+			args...)
 	} else {
 		node.KubeProxy = c.component(name, node.namespace.Thread, node.rulesProgrammed, args...)
 	}
@@ -313,7 +316,8 @@ func (c *Cluster) startKubelet(ctx context.Context, node *Node) error {
 		return fmt.Errorf("creating the kubelet's directory: %w", err)
 	}
 	const kubeconfig = "kubeconfig" // in what the kubelet sees as /tmp
-	if _, err := c.credentials.writeKubeconfig(filepath.Join(tmp, kubeconfig), RoleAdmin, c.apiServerURL()); err != nil {
+	if _, err := c.credentials.writeKubeconfig(filepath.Join(tmp, kubeconfig), RoleAdmin,
+		c.apiServerURL()); err != nil {
 		return err
 	}
 	ready := func(ctx context.Context) error { return c.nodeReady(ctx, node.Spec.Name) }
@@ -338,7 +342,7 @@ func (n *Node) object() *corev1.Node {
 		object.Labels[key] = value
 	}
 	if !n.Spec.Kubelet {
-		object.Annotations = map[string]string{kwokAnnotation: "fake"}
+		object.Annotations = map[string]string{KwokAnnotation: "fake"}
 	}
 	return object
 }
@@ -479,7 +483,8 @@ func (c *Cluster) RelabelNode(ctx context.Context, name, key, value string) erro
 	if err != nil {
 		return fmt.Errorf("relabelling node %s: %w", name, err)
 	}
-	if _, err := c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := c.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("relabelling node %s: %w", name, err)
 	}
 	return nil

@@ -71,6 +71,8 @@ type Options struct {
 	// Protocol is the protocol of every kube-proxy whose NodeSpec has none. Default WatchList.
 	Protocol Protocol
 
+	// ControllerManagerArgs are given to kube-controller-manager after the arguments that the cluster sets.
+	ControllerManagerArgs []string
 	// NoKwok leaves out kwok: pods stay Pending.
 	NoKwok bool
 	// NoScheduler leaves out kube-scheduler: pods need spec.nodeName.
@@ -186,7 +188,8 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 		return fmt.Errorf("node %s: proxy mode %q is not one of %s, %s", spec.Name, spec.ProxyMode, NFTables, IPTables)
 	}
 	if spec.Protocol != WatchList && spec.Protocol != ListThenWatch && spec.Protocol != Unasked {
-		return fmt.Errorf("node %s: protocol %q is not one of %s, %s, %s", spec.Name, spec.Protocol, WatchList, ListThenWatch, Unasked)
+		return fmt.Errorf("node %s: protocol %q is not one of %s, %s, %s", spec.Name, spec.Protocol, WatchList,
+			ListThenWatch, Unasked)
 	}
 	if spec.KubeProxyBinary != "" {
 		if err := executable(spec.KubeProxyBinary); err != nil {
@@ -200,7 +203,8 @@ func (o *Options) completeNode(spec *NodeSpec) error {
 		return fmt.Errorf("node %s: a kubelet needs a namespace of its own, which APIViewOnly rules out", spec.Name)
 	}
 	if spec.Direct && (spec.Interposed || spec.StateDirSize != 0) {
-		return fmt.Errorf("node %s: an interposer and a state directory belong to a wrapper, and it has none", spec.Name)
+		return fmt.Errorf("node %s: an interposer and a state directory belong to a wrapper, and it has none",
+			spec.Name)
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 // newClient returns a client that makes a new connection for every request: what a Service does with a
 // connection is decided when it is opened.
 func newClient(dial dialer, tlsConfig *tls.Config) *http.Client {
-	return &http.Client{Transport: &http.Transport{DialContext: dial, TLSClientConfig: tlsConfig, DisableKeepAlives: true}}
+	return &http.Client{Transport: &http.Transport{DialContext: dial, TLSClientConfig: tlsConfig,
+		DisableKeepAlives: true}}
 }
 
 // freshClient is newClient in the control plane's namespace.
@@ -43,7 +44,8 @@ func (c *Cluster) tlsConfig(verify bool) *tls.Config {
 }
 
 // Get requests a URL on a new connection that dial opens.
-func Get(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), url string) (*Reply, error) {
+func Get(ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error),
+	url string) (*Reply, error) {
 	return get(ctx, newClient(dial, nil), url)
 }
 

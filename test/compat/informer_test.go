@@ -38,8 +38,9 @@ func (f *fixture) startInformers() {
 			{"JSON", "application/json", unitA}, {"protobuf", "application/vnd.kubernetes.protobuf", unitB},
 		} {
 			n := &informerNode{
-				subject: subject{row: row{component: "client-go informer", version: under.clientGo, protocol: string(protocol), mode: encoding.name}},
-				at:      f.oneOf(encoding.unit),
+				subject: subject{row: row{component: "client-go informer", version: under.clientGo,
+					protocol: string(protocol), mode: encoding.name}},
+				at: f.oneOf(encoding.unit),
 			}
 			config := n.at.node.WrapperConfig(cluster.RoleKubeProxy)
 			config.ContentType, config.AcceptContentTypes = encoding.contentType, encoding.contentType

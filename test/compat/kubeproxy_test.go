@@ -156,7 +156,8 @@ func everyCombination() []*proxyNode {
 		for j, protocol := range proxy.protocols() {
 			for k, mode := range proxy.modes() {
 				name := fmt.Sprintf("p%d-%s-%s", proxy.minor(), strings.Split(string(protocol), "-")[0], modes[mode])
-				nodes = append(nodes, newProxyNode(proxy, i+j+k, string(mode), cluster.NodeSpec{Name: name, ProxyMode: mode, Protocol: protocol}))
+				nodes = append(nodes, newProxyNode(proxy, i+j+k, string(mode),
+					cluster.NodeSpec{Name: name, ProxyMode: mode, Protocol: protocol}))
 			}
 		}
 	}
@@ -174,9 +175,10 @@ func newProxyNode(proxy kubeProxy, number int, mode string, spec cluster.NodeSpe
 		version += " (older than supported)"
 	}
 	return &proxyNode{
-		subject: subject{row: row{component: "kube-proxy", version: version, protocol: string(spec.Protocol), mode: mode}},
-		unit:    unit,
-		spec:    spec,
+		subject: subject{row: row{component: "kube-proxy", version: version, protocol: string(spec.Protocol),
+			mode: mode}},
+		unit: unit,
+		spec: spec,
 	}
 }
 
@@ -192,7 +194,8 @@ func (f *fixture) addNodes(nodes []*proxyNode) {
 		node, err := f.cluster.AddNode(f.ctx, n.spec)
 		if err != nil {
 			// Without its echo server the node's pod would be an endpoint that does not answer the others.
-			if deletion := f.client.CoreV1().Nodes().Delete(f.ctx, n.spec.Name, metav1.DeleteOptions{}); deletion != nil {
+			if deletion := f.client.CoreV1().Nodes().Delete(f.ctx, n.spec.Name,
+				metav1.DeleteOptions{}); deletion != nil {
 				return errors.Join(err, deletion)
 			}
 			return err
@@ -256,7 +259,8 @@ func (f *fixture) eachNode(what string, act func(*proxyNode) error) {
 func (f *fixture) expected(from *proxyNode) string {
 	var reached []string
 	for _, n := range f.proxies {
-		same := len(f.keys) == 0 || f.keys[0] == unitLabel && n.unit == from.unit || f.keys[0] == corev1.LabelHostname && n == from
+		same := len(f.keys) == 0 || f.keys[0] == unitLabel && n.unit == from.unit ||
+			f.keys[0] == corev1.LabelHostname && n == from
 		if n.node != nil && same && !f.unready[n.spec.Name] {
 			reached = append(reached, n.spec.Name)
 		}

@@ -148,8 +148,8 @@ func kinds(requests []request) []string {
 	return lines
 }
 
-// speaks checks that the requests are of this protocol, and were answered as a restarted wrapper may: a client whose streamed list fails falls back to LIST, and
-// would work without doing what the table says.
+// speaks checks that the requests are of this protocol, and were answered as a restarted wrapper may: a client whose
+// streamed list fails falls back to LIST, and would work without doing what the table says.
 func speaks(protocol cluster.Protocol, requests []request) error {
 	lists, streams := 0, 0
 	for _, r := range requests {
@@ -166,7 +166,8 @@ func speaks(protocol cluster.Protocol, requests []request) error {
 	switch {
 	case len(requests) == 0:
 		return errors.New("the wrapper's log has none of its requests")
-	case protocol == cluster.WatchList && (lists > 0 || streams == 0), protocol == cluster.ListThenWatch && (lists == 0 || streams > 0):
+	case protocol == cluster.WatchList && (lists > 0 || streams == 0), protocol == cluster.ListThenWatch &&
+		(lists == 0 || streams > 0):
 		return fmt.Errorf("does not use %s: %d lists, %d streamed lists", protocol, lists, streams)
 	}
 	return nil

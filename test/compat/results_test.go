@@ -51,7 +51,8 @@ func (t *table) String() string {
 	var b strings.Builder
 	b.WriteString("| component | version | protocol | mode | result |\n| --- | --- | --- | --- | --- |\n")
 	for _, r := range t.rows {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode, strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode,
+			strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
 	}
 	b.WriteString("\n## What they ask\n\nEvery kind of request to the wrapper, with the codes of its answers. A 410 is of a restarted wrapper; 503, which tells a\nclient to wait for one, is left out.\n")
 	var order []string // who asks the same stands together

@@ -29,7 +29,8 @@ func TestClientsOverTLS(t *testing.T) {
 	})
 	f.setKeys(unitLabel)
 	f.must(workload.CreateDaemonSet(f.ctx, f.client, namespace, headless))
-	_, err := workload.CreateService(f.ctx, f.client, namespace, headless, workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
+	_, err := workload.CreateService(f.ctx, f.client, namespace, headless,
+		workload.ServiceOptions{Headless: true, TopologyKeys: []string{unitLabel}})
 	f.must(err)
 	var nodes []*proxyNode
 	for i, proxy := range under.kubeProxies {
@@ -39,8 +40,10 @@ func TestClientsOverTLS(t *testing.T) {
 		}))
 	}
 	f.addNodes(nodes)
-	coreDNS := &subject{row: row{component: "CoreDNS", version: under.coreDNS, protocol: string(cluster.Unasked), mode: "plugin kubernetes, TLS"}}
-	kubectl := &subject{row: row{component: "kubectl", version: under.kubeProxies[len(under.kubeProxies)-1].version, protocol: string(cluster.Unasked), mode: "TLS"}}
+	coreDNS := &subject{row: row{component: "CoreDNS", version: under.coreDNS, protocol: string(cluster.Unasked),
+		mode: "plugin kubernetes, TLS"}}
+	kubectl := &subject{row: row{component: "kubectl", version: under.kubeProxies[len(under.kubeProxies)-1].version,
+		protocol: string(cluster.Unasked), mode: "TLS"}}
 
 	f.expectReach("closed loop")
 	f.expectNames(coreDNS, "closed loop")
@@ -155,12 +158,16 @@ func (f *fixture) kubectl(s *subject) {
 		{args: []string{"auth", "can-i", "delete", "pods"}, says: []string{"yes"}},
 		{args: []string{"get", "nodes"}, says: []string{"NAME", at.spec.Name}},
 		{args: []string{"get", "pods", "-o", "wide"}, says: []string{"NAME", "Running", at.spec.Name}},
-		{args: []string{"get", "services,endpointslices,endpoints"}, says: []string{"service/echo", "endpointslice.discovery.k8s.io/echo-", "endpoints/echo"}},
-		{args: []string{"get", "service", echo, "-o", "yaml"}, says: []string{"clusterIP: " + f.service.Spec.ClusterIP}},
-		{args: []string{"get", "endpointslices", "-l", "kubernetes.io/service-name=" + echo, "-o", "jsonpath=" + endpoints}, sees: true},
+		{args: []string{"get", "services,endpointslices,endpoints"},
+			says: []string{"service/echo", "endpointslice.discovery.k8s.io/echo-", "endpoints/echo"}},
+		{args: []string{"get", "service", echo, "-o", "yaml"},
+			says: []string{"clusterIP: " + f.service.Spec.ClusterIP}},
+		{args: []string{"get", "endpointslices", "-l", "kubernetes.io/service-name=" + echo, "-o",
+			"jsonpath=" + endpoints}, sees: true},
 		{args: []string{"get", "endpoints", echo, "-o", "jsonpath=" + legacy}, sees: true},
 		{args: []string{"describe", "service", echo}, says: []string{"Name:", f.service.Spec.ClusterIP, "Endpoints:"}},
-		{args: []string{"wait", "--for=jsonpath={.metadata.labels.told}=yes", "--timeout=60s", "service/" + echo}, says: []string{"condition met"}},
+		{args: []string{"wait", "--for=jsonpath={.metadata.labels.told}=yes", "--timeout=60s", "service/" + echo},
+			says: []string{"condition met"}},
 		{args: []string{"create", "configmap", "made", "--from-literal=a=b"}, says: []string{"created"}},
 		{args: []string{"patch", "configmap", "made", "-p", `{"data":{"a":"c"}}`}, says: []string{"patched"}},
 		{args: []string{"delete", "configmap", "made"}, says: []string{"deleted"}},
@@ -184,7 +191,8 @@ func (f *fixture) kubectl(s *subject) {
 				}
 			}
 			if command.sees {
-				seen := strings.Fields(strings.ReplaceAll(output, "Warning: v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice", ""))
+				seen := strings.Fields(strings.ReplaceAll(output,
+					"Warning: v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice", ""))
 				slices.Sort(seen)
 				if got, want := strings.Join(seen, " "), f.expected(at); got != want {
 					return fmt.Errorf("want endpoints on %s, got %s", want, got)
@@ -201,7 +209,8 @@ func (f *fixture) kubectl(s *subject) {
 // label labels the echo Service, past the wrapper.
 func (f *fixture) label(key, value string) {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, key, value)
-	if _, err := f.client.CoreV1().Services(namespace).Patch(f.ctx, echo, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := f.client.CoreV1().Services(namespace).Patch(f.ctx, echo, types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		f.Errorf("labelling the Service: %v", err)
 	}
 }

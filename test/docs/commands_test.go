@@ -123,7 +123,8 @@ func start(t *testing.T) *reader {
 		Wrapper:    binary(t, "WRAPPER_BIN", "application-grid-wrapper"),
 		DNSDaemon:  binary(t, "DNS_DAEMON_BIN", "statefulset-grid-daemon"),
 		Nodes: []cluster.NodeSpec{
-			{Name: "node0", Labels: unit("nodeunit1")}, {Name: "node1", Labels: unit("nodeunit2")}, {Name: "node2", Labels: unit("nodeunit2")},
+			{Name: "node0", Labels: unit("nodeunit1")}, {Name: "node1", Labels: unit("nodeunit2")},
+			{Name: "node2", Labels: unit("nodeunit2")},
 		},
 	})
 	if err != nil {
@@ -177,7 +178,8 @@ func programs(t *testing.T) string {
 	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(kubectl), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for variable, name := range map[string]string{"WRAPPER_BIN": "application-grid-wrapper", "KUBECTL_GRID_BIN": "kubectl-grid"} {
+	for variable, name := range map[string]string{"WRAPPER_BIN": "application-grid-wrapper",
+		"KUBECTL_GRID_BIN": "kubectl-grid"} {
 		if err := os.Symlink(binary(t, variable, name), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +213,8 @@ func (r *reader) run(t *testing.T, b Block) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := []string{"env", "-C", directory, "PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "bash", "-euo", "pipefail", "-c", b.Script}
+	command := []string{"env", "-C", directory, "PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "bash",
+		"-euo", "pipefail", "-c", b.Script}
 	begin := time.Now()
 	var output string
 	if b.OnNode {

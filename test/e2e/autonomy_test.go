@@ -32,15 +32,16 @@ func (f *fixture) startHealthService(node *cluster.Node, answer string) *healthS
 	listener, err := node.Listen(f.ctx, healthAddress)
 	f.must(err)
 	h := &healthService{answer: answer}
-	h.server = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/localinfo" {
-			http.NotFound(w, r)
-			return
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		_, _ = io.WriteString(w, h.answer)
-	})}
+	h.server = &http.Server{ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/localinfo" {
+				http.NotFound(w, r)
+				return
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			_, _ = io.WriteString(w, h.answer)
+		})}
 	go h.server.Serve(listener)
 	f.Cleanup(func() { h.server.Close() })
 	return h
@@ -135,7 +136,9 @@ func TestDeadNeighbours(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, want := range []string{"application_grid_wrapper_dead_nodes 2\n", `application_grid_wrapper_autonomy_polls_total{result="ok"}`, `application_grid_wrapper_autonomy_polls_total{result="unreachable"}`} {
+		for _, want := range []string{"application_grid_wrapper_dead_nodes 2\n",
+			`application_grid_wrapper_autonomy_polls_total{result="ok"}`,
+			`application_grid_wrapper_autonomy_polls_total{result="unreachable"}`} {
 			if !strings.Contains(reply.Body, want) {
 				return fmt.Errorf("they do not say %s", want)
 			}

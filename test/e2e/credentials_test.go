@@ -25,16 +25,20 @@ func (f *fixture) revocableToken(name string) string {
 	f.Helper()
 	const namespace = "kube-system"
 	core := f.client.CoreV1()
-	_, err := core.ServiceAccounts(namespace).Create(f.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: wrapperAccount}}, metav1.CreateOptions{})
+	_, err := core.ServiceAccounts(namespace).Create(f.ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: wrapperAccount}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		f.Fatal(err)
 	}
-	secret, err := core.Secrets(namespace).Create(f.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	secret, err := core.Secrets(namespace).Create(f.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	f.must(err)
 	f.Cleanup(func() { f.revoke(name) })
-	request, err := core.ServiceAccounts(namespace).CreateToken(f.ctx, wrapperAccount, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name, UID: secret.UID},
-	}}, metav1.CreateOptions{})
+	request, err := core.ServiceAccounts(namespace).CreateToken(f.ctx, wrapperAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name,
+				UID: secret.UID},
+		}}, metav1.CreateOptions{})
 	f.must(err)
 	return request.Status.Token
 }
@@ -46,8 +50,8 @@ func (f *fixture) revoke(name string) {
 	}
 }
 
-// TestInlineTokenIsReplaced: a token in a kubeconfig is replaced by another one, the old one revoked, and the wrapper goes
-// on without a restart. When the new one ends, too, /readyz says so and names the file; a third one mends that.
+// TestInlineTokenIsReplaced: a token in a kubeconfig is replaced by another one, the old one revoked, and the wrapper
+// goes on without a restart. When the new one ends, too, /readyz says so and names the file; a third one mends that.
 func TestInlineTokenIsReplaced(t *testing.T) {
 	f := newFixture(t)
 	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: "renewed", Labels: map[string]string{unitLabel: unitA}})
@@ -132,7 +136,8 @@ func TestInlineTokenIsReplaced(t *testing.T) {
 		t.Error("no metric tells of the refusal")
 	}
 	// What was known is served.
-	if reply, err := node.Get(f.ctx, node.WrapperURL()+"/api/v1/services"); err != nil || reply.Status != http.StatusOK {
+	if reply, err := node.Get(f.ctx, node.WrapperURL()+"/api/v1/services"); err != nil ||
+		reply.Status != http.StatusOK {
 		t.Errorf("Services: %+v, %v", reply, err)
 	}
 

@@ -74,7 +74,8 @@ func TestNodeRelabelled(t *testing.T) {
 	f.expectReach("two units of two nodes", service, closedLoop)
 
 	f.relabel("a2", unitB)
-	f.expectReach("a2 moved to unit-b", service, reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
+	f.expectReach("a2 moved to unit-b", service,
+		reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
 	f.relabel("b1", unitA)
 	f.expectReach("b1 moved to unit-a", service, reach{"a1": "a1 b1", "a2": "a2 b2", "b1": "a1 b1", "b2": "a2 b2"})
 	f.relabel("a2", "")

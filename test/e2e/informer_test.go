@@ -119,7 +119,8 @@ func TestInformersConverge(t *testing.T) {
 				lists, watchLists := len(client.requests.lists), len(client.requests.watchLists)
 				client.requests.mu.Unlock()
 				if protocol == cluster.WatchList && (lists > 0 || watchLists == 0) {
-					t.Errorf("%s: the client should have used watch-lists only: %d lists, %d watch-lists", client.node.Spec.Name, lists, watchLists)
+					t.Errorf("%s: the client should have used watch-lists only: %d lists, %d watch-lists",
+						client.node.Spec.Name, lists, watchLists)
 				}
 				if protocol == cluster.ListThenWatch && watchLists > 0 {
 					t.Errorf("%s: the client should not have used watch-lists", client.node.Spec.Name)
@@ -167,7 +168,8 @@ func (f *fixture) settled() error {
 		return err
 	}
 	for _, set := range sets.Items {
-		if set.Status.ObservedGeneration < set.Generation || set.Status.CurrentNumberScheduled < set.Status.DesiredNumberScheduled ||
+		if set.Status.ObservedGeneration < set.Generation ||
+			set.Status.CurrentNumberScheduled < set.Status.DesiredNumberScheduled ||
 			set.Status.DesiredNumberScheduled == 0 {
 			return fmt.Errorf("DaemonSet %s is not rolled out", set.Name)
 		}
@@ -177,7 +179,8 @@ func (f *fixture) settled() error {
 		return err
 	}
 	for _, deployment := range deployments.Items {
-		if deployment.Status.ObservedGeneration < deployment.Generation || deployment.Status.ReadyReplicas != *deployment.Spec.Replicas {
+		if deployment.Status.ObservedGeneration < deployment.Generation ||
+			deployment.Status.ReadyReplicas != *deployment.Spec.Replicas {
 			return fmt.Errorf("Deployment %s is not rolled out", deployment.Name)
 		}
 	}
@@ -274,7 +277,8 @@ func TestDNSClient(t *testing.T) {
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-watched-"}}, metav1.CreateOptions{})
 		f.must(err)
 		f.Cleanup(func() {
-			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}) // the cluster goes in the end
+			// If it fails: the cluster goes in the end.
+			f.client.CoreV1().Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{})
 		})
 		f.eventually("a new namespace comes through the forwarded watch", func() error {
 			_, err := namespaces.Get(created.Name)

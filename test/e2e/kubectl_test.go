@@ -51,7 +51,8 @@ func (f *fixture) kubectlTo(config *rest.Config) kubectl {
 }
 
 func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
-	args = append([]string{"kubectl", "--kubeconfig=/dev/null", "--cache-dir=" + k.f.TempDir(), "--server=" + k.server}, args...)
+	args = append([]string{"kubectl", "--kubeconfig=/dev/null", "--cache-dir=" + k.f.TempDir(), "--server=" + k.server},
+		args...)
 	return exec.CommandContext(ctx, k.binary, args...)
 }
 
@@ -127,7 +128,8 @@ func TestKubectlReadsAsUsual(t *testing.T) {
 
 	f.daemonSet("governed", unitLabel)
 	f.eventually("kubectl shows two of the four endpoints of a governed Service", func() error {
-		text, err := wrapped.run("get", "endpointslices", "--namespace="+f.namespace, "--selector=kubernetes.io/service-name=governed", "--no-headers")
+		text, err := wrapped.run("get", "endpointslices", "--namespace="+f.namespace,
+			"--selector=kubernetes.io/service-name=governed", "--no-headers")
 		if err != nil {
 			return err
 		}
@@ -140,7 +142,8 @@ func TestKubectlReadsAsUsual(t *testing.T) {
 
 // withoutWarnings leaves out what kube-apiserver says of Endpoints with every answer: that they are deprecated.
 func withoutWarnings(text string) string {
-	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return strings.HasPrefix(line, "Warning: ") })
+	lines := slices.DeleteFunc(strings.Split(text, "\n"),
+		func(line string) bool { return strings.HasPrefix(line, "Warning: ") })
 	return strings.Join(lines, "\n")
 }
 
@@ -181,7 +184,8 @@ func TestKubectlWatch(t *testing.T) {
 	}
 	expect("EVENT NAME", "ADDED first")
 	services := f.client.CoreV1().Services(f.namespace)
-	_, err := services.Patch(f.ctx, "first", types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`), metav1.PatchOptions{})
+	_, err := services.Patch(f.ctx, "first", types.MergePatchType, []byte(`{"spec":{"type":"NodePort"}}`),
+		metav1.PatchOptions{})
 	f.must(err)
 	expect("MODIFIED first")
 	f.service("second", workload.ServiceOptions{})

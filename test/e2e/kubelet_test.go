@@ -29,7 +29,8 @@ const (
 // succession the last hop shows this wait.
 func TestKubelet(t *testing.T) {
 	f := newFixture(t)
-	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: "k1", Labels: map[string]string{unitLabel: unitA}, Kubelet: true})
+	node, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: "k1", Labels: map[string]string{unitLabel: unitA},
+		Kubelet: true})
 	f.must(err)
 	t.Cleanup(func() {
 		if err := shared.RemoveNode(context.Background(), "k1"); err != nil {
@@ -95,7 +96,8 @@ func (f *fixture) followHops(what string, node *cluster.Node, serving bool, trig
 	defer cancel()
 	behind, err := kubernetes.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
 	f.must(err)
-	pods, err := f.client.CoreV1().Pods(f.namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=gated"})
+	pods, err := f.client.CoreV1().Pods(f.namespace).Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=gated"})
 	f.must(err)
 	defer pods.Stop()
 	ofService := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=gated"}
@@ -126,7 +128,8 @@ func (f *fixture) followHops(what string, node *cluster.Node, serving bool, trig
 	for _, hop := range hops {
 		at, ok := <-hop.at
 		if !ok {
-			f.Fatalf("%s: it has not passed the hop %q within %s (before: %s)", what, hop.name, deadline, strings.Join(times, ", "))
+			f.Fatalf("%s: it has not passed the hop %q within %s (before: %s)", what, hop.name, deadline,
+				strings.Join(times, ", "))
 		}
 		times = append(times, fmt.Sprintf("%s %.1fms", hop.name, float64(at.Microseconds())/1000))
 	}
@@ -135,7 +138,8 @@ func (f *fixture) followHops(what string, node *cluster.Node, serving bool, trig
 
 // passed tells how long after begin an event first matched. The channel is closed without a value if the
 // watch or ctx ends before.
-func passed(ctx context.Context, begin time.Time, watcher watch.Interface, match func(watch.Event) bool) <-chan time.Duration {
+func passed(ctx context.Context, begin time.Time, watcher watch.Interface,
+	match func(watch.Event) bool) <-chan time.Duration {
 	at := make(chan time.Duration, 1)
 	go func() {
 		defer close(at)
@@ -169,7 +173,8 @@ func sliceServes(serving bool) func(watch.Event) bool {
 		for i := range slice.Endpoints {
 			conditions := slice.Endpoints[i].Conditions
 			// Without a ready one kube-proxy falls back to those that serve while they terminate.
-			usable = usable || isReady(&slice.Endpoints[i]) || (isTrue(conditions.Serving) && isTrue(conditions.Terminating))
+			usable = usable || isReady(&slice.Endpoints[i]) ||
+				(isTrue(conditions.Serving) && isTrue(conditions.Terminating))
 		}
 		return usable == serving
 	}
@@ -178,7 +183,8 @@ func sliceServes(serving bool) func(watch.Event) bool {
 func isTrue(value *bool) bool { return value != nil && *value }
 
 // ruleChanged polls the node's nftables until they contain the pod's address or do not any more.
-func (f *fixture) ruleChanged(ctx context.Context, begin time.Time, node *cluster.Node, present bool) <-chan time.Duration {
+func (f *fixture) ruleChanged(ctx context.Context, begin time.Time, node *cluster.Node,
+	present bool) <-chan time.Duration {
 	at := make(chan time.Duration, 1)
 	go func() {
 		defer close(at)

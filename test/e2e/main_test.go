@@ -42,9 +42,11 @@ func clusterOptions() (cluster.Options, error) {
 		Dir:        os.Getenv("E2E_DIR"), // to keep the logs
 		Nodes: []cluster.NodeSpec{
 			{Name: "a1", Labels: unit(unitA), ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
-			{Name: "a2", Labels: unit(unitA), ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch, Configured: true},
+			{Name: "a2", Labels: unit(unitA), ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch,
+				Configured: true},
 			{Name: "b1", Labels: unit(unitB), ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
-			{Name: "b2", Labels: unit(unitB), ProxyMode: cluster.IPTables, Protocol: cluster.WatchList, Configured: true},
+			{Name: "b2", Labels: unit(unitB), ProxyMode: cluster.IPTables, Protocol: cluster.WatchList,
+				Configured: true},
 		},
 	}, nil
 }

@@ -18,8 +18,8 @@ const (
 	zone         = "topology.kubernetes.io/zone"
 )
 
-// TestOpenYurt: kube-proxy's rules follow the annotation of OpenYurt, its changes and those of the pools, and topologyKeys
-// where both are there.
+// TestOpenYurt: kube-proxy's rules follow the annotation of OpenYurt, its changes and those of the pools, and
+// topologyKeys where both are there.
 func TestOpenYurt(t *testing.T) {
 	f := newFixture(t)
 	f.labelNodes(nodePool, map[string]string{"a1": "hangzhou", "b1": "hangzhou", "a2": "shanghai", "b2": "shanghai"})
@@ -31,7 +31,8 @@ func TestOpenYurt(t *testing.T) {
 	pools := reach{"a1": "a1 b1", "b1": "a1 b1", "a2": "a2 b2", "b2": "a2 b2"}
 	f.expectReach("openyurt.io/nodepool", service, pools)
 	explained := f.explain("a1", "echo")
-	for _, part := range []string{`"annotation":"openyurt.io/topologyKeys"`, `"topologyKeys":["apps.openyurt.io/nodepool"]`, `"unit":{"apps.openyurt.io/nodepool":"hangzhou"}`} {
+	for _, part := range []string{`"annotation":"openyurt.io/topologyKeys"`,
+		`"topologyKeys":["apps.openyurt.io/nodepool"]`, `"unit":{"apps.openyurt.io/nodepool":"hangzhou"}`} {
 		if !strings.Contains(explained, part) {
 			t.Errorf("explain has no %s: %s", part, explained)
 		}
@@ -43,7 +44,8 @@ func TestOpenYurt(t *testing.T) {
 
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool,kubernetes.io/hostname")
 	f.expectReach("a value that OpenYurt does not know", service, nowhere)
-	want := fmt.Sprintf("service %s/echo: all endpoints hidden: annotation %s does not parse: not one of", f.namespace, openYurtKeys)
+	want := fmt.Sprintf("service %s/echo: all endpoints hidden: annotation %s does not parse: not one of", f.namespace,
+		openYurtKeys)
 	node, err := shared.Node("a1")
 	f.must(err)
 	f.eventually("readyz says so", func() error {
@@ -57,7 +59,8 @@ func TestOpenYurt(t *testing.T) {
 	f.annotate("echo", openYurtKeys, "openyurt.io/nodepool")
 	f.expectReach("openyurt.io/nodepool again", service, pools)
 	f.must(shared.RelabelNode(f.ctx, "b1", nodePool, "shanghai"))
-	f.expectReach("b1 is in the other pool", service, reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
+	f.expectReach("b1 is in the other pool", service,
+		reach{"a1": "a1", "a2": "a2 b1 b2", "b1": "a2 b1 b2", "b2": "a2 b1 b2"})
 	f.must(shared.RelabelNode(f.ctx, "b1", nodePool, ""))
 	f.expectReach("b1 is in none", service, reach{"a1": "a1", "a2": "a2 b2", "b1": "", "b2": "a2 b2"})
 
@@ -86,7 +89,8 @@ func (f *fixture) labelNodes(key string, values map[string]string) {
 func (f *fixture) annotate(service, annotation, value string) {
 	f.Helper()
 	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %q}}}`, annotation, value)
-	_, err := f.client.CoreV1().Services(f.namespace).Patch(f.ctx, service, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := f.client.CoreV1().Services(f.namespace).Patch(f.ctx, service, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	f.must(err)
 }
 

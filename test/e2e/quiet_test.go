@@ -25,8 +25,9 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 	f := newFixture(t)
 	// Without a selector the endpoints are the test's own.
 	service, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "busy", Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "busy",
+			Annotations: map[string]string{"topologyKeys": `["` + unitLabel + `"]`}},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}, metav1.CreateOptions{})
 	f.must(err)
 	slices := f.client.DiscoveryV1().EndpointSlices(f.namespace)
@@ -58,9 +59,11 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 		syncs := f.syncs(node) - before[name]
 		t.Logf("%s (%s): %d syncs of kube-proxy's rules", name, node.Spec.ProxyMode, syncs)
 		switch {
-		// The change of the marker, which may come in two steps (the pod's condition, then the slice's), is a sync or two.
+		// The change of the marker, which may come in two steps (the pod's condition, then the slice's), is a sync or
+		// two.
 		case node.Spec.Labels[unitLabel] == unitA && syncs > 2:
-			t.Errorf("%s: kube-proxy wrote its rules %d times for %d changes elsewhere and one here", name, syncs, changes)
+			t.Errorf("%s: kube-proxy wrote its rules %d times for %d changes elsewhere and one here", name, syncs,
+				changes)
 		case node.Spec.Labels[unitLabel] != unitA && syncs < 3:
 			t.Errorf("%s: %d syncs in the unit whose endpoints change; the counter does not count", name, syncs)
 		}
@@ -71,17 +74,20 @@ func TestChangesElsewhereWakeNoKubeProxy(t *testing.T) {
 // busySlice has one endpoint in unit-a, which stays, and one in unit-b, which is another one each time.
 func busySlice(n int) *discoveryv1.EndpointSlice {
 	endpoint := func(node, address string) discoveryv1.Endpoint {
-		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node), Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}
+		return discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node),
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}
 	}
+	now := time.Now().UTC().Format(time.RFC3339Nano)
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        "busy-1",
 			Labels:      map[string]string{discoveryv1.LabelServiceName: "busy"},
-			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)},
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: now},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{endpoint("a1", "192.0.2.1"), endpoint("b1", fmt.Sprintf("198.51.100.%d", 1+n%250))},
-		Ports:       []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}},
+		Endpoints: []discoveryv1.Endpoint{endpoint("a1", "192.0.2.1"),
+			endpoint("b1", fmt.Sprintf("198.51.100.%d", 1+n%250))},
+		Ports: []discoveryv1.EndpointPort{{Port: ptr.To(int32(80))}},
 	}
 }
 
@@ -107,8 +113,8 @@ func (f *fixture) syncs(node *cluster.Node) int {
 	return syncs
 }
 
-// awaitRest waits until what earlier tests left is gone, and no kube-proxy has written its rules for longer than the time
-// that it gathers changes.
+// awaitRest waits until what earlier tests left is gone, and no kube-proxy has written its rules for longer than the
+// time that it gathers changes.
 func (f *fixture) awaitRest() {
 	f.Helper()
 	const rest = 3 * time.Second
@@ -136,8 +142,8 @@ func (f *fixture) awaitRest() {
 	})
 }
 
-// TestARestartedWrapperWakesNoKubeProxy: what is the same after an upgrade of the wrapper has the resourceVersion that it
-// had, so kube-proxy, which lists everything again, finds nothing to write.
+// TestARestartedWrapperWakesNoKubeProxy: what is the same after an upgrade of the wrapper has the resourceVersion that
+// it had, so kube-proxy, which lists everything again, finds nothing to write.
 func TestARestartedWrapperWakesNoKubeProxy(t *testing.T) {
 	f := newFixture(t)
 	marker := f.daemonSet("marker", unitLabel)
@@ -195,7 +201,8 @@ func (f *fixture) shown(node *cluster.Node) (map[string]string, error) {
 			}
 		}
 		var raw struct{ Items []json.RawMessage }
-		if err := errors.Join(json.Unmarshal([]byte(reply.Body), &list), json.Unmarshal([]byte(reply.Body), &raw)); err != nil {
+		if err := errors.Join(json.Unmarshal([]byte(reply.Body), &list),
+			json.Unmarshal([]byte(reply.Body), &raw)); err != nil {
 			return nil, err
 		}
 		for i, item := range raw.Items {

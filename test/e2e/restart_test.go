@@ -84,7 +84,8 @@ func TestAPIServerRestarted(t *testing.T) {
 	f.expectFlawless(stream)
 
 	f.relabel("b2", unitA)
-	f.expectReach("and a node that moved", service, reach{"a1": "a1 a2 b2", "a2": "a1 a2 b2", "b1": "b1", "b2": "a1 a2 b2"})
+	f.expectReach("and a node that moved", service,
+		reach{"a1": "a1 a2 b2", "a2": "a1 a2 b2", "b1": "b1", "b2": "a1 a2 b2"})
 }
 
 func TestKubeProxyRestarted(t *testing.T) {

@@ -56,7 +56,8 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	annotate := func(annotations string) {
 		t.Helper()
 		patch := fmt.Sprintf(`{"metadata":{"annotations":%s}}`, annotations)
-		_, err := f.client.CoreV1().Endpoints("default").Patch(context.Background(), "kubernetes", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := f.client.CoreV1().Endpoints("default").Patch(context.Background(), "kubernetes", types.MergePatchType,
+			[]byte(patch), metav1.PatchOptions{})
 		f.must(err)
 	}
 	const remove = `{"superedge.io/local-endpoint":null,"superedge.io/local-port":null}`
@@ -85,12 +86,14 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 	answered("default/kubernetes leads to the local API server", local.Name)
 	f.eachNode(func(node *cluster.Node) error {
 		client := f.through(node.Spec.Name, cluster.RoleKubeProxy)
-		found, err := client.DiscoveryV1().EndpointSlices("default").List(f.ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+		found, err := client.DiscoveryV1().EndpointSlices("default").List(f.ctx,
+			metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 		if err != nil {
 			return err
 		}
 		for _, s := range found.Items {
-			if len(s.Endpoints) != 1 || s.Endpoints[0].Addresses[0] != local.Status.PodIP || len(s.Ports) != 1 || *s.Ports[0].Port != 8080 || *s.Ports[0].Name != "https" {
+			if len(s.Endpoints) != 1 || s.Endpoints[0].Addresses[0] != local.Status.PodIP || len(s.Ports) != 1 ||
+				*s.Ports[0].Port != 8080 || *s.Ports[0].Name != "https" {
 				return fmt.Errorf("the slice is %v %v", s.Endpoints, s.Ports)
 			}
 		}
@@ -98,7 +101,8 @@ func TestKubernetesIsTheLocalAPIServer(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if len(endpoints.Subsets) != 1 || endpoints.Subsets[0].Addresses[0].IP != local.Status.PodIP || endpoints.Subsets[0].Ports[0].Port != 8080 {
+		if len(endpoints.Subsets) != 1 || endpoints.Subsets[0].Addresses[0].IP != local.Status.PodIP ||
+			endpoints.Subsets[0].Ports[0].Port != 8080 {
 			return fmt.Errorf("the Endpoints are %v", endpoints.Subsets)
 		}
 		return nil
@@ -143,9 +147,11 @@ func TestIPv6AndHintsInSeveralSlices(t *testing.T) {
 	f.service("governed", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	f.service("open", workload.ServiceOptions{})
 	for _, service := range []string{"governed", "open"} {
-		for family, address := range map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "10.9.9.%d", discoveryv1.AddressTypeIPv6: "fd00::%d"} {
+		for family, address := range map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: "10.9.9.%d",
+			discoveryv1.AddressTypeIPv6: "fd00::%d"} {
 			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta:  metav1.ObjectMeta{Name: service + "-by-hand-" + strings.ToLower(string(family)), Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+				ObjectMeta: metav1.ObjectMeta{Name: service + "-by-hand-" + strings.ToLower(string(family)),
+					Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 				AddressType: family,
 			}
 			for i, node := range []string{"a1", "a2", "b1", "b2"} {
@@ -202,27 +208,32 @@ func TestEventsAndServiceCIDRsAreLent(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-core"}, InvolvedObject: ownNode, Reason: "Test",
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = client.CoreV1().Events("default").Patch(f.ctx, core.Name, types.MergePatchType, []byte(`{"count":2}`), metav1.PatchOptions{})
+	_, err = client.CoreV1().Events("default").Patch(f.ctx, core.Name, types.MergePatchType, []byte(`{"count":2}`),
+		metav1.PatchOptions{})
 	f.must(err)
 	event, err := client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "a1.e2e-new"}, Regarding: ownNode, Reason: "Test", Type: "Normal",
 		Action: "Test", EventTime: metav1.NowMicro(), ReportingController: "e2e", ReportingInstance: "a1",
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = client.EventsV1().Events("default").Patch(f.ctx, event.Name, types.MergePatchType, []byte(`{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
+	_, err = client.EventsV1().Events("default").Patch(f.ctx, event.Name, types.MergePatchType,
+		[]byte(`{"series":{"count":2,"lastObservedTime":"2030-01-01T00:00:00.000000Z"}}`), metav1.PatchOptions{})
 	f.must(err)
 	event.Name, event.ResourceVersion, event.Regarding.Name = "b1.e2e", "", "b1"
-	if _, err := client.EventsV1().Events("default").Create(f.ctx, event, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `regard Node "a1"`) {
+	if _, err := client.EventsV1().Events("default").Create(f.ctx, event,
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `regard Node "a1"`) {
 		t.Errorf("an event about another node: want Forbidden, got %v", err)
 	}
 	patch := []byte(`{"regarding":{"name":"b1"}}`)
-	if _, err := client.EventsV1().Events("default").Patch(f.ctx, "a1.e2e-new", types.MergePatchType, patch, metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := client.EventsV1().Events("default").Patch(f.ctx, "a1.e2e-new", types.MergePatchType, patch,
+		metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a patch of whom an event regards: want Forbidden, got %v", err)
 	}
 	if _, err := client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("listing ServiceCIDRs: %v", err)
 	}
-	if err := client.CoreV1().Events("default").Delete(f.ctx, core.Name, metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+	if err := client.CoreV1().Events("default").Delete(f.ctx, core.Name,
+		metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("deleting an event: want Forbidden, got %v", err)
 	}
 }
@@ -241,7 +252,8 @@ func TestKubeProxyReports(t *testing.T) {
 				return err
 			}
 			for _, e := range list.Items {
-				if e.ReportingController == "kube-proxy" && e.Regarding.Kind == kind && e.Regarding.Name == name && e.Reason == reason {
+				if e.ReportingController == "kube-proxy" && e.Regarding.Kind == kind && e.Regarding.Name == name &&
+					e.Reason == reason {
 					return nil
 				}
 			}
@@ -254,8 +266,9 @@ func TestKubeProxyReports(t *testing.T) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "taken"},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31999,
-			Selector: map[string]string{"app": "none"}, Ports: []corev1.ServicePort{{Port: 80}},
+			Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal,
+			HealthCheckNodePort: 31999,
+			Selector:            map[string]string{"app": "none"}, Ports: []corev1.ServicePort{{Port: 80}},
 		},
 	}
 	listener, err := node.Listen(f.ctx, ":31999")

@@ -35,7 +35,8 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 				config.Host += "/superedge-ingress/" + unit
 				client, err := kubernetes.NewForConfig(config)
 				f.must(err)
-				factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(f.namespace))
+				factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+					informers.WithNamespace(f.namespace))
 				factory.Discovery().V1().EndpointSlices().Informer()
 				factory.Start(f.ctx.Done())
 				f.Cleanup(factory.Shutdown)
@@ -45,7 +46,8 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 				t.Helper()
 				f.eventually(what, func() error {
 					for unit, factory := range factories {
-						listed, err := factory.Discovery().V1().EndpointSlices().Lister().EndpointSlices(f.namespace).List(labels.Everything())
+						lister := factory.Discovery().V1().EndpointSlices().Lister()
+						listed, err := lister.EndpointSlices(f.namespace).List(labels.Everything())
 						if err != nil || len(listed) == 0 {
 							return fmt.Errorf("unit %q: no slices: %w", unit, err)
 						}
@@ -58,7 +60,8 @@ func TestIngressControllerOfAnotherUnit(t *testing.T) {
 			}
 			expect("every unit sees its own", map[string]string{unitA: "a1 a2", unitB: "b1 b2"})
 			f.relabel("b2", "unit-c")
-			expect("a node moves into a unit that nobody was of", map[string]string{unitA: "a1 a2", unitB: "b1", "unit-c": "b2"})
+			expect("a node moves into a unit that nobody was of",
+				map[string]string{unitA: "a1 a2", unitB: "b1", "unit-c": "b2"})
 		})
 	}
 }
@@ -92,7 +95,8 @@ func TestExplainCommand(t *testing.T) {
 	table, err := run()
 	f.must(err)
 	t.Logf("\n%s", table)
-	for _, want := range []string{"Seen from node:  a1", unitLabel + "=" + unitA, "2 kept, 2 hidden", "node b1 has " + unitLabel + "=" + unitB + ", not " + unitA} {
+	for _, want := range []string{"Seen from node:  a1", unitLabel + "=" + unitA, "2 kept, 2 hidden",
+		"node b1 has " + unitLabel + "=" + unitB + ", not " + unitA} {
 		if !strings.Contains(table, want) {
 			t.Errorf("it does not say %q", want)
 		}

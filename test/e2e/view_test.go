@@ -16,7 +16,8 @@ import (
 // the oracle of the tests that compare whole views.
 
 // viewOf returns the slices as the node should see them, by namespace/name.
-func viewOf(node string, nodes []corev1.Node, services []corev1.Service, all []discoveryv1.EndpointSlice) map[string]*discoveryv1.EndpointSlice {
+func viewOf(node string, nodes []corev1.Node, services []corev1.Service,
+	all []discoveryv1.EndpointSlice) map[string]*discoveryv1.EndpointSlice {
 	labels := map[string]map[string]string{}
 	for _, n := range nodes {
 		labels[n.Name] = n.Labels
@@ -38,7 +39,8 @@ func viewOf(node string, nodes []corev1.Node, services []corev1.Service, all []d
 			return true
 		}
 		own, ok := labels[node][key]
-		return ok && endpoint.NodeName != nil && labels[*endpoint.NodeName] != nil && labels[*endpoint.NodeName][key] == own
+		return ok && endpoint.NodeName != nil && labels[*endpoint.NodeName] != nil &&
+			labels[*endpoint.NodeName][key] == own
 	}
 	// decide returns the key that decides for a Service: of several the first with a ready endpoint.
 	decide := func(service string) string {

@@ -89,7 +89,8 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 			direct, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "written", metav1.GetOptions{})
 			f.must(err)
 			if len(direct.Annotations) != 4*each {
-				t.Errorf("the Service has the annotations of %d writes, want those of %d", len(direct.Annotations), 4*each)
+				t.Errorf("the Service has the annotations of %d writes, want those of %d", len(direct.Annotations),
+					4*each)
 			}
 			if len(direct.ManagedFields) == 0 {
 				t.Error("the Service has lost its managedFields")
@@ -130,7 +131,8 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				s, err = services.Update(f.ctx, s, metav1.UpdateOptions{})
 				f.must(err)
 			}
-			s.Status.Conditions = []metav1.Condition{{Type: "Tested", Status: metav1.ConditionTrue, Reason: "Tested", LastTransitionTime: metav1.Now()}}
+			s.Status.Conditions = []metav1.Condition{{Type: "Tested", Status: metav1.ConditionTrue, Reason: "Tested",
+				LastTransitionTime: metav1.Now()}}
 			_, err = services.UpdateStatus(f.ctx, s, metav1.UpdateOptions{})
 			f.must(err)
 
@@ -147,7 +149,8 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				_, err := services.Patch(f.ctx, "written", kind, []byte(body), metav1.PatchOptions{})
 				return err
 			}
-			for _, kind := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType, types.JSONPatchType} {
+			for _, kind := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType,
+				types.JSONPatchType} {
 				if err := patch(kind, old.ResourceVersion); err == nil {
 					t.Errorf("%s with an old resourceVersion was taken", kind)
 				}
@@ -164,7 +167,8 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				}))
 			}
 			applied := applycorev1.Service("written", f.namespace).WithAnnotations(map[string]string{"applied": "yes"})
-			_, err = services.Apply(f.ctx, applied.WithResourceVersion(old.ResourceVersion), metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+			_, err = services.Apply(f.ctx, applied.WithResourceVersion(old.ResourceVersion),
+				metav1.ApplyOptions{FieldManager: "e2e", Force: true})
 			if !apierrors.IsConflict(err) {
 				t.Errorf("applying with an old resourceVersion: got %v, want a conflict", err)
 			}
@@ -173,13 +177,16 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				_, err = services.Apply(f.ctx, applied.WithResourceVersion(now.ResourceVersion), metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+				_, err = services.Apply(f.ctx, applied.WithResourceVersion(now.ResourceVersion),
+					metav1.ApplyOptions{FieldManager: "e2e", Force: true})
 				return err
 			}))
 
 			// Deletions with preconditions.
 			remove := func(resourceVersion string) error {
-				return services.Delete(f.ctx, "written", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &resourceVersion}})
+				return services.Delete(f.ctx, "written",
+					metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID,
+						ResourceVersion: &resourceVersion}})
 			}
 			if err := remove(old.ResourceVersion); !apierrors.IsConflict(err) {
 				t.Errorf("deleting an old version: got %v, want a conflict", err)
@@ -191,7 +198,8 @@ func TestWritesThroughTheWrapper(t *testing.T) {
 				}
 				return remove(now.ResourceVersion)
 			}))
-			if _, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "written", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			if _, err := f.client.CoreV1().Services(f.namespace).Get(f.ctx, "written",
+				metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				t.Errorf("the Service is not gone: %v", err)
 			}
 		})
@@ -213,7 +221,8 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 		if len(list.Items) != 1 || len(list.Items[0].Endpoints) != 2 {
 			return errors.New("not yet")
 		}
-		direct, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, list.Items[0].Name, metav1.GetOptions{})
+		direct, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, list.Items[0].Name,
+			metav1.GetOptions{})
 		if err == nil && len(direct.Endpoints) != 4 {
 			err = errors.New("not all are there yet")
 		}
@@ -230,9 +239,12 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 	refused("update", err)
 	_, err = slices.Patch(f.ctx, pruned.Name, types.MergePatchType, []byte(`{"endpoints":[]}`), metav1.PatchOptions{})
 	refused("merge patch of the endpoints", err)
-	_, err = slices.Patch(f.ctx, pruned.Name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/endpoints/0"}]`), metav1.PatchOptions{})
+	_, err = slices.Patch(f.ctx, pruned.Name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/endpoints/0"}]`),
+		metav1.PatchOptions{})
 	refused("JSON patch of the endpoints", err)
-	_, err = slices.Apply(f.ctx, applydiscoveryv1.EndpointSlice(pruned.Name, f.namespace).WithAddressType(pruned.AddressType).WithEndpoints(), metav1.ApplyOptions{FieldManager: "e2e", Force: true})
+	_, err = slices.Apply(f.ctx, applydiscoveryv1.EndpointSlice(pruned.Name,
+		f.namespace).WithAddressType(pruned.AddressType).WithEndpoints(),
+		metav1.ApplyOptions{FieldManager: "e2e", Force: true})
 	refused("apply of the endpoints", err)
 	refused("deletion", slices.Delete(f.ctx, pruned.Name, metav1.DeleteOptions{}))
 	refused("deletion of all", slices.DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
@@ -242,12 +254,14 @@ func TestWritesOfAlteredObjects(t *testing.T) {
 	refused("update of Endpoints", err)
 
 	// The metadata alone takes nothing away.
-	_, err = slices.Patch(f.ctx, pruned.Name, types.StrategicMergePatchType, []byte(`{"metadata":{"annotations":{"e2e":"patched"}}}`), metav1.PatchOptions{})
+	_, err = slices.Patch(f.ctx, pruned.Name, types.StrategicMergePatchType,
+		[]byte(`{"metadata":{"annotations":{"e2e":"patched"}}}`), metav1.PatchOptions{})
 	f.must(err)
 	direct, err := f.client.DiscoveryV1().EndpointSlices(f.namespace).Get(f.ctx, pruned.Name, metav1.GetOptions{})
 	f.must(err)
 	if len(direct.Endpoints) != 4 || direct.Annotations["e2e"] != "patched" {
-		t.Errorf("got %d endpoints and the annotations %v, want 4 and the patch's", len(direct.Endpoints), direct.Annotations)
+		t.Errorf("got %d endpoints and the annotations %v, want 4 and the patch's", len(direct.Endpoints),
+			direct.Annotations)
 	}
 }
 
@@ -261,7 +275,8 @@ func TestMetadataInformers(t *testing.T) {
 	f.must(err)
 	client, err := metadata.NewForConfig(node.WrapperConfig(cluster.RoleKubeProxy))
 	f.must(err)
-	resources := []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("services"), discoveryv1.SchemeGroupVersion.WithResource("endpointslices")}
+	resources := []schema.GroupVersionResource{corev1.SchemeGroupVersion.WithResource("services"),
+		discoveryv1.SchemeGroupVersion.WithResource("endpointslices")}
 	factory := metadatainformer.NewFilteredSharedInformerFactory(client, 0, f.namespace, nil)
 	for _, r := range resources {
 		factory.ForResource(r).Informer()
@@ -275,7 +290,8 @@ func TestMetadataInformers(t *testing.T) {
 		}
 	}
 	f.must(f.client.CoreV1().Services(f.namespace).Delete(f.ctx, "plain", metav1.DeleteOptions{}))
-	_, err = f.client.CoreV1().Services(f.namespace).Patch(f.ctx, "echo", types.MergePatchType, []byte(`{"metadata":{"labels":{"e2e":"changed"}}}`), metav1.PatchOptions{})
+	_, err = f.client.CoreV1().Services(f.namespace).Patch(f.ctx, "echo", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"e2e":"changed"}}}`), metav1.PatchOptions{})
 	f.must(err)
 	direct, err := metadata.NewForConfig(shared.RESTConfig())
 	f.must(err)

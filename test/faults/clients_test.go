@@ -46,7 +46,8 @@ const (
 func TestClients(t *testing.T) {
 	for _, f := range []fault{
 		slowWatching(),
-		loading(fmt.Sprintf("%d watch connects per second", connectRate), func(s *site) { s.connectWatches(forms(3*time.Second, 20*time.Second)) }),
+		loading(fmt.Sprintf("%d watch connects per second", connectRate),
+			func(s *site) { s.connectWatches(forms(3*time.Second, 20*time.Second)) }),
 		loading("requests sent byte by byte", (*site).sendByteByByte),
 	} {
 		t.Run(f.name, f.run)
@@ -71,7 +72,8 @@ func loading(name string, load func(*site)) fault {
 
 // dial opens a connection to the wrapper from its node.
 func (s *site) dial(ctx context.Context) (net.Conn, error) {
-	return s.node.WrapperConfig(cluster.RoleKubeProxy).Dial(ctx, "tcp", strings.TrimPrefix(s.node.WrapperURL(), "http://"))
+	return s.node.WrapperConfig(cluster.RoleKubeProxy).Dial(ctx, "tcp",
+		strings.TrimPrefix(s.node.WrapperURL(), "http://"))
 }
 
 func slowWatching() fault {
@@ -87,14 +89,16 @@ func slowWatching() fault {
 				s.must(err)
 				open = append(open, conn)
 				s.must(conn.(*net.TCPConn).SetReadBuffer(4 << 10))
-				_, err = io.WriteString(conn, "GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: localhost\r\n"+
-					"Accept: application/vnd.kubernetes.protobuf\r\n\r\n")
+				_, err = io.WriteString(conn,
+					"GET /api/v1/services?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: localhost\r\n"+
+						"Accept: application/vnd.kubernetes.protobuf\r\n\r\n")
 				s.must(err)
 			}
 			slow := s.latencies(lasting)
 			during := s.level()
 			s.Logf("latency of an event, beyond that of a direct watch: p50 %s, p99 %s without; p50 %s, p99 %s with %d slow watchers; memory %.1f MiB, then %.1f",
-				percentile(quiet, 50), percentile(quiet, 99), percentile(slow, 50), percentile(slow, 99), slowWatchers, before.resident, during.resident)
+				percentile(quiet, 50), percentile(quiet, 99), percentile(slow, 50), percentile(slow, 99), slowWatchers,
+				before.resident, during.resident)
 			if p99 := percentile(slow, 99); p99 > latencyBound {
 				s.Errorf("slow watchers delay the others: p99 %s, more than %s", p99, latencyBound)
 			}
@@ -147,8 +151,10 @@ func (s *site) latencies(lasting time.Duration) []time.Duration {
 	}
 	changed := 0
 	for begin := time.Now(); time.Since(begin) < lasting; changed++ {
-		patch := fmt.Sprintf(`{"metadata":{"annotations":{"stamp":"%d-%d %s"}}}`, begin.UnixNano(), changed, strings.Repeat("x", noise))
-		_, err := shared.Client().CoreV1().Services(namespace).Patch(ctx, s.canary.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"stamp":"%d-%d %s"}}}`, begin.UnixNano(), changed,
+			strings.Repeat("x", noise))
+		_, err := shared.Client().CoreV1().Services(namespace).Patch(ctx, s.canary.Name, types.MergePatchType,
+			[]byte(patch), metav1.PatchOptions{})
 		s.must(err)
 		time.Sleep(noiseInterval)
 	}
@@ -200,7 +206,8 @@ func (s *site) connectWatches(lasting time.Duration) {
 	}
 	close(tickets)
 	clients.Wait()
-	s.Logf("%d watches were begun in %s, %.0f per second; %d got no answer", begun.Load(), time.Since(begin).Round(time.Millisecond),
+	s.Logf("%d watches were begun in %s, %.0f per second; %d got no answer", begun.Load(),
+		time.Since(begin).Round(time.Millisecond),
 		float64(begun.Load())/time.Since(begin).Seconds(), refused.Load())
 	if refused.Load() > 0 {
 		s.lose("%d watches", refused.Load())
@@ -245,8 +252,10 @@ func (s *site) sendByteByByte() {
 		want        int
 	}{
 		{"", header("GET /api/v1/services HTTP/1.1", "Host: localhost", "Connection: close"), http.StatusOK},
-		{header("POST /apis/authentication.k8s.io/v1/selfsubjectreviews HTTP/1.1", "Host: localhost", "Connection: close",
-			"Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body)), token), body, http.StatusCreated},
+		{header("POST /apis/authentication.k8s.io/v1/selfsubjectreviews HTTP/1.1", "Host: localhost",
+			"Connection: close",
+			"Content-Type: application/json", fmt.Sprintf("Content-Length: %d", len(body)), token), body,
+			http.StatusCreated},
 	}
 	var clients sync.WaitGroup
 	failures := make(chan error, each*len(requests))

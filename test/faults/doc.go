@@ -11,6 +11,7 @@
 // cloud; the time to converge is from the end of the fault until the node's data plane shows it. A client watches
 // through the wrapper meanwhile: it must hear of every difference, and of nothing else.
 //
-// Run it as root, with the binaries' paths in COMPONENTS_BIN, WRAPPER_BIN and HUB_BIN (default: bin/ of the repository).
+// Run it as root, with the binaries' paths in COMPONENTS_BIN, WRAPPER_BIN and HUB_BIN (default: bin/ of the
+// repository).
 // -short shortens faults and leaves out those that take minutes.
 package faults

@@ -33,7 +33,8 @@ func eachReplica(do func(*cluster.HubReplica)) func(*site) {
 
 // cutOff lets a replica's watches of the API server end, and begin no more.
 func cutOff(replica *cluster.HubReplica) {
-	replica.Interposer.Behave(cluster.AnswerStatus(http.StatusInternalServerError, string(metav1.StatusReasonInternalError), 0))
+	replica.Interposer.Behave(cluster.AnswerStatus(http.StatusInternalServerError,
+		string(metav1.StatusReasonInternalError), 0))
 }
 
 func connect(replica *cluster.HubReplica) { replica.Interposer.Behave(cluster.Behaviour{}) }
@@ -42,15 +43,18 @@ func connect(replica *cluster.HubReplica) { replica.Interposer.Behave(cluster.Be
 func TestHub(t *testing.T) {
 	faults := []fault{
 		{
-			name: "a replica of the hub killed -9", lasts: forms(10*time.Second, 30*time.Second), bound: 90 * time.Second,
+			name: "a replica of the hub killed -9", lasts: forms(10*time.Second, 30*time.Second),
+			bound:   90 * time.Second,
 			inflict: killReplica(0), relieve: launchReplica(0),
 		},
 		{
-			name: "the other replica of the hub killed -9", lasts: forms(10*time.Second, 30*time.Second), bound: 90 * time.Second,
+			name: "the other replica of the hub killed -9", lasts: forms(10*time.Second, 30*time.Second),
+			bound:   90 * time.Second,
 			inflict: killReplica(1), relieve: launchReplica(1),
 		},
 		{
-			name: "all replicas of the hub killed -9", lasts: forms(10*time.Second, 3*time.Minute), bound: 2 * time.Minute, isolates: true,
+			name: "all replicas of the hub killed -9", lasts: forms(10*time.Second, 3*time.Minute),
+			bound: 2 * time.Minute, isolates: true,
 			inflict: eachReplica(func(r *cluster.HubReplica) { r.Kill() }),
 			relieve: func(s *site) {
 				for i := range shared.Hubs {
@@ -64,7 +68,8 @@ func TestHub(t *testing.T) {
 			relieve: func(*site) { shared.HubFront.SetDelay(0) },
 		},
 		{
-			name: "hub cut off from the API server", lasts: forms(10*time.Second, 2*time.Minute), bound: 2 * time.Minute, isolates: true,
+			name: "hub cut off from the API server", lasts: forms(10*time.Second, 2*time.Minute),
+			bound: 2 * time.Minute, isolates: true,
 			inflict: eachReplica(cutOff), relieve: eachReplica(connect),
 		},
 		{
@@ -88,7 +93,8 @@ func TestHub(t *testing.T) {
 			name: "one replica of the hub cut off from the API server", lasts: 2 * time.Minute, bound: 2 * time.Minute,
 			inflict: func(*site) { cutOff(shared.Hubs[0]) }, relieve: func(*site) { connect(shared.Hubs[0]) },
 		}, fault{
-			name: "the other replica of the hub cut off from the API server", lasts: 2 * time.Minute, bound: 2 * time.Minute,
+			name: "the other replica of the hub cut off from the API server", lasts: 2 * time.Minute,
+			bound:   2 * time.Minute,
 			inflict: func(*site) { cutOff(shared.Hubs[1]) }, relieve: func(*site) { connect(shared.Hubs[1]) },
 		})
 	}

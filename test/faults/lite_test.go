@@ -28,8 +28,9 @@ func behindLite() cluster.NodeSpec {
 // cloudAway is a lite-apiserver that has lost its API server, and has a habit.
 func cloudAway(name string, habits cluster.LiteHabits, during func(*site)) fault {
 	return fault{
-		name: "lite-apiserver, cloud away: " + name, lasts: forms(10*time.Second, 40*time.Second), bound: deadline, isolates: true,
-		node: behindLite(), during: during,
+		name: "lite-apiserver, cloud away: " + name, lasts: forms(10*time.Second, 40*time.Second), bound: deadline,
+		isolates: true,
+		node:     behindLite(), during: during,
 		inflict: func(s *site) { s.node.Interposer.Behave(s.node.Lite.Offline(habits)) },
 		relieve: func(s *site) { s.node.Interposer.Behave(s.node.Lite.Online()) },
 		after:   (*site).expectFollowing,
@@ -43,8 +44,8 @@ func (s *site) source(name, source string) float64 {
 	return value
 }
 
-// expectFromCache waits until the wrapper says that its upstream answers from a cache, and checks that this counts as no
-// contact.
+// expectFromCache waits until the wrapper says that its upstream answers from a cache, and checks that this counts as
+// no contact.
 func (s *site) expectFromCache() {
 	s.Helper()
 	took := s.eventually(deadline, "it says that it is answered from a cache", func() error {
@@ -53,7 +54,8 @@ func (s *site) expectFromCache() {
 			return err
 		}
 		for _, source := range []string{"nodes", "services", "endpointslices"} {
-			if !strings.Contains(reply.Body, "[+] "+source+": served from the cache, ") || s.source("from_cache", source) != 1 || s.source("up", source) != 0 {
+			if !strings.Contains(reply.Body, "[+] "+source+": served from the cache, ") ||
+				s.source("from_cache", source) != 1 || s.source("up", source) != 0 {
 				return fmt.Errorf("status %d: %s", reply.Status, reply.Body)
 			}
 		}
@@ -98,7 +100,8 @@ func (s *site) expectFollowing() {
 		return nil
 	})
 	// What is passed on is asked by kube-proxy in its own name, and in a way of its own: a stream first, then a list.
-	keys := slices.DeleteFunc(s.node.Lite.Overwritten(), func(key string) bool { return strings.HasPrefix(key, "kube-proxy/") })
+	keys := slices.DeleteFunc(s.node.Lite.Overwritten(),
+		func(key string) bool { return strings.HasPrefix(key, "kube-proxy/") })
 	if len(keys) > 0 {
 		s.Errorf("answers to different questions have one key in the cache: %v", keys)
 	}
@@ -109,9 +112,10 @@ func (s *site) nameAddresses() {
 	s.Helper()
 	listener, err := s.node.Listen(s.ctx, healthService)
 	s.must(err)
-	server := &http.Server{ReadHeaderTimeout: deadline, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"192.0.2.1":{"normal":true}}`)
-	})}
+	server := &http.Server{ReadHeaderTimeout: deadline,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"192.0.2.1":{"normal":true}}`)
+		})}
 	go server.Serve(listener)
 	s.Cleanup(func() { server.Close() })
 	s.eventually(deadline, "the nodes' addresses are listed", func() error {
@@ -128,8 +132,10 @@ func (s *site) expectCompressedWatch() {
 	ctx, cancel := context.WithTimeout(s.ctx, deadline)
 	defer cancel()
 	config := s.node.WrapperConfig(cluster.RoleKubeProxy)
-	client := &http.Client{Transport: &http.Transport{DialContext: config.Dial, DisableKeepAlives: true, DisableCompression: true}}
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/apis/networking.k8s.io/v1/servicecidrs?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", nil)
+	client := &http.Client{Transport: &http.Transport{DialContext: config.Dial, DisableKeepAlives: true,
+		DisableCompression: true}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		config.Host+"/apis/networking.k8s.io/v1/servicecidrs?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", nil)
 	s.must(err)
 	r.Header.Set("Accept-Encoding", "gzip")
 	response, err := client.Do(r)
@@ -153,7 +159,8 @@ func TestLiteAPIServer(t *testing.T) {
 	}
 	runAll(t, []fault{
 		{
-			name: "lite-apiserver: one key per User-Agent, compressed streams", lasts: 5 * time.Second, bound: deadline, node: behindLite(),
+			name: "lite-apiserver: one key per User-Agent, compressed streams", lasts: 5 * time.Second, bound: deadline,
+			node: behindLite(),
 			inflict: func(s *site) {
 				s.nameAddresses()
 				s.expectCompressedWatch()
@@ -162,7 +169,8 @@ func TestLiteAPIServer(t *testing.T) {
 		},
 		cloudAway("lists from the cache, empty watches", cluster.LiteHabits{}, (*site).expectFromCache),
 		func() fault {
-			f := cloudAway("nothing cached", cluster.LiteHabits{}, func(s *site) { s.expectReadyzSays("could not find the requested resource") })
+			f := cloudAway("nothing cached", cluster.LiteHabits{},
+				func(s *site) { s.expectReadyzSays("could not find the requested resource") })
 			inflict := f.inflict
 			f.inflict = func(s *site) {
 				s.node.Lite.Forget()
@@ -170,7 +178,8 @@ func TestLiteAPIServer(t *testing.T) {
 			}
 			return f
 		}(),
-		cloudAway("empty lists without resourceVersion", cluster.LiteHabits{EmptyLists: true}, func(s *site) { s.expectReadyzSays("not using it") }),
+		cloudAway("empty lists without resourceVersion", cluster.LiteHabits{EmptyLists: true},
+			func(s *site) { s.expectReadyzSays("not using it") }),
 		cloudAway("its writer hangs", cluster.LiteHabits{Stuck: true}, nil),
 		silently,
 	})

@@ -52,7 +52,8 @@ func TestMain(m *testing.M) {
 		flag.Set("test.parallel", atOnce)
 	}
 	suite.Suite{
-		Name: "faults", Options: options, Cluster: &shared, Prepare: prepare, Finish: func() { results.print(os.Stdout) },
+		Name: "faults", Options: options, Cluster: &shared, Prepare: prepare,
+		Finish: func() { results.print(os.Stdout) },
 	}.Main(m)
 }
 
@@ -88,7 +89,8 @@ func options() (cluster.Options, error) {
 // prepare makes the namespace and the Service of the traffic.
 func prepare(ctx context.Context) error {
 	client := shared.Client()
-	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -113,7 +115,8 @@ func createService(ctx context.Context, name string) (*corev1.Service, error) {
 			return nil, err
 		}
 	}
-	return workload.CreateService(ctx, shared.Client(), namespace, name, workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	return workload.CreateService(ctx, shared.Client(), namespace, name,
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 }
 
 // deleteService deletes what createService created. What fails to be deleted goes with the cluster.

@@ -81,7 +81,8 @@ func (o *observer) follow(ctx context.Context, resource schema.GroupVersionResou
 				continue
 			}
 		}
-		w, err := o.client.Resource(resource).Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+		w, err := o.client.Resource(resource).Watch(ctx,
+			metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 		if err == nil {
 			version, err = o.drain(w, resource, version)
 		}
@@ -204,7 +205,8 @@ func (s *site) expectNothingLost() {
 	defer o.mu.Unlock()
 	if len(o.needless) > 0 {
 		s.lose("%d events told nothing new", len(o.needless))
-		s.Errorf("%d of %d events told nothing new: %v", len(o.needless), len(o.needless)+o.events, o.needless[:min(5, len(o.needless))])
+		s.Errorf("%d of %d events told nothing new: %v", len(o.needless), len(o.needless)+o.events,
+			o.needless[:min(5, len(o.needless))])
 	}
 	if o.events == 0 && !s.fault.restarts { // else the change may have been in its second list
 		s.Error("the observer heard of nothing at all")
@@ -212,14 +214,16 @@ func (s *site) expectNothingLost() {
 	switch {
 	case !s.fault.restarts && o.broken+o.expired > 0:
 		s.lose("%d watches", o.broken+o.expired)
-		s.Errorf("%d watches ended, %d were refused with 410, though the wrapper was not restarted", o.broken, o.expired)
+		s.Errorf("%d watches ended, %d were refused with 410, though the wrapper was not restarted", o.broken,
+			o.expired)
 	case s.fault.restarts && o.expired < len(observed):
 		s.Errorf("after the restart %d of %d watches were refused with 410; the others went on from a version of the process before", o.expired, len(observed))
 	}
 	s.Logf("the observer heard %d events, %d watches ended, %d were refused with 410", o.events, o.broken, o.expired)
 }
 
-func listed(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) (objects, string, error) {
+func listed(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource) (objects, string,
+	error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	list, err := client.Resource(resource).List(ctx, metav1.ListOptions{})

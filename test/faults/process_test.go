@@ -44,8 +44,8 @@ func (s *site) reboot() {
 // quick is how soon a call that has to be passed on is refused while the upstream is away: 5 s, on a quiet machine.
 const quick = 8 * time.Second
 
-// expectRefusal checks what a wrapper answers whose upstream it knows to be away: the node from what it has, and that it
-// cannot pass on the rest.
+// expectRefusal checks what a wrapper answers whose upstream it knows to be away: the node from what it has, and that
+// it cannot pass on the rest.
 func (s *site) expectRefusal() {
 	s.Helper()
 	reply, err := s.get("/api/v1/nodes/" + s.node.Spec.Name)
@@ -57,8 +57,10 @@ func (s *site) expectRefusal() {
 	reply, err = s.get("/api/v1/namespaces/default")
 	s.must(err)
 	took := time.Since(begin)
-	if reply.Status != http.StatusServiceUnavailable || !strings.Contains(reply.Body, `"kind":"Status"`) || reply.Header.Get("Retry-After") == "" {
-		s.Errorf("a call that cannot be passed on was answered with status %d, headers %v: %s", reply.Status, reply.Header, reply.Body)
+	if reply.Status != http.StatusServiceUnavailable || !strings.Contains(reply.Body, `"kind":"Status"`) ||
+		reply.Header.Get("Retry-After") == "" {
+		s.Errorf("a call that cannot be passed on was answered with status %d, headers %v: %s", reply.Status,
+			reply.Header, reply.Body)
 	}
 	if took > quick {
 		s.Errorf("a call that cannot be passed on was refused after %s, more than %s", took, quick)
@@ -69,12 +71,14 @@ func (s *site) expectRefusal() {
 func TestProcess(t *testing.T) {
 	runAll(t, []fault{
 		{
-			name: "wrapper killed -9", lasts: forms(2*time.Second, 20*time.Second), bound: 90 * time.Second, restarts: true,
-			inflict: (*site).killWrapper,
-			relieve: func(s *site) { s.must(s.node.Wrapper.Launch()) },
+			name: "wrapper killed -9", lasts: forms(2*time.Second, 20*time.Second), bound: 90 * time.Second,
+			restarts: true,
+			inflict:  (*site).killWrapper,
+			relieve:  func(s *site) { s.must(s.node.Wrapper.Launch()) },
 		},
 		{
-			name: "wrapper killed -9, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
+			name: "wrapper killed -9, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second,
+			restarts: true,
 			inflict: func(s *site) {
 				s.kept()
 				cutLink(s)
@@ -84,7 +88,8 @@ func TestProcess(t *testing.T) {
 			during: (*site).expectRefusal, relieve: restoreLink, after: (*site).expectSynced,
 		},
 		{
-			name: "node reboots, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
+			name: "node reboots, link down", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second,
+			restarts:    true,
 			changeAfter: true,
 			inflict: func(s *site) {
 				s.kept()
@@ -94,7 +99,8 @@ func TestProcess(t *testing.T) {
 			during: (*site).expectRefusal, relieve: restoreLink, after: (*site).expectSynced,
 		},
 		{
-			name: "node reboots, link down, cloud changes", lasts: forms(8*time.Second, 60*time.Second), bound: 90 * time.Second, restarts: true,
+			name: "node reboots, link down, cloud changes", lasts: forms(8*time.Second, 60*time.Second),
+			bound: 90 * time.Second, restarts: true,
 			inflict: func(s *site) {
 				s.kept()
 				cutLink(s)

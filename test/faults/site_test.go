@@ -147,14 +147,16 @@ func (s *site) endTraffic() {
 	s.result.failed = len(failed)
 	if len(failed) > 0 {
 		s.lose("%d connections", len(failed))
-		s.Errorf("%d of %d connections failed: first %s, last %s", len(failed), s.result.tried, failed[0], failed[len(failed)-1])
+		s.Errorf("%d of %d connections failed: first %s, last %s", len(failed), s.result.tried, failed[0],
+			failed[len(failed)-1])
 	}
 }
 
 // change makes a difference in the cloud: the canary has one endpoint less.
 func (s *site) change() {
 	s.Helper()
-	s.must(workload.SetPodCondition(s.ctx, shared.Client(), namespace, podName(s.canary.Name, near1), corev1.PodReady, corev1.ConditionFalse))
+	s.must(workload.SetPodCondition(s.ctx, shared.Client(), namespace, podName(s.canary.Name, near1), corev1.PodReady,
+		corev1.ConditionFalse))
 }
 
 // hasConverged tells whether the data plane shows the change. It looks twice: of the thousands of looks of a fault that

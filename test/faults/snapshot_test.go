@@ -39,7 +39,8 @@ const (
 )
 
 // servedPaths are what a snapshot answers, and kube-proxy asks for.
-var servedPaths = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/nodes?fieldSelector=metadata.name%3D"}
+var servedPaths = []string{"/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices",
+	"/api/v1/nodes?fieldSelector=metadata.name%3D"}
 
 // lone is a wrapper by itself on this machine's loopback; nothing listens at its upstream.
 type lone struct {
@@ -73,7 +74,8 @@ func (s *site) startLone(thread *netns.Thread, snapshot []byte) (*lone, error) {
 	if err := os.WriteFile(kubeconfig, []byte(nowhere), 0o600); err != nil {
 		return nil, err
 	}
-	l.cmd = exec.Command(wrapperBin, "--kubeconfig="+kubeconfig, "--hostname="+s.node.Spec.Name, "--bind-address="+address, "--state-dir="+dir)
+	l.cmd = exec.Command(wrapperBin, "--kubeconfig="+kubeconfig, "--hostname="+s.node.Spec.Name,
+		"--bind-address="+address, "--state-dir="+dir)
 	l.cmd.Stdout, l.cmd.Stderr = &l.output, &l.output
 	return l, thread.Start(l.cmd)
 }
@@ -150,7 +152,8 @@ func TestSnapshotDamaged(t *testing.T) {
 	}{
 		{"snapshot corrupted, every block", func(whole []byte, at int) []byte {
 			damaged := bytes.Clone(whole)
-			damaged[min(at+at/blockSize%blockSize, len(whole)-1)] ^= 1 << (at / blockSize % 8) // another place in every block
+			// Another place in every block.
+			damaged[min(at+at/blockSize%blockSize, len(whole)-1)] ^= 1 << (at / blockSize % 8)
 			return damaged
 		}},
 		{"snapshot truncated, every block", func(whole []byte, at int) []byte { return whole[:at] }},
@@ -173,7 +176,8 @@ func TestSnapshotDamaged(t *testing.T) {
 			took, err := good.expectServed(s.ctx)
 			good.stop()
 			s.must(err)
-			s.Logf("the whole snapshot, of %d bytes, was served %s after its process was started", len(whole), took.Round(time.Millisecond))
+			s.Logf("the whole snapshot, of %d bytes, was served %s after its process was started", len(whole),
+				took.Round(time.Millisecond))
 
 			step := 1
 			if testing.Short() {
@@ -204,7 +208,8 @@ func TestSnapshotDamaged(t *testing.T) {
 				})
 			}
 			runs.Wait()
-			s.result.lost = []string{fmt.Sprintf("the snapshot, all %d times set aside (%d of %d blocks)", len(places), len(places), blocks)}
+			s.result.lost = []string{fmt.Sprintf("the snapshot, all %d times set aside (%d of %d blocks)", len(places),
+				len(places), blocks)}
 		})
 	}
 }
@@ -217,8 +222,9 @@ func (s *site) fatten() {
 		rand.Read(random)
 		service := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
-				Name:        s.canary.Name + "-" + strconv.Itoa(i),
-				Annotations: map[string]string{workload.TopologyKeys: `["` + unitLabel + `"]`, "random": base64.StdEncoding.EncodeToString(random)},
+				Name: s.canary.Name + "-" + strconv.Itoa(i),
+				Annotations: map[string]string{workload.TopologyKeys: `["` + unitLabel + `"]`,
+					"random": base64.StdEncoding.EncodeToString(random)},
 			},
 			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: workload.Port}}},
 		}
@@ -261,7 +267,8 @@ func TestClockSetBack(t *testing.T) {
 			reply, err := s.get(fmt.Sprintf("/api/v1/services?watch=true&timeoutSeconds=1&resourceVersion=%d", old))
 			s.must(err)
 			if reply.Status != http.StatusGone {
-				s.Errorf("a watch from revision %d, of before the restart, was answered with status %d: %s", old, reply.Status, reply.Body)
+				s.Errorf("a watch from revision %d, of before the restart, was answered with status %d: %s", old,
+					reply.Status, reply.Body)
 			}
 		}
 	}

@@ -25,9 +25,12 @@ func interposed(name string, behaviour cluster.Behaviour) fault {
 
 func TestUpstream(t *testing.T) {
 	faults := []fault{
-		interposed("upstream answers 500", cluster.AnswerStatus(http.StatusInternalServerError, string(metav1.StatusReasonInternalError), 0)),
-		interposed("upstream answers 429", cluster.AnswerStatus(http.StatusTooManyRequests, string(metav1.StatusReasonTooManyRequests), time.Second)),
-		interposed("upstream answers 410", cluster.AnswerStatus(http.StatusGone, string(metav1.StatusReasonExpired), 0)),
+		interposed("upstream answers 500",
+			cluster.AnswerStatus(http.StatusInternalServerError, string(metav1.StatusReasonInternalError), 0)),
+		interposed("upstream answers 429",
+			cluster.AnswerStatus(http.StatusTooManyRequests, string(metav1.StatusReasonTooManyRequests), time.Second)),
+		interposed("upstream answers 410", cluster.AnswerStatus(http.StatusGone, string(metav1.StatusReasonExpired),
+			0)),
 		interposed("upstream answers garbage", cluster.AnswerGarbage()),
 		interposed("upstream truncates", cluster.Truncate()),
 		interposed("upstream silent after headers", cluster.Silence()),

@@ -43,8 +43,8 @@ type Cluster struct {
 	client  kubernetes.Interface
 }
 
-// Start makes a cluster and waits until all nodes are ready, and what they need for Services; see awaitReady. ctx limits
-// only the start.
+// Start makes a cluster and waits until all nodes are ready, and what they need for Services; see awaitReady. ctx
+// limits only the start.
 func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err := removeLeftovers(); err != nil {
 		return nil, err
@@ -220,7 +220,8 @@ func (c *Cluster) initialize(ctx context.Context) error {
 		return err
 	}
 	config := kubeadmConfig(node, strings.TrimSpace(version))
-	config = strings.Replace(config, "kind: InitConfiguration\n", "kind: InitConfiguration\nbootstrapTokens: [{token: "+token+"}]\n", 1)
+	config = strings.Replace(config, "kind: InitConfiguration\n",
+		"kind: InitConfiguration\nbootstrapTokens: [{token: "+token+"}]\n", 1)
 	if err := node.WriteFile("/etc/kubeadm.yaml", config); err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ const (
 )
 
 // ruleTools are the host's programs that kube-proxy starts.
-var ruleTools = []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore", "nft", "conntrack"}
+var ruleTools = []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save",
+	"ip6tables-restore", "nft", "conntrack"}
 
 // MakeImages writes an archive with the images that kubeadm wants on a node and EchoImage. bin has components, pod and
 // image.
@@ -39,7 +40,8 @@ func MakeImages(ctx context.Context, bin, archive string) error {
 	if err != nil {
 		return fmt.Errorf("asking kubeadm which images it wants: %w", err)
 	}
-	args := []string{"--rootfs", tree, "--archive", archive, EchoImage + "=/usr/local/bin/echo", pauseImage + "=/usr/local/bin/pause"}
+	args := []string{"--rootfs", tree, "--archive", archive, EchoImage + "=/usr/local/bin/echo",
+		pauseImage + "=/usr/local/bin/pause"}
 	for _, image := range strings.Fields(string(list)) {
 		name := strings.TrimPrefix(image, "registry.k8s.io/")
 		switch {
@@ -69,8 +71,9 @@ func fillTree(ctx context.Context, tree, bin string) error {
 		}
 	}
 	for program, names := range map[string][]string{
-		"components": {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns", "kubectl"},
-		"pod":        {"pause", "echo"},
+		"components": {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "coredns",
+			"kubectl"},
+		"pod": {"pause", "echo"},
 	} {
 		if err := copyFile(filepath.Join(bin, program), filepath.Join(programs, program)); err != nil {
 			return err

@@ -84,7 +84,8 @@ func cgroupControllers() ([]string, error) {
 	var found []string
 	for lines := bufio.NewScanner(mounts); lines.Scan(); {
 		_, kind, _ := strings.Cut(lines.Text(), " - ")
-		if fields := strings.Fields(lines.Text()); strings.HasPrefix(kind, "cgroup ") && filepath.Dir(fields[4]) == cgroups {
+		if fields := strings.Fields(lines.Text()); strings.HasPrefix(kind, "cgroup ") &&
+			filepath.Dir(fields[4]) == cgroups {
 			found = append(found, filepath.Base(fields[4]))
 		}
 	}
@@ -229,7 +230,8 @@ type service struct {
 func superviseServices() error {
 	services := []*service{
 		{command: "exec containerd"},
-		{command: "exec kubelet $KUBELET_KUBEADM_ARGS --config=" + kubeletConfig + " --kubeconfig=/etc/kubernetes/kubelet.conf" +
+		{command: "exec kubelet $KUBELET_KUBEADM_ARGS --config=" + kubeletConfig +
+			" --kubeconfig=/etc/kubernetes/kubelet.conf" +
 			" --bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf", needs: kubeletConfig},
 	}
 	for ; ; time.Sleep(100 * time.Millisecond) {
@@ -265,7 +267,8 @@ func (s *service) start() error {
 		return err
 	}
 	defer log.Close()
-	script := "set -a; [ ! -e /var/lib/kubelet/kubeadm-flags.env ] || . /var/lib/kubelet/kubeadm-flags.env; " + s.command
+	script := "set -a; [ ! -e /var/lib/kubelet/kubeadm-flags.env ] || . /var/lib/kubelet/kubeadm-flags.env; " +
+		s.command
 	process, err := os.StartProcess("/bin/sh", []string{"sh", "-c", script}, &os.ProcAttr{
 		Env: []string{"PATH=" + machinePath}, Files: []*os.File{nil, log, log}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})

@@ -33,8 +33,8 @@ spec:
   template: {selector: {app: db}, ports: [{port: 8080}]}
 `
 
-// expectName waits until the cluster's DNS, asked from the node as its pods ask, answers statefulGrid's name with the pod of
-// this unit, and then asks it so often that every CoreDNS would be met.
+// expectName waits until the cluster's DNS, asked from the node as its pods ask, answers statefulGrid's name with the
+// pod of this unit, and then asks it so often that every CoreDNS would be met.
 func (o *operator) expectName(node, unit string) {
 	o.Helper()
 	service, err := o.client.CoreV1().Services(metav1.NamespaceSystem).Get(o.Context(), "kube-dns", metav1.GetOptions{})
@@ -43,7 +43,8 @@ func (o *operator) expectName(node, unit string) {
 		return shared.Node(node).DialContext(ctx, network, net.JoinHostPort(service.Spec.ClusterIP, "53"))
 	}}
 	ask := func() error {
-		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+unit+"-0", metav1.GetOptions{})
+		pod, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).Get(o.Context(), "db-"+unit+"-0",
+			metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -58,5 +59,23 @@ func (o *operator) expectName(node, unit string) {
 		if err := ask(); err != nil {
 			o.Errorf("from %s: %v", node, err)
 		}
+	}
+}
+
+// checkUnitCommands runs kubectl grid logs and exec, by the real kubectl and the node's container runtime, on the pod
+// of statefulGrid in this unit.
+func (o *operator) checkUnitCommands(unit string) {
+	o.Helper()
+	pod := "db-" + unit + "-0"
+	if got := o.shell("kubectl grid logs ssg/db --unit " + unit + " -- --tail=1"); got != "serving in "+pod+"\n" {
+		o.Errorf("logs of %s: %q", unit, got)
+	}
+	inside := "kubectl grid exec ssg/db --unit " + unit + " -- /usr/local/bin/echo "
+	if got := o.shell(inside + "hostname"); got != pod+"\n" {
+		o.Errorf("exec in %s: %q", unit, got)
+	}
+	// The exit code is that of the command in the pod.
+	if got := o.shell(inside + "x 2>errors || echo $?"); got != "2\n" {
+		o.Errorf("exec of a command that fails in %s ended with %q", unit, got)
 	}
 }

@@ -83,15 +83,16 @@ func resetServices(handle *netlink.Handle) error {
 		return err
 	}
 	if err := handle.RouteAdd(&netlink.Route{
-		Dst: services, LinkIndex: loopback.Attrs().Index, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, Scope: netlink.SCOPE_HOST,
+		Dst: services, LinkIndex: loopback.Attrs().Index, Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL,
+		Scope: netlink.SCOPE_HOST,
 	}); err != nil {
 		return fmt.Errorf("adding the route to Services: %w", err)
 	}
 	return nil
 }
 
-// createUplink makes the namespace of the node with this index, with a link to the bridge, and routes to the pods of all
-// the other nodes.
+// createUplink makes the namespace of the node with this index, with a link to the bridge, and routes to the pods of
+// all the other nodes.
 func createUplink(bridge *netns.Namespace, name string, index, nodes int) (*netns.Namespace, error) {
 	namespace, err := netns.Create(name)
 	if err != nil {
@@ -104,7 +105,8 @@ func createUplink(bridge *netns.Namespace, name string, index, nodes int) (*netn
 		}
 		port := &netlink.Veth{
 			LinkAttrs: netlink.LinkAttrs{Name: portName(index), MasterIndex: master.Attrs().Index},
-			PeerName:  uplinkName, PeerNamespace: netlink.NsFd(namespace.Fd()), PeerHardwareAddr: hardwareAddress(index),
+			PeerName:  uplinkName, PeerNamespace: netlink.NsFd(namespace.Fd()),
+			PeerHardwareAddr: hardwareAddress(index),
 		}
 		if err := handle.LinkAdd(port); err != nil {
 			return fmt.Errorf("creating the link: %w", err)
@@ -112,7 +114,9 @@ func createUplink(bridge *netns.Namespace, name string, index, nodes int) (*netn
 		return handle.LinkSetUp(port)
 	})
 	if err == nil {
-		err = inNamespace(namespace, func(handle *netlink.Handle) error { return configureUplink(handle, index, nodes) })
+		err = inNamespace(namespace, func(handle *netlink.Handle) error {
+			return configureUplink(handle, index, nodes)
+		})
 	}
 	if err == nil {
 		err = namespace.Do(func() error { return setSysctl("net/ipv4/ip_forward", "1") })

@@ -129,7 +129,8 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 	if err != nil {
 		return "", err
 	}
-	enter := append([]string{"--target", strconv.Itoa(machine), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", name}, args...)
+	enter := append([]string{"--target", strconv.Itoa(machine), "--mount", "--uts", "--ipc", "--net", "--pid",
+		"--cgroup", "--", name}, args...)
 	command := exec.CommandContext(ctx, "nsenter", enter...) //nolint:gosec // what the caller says
 	command.Env = []string{"PATH=" + machinePath, "HOME=/root"}
 	output, err := command.CombinedOutput()
@@ -163,13 +164,15 @@ func (n *Node) machine() (int, error) {
 
 // makeDisk makes the node's disk: what an installed node has before kubeadm comes.
 func (n *Node) makeDisk() error {
-	for _, dir := range []string{"etc/cni/net.d", "etc/containerd", "etc/kubernetes/manifests", "var/log", "var/tmp", "opt", "usr/lib/modules", "work", "root"} {
+	for _, dir := range []string{"etc/cni/net.d", "etc/containerd", "etc/kubernetes/manifests", "var/log", "var/tmp",
+		"opt", "usr/lib/modules", "work", "root"} {
 		if err := os.MkdirAll(filepath.Join(n.disk, dir), 0o755); err != nil { //nolint:gosec // as on any node
 			return err
 		}
 	}
 	// What the host's programs need to run.
-	for _, name := range []string{"passwd", "group", "nsswitch.conf", "protocols", "services", "alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"} {
+	for _, name := range []string{"passwd", "group", "nsswitch.conf", "protocols", "services", "alternatives",
+		"ld.so.cache", "ld.so.conf", "ld.so.conf.d"} {
 		if output, err := exec.Command("cp", "-a", "/etc/"+name, filepath.Join(n.disk, "etc")).CombinedOutput(); err != nil { //nolint:gosec,noctx // literal
 			return fmt.Errorf("copying /etc/%s: %w: %s", name, err, output)
 		}

@@ -68,7 +68,8 @@ func (o *operator) must(err error) {
 // writeFileOf writes a file that the page shows: a block of YAML whose first line is a comment with the file's name.
 func (o *operator) writeFileOf(heading, name string) {
 	o.Helper()
-	match := regexp.MustCompile("(?s)\n( *)```yaml\n *# " + regexp.QuoteMeta(name) + "\n(.*?)\n *```").FindStringSubmatch(o.section(heading))
+	match := regexp.MustCompile("(?s)\n( *)```yaml\n *# " + regexp.QuoteMeta(name) +
+		"\n(.*?)\n *```").FindStringSubmatch(o.section(heading))
 	if match == nil {
 		o.Fatalf("%s shows no %s", heading, name)
 	}
@@ -137,7 +138,8 @@ func (o *operator) kubeProxies() (kubeadms, ours map[string]string) {
 
 func (o *operator) uids(selector string) map[string]string {
 	o.Helper()
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(), metav1.ListOptions{LabelSelector: selector})
+	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+		metav1.ListOptions{LabelSelector: selector})
 	o.must(err)
 	found := map[string]string{}
 	for _, pod := range pods.Items {
@@ -152,14 +154,16 @@ func (o *operator) uids(selector string) map[string]string {
 func (o *operator) expectOn(selector string, nodes ...string) {
 	o.Helper()
 	o.eventually(fmt.Sprintf("%s on %v", selector, nodes), func() error {
-		pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(), metav1.ListOptions{LabelSelector: selector})
+		pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+			metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return err
 		}
 		on := map[string]bool{}
 		for _, pod := range pods.Items {
 			if !isReady(&pod) {
-				return fmt.Errorf("pod %s on %q is %s: %+v", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.ContainerStatuses)
+				return fmt.Errorf("pod %s on %q is %s: %+v", pod.Name, pod.Spec.NodeName, pod.Status.Phase,
+					pod.Status.ContainerStatuses)
 			}
 			on[pod.Spec.NodeName] = true
 		}

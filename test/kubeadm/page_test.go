@@ -23,10 +23,10 @@ const (
 )
 
 // TestPages follows the part of docs/install.md for kubeadm, those for new versions and for removing, and what
-// docs/systemd.md and docs/coredns.md say for kubeadm, with the commands of the pages as they are there. node0 and node1
-// are two units; the control plane's node is none, and never an edge node. All three ask a closed Service all the time.
-// A request that is lost, or answered by a foreign unit where that is closed off, fails the step; so do two kube-proxies
-// that run on one node at once.
+// docs/systemd.md and docs/coredns.md say for kubeadm, with the commands of the pages as they are there. node0 and
+// node1 are two units; the control plane's node is none, and never an edge node. All three ask a closed Service all the
+// time. A request that is lost, or answered by a foreign unit where that is closed off, fails the step; so do two
+// kube-proxies that run on one node at once.
 func TestPages(t *testing.T) {
 	o := newOperator(t)
 	s := &sites{operator: o, streaming: t.Context(), service: o.startEcho(), streams: map[string]*stream{}}
@@ -56,14 +56,16 @@ func TestPages(t *testing.T) {
 		now, _ := o.kubeProxies()
 		for _, node := range nodes {
 			if now[node] != before[node] || now[node] == "" {
-				o.Errorf("%s: kubeadm's kube-proxy of %s was replaced: %q, then %q", what, node, before[node], now[node])
+				o.Errorf("%s: kubeadm's kube-proxy of %s was replaced: %q, then %q", what, node, before[node],
+					now[node])
 			}
 		}
 	}
 
 	step("install", func(*testing.T) {
 		for _, node := range everybody {
-			for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
+			for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
+				"statefulset-grid-daemon"} {
 				o.must(shared.Node(node).Import(o.Context(), filepath.Join(images, name+".tar")))
 			}
 		}
@@ -74,7 +76,8 @@ func TestPages(t *testing.T) {
 		for _, name := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 			o.eventually("no node is to have "+name, func() error { return o.wanted(name, 0) })
 		}
-		o.eventually("kubeadm's kube-proxy is to be where it was", func() error { return o.wanted("kube-proxy", len(everybody)) })
+		o.eventually("kubeadm's kube-proxy is to be where it was",
+			func() error { return o.wanted("kube-proxy", len(everybody)) })
 		unchanged("installing", everybody...)
 		s.check(open)
 	})
@@ -147,7 +150,8 @@ func TestPages(t *testing.T) {
 		tag(o, cloud, "registry.k8s.io/kube-proxy:"+version, "registry.k8s.io/kube-proxy:"+older)
 		configuration, err := cloud.ReadFile("/etc/kubeadm.yaml")
 		o.must(err)
-		o.must(cloud.WriteFile("/etc/kubeadm-older.yaml", strings.Replace(string(configuration), "kubernetesVersion: "+version, "kubernetesVersion: "+older, 1)))
+		o.must(cloud.WriteFile("/etc/kubeadm-older.yaml",
+			strings.Replace(string(configuration), "kubernetesVersion: "+version, "kubernetesVersion: "+older, 1)))
 		for _, command := range []struct{ line, image string }{
 			{"init phase addon kube-proxy --config=/etc/kubeadm-older.yaml", older},
 			{"upgrade node phase addon kube-proxy", version},
@@ -181,7 +185,8 @@ func TestPages(t *testing.T) {
 
 	step("roll out a new wrapper", func(*testing.T) {
 		for _, node := range everybody {
-			tag(o, shared.Node(node), "registry.example.org/application-grid-wrapper:v1", "registry.example.org/application-grid-wrapper:v2")
+			tag(o, shared.Node(node), "registry.example.org/application-grid-wrapper:v1",
+				"registry.example.org/application-grid-wrapper:v2")
 		}
 		o.shell("sed -i '/name: application-grid-wrapper,/s/newTag: v1/newTag: v2/' edge/kustomization.yaml\nkubectl apply -k edge")
 		o.follow("## New versions", "maxUnavailable")
@@ -217,7 +222,8 @@ func TestPages(t *testing.T) {
 		manual.follow("# Under systemd", "kubectl grid kubeconfig")
 		o.installUnit(node)
 		o.startUnit(node)
-		o.shell(strings.ReplaceAll(manual.commands("### On a node of kubeadm", "kubectl label node node0"), "node0", "node1"))
+		o.shell(strings.ReplaceAll(manual.commands("### On a node of kubeadm", "kubectl label node node0"), "node0",
+			"node1"))
 		o.expectOn(ourProxies, "node0", "node1")
 		o.expectOn(wrappers, "node0")
 		s.expect("node1", "node1")
@@ -277,13 +283,15 @@ func TestPages(t *testing.T) {
 	step("names in every unit", func(*testing.T) {
 		manual := o.reading("coredns.md")
 		o.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
-		for _, commands := range []string{"dns: {disabled: true}", "create configmap coredns", "get deployment coredns", "annotate service kube-dns"} {
+		for _, commands := range []string{"dns: {disabled: true}", "create configmap coredns", "get deployment coredns",
+			"annotate service kube-dns"} {
 			manual.follow("## What each node needs", commands)
 		}
 		o.shell("kubectl -n kube-system rollout status daemonset coredns --timeout=2m")
 		o.expectOn("k8s-app=kube-dns", everybody...)
 		for node, unit := range map[string]string{"node0": "east", "node1": "west"} {
 			o.expectName(node, unit)
+			o.checkUnitCommands(unit)
 		}
 		o.addonPhase("upgrade", "node", "phase", "addon", "coredns")
 		o.expectOn("k8s-app=kube-dns", everybody...)
@@ -305,7 +313,8 @@ func TestPages(t *testing.T) {
 		for _, node := range everybody {
 			s.expect(node, everybody...)
 		}
-		set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), "kube-proxy", metav1.GetOptions{})
+		set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), "kube-proxy",
+			metav1.GetOptions{})
 		o.must(err)
 		if set.Spec.Template.Spec.Affinity != nil {
 			o.Errorf("kubeadm's kube-proxy still has %+v", set.Spec.Template.Spec.Affinity)
@@ -353,7 +362,8 @@ func (o *operator) rolledOut() error {
 	if err != nil {
 		return err
 	}
-	if now := set.Status; now.ObservedGeneration != set.Generation || now.UpdatedNumberScheduled != now.DesiredNumberScheduled ||
+	if now := set.Status; now.ObservedGeneration != set.Generation ||
+		now.UpdatedNumberScheduled != now.DesiredNumberScheduled ||
 		now.NumberAvailable != now.DesiredNumberScheduled {
 		return fmt.Errorf("generation %d, %+v", set.Generation, now)
 	}
@@ -362,7 +372,8 @@ func (o *operator) rolledOut() error {
 
 // pending is nil if the scheduler has found no node for this many pods.
 func (o *operator) pending(selector string, want int) error {
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(), metav1.ListOptions{LabelSelector: selector})
+	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+		metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return err
 	}
@@ -383,7 +394,8 @@ func (o *operator) pending(selector string, want int) error {
 // wanted is nil if the DaemonSet controller has seen the DaemonSet as it is now and wants it on this many nodes.
 func (o *operator) wanted(name string, nodes int) error {
 	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
-	if err == nil && (set.Status.ObservedGeneration != set.Generation || int(set.Status.DesiredNumberScheduled) != nodes) {
+	if err == nil && (set.Status.ObservedGeneration != set.Generation ||
+		int(set.Status.DesiredNumberScheduled) != nodes) {
 		err = fmt.Errorf("generation %d, %+v", set.Generation, set.Status)
 	}
 	return err

@@ -13,7 +13,8 @@ import (
 // plugin runs kubectl grid and returns what it prints and its exit code.
 func (o *operator) plugin(args ...string) (stdout string, code int) {
 	o.Helper()
-	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"), append(args, "--kubeconfig="+shared.Kubeconfig())...)
+	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"),
+		append(args, "--kubeconfig="+shared.Kubeconfig())...)
 	var stderr strings.Builder
 	command.Stderr = &stderr
 	output, err := command.Output()
@@ -21,7 +22,8 @@ func (o *operator) plugin(args ...string) (stdout string, code int) {
 	if err != nil && !errors.As(err, &exit) {
 		o.Fatal(err)
 	}
-	o.Logf("kubectl grid %s: exit code %d\n%s%s", strings.Join(args, " "), command.ProcessState.ExitCode(), output, stderr.String())
+	o.Logf("kubectl grid %s: exit code %d\n%s%s", strings.Join(args, " "), command.ProcessState.ExitCode(), output,
+		stderr.String())
 	return string(output), command.ProcessState.ExitCode()
 }
 
@@ -46,7 +48,8 @@ func (o *operator) checkBefore() {
 	if want := "# edge/kustomization.yaml\n" + strings.TrimSpace(string(page)) + "\n"; printed != want {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
 	}
-	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1", "--requests=60")
+	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1",
+		"--requests=60")
 	if strings.Count(stdout, "LEAK: reached pod echo-") != 2 {
 		o.Errorf("without a wrapper it prints\n%s", stdout)
 	}
@@ -57,21 +60,24 @@ func (o *operator) checkBefore() {
 func (o *operator) checkAfter() {
 	o.Helper()
 	o.eventually("kubectl grid check finds nothing", func() error {
-		if stdout, code := o.plugin("check"); code != 0 || !strings.Contains(stdout, "\n0 failures, 0 warnings, 0 unknown, ") {
+		if stdout, code := o.plugin("check"); code != 0 ||
+			!strings.Contains(stdout, "\n0 failures, 0 warnings, 0 unknown, ") {
 			return errors.New(stdout)
 		}
 		return nil
 	})
 	for _, args := range [][]string{{"prove", "echo", "--all-nodes"}, {"prove", "echo", "--exec"}} {
 		stdout := o.expectPlugin(0, args...)
-		for _, row := range []string{"east (node0)     20      ·        ·   ok\n", "west (node1)      ·     20        ·   ok\n"} {
+		for _, row := range []string{"east (node0)     20      ·        ·   ok\n",
+			"west (node1)      ·     20        ·   ok\n"} {
 			if !strings.Contains(stdout, row) {
 				o.Errorf("%v prints no %q", args, row)
 			}
 		}
 	}
 	// An image that no node has: the reason is the pod's, and nothing is left.
-	if stdout := o.expectPlugin(1, "prove", "echo", "--image=registry.invalid/application-grid-wrapper:none", "--timeout=2m"); !strings.Contains(stdout, "unproved: ErrImagePull: ") &&
+	if stdout := o.expectPlugin(1, "prove", "echo", "--image=registry.invalid/application-grid-wrapper:none",
+		"--timeout=2m"); !strings.Contains(stdout, "unproved: ErrImagePull: ") &&
 		!strings.Contains(stdout, "unproved: ImagePullBackOff: ") {
 		o.Errorf("it prints\n%s", stdout)
 	}
@@ -80,7 +86,8 @@ func (o *operator) checkAfter() {
 
 func (o *operator) noProvingPods() {
 	o.Helper()
-	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
+	pods, err := o.client.CoreV1().Pods(metav1.NamespaceSystem).List(o.Context(),
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
 	o.must(err)
 	if len(pods.Items) != 0 {
 		o.Errorf("%d pods of kubectl grid prove are left", len(pods.Items))

@@ -17,16 +17,17 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-// followReadiness changes what the echo pod of node0 answers to its readiness probe, and waits until the change has passed
-// every hop: the kubelet's status manager, the EndpointSlice controller, the wrapper of the node that looks, and the
-// rules of that node's kube-proxy. It prints when it passed each, since the answer of the probe changed.
+// followReadiness changes what the echo pod of node0 answers to its readiness probe, and waits until the change has
+// passed every hop: the kubelet's status manager, the EndpointSlice controller, the wrapper of the node that looks, and
+// the rules of that node's kube-proxy. It prints when it passed each, since the answer of the probe changed.
 func (o *operator) followReadiness(ready bool, from string) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), patience.Within)
 	defer cancel()
 	pod := o.echoOn("node0")
 	node := shared.Node(from)
-	pods, err := o.client.CoreV1().Pods(pod.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
+	pods, err := o.client.CoreV1().Pods(pod.Namespace).Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
 	o.must(err)
 	ofService := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=echo"}
 	upstream, err := o.client.DiscoveryV1().EndpointSlices(pod.Namespace).Watch(ctx, ofService)
@@ -55,7 +56,8 @@ func (o *operator) followReadiness(ready bool, from string) {
 	} {
 		at, ok := <-hop.at
 		if !ok {
-			o.Fatalf("node0's pod is to be ready: %v. From %s the change was not seen at the hop %q; before: %v", ready, from, hop.name, passed)
+			o.Fatalf("node0's pod is to be ready: %v. From %s the change was not seen at the hop %q; before: %v", ready,
+				from, hop.name, passed)
 		}
 		passed = append(passed, fmt.Sprintf("%s %.0f ms", hop.name, at.Seconds()*1000))
 	}
@@ -66,7 +68,8 @@ func (o *operator) followReadiness(ready bool, from string) {
 func (o *operator) echoOn(node string) *corev1.Pod {
 	o.Helper()
 	pods, err := o.client.CoreV1().Pods(metav1.NamespaceDefault).List(o.Context(), metav1.ListOptions{
-		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: workload.Labels("echo")}), FieldSelector: "spec.nodeName=" + node,
+		LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: workload.Labels("echo")}),
+		FieldSelector: "spec.nodeName=" + node,
 	})
 	o.must(err)
 	if len(pods.Items) != 1 {
@@ -85,11 +88,13 @@ func setProbe(ctx context.Context, pod *corev1.Pod, ready bool) error {
 	if ready {
 		command = "rm"
 	}
-	_, err := shared.Node(pod.Spec.NodeName).Run(ctx, command, "/run/containerd/io.containerd.runtime.v2.task/k8s.io/"+container+"/rootfs/tmp/unready")
+	_, err := shared.Node(pod.Spec.NodeName).Run(ctx, command,
+		"/run/containerd/io.containerd.runtime.v2.task/k8s.io/"+container+"/rootfs/tmp/unready")
 	return err
 }
 
-// since tells how long after begin an event first matched. The channel is closed without a value if the watch ends before.
+// since tells how long after begin an event first matched. The channel is closed without a value if the watch ends
+// before.
 func since(begin time.Time, watcher watch.Interface, match func(watch.Event) bool) <-chan time.Duration {
 	at := make(chan time.Duration, 1)
 	go func() {
@@ -120,7 +125,8 @@ func sliceHas(event watch.Event, address string) bool {
 }
 
 // ruleSince looks at the node's rules until they lead to the address, or do not any more.
-func ruleSince(ctx context.Context, begin time.Time, node *kubeadm.Node, address string, present bool) <-chan time.Duration {
+func ruleSince(ctx context.Context, begin time.Time, node *kubeadm.Node, address string,
+	present bool) <-chan time.Duration {
 	at := make(chan time.Duration, 1)
 	go func() {
 		defer close(at)

@@ -14,16 +14,18 @@ import (
 
 const manifestsDir = "/etc/kubernetes/manifests/"
 
-// staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods, which
-// have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and switches
-// the node on. They start, and kube-proxy writes the rules of the snapshot. Then they are taken away again; the node is off
-// in the end.
+// staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods,
+// which have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and
+// switches the node on. They start, and kube-proxy writes the rules of the snapshot. Then they are taken away again;
+// the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
 	wrapper, proxy := s.podOfDaemonSet("application-grid-wrapper", node), s.podOfDaemonSet("kube-proxy-edge", node)
-	configuration, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(s.Context(), "kube-proxy", metav1.GetOptions{})
+	configuration, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(s.Context(), "kube-proxy",
+		metav1.GetOptions{})
 	s.must(err)
-	server, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(s.Context(), "kube-proxy-edge", metav1.GetOptions{})
+	server, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(s.Context(), "kube-proxy-edge",
+		metav1.GetOptions{})
 	s.must(err)
 	s.must(node.PowerCut())
 	s.must(node.WriteFile("/etc/static-config.conf", configuration.Data["config.conf"]))
@@ -31,7 +33,8 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 	wrapper.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)} // the snapshot's owner
 	files(wrapper, "kubeconfig", map[string]string{"kubeconfig.conf": unitKubeconfig})
 	files(wrapper, "state", map[string]string{"": "/var/lib/application-grid-wrapper"})
-	files(proxy, "kube-proxy", map[string]string{"config.conf": "/etc/static-config.conf", "kubeconfig.conf": "/etc/static-kubeconfig.conf"})
+	files(proxy, "kube-proxy", map[string]string{"config.conf": "/etc/static-config.conf",
+		"kubeconfig.conf": "/etc/static-kubeconfig.conf"})
 	for _, pod := range []*corev1.Pod{wrapper, proxy} {
 		data, err := json.Marshal(pod)
 		s.must(err)
@@ -60,12 +63,13 @@ func (o *operator) podOfDaemonSet(name string, node *kubeadm.Node) *corev1.Pod {
 	spec.ServiceAccountName, spec.DeprecatedServiceAccount, spec.AutomountServiceAccountToken = "", "", ptr.To(false)
 	spec.NodeName, spec.NodeSelector, spec.Affinity = node.Name(), nil, nil
 	return &corev1.Pod{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}, Spec: spec,
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}, Spec: spec,
 	}
 }
 
-// files gives the pod's container files of the node where it has a volume: by their names in that, or "" for a directory
-// that takes the volume's place.
+// files gives the pod's container files of the node where it has a volume: by their names in that, or "" for a
+// directory that takes the volume's place.
 func files(pod *corev1.Pod, volume string, paths map[string]string) {
 	container := &pod.Spec.Containers[0]
 	var volumes []corev1.Volume
@@ -82,7 +86,8 @@ func files(pod *corev1.Pod, volume string, paths map[string]string) {
 		}
 		for name, path := range paths {
 			source := volume + "-" + strings.ReplaceAll(name, ".", "-") + "file"
-			volumes = append(volumes, corev1.Volume{Name: source, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}})
+			volumes = append(volumes, corev1.Volume{Name: source,
+				VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}})
 			target := mount.MountPath
 			if name != "" {
 				target += "/" + name

@@ -21,12 +21,13 @@ const (
 // directory.
 func (o *operator) installUnit(node *kubeadm.Node) {
 	o.Helper()
-	o.must(node.Install(filepath.Join(programs, "application-grid-wrapper"), "/opt/application-grid/application-grid-wrapper"))
+	o.must(node.Install(filepath.Join(programs, "application-grid-wrapper"),
+		"/opt/application-grid/application-grid-wrapper"))
 	o.must(node.Install(filepath.Join(o.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
 }
 
-// startUnit does what systemd would do with the shipped unit, of which there is none on these nodes: it runs the command
-// line of ExecStart.
+// startUnit does what systemd would do with the shipped unit, of which there is none on these nodes: it runs the
+// command line of ExecStart.
 func (o *operator) startUnit(node *kubeadm.Node) {
 	o.Helper()
 	root, err := suite.Root()
@@ -38,7 +39,8 @@ func (o *operator) startUnit(node *kubeadm.Node) {
 		o.Fatal("the unit has no ExecStart")
 	}
 	line, _, _ = strings.Cut(line, "\n")
-	line = strings.NewReplacer("/usr/local/bin/", "/opt/application-grid/", "${CREDENTIALS_DIRECTORY}/kubeconfig", unitKubeconfig,
+	line = strings.NewReplacer("/usr/local/bin/", "/opt/application-grid/", "${CREDENTIALS_DIRECTORY}/kubeconfig",
+		unitKubeconfig,
 		"${NODE_NAME}", node.Name(), " $OPTIONS", "").Replace(line)
 	if strings.Contains(line, "$") {
 		o.Fatalf("the unit runs %q, which is not understood here", line)
@@ -52,7 +54,8 @@ func (o *operator) startUnit(node *kubeadm.Node) {
 // stopUnit ends what startUnit has started.
 func (o *operator) stopUnit(node *kubeadm.Node) {
 	o.Helper()
-	_, err := node.Run(o.Context(), "sh", "-c", "kill $(cat "+unitProcess+") && while kill -0 $(cat "+unitProcess+") 2>/dev/null; do sleep 0.1; done")
+	_, err := node.Run(o.Context(), "sh", "-c",
+		"kill $(cat "+unitProcess+") && while kill -0 $(cat "+unitProcess+") 2>/dev/null; do sleep 0.1; done")
 	o.must(err)
 }
 

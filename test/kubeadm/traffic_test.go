@@ -41,9 +41,11 @@ func (o *operator) startEcho() *corev1.Service {
 				Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 				Containers: []corev1.Container{{
 					Name: "echo", Image: kubeadm.EchoImage,
-					Env: []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: field("spec.nodeName")}, {Name: "POD_NAME", ValueFrom: field("metadata.name")}},
+					Env: []corev1.EnvVar{{Name: "NODE_NAME", ValueFrom: field("spec.nodeName")},
+						{Name: "POD_NAME", ValueFrom: field("metadata.name")}},
 					ReadinessProbe: &corev1.Probe{
-						ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz", Port: intstr.FromInt32(workload.Port)}},
+						ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/readyz",
+							Port: intstr.FromInt32(workload.Port)}},
 						PeriodSeconds: 1, FailureThreshold: 1,
 					},
 				}},
@@ -52,7 +54,8 @@ func (o *operator) startEcho() *corev1.Service {
 	}
 	_, err := o.client.AppsV1().DaemonSets(set.Namespace).Create(o.Context(), set, metav1.CreateOptions{})
 	o.must(err)
-	service, err := workload.CreateService(o.Context(), o.client, set.Namespace, "echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	service, err := workload.CreateService(o.Context(), o.client, set.Namespace, "echo",
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	o.must(err)
 	return service
 }
@@ -119,7 +122,8 @@ func (s *sites) pause(node string) {
 	}
 	delete(s.streams, node)
 	tried, failed := stream.traffic.End()
-	s.Logf("%s: %d requests in %.1f s, %d lost or answered by a foreign unit", node, tried, time.Since(stream.since).Seconds(), len(failed))
+	s.Logf("%s: %d requests in %.1f s, %d lost or answered by a foreign unit", node, tried,
+		time.Since(stream.since).Seconds(), len(failed))
 	if len(failed) > 0 {
 		s.Errorf("%s, of %d requests:\n%s", node, tried, strings.Join(failed[:min(len(failed), 20)], "\n"))
 	}
@@ -153,8 +157,8 @@ func (s *sites) look(ctx context.Context, node string) []string {
 	return slices.Sorted(maps.Keys(reached))
 }
 
-// fromPods has every pod with an address of the CNI on the node ask the Service, also the one that may answer itself, and
-// expects these nodes to answer.
+// fromPods has every pod with an address of the CNI on the node ask the Service, also the one that may answer itself,
+// and expects these nodes to answer.
 func (s *sites) fromPods(node string, by ...string) {
 	s.Helper()
 	output, err := shared.Node(node).Run(s.Context(), "sh", "-ec",

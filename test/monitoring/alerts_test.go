@@ -33,7 +33,8 @@ func read(t *testing.T, name string) []byte {
 	return data
 }
 
-// alertCase is what an alert is for, and what it is not for: time series as promtool's tests have them, a sample a minute.
+// alertCase is what an alert is for, and what it is not for: time series as promtool's tests have them, a sample a
+// minute.
 type alertCase struct {
 	// of are the series for which it fires, and fires are the labels that it then has, besides its severity.
 	of    string
@@ -224,8 +225,8 @@ var alertCases = map[string]alertCase{
 	},
 }
 
-// TestAlerts loads the shipped rules into Prometheus' rule manager and evaluates them every minute: each alert fires for
-// what it is for, with the labels that its text names, not before its time, and not for what is near it.
+// TestAlerts loads the shipped rules into Prometheus' rule manager and evaluates them every minute: each alert fires
+// for what it is for, with the labels that its text names, not before its time, and not for what is near it.
 func TestAlerts(t *testing.T) {
 	file := rulesFile(t)
 	declared := map[string]bool{}
@@ -249,11 +250,14 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("its severity is %q", severity)
 			}
 			firing[0].Annotations.Range(func(l labels.Label) {
-				if l.Value == "" || strings.Contains(l.Value, "<no value>") || strings.Contains(l.Value, "error expanding") || strings.Contains(l.Value, " of  ") {
+				if l.Value == "" || strings.Contains(l.Value, "<no value>") ||
+					strings.Contains(l.Value, "error expanding") || strings.Contains(l.Value, " of  ") {
 					t.Errorf("its %s is %q", l.Name, l.Value)
 				}
 			})
-			if early := evaluate(t, file, test.of, firing[0].ActiveAt.Sub(time.Unix(0, 0))+firing[0].hold-time.Minute)[name]; firing[0].hold > 0 && len(early) > 0 {
+			if early := evaluate(t, file, test.of,
+				firing[0].ActiveAt.Sub(time.Unix(0, 0))+firing[0].hold-time.Minute)[name]; firing[0].hold > 0 &&
+				len(early) > 0 {
 				t.Errorf("it fires before its time, after %s of %s", firing[0].hold-time.Minute, firing[0].hold)
 			}
 			if quiet := evaluate(t, file, test.notOf, test.after)[name]; len(quiet) > 0 {
@@ -275,7 +279,8 @@ func rulesFile(t *testing.T) string {
 	if err := yaml.UnmarshalStrict(read(t, "alerts.yaml"), &rule); err != nil {
 		t.Fatal(err)
 	}
-	if rule.Kind != "PrometheusRule" || rule.APIVersion != "monitoring.coreos.com/v1" || rule.Labels["release"] != "kube-prometheus-stack" {
+	if rule.Kind != "PrometheusRule" || rule.APIVersion != "monitoring.coreos.com/v1" ||
+		rule.Labels["release"] != "kube-prometheus-stack" {
 		t.Fatalf("not a rule that kube-prometheus-stack takes: %+v", rule.ObjectMeta)
 	}
 	data, err := yaml.Marshal(rule.Spec)
@@ -302,7 +307,8 @@ func load(t *testing.T, file string, series storage.Storage) []*rules.Group {
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	return slices.SortedFunc(maps.Values(groups), func(a, b *rules.Group) int { return strings.Compare(a.Name(), b.Name()) })
+	return slices.SortedFunc(maps.Values(groups),
+		func(a, b *rules.Group) int { return strings.Compare(a.Name(), b.Name()) })
 }
 
 func alertNames(t *testing.T, file string) []string {

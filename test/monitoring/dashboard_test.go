@@ -29,8 +29,8 @@ type dashboard struct {
 
 var legendLabel = regexp.MustCompile(`\{\{\s*([a-z_]+)\s*\}\}`)
 
-// TestDashboard asks Prometheus' engine every query of the dashboard, over time series of just the metrics that it names:
-// each has an answer, and each answer has the labels that the legend shows.
+// TestDashboard asks Prometheus' engine every query of the dashboard, over time series of just the metrics that it
+// names: each has an answer, and each answer has the labels that the legend shows.
 func TestDashboard(t *testing.T) {
 	var d dashboard
 	if err := json.Unmarshal(read(t, "dashboard.json"), &d); err != nil {
@@ -76,7 +76,8 @@ func ask(t *testing.T, query string) promql.Vector {
 			return nil
 		}
 		of := map[string]string{ // whatever a metric may be labelled with
-			"instance": "edge-1", "source": "services", "resource": "services", "view": "kept", "kind": "DeploymentGrid",
+			"instance": "edge-1", "source": "services", "resource": "services", "view": "kept",
+			"kind":      "DeploymentGrid",
 			"namespace": "shop", "service": "echo", "code": "200",
 		}
 		name := ""

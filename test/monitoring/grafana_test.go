@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGrafanaSchema lets the TypeScript compiler check the dashboard against the types of Grafana's own package, which are
-// generated from its schema: a field that Grafana does not know, or one of another type, is an error. `make
+// TestGrafanaSchema lets the TypeScript compiler check the dashboard against the types of Grafana's own package, which
+// are generated from its schema: a field that Grafana does not know, or one of another type, is an error. `make
 // test-monitoring` fetches both.
 func TestGrafanaSchema(t *testing.T) {
 	compiler, err := filepath.Abs("grafana/node_modules/.bin/tsc")
@@ -31,7 +31,8 @@ export const unknown: Dashboard = { schemaVersion: 39, nobodyKnowsThis: "" };
 		t.Fatal(err)
 	}
 	defer os.Remove(file)
-	out, err := exec.CommandContext(t.Context(), compiler, "--noEmit", "--strict", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext", file).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), compiler, "--noEmit", "--strict", "--target", "es2022", "--module",
+		"nodenext", "--moduleResolution", "nodenext", file).CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

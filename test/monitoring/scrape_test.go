@@ -34,14 +34,15 @@ var pods = []struct{ app, pod, node, port string }{
 	{"echo", "echo-a", "edge-1", "metrics"},
 }
 
-// TestPodMonitor scrapes, as the operator has Prometheus do it, what the shipped PodMonitor chooses: the port metrics of
-// our programs and nothing else, with the program's name as the job and the node's name as the instance.
+// TestPodMonitor scrapes, as the operator has Prometheus do it, what the shipped PodMonitor chooses: the port metrics
+// of our programs and nothing else, with the program's name as the job and the node's name as the instance.
 func TestPodMonitor(t *testing.T) {
 	var monitor operator.PodMonitor
 	if err := yaml.UnmarshalStrict(read(t, "podmonitor.yaml"), &monitor); err != nil {
 		t.Fatal(err)
 	}
-	if monitor.Kind != "PodMonitor" || monitor.APIVersion != "monitoring.coreos.com/v1" || monitor.Labels["release"] != "kube-prometheus-stack" {
+	if monitor.Kind != "PodMonitor" || monitor.APIVersion != "monitoring.coreos.com/v1" ||
+		monitor.Labels["release"] != "kube-prometheus-stack" {
 		t.Fatalf("not a PodMonitor that kube-prometheus-stack takes: %+v", monitor.ObjectMeta)
 	}
 	var group targetgroup.Group
@@ -49,7 +50,8 @@ func TestPodMonitor(t *testing.T) {
 		group.Targets = append(group.Targets, model.LabelSet{
 			model.AddressLabel: model.LabelValue(serve(t)), "__meta_kubernetes_pod_name": model.LabelValue(pod.pod),
 			"__meta_kubernetes_namespace": "kube-system", "__meta_kubernetes_pod_node_name": model.LabelValue(pod.node),
-			"__meta_kubernetes_pod_label_app": model.LabelValue(pod.app), "__meta_kubernetes_pod_labelpresent_app": "true",
+			"__meta_kubernetes_pod_label_app":           model.LabelValue(pod.app),
+			"__meta_kubernetes_pod_labelpresent_app":    "true",
 			"__meta_kubernetes_pod_container_port_name": model.LabelValue(pod.port),
 		})
 	}
@@ -70,18 +72,22 @@ func TestPodMonitor(t *testing.T) {
 // relabelings that keep, pod and container as labels, the job by jobLabel, and then the PodMonitor's own relabelings.
 func prometheusConfig(t *testing.T, monitor *operator.PodMonitor) string {
 	t.Helper()
-	if len(monitor.Spec.PodMetricsEndpoints) != 1 || len(monitor.Spec.Selector.MatchExpressions) != 1 || len(monitor.Spec.Selector.MatchLabels) > 0 {
+	if len(monitor.Spec.PodMetricsEndpoints) != 1 || len(monitor.Spec.Selector.MatchExpressions) != 1 ||
+		len(monitor.Spec.Selector.MatchLabels) > 0 {
 		t.Fatalf("the PodMonitor is of another form: %+v", monitor.Spec)
 	}
 	endpoint, chosen := monitor.Spec.PodMetricsEndpoints[0], monitor.Spec.Selector.MatchExpressions[0]
 	relabelings := []map[string]any{
-		{"action": "keep", "source_labels": []string{"__meta_kubernetes_pod_label_" + chosen.Key, "__meta_kubernetes_pod_labelpresent_" + chosen.Key},
+		{"action": "keep", "source_labels": []string{"__meta_kubernetes_pod_label_" + chosen.Key,
+			"__meta_kubernetes_pod_labelpresent_" + chosen.Key},
 			"regex": fmt.Sprintf("(%s);true", strings.Join(chosen.Values, "|"))},
-		{"action": "keep", "source_labels": []string{"__meta_kubernetes_pod_container_port_name"}, "regex": *endpoint.Port},
+		{"action": "keep", "source_labels": []string{"__meta_kubernetes_pod_container_port_name"},
+			"regex": *endpoint.Port},
 		{"source_labels": []string{"__meta_kubernetes_namespace"}, "target_label": "namespace"},
 		{"source_labels": []string{"__meta_kubernetes_pod_name"}, "target_label": "pod"},
 		{"target_label": "job", "replacement": monitor.Namespace + "/" + monitor.Name},
-		{"source_labels": []string{"__meta_kubernetes_pod_label_" + monitor.Spec.JobLabel}, "target_label": "job", "regex": "(.+)", "replacement": "${1}"},
+		{"source_labels": []string{"__meta_kubernetes_pod_label_" + monitor.Spec.JobLabel}, "target_label": "job",
+			"regex": "(.+)", "replacement": "${1}"},
 	}
 	for _, own := range endpoint.RelabelConfigs {
 		relabeling := map[string]any{"target_label": own.TargetLabel}
@@ -96,7 +102,8 @@ func prometheusConfig(t *testing.T, monitor *operator.PodMonitor) string {
 		relabelings = append(relabelings, relabeling)
 	}
 	data, err := yaml.Marshal(map[string]any{"scrape_configs": []any{map[string]any{
-		"job_name": "podMonitor", "scrape_interval": "100ms", "scrape_timeout": "100ms", "metrics_path": endpoint.Path, "relabel_configs": relabelings,
+		"job_name": "podMonitor", "scrape_interval": "100ms", "scrape_timeout": "100ms", "metrics_path": endpoint.Path,
+		"relabel_configs": relabelings,
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -104,8 +111,8 @@ func prometheusConfig(t *testing.T, monitor *operator.PodMonitor) string {
 	return string(data)
 }
 
-// TestScrapeOnNode: the agents of two nodes, each with the shipped configuration and its node's name in it, scrape their
-// own localhost, and what they have scraped can be told apart.
+// TestScrapeOnNode: the agents of two nodes, each with the shipped configuration and its node's name in it, scrape
+// their own localhost, and what they have scraped can be told apart.
 func TestScrapeOnNode(t *testing.T) {
 	seen := map[string]bool{}
 	for _, node := range []string{"edge-1", "edge-2"} {
@@ -138,7 +145,8 @@ func TestScrapeOnNode(t *testing.T) {
 			seen[series] = true
 		}
 	}
-	want := []string{"application-grid-wrapper edge-1 ", "application-grid-wrapper edge-2 ", "statefulset-grid-daemon edge-1 ", "statefulset-grid-daemon edge-2 "}
+	want := []string{"application-grid-wrapper edge-1 ", "application-grid-wrapper edge-2 ",
+		"statefulset-grid-daemon edge-1 ", "statefulset-grid-daemon edge-2 "}
 	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
 		t.Errorf("scraped were %q, want %q", got, want)
 	}
@@ -168,7 +176,8 @@ func scraped(t *testing.T, text string, groups map[string][]*targetgroup.Group, 
 		t.Fatal(err)
 	}
 	db := teststorage.New(t)
-	manager, err := scrape.NewManager(&scrape.Options{DiscoveryReloadInterval: model.Duration(50 * time.Millisecond)}, promslog.NewNopLogger(), nil, nil, db, prometheus.NewRegistry())
+	manager, err := scrape.NewManager(&scrape.Options{DiscoveryReloadInterval: model.Duration(50 * time.Millisecond)},
+		promslog.NewNopLogger(), nil, nil, db, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +206,8 @@ func scraped(t *testing.T, text string, groups map[string][]*targetgroup.Group, 
 		}
 		var found []string
 		for _, sample := range vector {
-			found = append(found, fmt.Sprintf("%s %s %s", sample.Metric.Get("job"), sample.Metric.Get("instance"), sample.Metric.Get("pod")))
+			found = append(found, fmt.Sprintf("%s %s %s", sample.Metric.Get("job"), sample.Metric.Get("instance"),
+				sample.Metric.Get("pod")))
 		}
 		query.Close()
 		slices.Sort(found)

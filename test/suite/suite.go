@@ -130,7 +130,8 @@ func Program(variable, name string) (string, error) {
 		return "", err
 	}
 	if _, err := os.Stat(path); err != nil { //nolint:gosec // who runs the tests names it
-		return "", fmt.Errorf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path, variable)
+		return "", fmt.Errorf("there is no %s at %s: run `make build cluster` first, or name it in %s", name, path,
+			variable)
 	}
 	return path, nil
 }
@@ -162,16 +163,18 @@ func Namespace(t *testing.T, c *cluster.Cluster, prefix string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = client.Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{}) // the cluster goes in the end
+		// If it fails: the cluster goes in the end.
+		_ = client.Namespaces().Delete(context.Background(), created.Name, metav1.DeleteOptions{})
 		select {
 		case err := <-c.Failed():
 			t.Errorf("a component failed: %v", err)
 		default:
 		}
 	})
-	await.Patience{Within: time.Minute, Between: 20 * time.Millisecond}.Until(t, "the default service account exists", func() error {
-		_, err := client.ServiceAccounts(created.Name).Get(t.Context(), "default", metav1.GetOptions{})
-		return err
-	})
+	await.Patience{Within: time.Minute, Between: 20 * time.Millisecond}.Until(t, "the default service account exists",
+		func() error {
+			_, err := client.ServiceAccounts(created.Name).Get(t.Context(), "default", metav1.GetOptions{})
+			return err
+		})
 	return created.Name
 }

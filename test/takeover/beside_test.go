@@ -15,8 +15,8 @@ import (
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-// TestBeside: the shipped manifests have no object in common with SuperEdge's, so that applying or deleting them changes
-// nothing of what SuperEdge runs; and in the images the programs are where SuperEdge's manifests start them.
+// TestBeside: the shipped manifests have no object in common with SuperEdge's, so that applying or deleting them
+// changes nothing of what SuperEdge runs; and in the images the programs are where SuperEdge's manifests start them.
 func TestBeside(t *testing.T) {
 	root, err := suite.Root()
 	if err != nil {
@@ -54,7 +54,8 @@ func TestBeside(t *testing.T) {
 		if i.files[command] == "" {
 			t.Errorf("the image of %s has no %s: %v", name, command, i.files)
 		}
-		ours, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(root, "manifests", name))
+		ours, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
+			filepath.Join(root, "manifests", name))
 		if err != nil {
 			t.Fatal(err)
 		}

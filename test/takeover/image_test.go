@@ -33,7 +33,8 @@ func ourImage(dockerfile, program string) (*image, error) {
 		return nil, err
 	}
 	stage := string(data)[strings.LastIndex(string(data), "\nFROM "):]
-	path, user, entrypoint := copyLine.FindStringSubmatch(stage), userLine.FindStringSubmatch(stage), entrypointLine.FindStringSubmatch(stage)
+	path, user := copyLine.FindStringSubmatch(stage), userLine.FindStringSubmatch(stage)
+	entrypoint := entrypointLine.FindStringSubmatch(stage)
 	if path == nil || user == nil || entrypoint == nil {
 		return nil, fmt.Errorf("%s has no COPY, USER or ENTRYPOINT of the known form", dockerfile)
 	}

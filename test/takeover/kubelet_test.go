@@ -128,7 +128,8 @@ func (k *kubelets) look(ctx context.Context, pods []corev1.Pod) {
 		wanted[pod.UID] = true
 		if k.pods[pod.UID] == nil {
 			ctx, cancel := context.WithCancel(ctx)
-			p := &runningPod{pod: pod, dir: filepath.Join(k.dir, "pods", string(pod.UID)), end: cancel, done: make(chan struct{})}
+			p := &runningPod{pod: pod, dir: filepath.Join(k.dir, "pods", string(pod.UID)), end: cancel,
+				done: make(chan struct{})}
 			k.pods[pod.UID] = p
 			go k.keep(ctx, p)
 		}
@@ -343,7 +344,8 @@ func (k *kubelets) volumeOf(pod *corev1.Pod, volume string) string {
 	return filepath.Join(k.dir, "pods", string(pod.UID), "volumes", volume)
 }
 
-func (k *kubelets) writeConfigMap(ctx context.Context, namespace string, source *corev1.ConfigMapVolumeSource, to string) error {
+func (k *kubelets) writeConfigMap(ctx context.Context, namespace string, source *corev1.ConfigMapVolumeSource,
+	to string) error {
 	configMap, err := k.client.CoreV1().ConfigMaps(namespace).Get(ctx, source.Name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -368,13 +370,16 @@ func (k *kubelets) writeConfigMap(ctx context.Context, namespace string, source 
 // writeCredentials writes what a pod is given of its ServiceAccount.
 func (k *kubelets) writeCredentials(ctx context.Context, pod *corev1.Pod, to string) error {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name,
+			UID: pod.UID},
 	}}
-	answer, err := k.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	answer, err := k.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName,
+		request, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	return writeFiles(to, map[string]string{"token": answer.Status.Token, "ca.crt": string(k.ca), "namespace": pod.Namespace})
+	return writeFiles(to, map[string]string{"token": answer.Status.Token, "ca.crt": string(k.ca),
+		"namespace": pod.Namespace})
 }
 
 func writeFiles(directory string, files map[string]string) error {

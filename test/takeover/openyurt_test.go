@@ -23,8 +23,8 @@ const nodePool = "apps.openyurt.io/nodepool"
 // pools are the nodes, and the NodePools that they are in.
 var pools = map[string]string{"node0": "hangzhou", "node1": "hangzhou", "node2": "shanghai"}
 
-// TestFromOpenYurt follows docs/openyurt.md, there and back: a node with the label reaches what the annotation says, with
-// the command line of the page's kube-proxy; one without goes on as it was.
+// TestFromOpenYurt follows docs/openyurt.md, there and back: a node with the label reaches what the annotation says,
+// with the command line of the page's kube-proxy; one without goes on as it was.
 func TestFromOpenYurt(t *testing.T) {
 	var nodes []cluster.NodeSpec
 	for _, name := range slices.Sorted(maps.Keys(pools)) {
@@ -35,15 +35,18 @@ func TestFromOpenYurt(t *testing.T) {
 	root, err := suite.Root()
 	o.must(err)
 	images := map[string]*image{}
-	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
-		images[registry+name+":v1"], err = ourImage(filepath.Join(root, "build", name+".Dockerfile"), program(t, "", name))
+	for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
+		"statefulset-grid-daemon"} {
+		images[registry+name+":v1"], err = ourImage(filepath.Join(root, "build", name+".Dockerfile"),
+			program(t, "", name))
 		o.must(err)
 	}
 	kubelets := startKubelets(t, o.cluster, images)
 
 	o.shell("kubectl create namespace " + shop)
 	services := map[string]*corev1.Service{}
-	for name, keys := range map[string]string{"pooled": "openyurt.io/nodepool", "zonal": "kubernetes.io/zone", "nodal": "kubernetes.io/hostname"} {
+	for name, keys := range map[string]string{"pooled": "openyurt.io/nodepool", "zonal": "kubernetes.io/zone",
+		"nodal": "kubernetes.io/hostname"} {
 		o.must(workload.CreateDaemonSet(o.ctx, o.client, shop, name))
 		services[name], err = workload.CreateService(o.ctx, o.client, shop, name, workload.ServiceOptions{})
 		o.must(err)
@@ -71,7 +74,8 @@ func TestFromOpenYurt(t *testing.T) {
 	reaches("node0", "nodal", "node0")
 	reaches("node1", "pooled", all)
 	view := o.shell("kubectl grid view pooled -n " + shop)
-	for _, part := range []string{`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`, "The closed loop holds: every one of 2 units"} {
+	for _, part := range []string{`topologyKeys ["apps.openyurt.io/nodepool"] (annotation openyurt.io/topologyKeys)`,
+		"The closed loop holds: every one of 2 units"} {
 		if !strings.Contains(view, part) {
 			t.Errorf("view has no %q:\n%s", part, view)
 		}
@@ -94,8 +98,8 @@ func withoutMaster(args []string) []string {
 	return slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, "--master=") })
 }
 
-// installKubeProxy makes what kubeadm has of kube-proxy in the cluster, as YurtHub hands it on: without the kubeconfig in
-// its configuration.
+// installKubeProxy makes what kubeadm has of kube-proxy in the cluster, as YurtHub hands it on: without the kubeconfig
+// in its configuration.
 func (o *operator) installKubeProxy() {
 	o.Helper()
 	file := filepath.Join(o.directory, "kube-proxy.yaml")

@@ -52,7 +52,8 @@ func newOperator(t *testing.T, page string, options cluster.Options) *operator {
 	options.Components = program(t, "COMPONENTS_BIN", "components")
 	options.Progress = os.Stdout
 	c := suite.Start(t, options)
-	o := &operator{T: t, ctx: t.Context(), cluster: c, client: c.Client(), directory: t.TempDir(), name: page, page: string(text)}
+	o := &operator{T: t, ctx: t.Context(), cluster: c, client: c.Client(), directory: t.TempDir(), name: page,
+		page: string(text)}
 	o.must(os.CopyFS(filepath.Join(o.directory, "manifests"), os.DirFS(filepath.Join(root, "manifests"))))
 	bin := filepath.Join(o.directory, "bin")
 	o.must(os.Mkdir(bin, 0o755))
@@ -60,7 +61,8 @@ func newOperator(t *testing.T, page string, options cluster.Options) *operator {
 	o.must(os.WriteFile(filepath.Join(bin, "kubectl"), []byte(kubectl), 0o755))
 	o.must(os.Symlink(program(t, "KUBECTL_GRID_BIN", "kubectl-grid"), filepath.Join(bin, "kubectl-grid")))
 	// The embedded cluster's programs have their roles from the start.
-	for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
+	for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
+		"statefulset-grid-daemon"} {
 		o.shell("kubectl delete -k manifests/" + name + " --ignore-not-found")
 	}
 	return o
@@ -99,8 +101,8 @@ func (o *operator) section(heading string) string {
 	return text
 }
 
-// follow runs all commands below a heading in their order, as they are on the page. Before the first it writes the files
-// that the page shows there. after is called after the commands that have its key in them.
+// follow runs all commands below a heading in their order, as they are on the page. Before the first it writes the
+// files that the page shows there. after is called after the commands that have its key in them.
 func (o *operator) follow(heading string, after map[string]func()) {
 	o.Helper()
 	section := o.section(heading)

@@ -44,9 +44,9 @@ type site struct {
 	traffic  *workload.Traffic
 }
 
-// TestFromSuperEdge follows docs/superedge.md: there, back, and there again, and removes what is left. All the time every
-// node asks a ServiceGrid's Service; a request that is lost or answered by a foreign unit fails the test, and so does a
-// pod that is replaced.
+// TestFromSuperEdge follows docs/superedge.md: there, back, and there again, and removes what is left. All the time
+// every node asks a ServiceGrid's Service; a request that is lost or answered by a foreign unit fails the test, and so
+// does a pod that is replaced.
 func TestFromSuperEdge(t *testing.T) {
 	s := newSite(t)
 	s.imagesAlone()
@@ -113,9 +113,11 @@ func newSite(t *testing.T) *site {
 	t.Helper()
 	var nodes []cluster.NodeSpec
 	for _, name := range slices.Sorted(maps.Keys(edges)) {
-		nodes = append(nodes, cluster.NodeSpec{Name: name, Labels: map[string]string{"zone1": edges[name], "superedge.io/node-edge": "enable"}})
+		nodes = append(nodes, cluster.NodeSpec{Name: name,
+			Labels: map[string]string{"zone1": edges[name], "superedge.io/node-edge": "enable"}})
 	}
-	nodes = append(nodes, cluster.NodeSpec{Name: "cloud0", Labels: map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}})
+	nodes = append(nodes, cluster.NodeSpec{Name: "cloud0",
+		Labels: map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}})
 	s := &site{operator: newOperator(t, "superedge.md", cluster.Options{Nodes: nodes})}
 	var err error
 	s.dynamic, err = dynamic.NewForConfig(s.cluster.RESTConfig())
@@ -183,7 +185,8 @@ func (s *site) images() map[string]*image {
 func (s *site) imagesAlone() {
 	s.Helper()
 	s.says("node0", wrapperReady, "state-dir: no snapshot can be kept")
-	s.shell("kubectl -n " + theirs + " set image daemonset/statefulset-grid-daemon statefulset-grid-daemon=" + registry + "statefulset-grid-daemon:v1\n" +
+	s.shell("kubectl -n " + theirs + " set image daemonset/statefulset-grid-daemon statefulset-grid-daemon=" +
+		registry + "statefulset-grid-daemon:v1\n" +
 		"kubectl -n " + theirs + " rollout status daemonset/statefulset-grid-daemon --timeout=2m")
 	for node := range edges {
 		s.says(node, daemonReady, "endpointslices") // which it may not read
@@ -211,7 +214,8 @@ func (s *site) startTraffic() {
 }
 
 func (s *site) crds() dynamic.ResourceInterface {
-	return s.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	return s.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 }
 
 // hasStatus reports whether a CRD has the status subresource, which only ours have.
@@ -253,7 +257,8 @@ func (s *site) expectOurNode(node string) {
 	s.says(node, wrapperReady, "endpointslices: ok")
 	s.says(node, daemonReady, "ok")
 	s.expectHosts(node)
-	if file := s.hosts(node); !strings.Contains(file, "statefulset-grid-daemon") || !strings.Contains(file, "192.0.2.7 printer.site printer\n") {
+	if file := s.hosts(node); !strings.Contains(file, "statefulset-grid-daemon") ||
+		!strings.Contains(file, "192.0.2.7 printer.site printer\n") {
 		s.Errorf("the hosts file of %s is\n%s", node, file)
 	}
 	s.eventually(node+" keeps a snapshot", func() error {
@@ -271,7 +276,8 @@ func (s *site) expectOurNode(node string) {
 	})
 }
 
-// expectTheirs waits until SuperEdge's programs do everything again, and nothing but the CRD that it does not know is left.
+// expectTheirs waits until SuperEdge's programs do everything again, and nothing but the CRD that it does not know is
+// left.
 func (s *site) expectTheirs() {
 	s.Helper()
 	s.eventually("the CRDs are SuperEdge's", func() error {
@@ -308,12 +314,15 @@ func (s *site) expectTheirs() {
 func (s *site) expectTheirRights() {
 	s.Helper()
 	for _, can := range []string{
-		"list endpointslices.discovery.k8s.io application-grid-wrapper", "watch nodes application-grid-wrapper", "update configmaps application-grid-wrapper",
+		"list endpointslices.discovery.k8s.io application-grid-wrapper", "watch nodes application-grid-wrapper",
+		"update configmaps application-grid-wrapper",
 		"list pods statefulset-grid-daemon", "list statefulsetgrids.superedge.io statefulset-grid-daemon",
-		"update deployments.apps application-grid-controller", "update customresourcedefinitions.apiextensions.k8s.io application-grid-controller",
+		"update deployments.apps application-grid-controller",
+		"update customresourcedefinitions.apiextensions.k8s.io application-grid-controller",
 	} {
 		words := strings.Fields(can)
-		s.shell("kubectl auth can-i " + words[0] + " " + words[1] + " -A --as=system:serviceaccount:" + theirs + ":" + words[2])
+		s.shell("kubectl auth can-i " + words[0] + " " + words[1] + " -A --as=system:serviceaccount:" + theirs + ":" +
+			words[2])
 	}
 }
 
@@ -325,13 +334,15 @@ func (s *site) expectNothingOfTheirs() {
 		}
 		return nil
 	})
-	out := s.shell("kubectl -n " + theirs + " get daemonsets,deployments,configmaps,serviceaccounts -o name | grep -v -e kube-root-ca.crt -e serviceaccount/default || true")
+	out := s.shell("kubectl -n " + theirs +
+		" get daemonsets,deployments,configmaps,serviceaccounts -o name | grep -v -e kube-root-ca.crt -e serviceaccount/default || true")
 	if out != "" {
 		s.Errorf("left are %s", out)
 	}
 	out = s.shell("kubectl get clusterroles,clusterrolebindings -o name | grep grid || true")
 	for line := range strings.Lines(out) {
-		if !strings.Contains(line, "/application-grid:") && !strings.Contains(line, "/application-grid-view") && !strings.Contains(line, "/application-grid-edit") {
+		if !strings.Contains(line, "/application-grid:") && !strings.Contains(line, "/application-grid-view") &&
+			!strings.Contains(line, "/application-grid-edit") {
 			s.Errorf("left is %s", line)
 		}
 	}
@@ -399,9 +410,12 @@ func (s *site) identities() map[string]string {
 	identities := map[string]string{}
 	for _, resource := range []schema.GroupVersionResource{
 		{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "services"},
-		{Group: "apps", Version: "v1", Resource: "replicasets"}, {Group: "apps", Version: "v1", Resource: "controllerrevisions"},
-		{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "statefulsets"},
-		{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"}, {Group: "superedge.io", Version: "v1", Resource: "statefulsetgrids"},
+		{Group: "apps", Version: "v1", Resource: "replicasets"},
+		{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		{Group: "apps", Version: "v1", Resource: "statefulsets"},
+		{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"},
+		{Group: "superedge.io", Version: "v1", Resource: "statefulsetgrids"},
 		{Group: "superedge.io", Version: "v1", Resource: "servicegrids"},
 	} {
 		list, err := s.dynamic.Resource(resource).Namespace(shop).List(s.ctx, metav1.ListOptions{})
@@ -457,7 +471,8 @@ func (s *site) expectHosts(node string) {
 	s.eventually("the hosts file of "+node, func() error {
 		var want []string
 		for ordinal := range 2 {
-			pod, err := s.client.CoreV1().Pods(shop).Get(s.ctx, fmt.Sprintf("db-%s-%d", edges[node], ordinal), metav1.GetOptions{})
+			pod, err := s.client.CoreV1().Pods(shop).Get(s.ctx, fmt.Sprintf("db-%s-%d", edges[node], ordinal),
+				metav1.GetOptions{})
 			if err != nil {
 				return err
 			}

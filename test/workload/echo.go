@@ -58,7 +58,8 @@ func CreateDaemonSet(ctx context.Context, client kubernetes.Interface, namespace
 
 // CreateDeployment creates an echo workload with this many pods on nodes that match the selector; an empty
 // selector matches all.
-func CreateDeployment(ctx context.Context, client kubernetes.Interface, namespace, name string, replicas int32, nodes map[string]string) error {
+func CreateDeployment(ctx context.Context, client kubernetes.Interface, namespace, name string, replicas int32,
+	nodes map[string]string) error {
 	spec := PodSpec()
 	spec.NodeSelector = nodes
 	deployment := &appsv1.Deployment{
@@ -78,7 +79,8 @@ func CreateDeployment(ctx context.Context, client kubernetes.Interface, namespac
 // Scale sets the number of a Deployment's pods.
 func Scale(ctx context.Context, client kubernetes.Interface, namespace, name string, replicas int32) error {
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	_, err := client.AppsV1().Deployments(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := client.AppsV1().Deployments(namespace).Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("scaling Deployment %s/%s: %w", namespace, name, err)
 	}
@@ -94,7 +96,8 @@ type ServiceOptions struct {
 }
 
 // CreateService creates a Service for the echo workload of the same name.
-func CreateService(ctx context.Context, client kubernetes.Interface, namespace, name string, options ServiceOptions) (*corev1.Service, error) {
+func CreateService(ctx context.Context, client kubernetes.Interface, namespace, name string,
+	options ServiceOptions) (*corev1.Service, error) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
 		Spec: corev1.ServiceSpec{
@@ -133,21 +136,24 @@ func SetTopologyKeys(ctx context.Context, client kubernetes.Interface, namespace
 	if err != nil {
 		return fmt.Errorf("encoding the annotation: %w", err)
 	}
-	if _, err := client.CoreV1().Services(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := client.CoreV1().Services(namespace).Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("annotating Service %s/%s: %w", namespace, name, err)
 	}
 	return nil
 }
 
 // SetPodCondition sets one condition in a pod's status, as a kubelet or the owner of a readiness gate does.
-func SetPodCondition(ctx context.Context, client kubernetes.Interface, namespace, name string, condition corev1.PodConditionType, status corev1.ConditionStatus) error {
+func SetPodCondition(ctx context.Context, client kubernetes.Interface, namespace, name string,
+	condition corev1.PodConditionType, status corev1.ConditionStatus) error {
 	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Conditions: []corev1.PodCondition{{
 		Type: condition, Status: status, LastTransitionTime: metav1.Now(),
 	}}}})
 	if err != nil {
 		return fmt.Errorf("encoding a pod condition: %w", err)
 	}
-	_, err = client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("setting condition %s of pod %s/%s: %w", condition, namespace, name, err)
 	}
@@ -184,7 +190,8 @@ func PodsOn(ctx context.Context, client kubernetes.Interface, namespace, name, n
 }
 
 // SetReadyOn sets the condition Ready of the echo workload's pods on a node, of which there must be one.
-func SetReadyOn(ctx context.Context, client kubernetes.Interface, namespace, name, node string, status corev1.ConditionStatus) error {
+func SetReadyOn(ctx context.Context, client kubernetes.Interface, namespace, name, node string,
+	status corev1.ConditionStatus) error {
 	pods, err := PodsOn(ctx, client, namespace, name, node)
 	if err != nil {
 		return err

@@ -243,6 +243,21 @@ func canary(wave v1.Wave) Input {
 	}
 }
 
+// TestDeletedWhileHalted: a workload that is deleted while the rollout has halted comes back as it was before the rollout.
+func TestDeletedWhileHalted(t *testing.T) {
+	t.Parallel()
+	in := canary(v1.Wave{})
+	in.Status.Phase = v1.RolloutHalted
+	in.Units[0].Revision = "new"
+	if plan := New(in); plan.Revisions["lab"] != "new" {
+		t.Errorf("it is to keep what it has: %+v", plan)
+	}
+	in.Units[0].Exists, in.Units[0].Revision = false, ""
+	if plan := New(in); plan.Revisions["lab"] != "old" || plan.Status.Phase != v1.RolloutHalted {
+		t.Errorf("got %+v", plan)
+	}
+}
+
 // TestWaveWithoutUnits: what comes after a wave whose selector is probably wrong waits for a person, and not for the
 // wave's soak time.
 func TestWaveWithoutUnits(t *testing.T) {

@@ -59,7 +59,9 @@ func Connect(config *rest.Config, warnings io.Writer) (c Cluster, err error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	check.RegisterKinds(mapper)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
-	mapper.Add(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"), meta.RESTScopeNamespace)
+	for _, kind := range []string{"ControllerRevision", "ReplicaSet"} {
+		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	// Lists have kinds of their own: a cache asks the mapper whether they are of one namespace.
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("NodeList"), meta.RESTScopeRoot)

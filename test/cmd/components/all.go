@@ -10,6 +10,7 @@ import (
 	"k8s.io/component-base/logs"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 	kubemark "k8s.io/kubernetes/cmd/kubemark/app"
@@ -20,6 +21,8 @@ func init() {
 	components["kubelet"] = func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) }
 	components["kubemark"] = func() int { return cli.Run(kubemark.NewHollowNodeCommand()) }
 }
+
+func runControllerManager() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }
 
 func runKubectl() int {
 	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)) // a bad -v is reported by the flag parsing below

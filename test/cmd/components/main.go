@@ -1,6 +1,6 @@
-// Command components is every third-party program of the embedded cluster in one binary: it runs the one
-// that its first argument names. One link instead of eleven keeps a cold build of the cluster short; the build tag "demo"
-// leaves out what make demo does not run.
+// Command components is every third-party program of the embedded cluster in one binary: it runs the one that its first
+// argument names. One link instead of eleven keeps a cold build of the cluster short; the build tag "demo" leaves out
+// what make demo does not run.
 //
 //	components kube-apiserver --etcd-servers=...
 //
@@ -27,7 +27,6 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kwokconfig "sigs.k8s.io/kwok/pkg/config"
@@ -36,13 +35,14 @@ import (
 	kwoksignals "sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// components maps a component's name to the function that runs it and returns its exit code. Every function finds its own
-// name in os.Args[0] and its flags after it, as if it were a program of its own. all.go adds what make demo does not run.
+// components maps a component's name to the function that runs it and returns its exit code. Every function finds its
+// own name in os.Args[0] and its flags after it, as if it were a program of its own. all.go adds what make demo does
+// not run.
 var components = map[string]func() int{
 	"coredns":                 runCoreDNS,
 	"etcd":                    runEtcd,
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
-	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
+	"kube-controller-manager": runControllerManager,
 	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
 	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
 	"kubectl":                 runKubectl,

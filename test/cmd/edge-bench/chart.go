@@ -83,16 +83,19 @@ func (p panel) draw(b *strings.Builder) {
 	first, last := p.points[0].nodes, p.points[len(p.points)-1].nodes
 	x := axis{math.Log10(first), math.Log10(max(last, first*1.1)), plotLeft, plotLeft + plotWidth}
 	y := axis{math.Floor(math.Log10(low)), math.Ceil(math.Log10(high * 1.01)), plotTop + plotHeight, plotTop}
-	fmt.Fprintf(b, `<text class="name" x="8" y="16">%s</text><text x="8" y="34">%s</text>`+"\n", escaped(p.title), escaped(p.unit))
+	fmt.Fprintf(b, `<text class="name" x="8" y="16">%s</text><text x="8" y="34">%s</text>`+"\n", escaped(p.title),
+		escaped(p.unit))
 	for decade := y.from; decade <= y.to; decade++ {
 		at := y.place(math.Pow(10, decade))
 		fmt.Fprintf(b, `<line class="grid" x1="%d" y1="%.1f" x2="%d" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
 			plotLeft, at, plotLeft+plotWidth, at, plotLeft-labelOffset, at+4, short(math.Pow(10, decade)))
 	}
 	for _, at := range p.points {
-		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x.place(at.nodes), plotTop+plotHeight+18, short(at.nodes))
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x.place(at.nodes),
+			plotTop+plotHeight+18, short(at.nodes))
 	}
-	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="middle">nodes</text>`+"\n", plotLeft+plotWidth/2, plotTop+plotHeight+34)
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="middle">nodes</text>`+"\n", plotLeft+plotWidth/2,
+		plotTop+plotHeight+34)
 	ends := map[string]float64{}
 	for _, series := range []struct {
 		class string
@@ -126,7 +129,8 @@ func (p panel) draw(b *strings.Builder) {
 		{"directly", "directly", directly, p.points[len(p.points)-1].directly},
 		{"hub", "hub", hub, p.points[len(p.points)-1].hub},
 	} {
-		fmt.Fprintf(b, `<text class="%s" x="%d" y="%.1f">%s %s</text>`+"\n", label.class, plotLeft+plotWidth+labelOffset, label.y+4, label.text, short(label.value))
+		fmt.Fprintf(b, `<text class="%s" x="%d" y="%.1f">%s %s</text>`+"\n", label.class,
+			plotLeft+plotWidth+labelOffset, label.y+4, label.text, short(label.value))
 	}
 }
 

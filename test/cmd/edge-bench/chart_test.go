@@ -13,7 +13,8 @@ import (
 func TestChart(t *testing.T) {
 	t.Parallel()
 	c := chart{title: `A fleet & its "hub"`, panels: []panel{
-		{title: "bytes", unit: "kB a node", points: []point{{125, 130, 60}, {250, 255, 110}, {500, 510, 205}, {1000, 1002, 397}}},
+		{title: "bytes", unit: "kB a node", points: []point{{125, 130, 60}, {250, 255, 110}, {500, 510, 205},
+			{1000, 1002, 397}}},
 		{title: "bytes a change", unit: "kB a node", points: []point{{125, 5.9, 0.04}, {1000, 5.9, 0.004}}},
 		{title: "one point", unit: "", points: []point{{10, 1, 1}}},
 	}}
@@ -56,7 +57,8 @@ func TestChart(t *testing.T) {
 	if circles != 2*(4+2+1) || lines != 2*3 {
 		t.Errorf("%d circles, %d lines", circles, lines)
 	}
-	for _, want := range []string{"A fleet &amp; its &quot;hub&quot;", "directly 1,000", "hub 397", "hub 0.004", "prefers-color-scheme:dark"} {
+	for _, want := range []string{"A fleet &amp; its &quot;hub&quot;", "directly 1,000", "hub 397", "hub 0.004",
+		"prefers-color-scheme:dark"} {
 		if !strings.Contains(drawn, want) {
 			t.Errorf("%q is missing in\n%s", want, drawn)
 		}

@@ -16,13 +16,14 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// elsewhere is a change of the n-th endpoint list that no node of the first unit may see: another address of an endpoint
-// in another unit. ok is false if it has none.
+// elsewhere is a change of the n-th endpoint list that no node of the first unit may see: another address of an
+// endpoint in another unit. ok is false if it has none.
 func (f fleet) elsewhere(n int, stamp int) (patch []byte, ok bool) {
 	for i, e := range f.slice(n).Endpoints {
 		node, err := strconv.Atoi(strings.TrimPrefix(*e.NodeName, "node-"))
 		if err == nil && node%f.units != 0 {
-			return fmt.Appendf(nil, `[{"op":"replace","path":"/endpoints/%d/addresses/0","value":"10.255.%d.%d"}]`, i, stamp>>8&255, 1+stamp&127), true
+			return fmt.Appendf(nil, `[{"op":"replace","path":"/endpoints/%d/addresses/0","value":"10.255.%d.%d"}]`, i,
+				stamp>>8&255, 1+stamp&127), true
 		}
 	}
 	return nil, false
@@ -39,7 +40,8 @@ func spent(ctx context.Context, n *cluster.Node) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	syncs, err := scrape(ctx, n, "http://127.0.0.1:10249/metrics", `kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
+	syncs, err := scrape(ctx, n, "http://127.0.0.1:10249/metrics",
+		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}`)
 	return cost{cpu, syncs}, err
 }
 
@@ -68,7 +70,8 @@ func processorTime(pid int) (time.Duration, error) {
 
 // measureElsewhere changes endpoints of other units for a while, and compares what a watcher and a kube-proxy on each
 // side have to do.
-func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDirect *cluster.Node, o options, t *table) error {
+func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDirect *cluster.Node, o options,
+	t *table) error {
 	sideDirect, sideWrapper, err := sides(c, viaWrapper, true)
 	if err != nil {
 		return err
@@ -118,7 +121,8 @@ func measureElsewhere(ctx context.Context, c *cluster.Cluster, viaWrapper, viaDi
 	}
 	of := fmt.Sprintf("%d changes elsewhere in %s", changes, o.elsewhere)
 	t.add(of+": events at a watcher", strconv.Itoa(len(seen[0].take())), strconv.Itoa(len(seen[1].take())), "")
-	t.add(of+": kube-proxy's syncs", fmt.Sprint(after[0].syncs-before[0].syncs), fmt.Sprint(after[1].syncs-before[1].syncs), "")
+	t.add(of+": kube-proxy's syncs", fmt.Sprint(after[0].syncs-before[0].syncs),
+		fmt.Sprint(after[1].syncs-before[1].syncs), "")
 	cpu := [2]time.Duration{after[0].cpu - before[0].cpu, after[1].cpu - before[1].cpu}
 	t.add(of+": kube-proxy's processor time", milliseconds(cpu[0]), milliseconds(cpu[1]), ratio(cpu[0], cpu[1]))
 	return nil

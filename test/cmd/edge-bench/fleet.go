@@ -48,10 +48,13 @@ func (f fleet) load(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("making a client for the load: %w", err)
 	}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating the namespace: %w", err)
 	}
-	if err := parallel(ctx, f.nodes, func(ctx context.Context, i int) error { return f.createNode(ctx, client, i) }); err != nil {
+	create := func(ctx context.Context, i int) error { return f.createNode(ctx, client, i) }
+	if err := parallel(ctx, f.nodes, create); err != nil {
 		return err
 	}
 	return parallel(ctx, f.services, func(ctx context.Context, i int) error { return f.createService(ctx, client, i) })
@@ -75,11 +78,13 @@ func (f fleet) createNode(ctx context.Context, client kubernetes.Interface, i in
 	if err != nil {
 		return fmt.Errorf("creating node %s: %w", name, err)
 	}
-	created.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}}
+	created.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+		Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}}
 	for j := range images {
 		image := fmt.Sprintf("registry.example.com/library/image-%d", j)
 		created.Status.Images = append(created.Status.Images, corev1.ContainerImage{
-			Names: []string{fmt.Sprintf("%s@sha256:%064d", image, j), image + ":v1.2.3"}, SizeBytes: int64(j) * 1_000_003,
+			Names:     []string{fmt.Sprintf("%s@sha256:%064d", image, j), image + ":v1.2.3"},
+			SizeBytes: int64(j) * 1_000_003,
 		})
 	}
 	if _, err := client.CoreV1().Nodes().UpdateStatus(ctx, created, metav1.UpdateOptions{}); err != nil {
@@ -93,7 +98,8 @@ func (f fleet) createService(ctx context.Context, client kubernetes.Interface, i
 	if _, err := client.CoreV1().Services(namespace).Create(ctx, f.service(i), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating Service %s: %w", name, err)
 	}
-	if _, err := client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, f.slice(i), metav1.CreateOptions{}); err != nil {
+	if _, err := client.DiscoveryV1().EndpointSlices(namespace).Create(ctx, f.slice(i),
+		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the slice of %s: %w", name, err)
 	}
 	return nil
@@ -101,8 +107,9 @@ func (f fleet) createService(ctx context.Context, client kubernetes.Interface, i
 
 func (f fleet) service(i int) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i), Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Name: serviceName(i),
+			Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 	}
 }
 
@@ -116,14 +123,17 @@ func (f fleet) slice(i int) *discoveryv1.EndpointSlice {
 			discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "edge-bench",
 		}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080)), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(int32(8080)),
+			Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}
 	for e := range f.endpoints {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", 128+i%64, (i/64*7+e)%256, 1+r.IntN(250))},
-			NodeName:   ptr.To(nodeName(r.IntN(f.nodes))),
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true), Terminating: ptr.To(false)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%d", name, e), UID: types.UID(fmt.Sprintf("%08d-0000-0000-0000-%012d", i, e))},
+			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", 128+i%64, (i/64*7+e)%256, 1+r.IntN(250))},
+			NodeName:  ptr.To(nodeName(r.IntN(f.nodes))),
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true), Serving: ptr.To(true),
+				Terminating: ptr.To(false)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: fmt.Sprintf("%s-%d", name, e),
+				UID: types.UID(fmt.Sprintf("%08d-0000-0000-0000-%012d", i, e))},
 		})
 	}
 	return s

@@ -49,16 +49,16 @@ const (
 )
 
 var (
-	gridResources = map[string]string{"deploymentgrids": "DeploymentGrid", "statefulsetgrids": "StatefulSetGrid", "servicegrids": "ServiceGrid"}
-	gridSpecs     = map[string]string{
+	gridResources = map[string]string{"deploymentgrids": "DeploymentGrid", "statefulsetgrids": "StatefulSetGrid",
+		"servicegrids": "ServiceGrid"}
+	gridSpecs = map[string]string{
 		"deploymentgrids":  `{` + gridTemplate + `}`,
 		"statefulsetgrids": `{serviceName: bench-svc, ` + gridTemplate + `}`,
 		"servicegrids":     `{selector: {app: x}, ports: [{port: 80}]}`,
 	}
 )
 
-// gridBench measures application-grid-controller on a kube-apiserver of its own. Without the controllers that would run
-// the workloads what is counted is the controller's own work; with kube-controller-manager it hears of all that those do.
+// gridBench measures application-grid-controller on a kube-apiserver of its own.
 type gridBench struct {
 	cluster    *cluster.Cluster
 	controller *cluster.Controller
@@ -68,38 +68,47 @@ type gridBench struct {
 	wrong      []error
 }
 
+// measureGrids runs nothing that would run the workloads: what is counted is the controller's own work.
 func measureGrids(ctx context.Context, o options) (err error) {
 	c, err := cluster.Start(ctx, cluster.Options{
-		Components: o.components, APIViewOnly: true, NoKwok: true, NoScheduler: true, AuditLog: true, Progress: os.Stderr,
+		Components: o.components, APIViewOnly: true, NoKwok: true, NoScheduler: true, AuditLog: true,
+		Progress: os.Stderr,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	if !o.gridControllers {
-		c.ControllerManager.Kill()
-	}
-	b := &gridBench{cluster: c, units: o.gridUnits}
-	if b.client, err = dynamic.NewForConfig(c.RESTConfig()); err != nil {
-		return fmt.Errorf("making a client: %w", err)
-	}
-	if b.controller, err = c.NewController(ctx, "bench", o.controller); err != nil {
-		return err
-	}
-	if err := b.controller.Start(ctx); err != nil {
+	c.ControllerManager.Kill()
+	b, err := newGridBench(ctx, c, o)
+	if err != nil {
 		return err
 	}
 	defer b.controller.Kill()
-	steps := []func(context.Context) error{b.create, b.steady, b.restart, b.relabel, b.template}
-	if o.gridControllers { // nobody keeps the nodes alive: what is written when nothing changes is then no figure
-		steps = []func(context.Context) error{b.create, b.relabel, b.template, b.rollOut}
+	return b.run(ctx, "one DeploymentGrid, one StatefulSetGrid, one ServiceGrid; kube-apiserver and the controller on this machine",
+		b.create, b.steady, b.restart, b.relabel, b.template)
+}
+
+// newGridBench starts the controller.
+func newGridBench(ctx context.Context, c *cluster.Cluster, o options) (*gridBench, error) {
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
 	}
+	controller, err := c.NewController(ctx, "bench", o.controller)
+	if err != nil {
+		return nil, err
+	}
+	return &gridBench{cluster: c, controller: controller, client: client, units: o.gridUnits}, controller.Start(ctx)
+}
+
+// run runs the steps, and prints their figures.
+func (b *gridBench) run(ctx context.Context, what string, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	fmt.Printf("\n%d units, one DeploymentGrid, one StatefulSetGrid, one ServiceGrid; kube-apiserver and the controller on this machine\n\n", b.units)
+	fmt.Printf("\n%d units, %s\n\n", b.units, what)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for _, row := range b.rows {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
@@ -123,7 +132,8 @@ func (b *gridBench) create(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
 	err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gridNode(i), Labels: map[string]string{
-			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i), corev1.LabelOSStable: "linux",
+			corev1.LabelArchStable: "amd64",
 		}}}
 		_, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 		return err
@@ -200,8 +210,8 @@ func (b *gridBench) create(ctx context.Context) error {
 	return b.memory("resident memory with all of them")
 }
 
-// statusSize is how large a grid's object is that the API server keeps, and sends to everyone who watches grids, for each
-// change of its status.
+// statusSize is how large a grid's object is that the API server keeps, and sends to everyone who watches grids, for
+// each change of its status.
 func (b *gridBench) statusSize(ctx context.Context) error {
 	grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
 	if err != nil {
@@ -218,7 +228,8 @@ func (b *gridBench) statusSize(ctx context.Context) error {
 	if err == nil && units != int64(b.units) {
 		b.wrong = append(b.wrong, fmt.Errorf("the status counts %d units", units))
 	}
-	b.add("bytes of the DeploymentGrid; its status; its managedFields", "%d; %d; %d", size(grid.Object), size(grid.Object["status"]), size(grid.GetManagedFields()))
+	b.add("bytes of the DeploymentGrid; its status; its managedFields", "%d; %d; %d", size(grid.Object),
+		size(grid.Object["status"]), size(grid.GetManagedFields()))
 	return nil
 }
 
@@ -232,7 +243,8 @@ func (b *gridBench) steady(ctx context.Context) error {
 	for beat := range beats {
 		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
 		err := parallel(ctx, b.units, func(ctx context.Context, i int) error {
-			_, err := b.cluster.Client().CoreV1().Nodes().Patch(ctx, gridNode(i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			_, err := b.cluster.Client().CoreV1().Nodes().Patch(ctx, gridNode(i), types.StrategicMergePatchType, patch,
+				metav1.PatchOptions{}, "status")
 			return err
 		})
 		if err != nil {
@@ -303,7 +315,8 @@ func (b *gridBench) relabel(ctx context.Context) error {
 		return err
 	}
 	for {
-		if _, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new", metav1.GetOptions{}); err == nil {
+		if _, err := b.cluster.Client().AppsV1().StatefulSets(gridNamespace).Get(ctx, "bench-new",
+			metav1.GetOptions{}); err == nil {
 			break
 		}
 		if time.Since(begin) > gridDeadline {
@@ -332,7 +345,8 @@ func (b *gridBench) template(ctx context.Context) error {
 		return err
 	}
 	begin := time.Now()
-	if _, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType, []byte(`{"spec":{"template":{"minReadySeconds":7}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType,
+		[]byte(`{"spec":{"template":{"minReadySeconds":7}}}`), metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("changing the template: %w", err)
 	}
 	for {
@@ -364,68 +378,9 @@ func (b *gridBench) template(ctx context.Context) error {
 	return b.memory("resident memory in the end")
 }
 
-// rollOut changes the template again, in two waves. Deployments become ready by kube-controller-manager.
-func (b *gridBench) rollOut(ctx context.Context) error {
-	// change patches the grid, and waits until its rollout is complete.
-	change := func(patch string) (int64, time.Duration, error) {
-		mark, err := b.cluster.AuditMark()
-		if err != nil {
-			return 0, 0, err
-		}
-		begin := time.Now()
-		changed, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		if err != nil {
-			return 0, 0, fmt.Errorf("changing the grid: %w", err)
-		}
-		for time.Since(begin) < gridDeadline {
-			grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
-			if err != nil {
-				return 0, 0, fmt.Errorf("reading the grid: %w", err)
-			}
-			phase, _, _ := unstructured.NestedString(grid.Object, "status", "rollout", "phase")
-			observed, _, _ := unstructured.NestedInt64(grid.Object, "status", "observedGeneration")
-			if phase == "Complete" && observed == changed.GetGeneration() {
-				return mark, time.Since(begin), nil
-			}
-			if err := pause(ctx, 100*time.Millisecond); err != nil {
-				return 0, 0, err
-			}
-		}
-		return 0, 0, fmt.Errorf("the rollout is not complete after %s", gridDeadline)
-	}
-	if _, _, err := change(`{"spec":{"rollout":{"waves":[{"name":"canary","units":{"names":["unit-0000*"]},"maxUnavailable":1},{"name":"rest","maxUnavailable":"25%"}]}}}`); err != nil {
-		return err
-	}
-	if err := b.quiet(ctx); err != nil {
-		return err
-	}
-	mark, took, err := change(`{"spec":{"template":{"minReadySeconds":8}}}`)
-	if err != nil {
-		return err
-	}
-	b.add("template changed with a rollout of two waves: complete after", "%.1f s", took.Seconds())
-	if err := b.quiet(ctx); err != nil {
-		return err
-	}
-	calls, err := b.calls(mark)
-	if err != nil {
-		return err
-	}
-	b.add("API calls for that", "%s", calls)
-	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
-		return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
-	})
-	if err != nil {
-		return err
-	}
-	if len(writes) != b.units {
-		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", len(writes), b.units))
-	}
-	return b.statusSize(ctx)
-}
-
 func (b *gridBench) grid(resource string) dynamic.ResourceInterface {
-	return b.client.Resource(schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: resource}).Namespace(gridNamespace)
+	return b.client.Resource(schema.GroupVersionResource{Group: "superedge.io", Version: "v1",
+		Resource: resource}).Namespace(gridNamespace)
 }
 
 func (b *gridBench) memory(figure string) error {
@@ -460,7 +415,8 @@ func (b *gridBench) calls(mark int64) (string, error) {
 			children++
 		}
 	}
-	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children, statuses, events), nil
+	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children,
+		statuses, events), nil
 }
 
 // quiet waits until the controller has not written for a while.

@@ -185,7 +185,8 @@ func measureFleets(ctx context.Context, o options) error {
 	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
 	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}
 	for _, part := range []int{8, 4, 2, 1} {
-		o.fleet = fleet{nodes: whole.nodes / part, units: max(whole.units/part, 1), services: whole.services / part, endpoints: whole.endpoints}
+		o.fleet = fleet{nodes: whole.nodes / part, units: max(whole.units/part, 1), services: whole.services / part,
+			endpoints: whole.endpoints}
 		if part > 1 {
 			fmt.Fprintf(os.Stderr, "a fleet of a part of the size: 1/%d\n", part)
 		}
@@ -198,11 +199,14 @@ func measureFleets(ctx context.Context, o options) error {
 			into *panel
 			figure
 			per float64
-		}{{&ready, figures.ready, 1e3}, {&change, figures.change, 1e3}, {&watches, figures.watches, 1}, {&wrapper, figures.memory, 1e6}} {
-			drawn.into.points = append(drawn.into.points, point{nodes, drawn.directly / drawn.per, drawn.hub / drawn.per})
+		}{{&ready, figures.ready, 1e3}, {&change, figures.change, 1e3}, {&watches, figures.watches, 1}, {&wrapper,
+			figures.memory, 1e6}} {
+			drawn.into.points = append(drawn.into.points,
+				point{nodes, drawn.directly / drawn.per, drawn.hub / drawn.per})
 		}
 	}
-	title := fmt.Sprintf("A fleet that grows to %d nodes in %d units, and %d Services of %d endpoints", whole.nodes, whole.units, whole.services, whole.endpoints)
+	title := fmt.Sprintf("A fleet that grows to %d nodes in %d units, and %d Services of %d endpoints", whole.nodes,
+		whole.units, whole.services, whole.endpoints)
 	drawn := chart{title: title, panels: []panel{ready, change, watches, wrapper}}.svg()
 	if err := os.WriteFile(o.hubChart, []byte(drawn), 0o644); err != nil { //nolint:gosec // a page shows it to everybody
 		return fmt.Errorf("writing the chart: %w", err)
@@ -228,15 +232,17 @@ const (
 // everything, and changes endpoints.
 func measureHub(ctx context.Context, o options) (figures *fleetFigures, err error) {
 	c, err := cluster.Start(ctx, cluster.Options{
-		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr,
-		Nodes: []cluster.NodeSpec{o.fleet.viewer(hubOff), o.fleet.viewer(hubRequire)},
+		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true,
+		Progress: os.Stderr,
+		Nodes:    []cluster.NodeSpec{o.fleet.viewer(hubOff), o.fleet.viewer(hubRequire)},
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
 	c.ControllerManager.Kill()
-	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	fmt.Fprintf(os.Stderr, "loading %d nodes in %d units, %d Services with %d endpoints each\n", o.fleet.nodes,
+		o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
 		return nil, err
 	}
@@ -268,7 +274,8 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	places := make(chan struct{}, 64) // wrappers that list at the same time
 	for i := range o.fleet.nodes {
 		f := &follower{
-			base: config.Host + "/apis/hub.superedge.io/v1alpha1/nodes/" + nodeName(i) + "/proxy", client: client, node: nodeName(i), heard: b.through.heard,
+			base: config.Host + "/apis/hub.superedge.io/v1alpha1/nodes/" + nodeName(i) + "/proxy", client: client,
+			node: nodeName(i), heard: b.through.heard,
 		}
 		b.followers = append(b.followers, f)
 		group.Go(func() error {
@@ -289,10 +296,12 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	case <-following.Done():
 		return nil, group.Wait()
 	}
-	b.figures.ready = figure{float64(everything.listed.Load()), float64(b.sum(func(f *follower) int64 { return f.listed.Load() })) / float64(o.fleet.nodes)}
+	b.figures.ready = figure{float64(everything.listed.Load()),
+		float64(b.sum(func(f *follower) int64 { return f.listed.Load() })) / float64(o.fleet.nodes)}
 	b.figures.watches = figure{float64(watchesOfAWrapper * o.fleet.nodes), float64(watchesOfAReplica * len(c.Hubs))}
 	b.add("bytes to become ready, a node", kilobytes(b.figures.ready.directly), kilobytes(b.figures.ready.hub))
-	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "", time.Since(begin).Round(10*time.Millisecond).String())
+	b.add(fmt.Sprintf("%d nodes ready within", o.fleet.nodes), "",
+		time.Since(begin).Round(10*time.Millisecond).String())
 	if err := b.measureChanges(ctx, o, everything); err != nil {
 		return nil, err
 	}
@@ -376,7 +385,8 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	profiling, untilProfiled := errgroup.WithContext(ctx)
 	if o.hubProfile != "" {
 		profiling.Go(func() error {
-			profile, err := hub.Profile(untilProfiled, time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
+			profile, err := hub.Profile(untilProfiled,
+				time.Duration(min(o.events, b.fleet.services))*time.Second/time.Duration(o.rate))
 			if err != nil {
 				return err
 			}
@@ -395,8 +405,10 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		group.Go(func() error {
 			b.direct.change(sliceName(i))
 			b.through.change(sliceName(i))
-			patch := []byte(`[{"op":"replace","path":"/endpoints/` + strconv.Itoa(i%b.fleet.endpoints) + `/conditions/ready","value":false}]`)
-			_, err := client.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, sliceName(i), types.JSONPatchType, patch, metav1.PatchOptions{})
+			patch := []byte(`[{"op":"replace","path":"/endpoints/` + strconv.Itoa(i%b.fleet.endpoints) +
+				`/conditions/ready","value":false}]`)
+			_, err := client.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, sliceName(i), types.JSONPatchType,
+				patch, metav1.PatchOptions{})
 			return err
 		})
 	}
@@ -419,15 +431,19 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 	// Bookmarks and probes are there without any change.
 	used := ended - begun - time.Duration(idle*float64(time.Since(begin)))
 	perNode := (b.sum(func(f *follower) int64 { return f.watched.Load() }) - watched) / int64(len(b.followers))
-	b.figures.change = figure{float64(everything.watched.Load()-direct) / float64(b.changes), float64(perNode) / float64(b.changes)}
-	b.add("bytes a change, a node", kilobytes(b.figures.change.directly), fmt.Sprintf("%.3f kB", b.figures.change.hub/1e3))
+	b.figures.change = figure{float64(everything.watched.Load()-direct) / float64(b.changes),
+		float64(perNode) / float64(b.changes)}
+	b.add("bytes a change, a node", kilobytes(b.figures.change.directly),
+		fmt.Sprintf("%.3f kB", b.figures.change.hub/1e3))
 	b.add("events", strconv.Itoa(len(b.direct.took)), strconv.Itoa(len(b.through.took)))
 	b.add("changes a second, as it was", "", fmt.Sprintf("%.0f", float64(b.changes)/took.Seconds()))
 	for _, q := range []float64{0.5, 0.99} {
-		b.add(fmt.Sprintf("from the patch to the wrapper, p%.0f", 100*q), milliseconds(b.direct.took.quantile(q)), milliseconds(b.through.took.quantile(q)))
+		b.add(fmt.Sprintf("from the patch to the wrapper, p%.0f", 100*q), milliseconds(b.direct.took.quantile(q)),
+			milliseconds(b.through.took.quantile(q)))
 	}
 	if events := len(b.through.took); events > 0 {
-		b.add("CPU of the hub a change; an event", "", fmt.Sprintf("%d µs; %d µs", used.Microseconds()/int64(b.changes), used.Microseconds()/int64(events)))
+		b.add("CPU of the hub a change; an event", "", fmt.Sprintf("%d µs; %d µs", used.Microseconds()/int64(b.changes),
+			used.Microseconds()/int64(events)))
 		b.add("CPU of the hub while nothing changes, a second", "", fmt.Sprintf("%.1f ms", 1e3*idle))
 	}
 	return b.checkShares()
@@ -462,7 +478,8 @@ func (b *hubBench) measureWrappers(ctx context.Context) error {
 		}
 		*way.memory = resident
 	}
-	b.add("resident memory of a wrapper", megabytes(int64(b.figures.memory.directly)), megabytes(int64(b.figures.memory.hub)))
+	b.add("resident memory of a wrapper", megabytes(int64(b.figures.memory.directly)),
+		megabytes(int64(b.figures.memory.hub)))
 	return nil
 }
 

@@ -23,16 +23,14 @@ import (
 // options are the flags.
 type options struct {
 	components, wrapper, controller, hub string
-	// part is what is measured: wrapper, grids, large, hub, share, or all, which is wrapper and grids.
-	part      string
-	gridUnits int
-	// gridControllers: kube-controller-manager runs beside the grids' controller.
-	gridControllers bool
-	fleet           fleet
-	lists           int
-	events, rate    int
-	relabels        int
-	elsewhere       time.Duration
+	// part is what is measured: wrapper, grids, rollout, large, hub, share, or all, which is the first three.
+	part         string
+	gridUnits    int
+	fleet        fleet
+	lists        int
+	events, rate int
+	relabels     int
+	elsewhere    time.Duration
 	// hubProfile is the file that a profile of the hub is written to while endpoints change; "" for none.
 	hubProfile string
 	// hubChart is the file that a chart is written to of fleets that grow to the one that is asked for; "" for none.
@@ -46,9 +44,9 @@ func main() {
 	flags.StringVar(&o.wrapper, "wrapper", "bin/application-grid-wrapper", "binary of the wrapper")
 	flags.StringVar(&o.controller, "controller", "bin/application-grid-controller", "binary of the controller")
 	flags.StringVar(&o.hub, "hub", "bin/application-grid-hub", "binary of the hub")
-	flags.StringVar(&o.part, "part", "all", "what is measured: wrapper, grids, large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), share (the memory of a wrapper with the share of one node of 10,000), or all, which is wrapper and grids")
+	flags.StringVar(&o.part, "part", "all",
+		"what is measured: wrapper, grids, rollout (a change of one grid in two waves, with real controllers and pods), large (1,000,000 endpoints on 10,000 nodes), hub (simulated wrappers of all nodes follow their shares), share (the memory of a wrapper with the share of one node of 10,000), or all, which is the first three")
 	flags.IntVar(&o.gridUnits, "grid-units", 1000, "units of the grids, each with one node")
-	flags.BoolVar(&o.gridControllers, "grid-controllers", false, "measure the grids with kube-controller-manager at work, which marks the nodes as lost after a minute")
 	flags.IntVar(&o.fleet.nodes, "nodes", 1000, "nodes of the fleet, all but two without a data plane")
 	flags.IntVar(&o.fleet.units, "units", 50, "units that they are in")
 	flags.IntVar(&o.fleet.services, "services", 2000, "Services with topologyKeys")
@@ -58,8 +56,10 @@ func main() {
 	flags.IntVar(&o.rate, "rate", 100, "changes per second")
 	flags.DurationVar(&o.elsewhere, "elsewhere", time.Minute, "how long endpoints of other units change, at the rate")
 	flags.IntVar(&o.relabels, "relabels", 20, "moves of a node between units")
-	flags.StringVar(&o.hubProfile, "hub-profile", "", "file for a profile of the hub's processor time while endpoints change, for go tool pprof")
-	flags.StringVar(&o.hubChart, "hub-chart", "", "file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
+	flags.StringVar(&o.hubProfile, "hub-profile", "",
+		"file for a profile of the hub's processor time while endpoints change, for go tool pprof")
+	flags.StringVar(&o.hubChart, "hub-chart", "",
+		"file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
 		return
@@ -83,11 +83,15 @@ func run(ctx context.Context, o options) error {
 		return measureWrapper(ctx, o)
 	case "grids":
 		return measureGrids(ctx, o)
+	case "rollout":
+		return measureRollout(ctx, o)
 	case "all":
-		if err := measureWrapper(ctx, o); err != nil {
-			return err
+		for _, part := range []func(context.Context, options) error{measureWrapper, measureGrids, measureRollout} {
+			if err := part(ctx, o); err != nil {
+				return err
+			}
 		}
-		return measureGrids(ctx, o)
+		return nil
 	case "hub":
 		return measureFleets(ctx, o)
 	case "share":
@@ -96,7 +100,7 @@ func run(ctx context.Context, o options) error {
 		o.fleet = fleet{nodes: 10_000, units: 1000, services: 20_000, endpoints: 50}
 		return measureWrapper(ctx, o)
 	}
-	return fmt.Errorf("--part=%s: it is wrapper, grids, large, hub, share or all", o.part)
+	return fmt.Errorf("--part=%s: it is wrapper, grids, rollout, large, hub, share or all", o.part)
 }
 
 // measureWrapper starts the cluster, measures, and prints the table.
@@ -126,7 +130,8 @@ func measureWrapper(ctx context.Context, o options) (err error) {
 	c.ControllerManager.Kill()
 
 	begin := time.Now()
-	fmt.Fprintf(os.Stderr, "loading %d nodes, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.services, o.fleet.services*o.fleet.endpoints)
+	fmt.Fprintf(os.Stderr, "loading %d nodes, %d Services with %d endpoints each\n", o.fleet.nodes, o.fleet.services,
+		o.fleet.services*o.fleet.endpoints)
 	if err := o.fleet.load(ctx, c.RESTConfig()); err != nil {
 		return err
 	}

@@ -87,7 +87,8 @@ func measure(ctx context.Context, c *cluster.Cluster, o options) error {
 	if err := measureOffline(ctx, node, &t); err != nil {
 		return err
 	}
-	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper; both sides in this run\n\n",
+		o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	t.print(os.Stdout)
 	return nil
 }
@@ -122,7 +123,8 @@ func measureLarge(ctx context.Context, c *cluster.Cluster, o options) error {
 		}
 		t.add("resident memory "+step.name, "", used, "")
 	}
-	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper, no kube-proxy\n\n", o.fleet.nodes, o.fleet.units, o.fleet.services, o.fleet.endpoints)
+	fmt.Printf("\n%d nodes in %d units, %d Services of %d endpoints; one wrapper, no kube-proxy\n\n", o.fleet.nodes,
+		o.fleet.units, o.fleet.services, o.fleet.endpoints)
 	t.print(os.Stdout)
 	return nil
 }
@@ -147,13 +149,15 @@ func sides(c *cluster.Cluster, node *cluster.Node, compressed bool) (viaDirect, 
 	return viaDirect, viaWrapper, err
 }
 
-func measureLists(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, compressed bool, t *table) error {
+func measureLists(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o options, compressed bool,
+	t *table) error {
 	viaDirect, viaWrapper, err := sides(c, node, compressed)
 	if err != nil {
 		return err
 	}
 	for _, accept := range []string{"application/vnd.kubernetes.protobuf", "application/json"} {
-		name := "list slices, " + map[string]string{"application/json": "JSON", "application/vnd.kubernetes.protobuf": "protobuf"}[accept]
+		name := "list slices, " + map[string]string{"application/json": "JSON",
+			"application/vnd.kubernetes.protobuf": "protobuf"}[accept]
 		if compressed {
 			name += ", gzip"
 		}
@@ -168,10 +172,13 @@ func measureLists(ctx context.Context, c *cluster.Cluster, node *cluster.Node, o
 				took[i], size[i] = append(took[i], d), n
 			}
 		}
-		t.add(name+", p50", milliseconds(took[0].quantile(.5)), milliseconds(took[1].quantile(.5)), ratio(took[0].quantile(.5), took[1].quantile(.5)))
-		t.add(name+", max", milliseconds(took[0].quantile(1)), milliseconds(took[1].quantile(1)), ratio(took[0].quantile(1), took[1].quantile(1)))
+		t.add(name+", p50", milliseconds(took[0].quantile(.5)), milliseconds(took[1].quantile(.5)),
+			ratio(took[0].quantile(.5), took[1].quantile(.5)))
+		t.add(name+", max", milliseconds(took[0].quantile(1)), milliseconds(took[1].quantile(1)),
+			ratio(took[0].quantile(1), took[1].quantile(1)))
 		if !compressed {
-			t.add(name+", size", megabytes(size[0]), megabytes(size[1]), fmt.Sprintf("%.1f", float64(size[0])/float64(size[1])))
+			t.add(name+", size", megabytes(size[0]), megabytes(size[1]),
+				fmt.Sprintf("%.1f", float64(size[0])/float64(size[1])))
 		}
 	}
 	return nil
@@ -365,8 +372,10 @@ func measureEvents(ctx context.Context, c *cluster.Cluster, node *cluster.Node, 
 	if err != nil {
 		return err
 	}
-	t.add("of which inside the wrapper's cache and writer, mean", "", milliseconds(time.Duration(inside/count*float64(time.Second))), "")
-	t.add("events lost", fmt.Sprintf("%d of %d", o.events-len(seen[0].at), o.events), fmt.Sprintf("%d of %d", lost, len(seen[0].at)), "")
+	t.add("of which inside the wrapper's cache and writer, mean", "",
+		milliseconds(time.Duration(inside/count*float64(time.Second))), "")
+	t.add("events lost", fmt.Sprintf("%d of %d", o.events-len(seen[0].at), o.events),
+		fmt.Sprintf("%d of %d", lost, len(seen[0].at)), "")
 	return nil
 }
 
@@ -385,7 +394,8 @@ func measureRelabels(ctx context.Context, c *cluster.Cluster, node *cluster.Node
 		return err
 	}
 	group.Go(func() error { return watch(watching, body, func([]byte) string { return "" }, slices) })
-	request, err := http.NewRequestWithContext(watching, http.MethodGet, viaDirect.base+"/api/v1/nodes?watch=true&timeoutSeconds=3000&fieldSelector=metadata.name%3D"+nodeName(1), nil)
+	request, err := http.NewRequestWithContext(watching, http.MethodGet,
+		viaDirect.base+"/api/v1/nodes?watch=true&timeoutSeconds=3000&fieldSelector=metadata.name%3D"+nodeName(1), nil)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,8 @@ func firstSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
 
 // fullSync is 0 as long as there was none.
 func fullSync(ctx context.Context, node *cluster.Node) (time.Duration, error) {
-	seconds, err := scrape(ctx, node, "http://127.0.0.1:10249/metrics", `kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"}`)
+	seconds, err := scrape(ctx, node, "http://127.0.0.1:10249/metrics",
+		`kubeproxy_sync_full_proxy_rules_duration_seconds_sum{ip_family="IPv4"}`)
 	return time.Duration(seconds * float64(time.Second)), err
 }
 

@@ -13,15 +13,16 @@ import (
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
-// measureShare takes the memory of a wrapper behind a hub, with the share of one node of 10,000: 20,000 Services with 50
-// endpoints each, of which a thousand have one in this node's unit of ten nodes. What the share has not, a wrapper never
-// sees, so it is not in this cluster either.
+// measureShare takes the memory of a wrapper behind a hub, with the share of one node of 10,000: 20,000 Services with
+// 50 endpoints each, of which a thousand have one in this node's unit of ten nodes. What the share has not, a wrapper
+// never sees, so it is not in this cluster either.
 func measureShare(ctx context.Context, o options) (err error) {
 	const services, every, unitNodes = 20_000, 20, 10
 	unit := fleet{nodes: unitNodes, units: 1, services: services, endpoints: 1}
 	c, err := cluster.Start(ctx, cluster.Options{
-		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true, Progress: os.Stderr,
-		Nodes: []cluster.NodeSpec{unit.viewer(hubRequire)},
+		Components: o.components, Wrapper: o.wrapper, Hub: o.hub, NoKwok: true, NoScheduler: true, APIViewOnly: true,
+		Progress: os.Stderr,
+		Nodes:    []cluster.NodeSpec{unit.viewer(hubRequire)},
 	})
 	if err != nil {
 		return err

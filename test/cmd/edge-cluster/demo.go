@@ -55,10 +55,13 @@ until Ctrl-C.`,
 		RunE: func(command *cobra.Command, _ []string) error { return o.demo(command.Context(), once) },
 	}
 	o.addFlags(command.Flags())
-	command.Flags().StringVar(&o.controller, "controller", beside("application-grid-controller"), "path of the application-grid-controller binary")
-	command.Flags().StringVar(&o.dnsDaemon, "dns-daemon", beside("statefulset-grid-daemon"), "path of the statefulset-grid-daemon binary")
+	command.Flags().StringVar(&o.controller, "controller", beside("application-grid-controller"),
+		"path of the application-grid-controller binary")
+	command.Flags().StringVar(&o.dnsDaemon, "dns-daemon", beside("statefulset-grid-daemon"),
+		"path of the statefulset-grid-daemon binary")
 	command.Flags().StringVar(&o.hub, "hub", beside("application-grid-hub"), "path of the application-grid-hub binary")
-	command.Flags().BoolVar(&once, "once", false, "end after the walk-through; the exit code is 0 only if what was seen is right")
+	command.Flags().BoolVar(&once, "once", false,
+		"end after the walk-through; the exit code is 0 only if what was seen is right")
 	return command
 }
 
@@ -153,7 +156,8 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 		return err
 	}
 
-	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode, o.unitLabel, movedTo)
+	fmt.Printf("\n4. %s moves to unit %s: kubectl label node %s %s=%s --overwrite\n\n", movedNode, movedTo, movedNode,
+		o.unitLabel, movedTo)
 	if err := c.RelabelNode(ctx, movedNode, o.unitLabel, movedTo); err != nil {
 		return err
 	}
@@ -165,7 +169,8 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	fmt.Printf("\n   %s had followed %s after the label changed.\n", d.subject, took.Round(time.Millisecond))
 
 	fmt.Printf("\n5. A new site: %s joins, in unit %s\n\n", newNode, newUnit)
-	if _, err := c.AddNode(ctx, cluster.NodeSpec{Name: newNode, Labels: map[string]string{o.unitLabel: newUnit}}); err != nil {
+	if _, err := c.AddNode(ctx, cluster.NodeSpec{Name: newNode,
+		Labels: map[string]string{o.unitLabel: newUnit}}); err != nil {
 		return err
 	}
 	d.units[newNode] = newUnit
@@ -181,7 +186,7 @@ func (o *options) walkThrough(ctx context.Context, c *cluster.Cluster, specs []c
 	}
 	step := 6
 	if c.Namespace() != "" {
-		if err := d.names(ctx); err != nil {
+		if err := o.names(ctx, &d); err != nil {
 			return err
 		}
 		step++
@@ -242,7 +247,8 @@ func (d *demo) follow(ctx context.Context) (time.Duration, error) {
 // expected are the nodes of the node's own unit that run an echo pod, in order; workload.Refused if there are
 // none. It is nil if that cannot be found out.
 func (d *demo) expected(ctx context.Context, from *cluster.Node) []string {
-	pods, err := d.cluster.Client().CoreV1().Pods(demoNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + demoName})
+	pods, err := d.cluster.Client().CoreV1().Pods(demoNamespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "app=" + demoName})
 	if err != nil {
 		return nil
 	}
@@ -277,7 +283,8 @@ func (d *demo) print(ctx context.Context) error {
 		verdict := "ok"
 		if expected := d.expected(ctx, from); !slices.Equal(reached.Nodes(), expected) {
 			verdict = "WRONG"
-			wrong = append(wrong, fmt.Sprintf("from %s it should be %s", from.Spec.Name, strings.Join(expected, " and ")))
+			wrong = append(wrong, fmt.Sprintf("from %s it should be %s", from.Spec.Name,
+				strings.Join(expected, " and ")))
 		}
 		fmt.Printf("%12s   %s\n", reached.Count(workload.Refused), verdict)
 	}

@@ -53,7 +53,8 @@ func (o *options) startController(ctx context.Context, c *cluster.Cluster) error
 // applyGrids writes the grids to a file, and applies it as a user would.
 func (o *options) applyGrids(ctx context.Context, c *cluster.Cluster) error {
 	file := filepath.Join(c.Dir(), "grids.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "UNIT-LABEL", o.unitLabel)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(gridsManifest, "UNIT-LABEL", o.unitLabel)),
+		0o600); err != nil {
 		return fmt.Errorf("writing the grids: %w", err)
 	}
 	return o.kubectl(ctx, c, "apply", "-f", file)
@@ -82,7 +83,8 @@ func gridsReady(ctx context.Context, c *cluster.Cluster, units int64) error {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%w: %s %s should have %d ready units: %v", errWrong, grid.resource, grid.name, units, status)
+				return fmt.Errorf("%w: %s %s should have %d ready units: %v", errWrong, grid.resource, grid.name, units,
+					status)
 			}
 			select {
 			case <-ctx.Done():

@@ -44,7 +44,8 @@ func (d *demo) showHub(ctx context.Context, unitLabel string) error {
 	if err := d.cluster.StartHub(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("\n   The hub is there after %s. %s's wrapper is started anew, with --hub=require.\n\n", time.Since(begin).Round(time.Millisecond), hubNode)
+	fmt.Printf("\n   The hub is there after %s. %s's wrapper is started anew, with --hub=require.\n\n",
+		time.Since(begin).Round(time.Millisecond), hubNode)
 	node.Wrapper.SetArgs(append(node.Wrapper.Args(), "--hub=require"))
 	through, err := d.received(ctx, node, 2)
 	if err != nil {
@@ -52,7 +53,8 @@ func (d *demo) showHub(ctx context.Context, unitLabel string) error {
 	}
 	fmt.Printf("   %-44s%16s%18s\n", fmt.Sprintf("what %s's wrapper receives", hubNode), "directly", "through the hub")
 	fmt.Printf("   %-44s%16s%18s\n", "to become ready", kilobytes(directly.start), kilobytes(through.start))
-	fmt.Printf("   %-44s%16s%18s\n\n", fmt.Sprintf("while the endpoints of %d Services change", sitesServices), kilobytes(directly.changes), kilobytes(through.changes))
+	fmt.Printf("   %-44s%16s%18s\n\n", fmt.Sprintf("while the endpoints of %d Services change", sitesServices),
+		kilobytes(directly.changes), kilobytes(through.changes))
 	if through.start >= directly.start || through.changes >= directly.changes {
 		return fmt.Errorf("%w: the hub saves nothing", errWrong)
 	}
@@ -64,20 +66,23 @@ func kilobytes(bytes int64) string { return fmt.Sprintf("%.1f kB", float64(bytes
 // createSites makes the Services and their endpoints.
 func (d *demo) createSites(ctx context.Context, unitLabel string) error {
 	client := d.cluster.Client()
-	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: siteNamespace}}, metav1.CreateOptions{})
+	_, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: siteNamespace}}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("creating a namespace: %w", err)
 	}
 	return concurrently(ctx, func(ctx context.Context, i int) error {
 		name := siteName(i)
 		service := &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
-			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name,
+				Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", unitLabel)}},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
 		}
 		if _, err := client.CoreV1().Services(siteNamespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("creating the Service %s: %w", name, err)
 		}
-		if _, err := client.DiscoveryV1().EndpointSlices(siteNamespace).Create(ctx, siteSlice(i, 0), metav1.CreateOptions{}); err != nil {
+		if _, err := client.DiscoveryV1().EndpointSlices(siteNamespace).Create(ctx, siteSlice(i, 0),
+			metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("creating the slice of %s: %w", name, err)
 		}
 		return nil
@@ -89,9 +94,11 @@ func siteName(i int) string { return "site-" + strconv.Itoa(i) }
 // siteSlice has endpoints on the node of the new unit. They listen on another port in every version.
 func siteSlice(i int, version int32) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: siteName(i), Labels: map[string]string{discoveryv1.LabelServiceName: siteName(i)}},
+		ObjectMeta: metav1.ObjectMeta{Name: siteName(i),
+			Labels: map[string]string{discoveryv1.LabelServiceName: siteName(i)}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(8080 + version), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(8080 + version),
+			Protocol: ptr.To(corev1.ProtocolTCP)}},
 	}
 	for e := range siteEndpoints {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
@@ -126,7 +133,8 @@ func (d *demo) received(ctx context.Context, node *cluster.Node, version int32) 
 	}
 	client := d.cluster.Client()
 	err = concurrently(ctx, func(ctx context.Context, i int) error {
-		_, err := client.DiscoveryV1().EndpointSlices(siteNamespace).Update(ctx, siteSlice(i, version), metav1.UpdateOptions{})
+		_, err := client.DiscoveryV1().EndpointSlices(siteNamespace).Update(ctx, siteSlice(i, version),
+			metav1.UpdateOptions{})
 		return err
 	})
 	if err != nil {

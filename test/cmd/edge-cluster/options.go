@@ -31,11 +31,15 @@ type options struct {
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.components, "components", beside("components"), "path of the components binary")
-	flags.StringVar(&o.wrapper, "wrapper", beside("application-grid-wrapper"), "path of the application-grid-wrapper binary")
-	flags.BoolVar(&o.noWrapper, "no-wrapper", false, "let every kube-proxy talk to kube-apiserver directly, for comparison")
-	flags.StringArrayVar(&o.wrapperArgs, "wrapper-arg", nil, "one more argument for every wrapper; may be given several times")
+	flags.StringVar(&o.wrapper, "wrapper", beside("application-grid-wrapper"),
+		"path of the application-grid-wrapper binary")
+	flags.BoolVar(&o.noWrapper, "no-wrapper", false,
+		"let every kube-proxy talk to kube-apiserver directly, for comparison")
+	flags.StringArrayVar(&o.wrapperArgs, "wrapper-arg", nil,
+		"one more argument for every wrapper; may be given several times")
 	flags.StringVar(&o.proxyMode, "proxy-mode", string(cluster.NFTables), "kube-proxy's mode: nftables or iptables")
-	flags.BoolVar(&o.watchList, "watch-list", true, "kube-proxy uses streaming watch-lists; false: the classic list and watch")
+	flags.BoolVar(&o.watchList, "watch-list", true,
+		"kube-proxy uses streaming watch-lists; false: the classic list and watch")
 	flags.StringVar(&o.unitLabel, "unit-label", "zone1", "label key whose value is a node's unit")
 	flags.StringVar(&o.dir, "dir", "", "directory for data, credentials and logs, which stays (default: a temporary one)")
 	flags.BoolVar(&o.audit, "audit", false, "write kube-apiserver's audit log to audit.log in the directory")

@@ -21,7 +21,8 @@ func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) erro
 		if err := o.kubectl(ctx, c, "patch", "dg", demoName, "--type=merge", "-p", patch); err != nil {
 			return err
 		}
-		return o.kubectl(ctx, c, "wait", "dg/"+demoName, "--for=jsonpath={.status.rollout.phase}="+phase, "--timeout="+demoDeadline.String())
+		return o.kubectl(ctx, c, "wait", "dg/"+demoName, "--for=jsonpath={.status.rollout.phase}="+phase,
+			"--timeout="+demoDeadline.String())
 	}
 	if err := change(waves, "Complete"); err != nil {
 		return err
@@ -29,7 +30,8 @@ func (o *options) canary(ctx context.Context, c *cluster.Cluster, step int) erro
 	if err := change(broken, "Halted"); err != nil {
 		return err
 	}
-	if err := o.kubectl(ctx, c, "get", "dg", demoName, "-o", "jsonpath={.status.rollout.message}{\"\\n\"}"); err != nil {
+	if err := o.kubectl(ctx, c, "get", "dg", demoName, "-o",
+		"jsonpath={.status.rollout.message}{\"\\n\"}"); err != nil {
 		return err
 	}
 	if err := o.kubectl(ctx, c, "get", "deployments"); err != nil {

@@ -75,7 +75,8 @@ func (o *options) printAccess(c *cluster.Cluster) {
 		case node.Namespace() != "":
 			fmt.Printf("  %s  # a shell on %s (%s)\n", enter(node.Namespace()), node.Spec.Name, unit)
 		case !node.Spec.Direct:
-			fmt.Printf("  curl %s/api/v1/services  # what the wrapper of %s (%s) serves\n", node.WrapperURL(), node.Spec.Name, unit)
+			fmt.Printf("  curl %s/api/v1/services  # what the wrapper of %s (%s) serves\n", node.WrapperURL(),
+				node.Spec.Name, unit)
 		}
 	}
 	fmt.Printf("  Logs: %s/logs\n", c.Dir())

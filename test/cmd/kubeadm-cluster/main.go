@@ -54,7 +54,8 @@ func newUpCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(command *cobra.Command, _ []string) error { return up(command.Context(), nodes, images) },
 	}
-	command.Flags().StringSliceVar(&nodes, "nodes", []string{"cloud0", "node0", "node1"}, "the nodes, the control plane's first")
+	command.Flags().StringSliceVar(&nodes, "nodes", []string{"cloud0", "node0", "node1"},
+		"the nodes, the control plane's first")
 	command.Flags().StringSliceVar(&images, "images", nil, "further archives of images, for all nodes")
 	return command
 }
@@ -73,7 +74,8 @@ func up(ctx context.Context, nodes, images []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	fmt.Printf("\n  export KUBECONFIG=%s\n  alias kubectl='%s kubectl'\n", c.Kubeconfig(), filepath.Join(filepath.Dir(program), "components"))
+	fmt.Printf("\n  export KUBECONFIG=%s\n  alias kubectl='%s kubectl'\n", c.Kubeconfig(),
+		filepath.Join(filepath.Dir(program), "components"))
 	for _, node := range nodes {
 		fmt.Printf("  ip netns exec %s bash  # a shell in the network of %s\n", c.Node(node).Namespace(), node)
 	}

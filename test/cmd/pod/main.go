@@ -1,5 +1,6 @@
 // Command pod is what runs in small containers of the kubeadm cluster. By its name it is pause, which holds a pod's
-// namespaces, or echo, which answers HTTP requests with "node=NODE pod=POD" from the environment.
+// namespaces, or echo, which answers HTTP requests with "node=NODE pod=POD" from the environment. Run in a container of
+// echo, "echo hostname" prints the pod's name.
 package main
 
 import (
@@ -20,11 +21,25 @@ func main() {
 	case "pause":
 		<-end
 	case "echo":
+		if len(os.Args) > 1 {
+			printHostname(os.Args[1:])
+			return
+		}
 		echo(end)
 	default:
 		fmt.Fprintf(os.Stderr, "%s: call it by a link of the name pause or echo\n", name)
 		os.Exit(2)
 	}
+}
+
+// printHostname is what else echo does.
+func printHostname(args []string) {
+	name, err := os.Hostname()
+	if err != nil || len(args) != 1 || args[0] != "hostname" {
+		fmt.Fprintf(os.Stderr, "echo %q: it knows hostname (%v)\n", args, err)
+		os.Exit(2)
+	}
+	fmt.Println(name)
 }
 
 // drain is how long a server goes on after it is asked to end, as servers do behind a Service: longer than it takes
@@ -49,6 +64,9 @@ func echo(end <-chan os.Signal) {
 		time.Sleep(drain)
 		os.Exit(0)
 	}()
+	if name, err := os.Hostname(); err == nil {
+		fmt.Println("serving in", name)
+	}
 	server := &http.Server{Addr: ":8080", Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	fmt.Fprintln(os.Stderr, server.ListenAndServe())
 	os.Exit(1)

@@ -72,7 +72,8 @@ func randomMeta(r *rand.Rand) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Name: "name-" + strconv.Itoa(r.IntN(100))}
 	if r.IntN(4) > 0 {
 		// 30 minutes off every boundary at which the text changes.
-		m.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Duration(9+r.IntN(1000))*24*time.Hour - 30*time.Minute))
+		age := time.Duration(9+r.IntN(1000))*24*time.Hour + 30*time.Minute
+		m.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 	}
 	return m
 }
@@ -85,18 +86,22 @@ func randomService(r *rand.Rand) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: randomMeta(r),
 		Spec: corev1.ServiceSpec{
-			Type:         pick(r, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName, "Other"),
+			Type: pick(r, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort,
+				corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName, "Other"),
 			ClusterIPs:   several(r, 2, func(int) string { return pick(r, "None", randomIP(r)) }),
 			ExternalIPs:  several(r, 2, func(int) string { return randomIP(r) }),
 			ExternalName: pick(r, "", "name.example"),
 			Ports: several(r, 4, func(int) corev1.ServicePort {
-				return corev1.ServicePort{Port: r.Int32N(65535), NodePort: pick[int32](r, 0, 30000), Protocol: pick(r, corev1.ProtocolTCP, corev1.ProtocolUDP)}
+				return corev1.ServicePort{Port: r.Int32N(65535), NodePort: pick[int32](r, 0, 30000),
+					Protocol: pick(r, corev1.ProtocolTCP, corev1.ProtocolUDP)}
 			}),
 			Selector: pick(r, nil, map[string]string{}, map[string]string{"b": "1", "a": ""}),
 		},
-		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: several(r, 4, func(int) corev1.LoadBalancerIngress {
-			return corev1.LoadBalancerIngress{IP: pick(r, "", randomIP(r)), Hostname: pick(r, "", strings.Repeat("h", r.IntN(30))+".example")}
-		})}},
+		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: several(r, 4,
+			func(int) corev1.LoadBalancerIngress {
+				return corev1.LoadBalancerIngress{IP: pick(r, "", randomIP(r)),
+					Hostname: pick(r, "", strings.Repeat("h", r.IntN(30))+".example")}
+			})}},
 	}
 }
 
@@ -105,7 +110,8 @@ func randomSlice(r *rand.Rand) *discoveryv1.EndpointSlice {
 		ObjectMeta:  randomMeta(r),
 		AddressType: pick(r, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN),
 		Ports: several(r, 5, func(int) discoveryv1.EndpointPort {
-			return discoveryv1.EndpointPort{Port: pick(r, nil, new(r.Int32N(65535))), Name: pick(r, nil, new("http"), new(""))}
+			return discoveryv1.EndpointPort{Port: pick(r, nil, new(r.Int32N(65535))),
+				Name: pick(r, nil, new("http"), new(""))}
 		}),
 		Endpoints: several(r, 5, func(int) discoveryv1.Endpoint {
 			return discoveryv1.Endpoint{Addresses: several(r, 2, func(int) string { return randomIP(r) })}
@@ -129,17 +135,21 @@ func randomNode(r *rand.Rand) *corev1.Node {
 		Spec:       corev1.NodeSpec{Unschedulable: r.IntN(3) == 0},
 		Status: corev1.NodeStatus{
 			Conditions: several(r, 3, func(int) corev1.NodeCondition {
-				return corev1.NodeCondition{Type: pick(r, corev1.NodeReady, corev1.NodeMemoryPressure), Status: pick(r, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown)}
+				return corev1.NodeCondition{Type: pick(r, corev1.NodeReady, corev1.NodeMemoryPressure),
+					Status: pick(r, corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown)}
 			}),
 			Addresses: several(r, 4, func(int) corev1.NodeAddress {
-				return corev1.NodeAddress{Type: pick(r, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName), Address: randomIP(r)}
+				return corev1.NodeAddress{Type: pick(r, corev1.NodeInternalIP, corev1.NodeExternalIP,
+					corev1.NodeHostName), Address: randomIP(r)}
 			}),
 			NodeInfo: corev1.NodeSystemInfo{
-				KubeletVersion: pick(r, "", "v1.37.1"), OSImage: pick(r, "", "Debian"), KernelVersion: pick(r, "", "6.1"),
+				KubeletVersion: pick(r, "", "v1.37.1"), OSImage: pick(r, "", "Debian"),
+				KernelVersion:           pick(r, "", "6.1"),
 				ContainerRuntimeVersion: pick(r, "", "containerd://2"), Architecture: pick(r, "", "arm64"),
 			},
 		},
 	}
-	n.Labels = pick(r, nil, map[string]string{"node-role.kubernetes.io/a": "", "kubernetes.io/role": "b", "node-role.kubernetes.io/": ""}, map[string]string{"kubernetes.io/role": ""})
+	n.Labels = pick(r, nil, map[string]string{"node-role.kubernetes.io/a": "", "kubernetes.io/role": "b",
+		"node-role.kubernetes.io/": ""}, map[string]string{"kubernetes.io/role": ""})
 	return n
 }

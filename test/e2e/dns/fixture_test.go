@@ -56,7 +56,8 @@ func prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
 	if _, err := client.Resource(crds).Create(ctx, crd, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -141,7 +142,8 @@ func (f *fixture) createGridObject() {
 		"metadata": map[string]any{"name": grid},
 		"spec":     map[string]any{"gridUniqKey": unitLabel, "template": map[string]any{"serviceName": service}},
 	}}
-	created, err := f.dynamic.Resource(gridsResource).Namespace(f.namespace).Create(f.ctx, object, metav1.CreateOptions{})
+	created, err := f.dynamic.Resource(gridsResource).Namespace(f.namespace).Create(f.ctx, object,
+		metav1.CreateOptions{})
 	f.must(err)
 	f.gridUID = created.GetUID()
 }
@@ -173,7 +175,8 @@ func (f *fixture) createSet(unit string) {
 			Name:   grid + "-" + unit,
 			Labels: map[string]string{"superedge.io/grid-selector": grid, "superedge.io/grid-uniq-key": unitLabel},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: grid, UID: f.gridUID, Controller: &yes, BlockOwnerDeletion: &yes,
+				APIVersion: "superedge.io/v1", Kind: "StatefulSetGrid", Name: grid, UID: f.gridUID, Controller: &yes,
+				BlockOwnerDeletion: &yes,
 			}},
 		},
 		Spec: appsv1.StatefulSetSpec{
@@ -183,7 +186,8 @@ func (f *fixture) createSet(unit string) {
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": grid}},
 				Spec: corev1.PodSpec{
 					NodeSelector: map[string]string{unitLabel: unit},
-					Containers:   []corev1.Container{{Name: "echo", Image: "echo", Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}},
+					Containers: []corev1.Container{{Name: "echo", Image: "echo",
+						Ports: []corev1.ContainerPort{{ContainerPort: 8080}}}},
 				},
 			},
 		},
@@ -316,7 +320,8 @@ func (f *fixture) table() {
 func (f *fixture) scale(unit string, count int) {
 	f.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, count)
-	_, err := f.client.AppsV1().StatefulSets(f.namespace).Patch(f.ctx, grid+"-"+unit, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := f.client.AppsV1().StatefulSets(f.namespace).Patch(f.ctx, grid+"-"+unit, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	f.must(err)
 }
 
@@ -324,7 +329,8 @@ func (f *fixture) scale(unit string, count int) {
 func (f *fixture) deletePod(unit string, ordinal int) {
 	f.Helper()
 	pods := f.client.CoreV1().Pods(f.namespace)
-	_, err := pods.Patch(f.ctx, podName(unit, ordinal), types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.org/wait"]}}`), metav1.PatchOptions{})
+	_, err := pods.Patch(f.ctx, podName(unit, ordinal), types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":["example.org/wait"]}}`), metav1.PatchOptions{})
 	f.must(err)
 	f.must(pods.Delete(f.ctx, podName(unit, ordinal), metav1.DeleteOptions{}))
 }
@@ -336,7 +342,8 @@ func (f *fixture) letGo(unit string, ordinal int) {
 	pod, err := pods.Get(f.ctx, podName(unit, ordinal), metav1.GetOptions{})
 	f.must(err)
 	f.eventually("the finalizers are removed", deadline, func() error {
-		_, err := pods.Patch(f.ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err := pods.Patch(f.ctx, pod.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{})
 		return err
 	})
 	f.eventually("the new pod has an address", deadline, func() error {

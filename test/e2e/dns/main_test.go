@@ -43,7 +43,8 @@ func clusterOptions() (cluster.Options, error) {
 		Dir:      os.Getenv("E2E_DIR"), // to keep the logs
 	}
 	for _, name := range []string{"east1", "north1", "west1"} {
-		options.Nodes = append(options.Nodes, cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: units[name]}})
+		options.Nodes = append(options.Nodes,
+			cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: units[name]}})
 	}
 	return options, nil
 }

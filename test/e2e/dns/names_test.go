@@ -65,7 +65,8 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.Logf("%s in unit west was %s and is %s", f.name(1), old, addresses["west"][1])
 
 	f.must(shared.RelabelNode(f.ctx, "north1", unitLabel, "east"))
-	f.follows("a node moves: it answers as its new unit", func() error { return f.asUnit(f.node("north1"), addresses["east"]) })
+	f.follows("a node moves: it answers as its new unit",
+		func() error { return f.asUnit(f.node("north1"), addresses["east"]) })
 	f.must(shared.RelabelNode(f.ctx, "north1", unitLabel, ""))
 	f.follows("a node's label is removed: it has no such names", func() error { return f.allUnknown(f.node("north1")) })
 	f.must(shared.RelabelNode(f.ctx, "north1", unitLabel, "north"))
@@ -77,22 +78,25 @@ func TestSameNameInEveryUnit(t *testing.T) {
 	f.follows("the Service is back", func() error { return onEveryNode(own) })
 
 	f.must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-west", metav1.DeleteOptions{}))
-	f.eventually("one unit's set is deleted: no names in that unit", deadline, func() error { return f.allUnknown(f.node("west1")) })
+	f.eventually("one unit's set is deleted: no names in that unit", deadline,
+		func() error { return f.allUnknown(f.node("west1")) })
 	f.must(f.asUnit(f.node("east1"), addresses["east"]))
 
 	f.must(f.dynamic.Resource(gridsResource).Namespace(f.namespace).Delete(f.ctx, grid, metav1.DeleteOptions{}))
-	f.eventually("the grid is deleted, and its sets and pods: no names", deadline, func() error { return onEveryNode(f.allUnknown) })
+	f.eventually("the grid is deleted, and its sets and pods: no names", deadline,
+		func() error { return onEveryNode(f.allUnknown) })
 }
 
-// TestAnotherIncarnation: pods that are left when their set is deleted keep their names, and so does the set that adopts
-// them.
+// TestAnotherIncarnation: pods that are left when their set is deleted keep their names, and so does the set that
+// adopts them.
 func TestAnotherIncarnation(t *testing.T) {
 	f := newFixture(t)
 	f.createGrid()
 	addresses := f.podAddresses("east", replicas)
 	f.follows("created", func() error { return f.asUnit(f.node("east1"), addresses) })
 	orphan := metav1.DeletePropagationOrphan
-	f.must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-east", metav1.DeleteOptions{PropagationPolicy: &orphan}))
+	f.must(f.client.AppsV1().StatefulSets(f.namespace).Delete(f.ctx, grid+"-east",
+		metav1.DeleteOptions{PropagationPolicy: &orphan}))
 	f.deleted("the set", func() error {
 		_, err := f.client.AppsV1().StatefulSets(f.namespace).Get(f.ctx, grid+"-east", metav1.GetOptions{})
 		return err
@@ -218,7 +222,8 @@ func TestBrokenBlock(t *testing.T) {
 	f.must(err)
 	const foreign = "10.9.9.9 printer.example.org\n"
 	// It may take a while to be answered: CoreDNS caches for 5 s that the name could not be resolved.
-	f.must(os.WriteFile(node.HostsFile, []byte(foreign+strings.ReplaceAll(string(data), addresses[0], "6.6.6.6")), 0o600))
+	f.must(os.WriteFile(node.HostsFile, []byte(foreign+strings.ReplaceAll(string(data), addresses[0], "6.6.6.6")),
+		0o600))
 	f.eventually("the block is mended, the foreign line stays and is answered", 15*time.Second, func() error {
 		now, err := os.ReadFile(node.HostsFile)
 		if err != nil {
@@ -246,7 +251,8 @@ func TestFootprint(t *testing.T) {
 		t.Errorf("the metrics do not say that the file is in sync")
 	}
 	for line := range strings.SplitSeq(reply.Body, "\n") {
-		if strings.HasPrefix(line, "statefulset_grid_daemon_change_delay_seconds") || strings.HasPrefix(line, "statefulset_grid_daemon_writes") {
+		if strings.HasPrefix(line, "statefulset_grid_daemon_change_delay_seconds") ||
+			strings.HasPrefix(line, "statefulset_grid_daemon_writes") {
 			f.Log(line)
 		}
 	}

@@ -33,7 +33,8 @@ func (f *fixture) version(node *cluster.Node) version {
 func (f *fixture) untouched(node *cluster.Node, before version) {
 	f.Helper()
 	if after := f.version(node); after != before {
-		f.Errorf("the hosts file was written: before, %s:\n%s\nafter, %s:\n%s", before.modified, before.data, after.modified, after.data)
+		f.Errorf("the hosts file was written: before, %s:\n%s\nafter, %s:\n%s", before.modified, before.data,
+			after.modified, after.data)
 	}
 }
 
@@ -135,14 +136,15 @@ func TestRebootWhileOffline(t *testing.T) {
 		f.Fatalf("%v; the file is\n%s", err, f.version(node).data)
 	}
 	f.readyz(node, http.StatusOK)
-	if now := f.version(node).data; !strings.HasPrefix(now, "10.9.9.9 "+printer+"\n") || !strings.HasSuffix(now, "# the end") {
+	if now := f.version(node).data; !strings.HasPrefix(now, "10.9.9.9 "+printer+"\n") ||
+		!strings.HasSuffix(now, "# the end") {
 		f.Errorf("the foreign lines are not as they were:\n%s", now)
 	}
 	f.clockSetBack(node, addresses[0])
 }
 
-// clockSetBack makes a node's file newer than its clock. CoreDNS, which goes by modification times, is to notice the next
-// version all the same, though it is of one size.
+// clockSetBack makes a node's file newer than its clock. CoreDNS, which goes by modification times, is to notice the
+// next version all the same, though it is of one size.
 func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 	f.Helper()
 	future := time.Now().Add(48 * time.Hour)
@@ -151,7 +153,8 @@ func (f *fixture) clockSetBack(node *cluster.Node, address string) {
 	size := len(f.version(node).data)
 	other := strings.Replace(address, "10.244.", "10.245.", 1)
 	f.setAddress(units[node.Spec.Name], 0, other)
-	f.follows("the clock is set back: the next version is noticed", func() error { return f.answers(node, f.name(0), "A", other) })
+	f.follows("the clock is set back: the next version is noticed",
+		func() error { return f.answers(node, f.name(0), "A", other) })
 	if now := f.version(node); len(now.data) != size || !now.modified.After(future) {
 		f.Errorf("%d bytes, before %d, modified %s", len(now.data), size, now.modified)
 	}
@@ -214,7 +217,8 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	stop()
 	f.setAddress("east", 0, "10.244.9.9")
 	interposer.Behave(cluster.Behaviour{})
-	took := f.eventually("the new address is answered", deadline, func() error { return f.answers(node, f.name(0), "A", "10.244.9.9") })
+	took := f.eventually("the new address is answered", deadline,
+		func() error { return f.answers(node, f.name(0), "A", "10.244.9.9") })
 	f.Logf("what happened meanwhile is followed %s after the end", took)
 	f.readyz(node, http.StatusOK)
 }

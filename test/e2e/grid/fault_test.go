@@ -46,7 +46,8 @@ func TestSteadyState(t *testing.T) {
 	for beat := range 60 {
 		for i := 1; i <= f.nodes; i++ {
 			patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Beat","message":"%d"}]}}`, beat)
-			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, fmt.Sprintf("%s-%d", f.namespace, i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, fmt.Sprintf("%s-%d", f.namespace, i),
+				types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 			f.must(err)
 		}
 	}
@@ -103,7 +104,8 @@ const probe = "probe-"
 func (f *fixture) led() {
 	f.Helper()
 	name := fmt.Sprint(probe, time.Now().UnixNano())
-	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: KEY, template: {ports: [{port: 80}]}}}`)
+	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + name +
+		`}, spec: {gridUniqKey: KEY, template: {ports: [{port: 80}]}}}`)
 	f.eventually("the controller leads", func() error {
 		_, err := f.of("Service").Get(f.ctx, name+"-svc", metav1.GetOptions{})
 		return err
@@ -217,24 +219,28 @@ func TestForeignCRDs(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
 	f.node("west")
-	crds := f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crds := f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	crd, err := crds.Get(f.ctx, "deploymentgrids.superedge.io", metav1.GetOptions{})
 	f.must(err)
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	f.must(err)
 	crd.SetAnnotations(nil) // as SuperEdge's, they have no version
-	versions[0].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}
+	versions[0].(map[string]any)["schema"] = map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
+		"x-kubernetes-preserve-unknown-fields": true}}
 	f.must(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions"))
 	_, err = crds.Update(f.ctx, crd, metav1.UpdateOptions{})
 	f.must(err)
 	f.eventually("the API server takes anything", func() error {
 		return f.tryApply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: empty}, spec: {gridUniqKey: "", template: {}}}`)
 	})
-	f.expectCondition("DeploymentGrid", "empty", "Degraded", metav1.ConditionTrue, "InvalidKey", "spec.gridUniqKey is empty")
+	f.expectCondition("DeploymentGrid", "empty", "Degraded", metav1.ConditionTrue, "InvalidKey",
+		"spec.gridUniqKey is empty")
 	f.expectEvent("DeploymentGrid", "empty", "InvalidKey", "is empty")
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, templates: {east: canary},
 		template: {` + selector + `, template: ` + podTemplate + `}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", `1 of 2 units failed: east: TemplateNotFound: there is no template "canary"`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed",
+		`1 of 2 units failed: east: TemplateNotFound: there is no template "canary"`)
 	f.expectEvent("DeploymentGrid", "demo", "TemplateNotFound", "canary")
 	f.expectNames("the other unit has its Deployment", "Deployment", "demo-west")
 	f.must(f.of("DeploymentGrid").Delete(f.ctx, "empty", metav1.DeleteOptions{}))
@@ -263,8 +269,9 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 	set := func(version string, labels map[string]any) {
 		t.Helper()
 		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{"superedge.io/crd-version": version}, "labels": labels},
-			"spec":     map[string]any{"names": map[string]any{"categories": []string{"grids", "theirs"}}},
+			"metadata": map[string]any{"annotations": map[string]any{"superedge.io/crd-version": version},
+				"labels": labels},
+			"spec": map[string]any{"names": map[string]any{"categories": []string{"grids", "theirs"}}},
 		})
 		f.must(err)
 		_, err = f.crds().Patch(f.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "someone"})
@@ -280,7 +287,9 @@ func TestCRDsAreNotDowngraded(t *testing.T) {
 		return fmt.Sprint(crd.GetAnnotations()["superedge.io/crd-version"], " ", len(categories))
 	}
 	t.Cleanup(func() {
-		_, err := f.crds().Patch(context.Background(), name, types.MergePatchType, []byte(`{"metadata":{"labels":null,"annotations":{"superedge.io/crd-version":"1"}}}`), metav1.PatchOptions{})
+		_, err := f.crds().Patch(context.Background(), name, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":null,"annotations":{"superedge.io/crd-version":"1"}}}`),
+			metav1.PatchOptions{})
 		if err != nil || controller.Restart(context.Background()) != nil {
 			t.Errorf("the CRD was not put back: %v", err)
 		}

@@ -130,7 +130,8 @@ func (f *fixture) apply(manifest string) {
 
 func (f *fixture) tryApply(manifest string) error {
 	u := &unstructured.Unstructured{}
-	if err := yaml.UnmarshalStrict([]byte(strings.NewReplacer("KEY", f.key, "\t", " ").Replace(manifest)), &u.Object); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(strings.NewReplacer("KEY", f.key, "\t", " ").Replace(manifest)),
+		&u.Object); err != nil {
 		return err
 	}
 	_, err := f.of(u.GetKind()).Apply(f.ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: "user", Force: true})
@@ -142,7 +143,8 @@ func (f *fixture) patch(kind, name, patch string, sub ...string) {
 	f.Helper()
 	data, err := yaml.YAMLToJSON([]byte(strings.ReplaceAll(patch, "KEY", f.key)))
 	f.must(err)
-	_, err = f.of(kind).Patch(f.ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "someone"}, sub...)
+	_, err = f.of(kind).Patch(f.ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: "someone"},
+		sub...)
 	f.must(err)
 }
 
@@ -185,7 +187,8 @@ func (f *fixture) expectReady(kind, name string, units int64) {
 		ready, _, _ := unstructured.NestedInt64(u.Object, "status", "readyUnits")
 		observed, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration")
 		if all != units || ready != units || observed != u.GetGeneration() {
-			return fmt.Errorf("%d of %d units are ready, generation %d of %d: %v", ready, all, observed, u.GetGeneration(), conditions(u))
+			return fmt.Errorf("%d of %d units are ready, generation %d of %d: %v", ready, all, observed,
+				u.GetGeneration(), conditions(u))
 		}
 		return nil
 	})
@@ -196,14 +199,16 @@ func conditions(u *unstructured.Unstructured) []metav1.Condition {
 	conditions := make([]metav1.Condition, len(list))
 	for i := range list {
 		if object, ok := list[i].(map[string]any); ok {
-			_ = runtime.DefaultUnstructuredConverter.FromUnstructured(object, &conditions[i]) // one that cannot be read is not there
+			// One that cannot be read is not there.
+			_ = runtime.DefaultUnstructuredConverter.FromUnstructured(object, &conditions[i])
 		}
 	}
 	return conditions
 }
 
 // expectCondition waits for a condition whose message contains all of says.
-func (f *fixture) expectCondition(kind, name, condition string, status metav1.ConditionStatus, reason string, says ...string) {
+func (f *fixture) expectCondition(kind, name, condition string, status metav1.ConditionStatus, reason string,
+	says ...string) {
 	f.Helper()
 	f.eventually(fmt.Sprintf("%s %s: %s=%s, %s", kind, name, condition, status, reason), func() error {
 		u := f.get(kind, name)
@@ -284,7 +289,8 @@ func (f *fixture) bareNode(name, unit string) {
 	_, err := f.client.CoreV1().Nodes().Create(f.ctx, node, metav1.CreateOptions{})
 	f.must(err)
 	f.Cleanup(func() {
-		_ = f.client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}) // the cluster goes in the end
+		// If it fails: the cluster goes in the end.
+		_ = f.client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
 }
 
@@ -335,7 +341,8 @@ func (f *fixture) slowWebhook(grid string, pause time.Duration) {
 			ObjectSelector:    &metav1.LabelSelector{MatchLabels: map[string]string{"superedge.io/grid-selector": grid}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"}, Resources: []string{"deployments"}},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{"apps"}, APIVersions: []string{"v1"},
+					Resources: []string{"deployments"}},
 			}},
 		}},
 	}, metav1.CreateOptions{})

@@ -23,7 +23,8 @@ func (f *fixture) misled(args ...string) (*cluster.Controller, *cluster.Interpos
 	f.Helper()
 	interposer, err := shared.Interpose(f.ctx)
 	f.must(err)
-	misled, err := shared.NewController(f.ctx, "misled", program, append(append(arguments(), "--master="+interposer.URL()), args...)...)
+	misled, err := shared.NewController(f.ctx, "misled", program,
+		append(append(arguments(), "--master="+interposer.URL()), args...)...)
 	f.must(err)
 	f.must(controller.Stop())
 	f.Cleanup(func() {
@@ -114,7 +115,8 @@ func TestUpstreamMisbehaves(t *testing.T) {
 	// And it goes on as before.
 	f.patch("DeploymentGrid", "demo", `spec: {template: {minReadySeconds: 1}}`)
 	f.eventually("a change reaches the children", func() error {
-		if seconds, _, _ := unstructured.NestedInt64(f.get("Deployment", "demo-east").Object, "spec", "minReadySeconds"); seconds != 1 {
+		if seconds, _, _ := unstructured.NestedInt64(f.get("Deployment", "demo-east").Object, "spec",
+			"minReadySeconds"); seconds != 1 {
 			return fmt.Errorf("minReadySeconds is %d", seconds)
 		}
 		return nil
@@ -151,7 +153,8 @@ func TestLeaseLost(t *testing.T) {
 		f.Fatal("the leader goes on without a Lease")
 	}
 	f.Logf("the leader has ended %s after it lost the API server", time.Since(begin))
-	if code := leader.ProcessState.ExitCode(); code != 1 || !strings.Contains(output.String(), "application-grid-controller: running: leader election lost") {
+	if code := leader.ProcessState.ExitCode(); code != 1 ||
+		!strings.Contains(output.String(), "application-grid-controller: running: leader election lost") {
 		f.Errorf("exit code %d, and it says\n%s", code, output.String())
 	}
 	f.led()
@@ -179,7 +182,8 @@ func withoutNodes() cluster.Behaviour {
 			kind = metadata
 		}
 		list := `{` + fmt.Sprintf(kind, "List") + `,"metadata":{"resourceVersion":"1"},"items":[]}`
-		bookmark := `{"type":"BOOKMARK","object":{` + fmt.Sprintf(kind, "") + `,"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
+		bookmark := `{"type":"BOOKMARK","object":{` + fmt.Sprintf(kind, "") +
+			`,"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}}` + "\n"
 		body, code := io.Reader(strings.NewReader(list)), http.StatusOK
 		query := response.Request.URL.Query()
 		switch {
@@ -224,14 +228,16 @@ func TestServerThatLostTheNodes(t *testing.T) {
 	children := f.names("Deployment") + " " + f.names("DaemonSet")
 	mark := f.auditMark()
 	interposer.Behave(withoutNodes())
-	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing", "no node is in east, west")
+	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing",
+		"no node is in east, west")
 	f.stays("nothing is deleted, not even after the grace time", grace+time.Second, func() error {
 		if now := f.names("Deployment") + " " + f.names("DaemonSet"); now != children {
 			return fmt.Errorf("%s, before %s", now, children)
 		}
 		return nil
 	})
-	state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east", "message")
+	state, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "states", "east",
+		"message")
 	if !strings.Contains(state, "has no nodes at all") {
 		f.Errorf("the state of unit east says %q", state)
 	}
@@ -240,7 +246,8 @@ func TestServerThatLostTheNodes(t *testing.T) {
 	f.expectReady("DaemonSetGrid", "agent", 2)
 	f.expectEvent("DeploymentGrid", "demo", "UnitReturned", "east, west")
 	writes := f.requests(mark, func(a cluster.Request) bool {
-		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && a.ObjectRef.Subresource != "status" && !strings.HasPrefix(a.ObjectRef.Name, probe)
+		return a.IsWrite() && a.ObjectRef.Namespace == f.namespace && a.ObjectRef.Subresource != "status" &&
+			!strings.HasPrefix(a.ObjectRef.Name, probe)
 	})
 	if len(writes) > 0 {
 		f.Errorf("something was written besides statuses: %v", writes)

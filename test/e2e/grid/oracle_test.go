@@ -120,14 +120,16 @@ func TestRemovalsInsideAtomicValues(t *testing.T) {
 		path     []any
 	}{
 		{0, workload(`nodeSelector: {disk: ssd, tier: a}`), []any{"template", "spec", "nodeSelector", "tier"}},
-		{0, workload(`tolerations: [{key: a, operator: Exists, effect: NoSchedule}]`), []any{"template", "spec", "tolerations", 0, "effect"}},
+		{0, workload(`tolerations: [{key: a, operator: Exists, effect: NoSchedule}]`),
+			[]any{"template", "spec", "tolerations", 0, "effect"}},
 		{
 			0, workload(`volumes: [{name: v, projected: {sources: [{configMap: {name: c, optional: true}}]}}]`),
 			[]any{"template", "spec", "volumes", 0, "projected", "sources", 0, "configMap", "optional"},
 		},
 		{
 			1, workload(`affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: z, labelSelector: {matchLabels: {app: x, b: c}}}}]}}`),
-			[]any{"template", "spec", "affinity", "podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution", 0, "podAffinityTerm", "labelSelector", "matchLabels", "b"},
+			[]any{"template", "spec", "affinity", "podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution",
+				0, "podAffinityTerm", "labelSelector", "matchLabels", "b"},
 		},
 		{2, workload(`initContainers: [{name: i, image: i, env: [{name: B, valueFrom: {configMapKeyRef: {name: c, key: k, optional: true}}}]}]`),
 			[]any{"template", "spec", "initContainers", 0, "env", 0, "valueFrom", "configMapKeyRef", "optional"}},
@@ -137,7 +139,8 @@ func TestRemovalsInsideAtomicValues(t *testing.T) {
 			k := oracleKinds[test.kind]
 			of := *f
 			of.T = t
-			o := of.newOracle(k.grid, k.child, strings.ToLower(fmt.Sprint(k.child, "-", test.path[len(test.path)-1])), test.template)
+			o := of.newOracle(k.grid, k.child, strings.ToLower(fmt.Sprint(k.child, "-", test.path[len(test.path)-1])),
+				test.template)
 			template := runtime.DeepCopyJSON(o.template)
 			remove(template, test.path)
 			o.must(o.change(template))
@@ -260,7 +263,8 @@ func (o *oracle) drift(spec map[string]any) error {
 	o.must(err)
 	for _, dryRun := range [][]string{{metav1.DryRunAll}, nil} { // a port may be free for one of them only
 		for _, name := range []string{o.oracle, o.child} {
-			_, err := o.of(o.kind).Patch(o.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "someone", DryRun: dryRun})
+			_, err := o.of(o.kind).Patch(o.ctx, name, types.MergePatchType, patch,
+				metav1.PatchOptions{FieldManager: "someone", DryRun: dryRun})
 			if err != nil && dryRun != nil {
 				return err
 			}
@@ -327,7 +331,8 @@ func (o *oracle) expectSame(what string) {
 			return fmt.Errorf("%w; %v", err, conditions(o.get(o.grid, o.name)))
 		}
 		if got := o.spec(u.GetName()); !reflect.DeepEqual(got, want) {
-			return fmt.Errorf("from the child to the oracle: %v; %v", difference(got, want), conditions(o.get(o.grid, o.name)))
+			return fmt.Errorf("from the child to the oracle: %v; %v", difference(got, want),
+				conditions(o.get(o.grid, o.name)))
 		}
 		return nil
 	})
@@ -421,7 +426,8 @@ func (g generator) collect(sites map[string][]site, path string, value any, sche
 	case []any:
 		for i := range v {
 			add("remove", fmt.Sprint(path, "[", i, "]"), func() { set(slices.Delete(slices.Clone(v), i, i+1)) })
-			g.collect(sites, fmt.Sprint(path, "[", i, "]"), v[i], g.resolve(schema["items"]), func(to any) { v[i] = to })
+			g.collect(sites, fmt.Sprint(path, "[", i, "]"), v[i], g.resolve(schema["items"]),
+				func(to any) { v[i] = to })
 		}
 		add("add", path+"[]", func() { set(append(slices.Clone(v), g.value(g.resolve(schema["items"]), 3))) })
 		if len(v) > 1 {

@@ -66,7 +66,8 @@ func (f *fixture) command(args ...string) *exec.Cmd {
 	dir := f.TempDir()
 	f.must(os.Symlink(plugin, filepath.Join(dir, "kubectl-grid")))
 	f.must(os.Symlink(completion, filepath.Join(dir, "kubectl_complete-grid")))
-	f.must(os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+components+" kubectl \"$@\"\n"), 0o700))
+	f.must(os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+components+" kubectl \"$@\"\n"),
+		0o700))
 	command := exec.CommandContext(f.ctx, filepath.Join(dir, "kubectl"), args...)
 	command.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "HOME=" + dir, "KUBECONFIG=" + shared.Kubeconfig()}
 	return command
@@ -97,7 +98,8 @@ func (f *fixture) expectSaid(line string, code int, says ...string) said {
 // cordon keeps new pods from a node.
 func (f *fixture) cordon(node string, cordoned bool) {
 	f.Helper()
-	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, cordoned), metav1.PatchOptions{})
+	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, cordoned), metav1.PatchOptions{})
 	f.must(err)
 }
 
@@ -113,8 +115,10 @@ func TestPlugin(t *testing.T) {
 		"KIND GRID KEY UNIT DESIRED READY UPDATED STATE\n",
 		"DeploymentGrid demo $KEY east 2 2 2 Ready\n", "DeploymentGrid demo $KEY west 2 2 2 Ready\n",
 		"ServiceGrid demo $KEY <all> - - - Ready: Service demo-svc for 2 units\n")
-	f.expectSaid("grid view demo-svc"+in, 0, "Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
-		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.", "The closed loop holds: every one of 2 units has a ready endpoint.")
+	f.expectSaid("grid view demo-svc"+in, 0,
+		"Service "+f.namespace+`/demo-svc of ServiceGrid demo, topologyKeys ["$KEY"]`,
+		"east "+east+" $KEY 2/2 10.", "west "+west+" $KEY 2/2 10.",
+		"The closed loop holds: every one of 2 units has a ready endpoint.")
 
 	// A unit that lacks a pod.
 	f.cordon(west, true)
@@ -127,7 +131,8 @@ func TestPlugin(t *testing.T) {
 	for _, pod := range f.pods("demo-west-") {
 		f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, pod.Name, metav1.DeleteOptions{}))
 	}
-	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n", "The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
+	f.expectSaid("grid view demo"+in, 3, "west "+west+" $KEY 0/0 <none> - - -\n",
+		"The closed loop does not hold: 1 of 2 units without a ready endpoint: west\n")
 	var view struct {
 		Closed  bool
 		Without []string
@@ -145,9 +150,11 @@ func TestPlugin(t *testing.T) {
 		f.relabel(west, "")
 		defer f.relabel(west, "west")
 		var last said
-		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(between) { // on a busy machine it may be gone before it is looked at
+		// On a busy machine it may be gone before it is looked at.
+		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(between) {
 			last = f.kubectl("grid", "status", "--problems", "-n", f.namespace)
-			if last.code == 3 && strings.Contains(last.rows(), "west 2 2 2 Removing: no node is in this unit any more; Deployment demo-west is removed ") {
+			if last.code == 3 && strings.Contains(last.rows(),
+				"west 2 2 2 Removing: no node is in this unit any more; Deployment demo-west is removed ") {
 				return nil
 			}
 		}
@@ -191,8 +198,8 @@ func (f *fixture) follow(line string) (*exec.Cmd, *lines) {
 	return command, written
 }
 
-// TestPluginWatch: kubectl grid status -w prints every row once, and then the rows that change, whoever changes them: the
-// controller, the scheduler, and the user who deletes the grid. Ctrl-C ends it, with exit code 0.
+// TestPluginWatch: kubectl grid status -w prints every row once, and then the rows that change, whoever changes them:
+// the controller, the scheduler, and the user who deletes the grid. Ctrl-C ends it, with exit code 0.
 func TestPluginWatch(t *testing.T) {
 	f := newFixture(t)
 	east, west := f.node("east"), f.node("west")
@@ -265,7 +272,8 @@ func TestPluginWatch(t *testing.T) {
 		} else if err != nil {
 			f.Fatalf("%v in\n%s", err, documents)
 		}
-		if last.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || last.Kind != "GridStatusList" || len(last.Grids)+len(last.Removed) == 0 {
+		if last.APIVersion != "kubectl-grid.superedge.io/v1alpha1" || last.Kind != "GridStatusList" ||
+			len(last.Grids)+len(last.Removed) == 0 {
 			f.Errorf("got %+v", last)
 		}
 		removed += len(last.Removed)
@@ -280,15 +288,17 @@ func TestPluginWatchRights(t *testing.T) {
 	f := newFixture(t)
 	name := f.namespace + "-lister"
 	_, err := f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"list"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"list"}}},
 	}, metav1.CreateOptions{})
 	f.must(err)
 	f.Cleanup(func() {
 		_ = f.client.RbacV1().ClusterRoles().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
 	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name}},
 	}, metav1.CreateOptions{})
 	f.must(err)
 	f.Cleanup(func() {
@@ -296,7 +306,8 @@ func TestPluginWatchRights(t *testing.T) {
 	})
 	f.apply(deploymentGrid("demo"))
 	f.expectSaid("grid status --no-headers -n "+f.namespace+" --as="+name, 3, "DeploymentGrid demo $KEY <none> - - -")
-	f.expectSaid("grid status -w -n "+f.namespace+" --as="+name, 1, "following changes takes the right to list and watch", "cannot watch resource")
+	f.expectSaid("grid status -w -n "+f.namespace+" --as="+name, 1,
+		"following changes takes the right to list and watch", "cannot watch resource")
 }
 
 // TestPluginViews: Services that are not a grid's: several keys, endpoints that no node sees, a bad annotation.
@@ -304,7 +315,8 @@ func TestPluginViews(t *testing.T) {
 	f := newFixture(t)
 	east, west := f.node("east"), f.node("west")
 	f.bareNode(f.namespace+"-bare", "")
-	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, f.namespace+"-bare", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"%s":null}}}`, f.key), metav1.PatchOptions{})
+	_, err := f.client.CoreV1().Nodes().Patch(f.ctx, f.namespace+"-bare", types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"labels":{"%s":null}}}`, f.key), metav1.PatchOptions{})
 	f.must(err)
 	f.relabelRegion(east)
 	f.relabelRegion(west)
@@ -328,14 +340,18 @@ func TestPluginViews(t *testing.T) {
 	f.expectSaid("grid view s"+in, 3,
 		"east "+east+" $KEY 1/1 10.1.0.1 <none> "+east+" Ready\n", "west "+west+" $KEY 0/0 <none>",
 		"10.1.0.2 <none> "+f.namespace+"-bare Ready node "+f.namespace+"-bare has no label $KEY\n",
-		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n", "without a ready endpoint: west")
+		"10.1.0.3 <none> gone Ready there is no node gone\n", "10.1.0.4 <none> <none> Ready it names no node\n",
+		"without a ready endpoint: west")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: '["KEY", "region.KEY", "*"]'}}`)
 	f.expectSaid("grid view s"+in, 0,
-		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1", "$KEY=west,region.$KEY=r "+west+" region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
+		"$KEY=east,region.$KEY=r "+east+" $KEY 1/1 10.1.0.1",
+		"$KEY=west,region.$KEY=r "+west+" region.$KEY 1/1 10.1.0.1", "* 4/4 10.1.0.4")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: KEY}}`)
-	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=$KEY is not a JSON array of label keys", "the annotation does not parse")
+	f.expectSaid("grid view s"+in, 3, "ERROR: annotation topologyKeys=$KEY is not a JSON array of label keys",
+		"the annotation does not parse")
 	f.patch("Service", "s", `metadata: {annotations: {topologyKeys: null}}`)
-	f.expectSaid("grid view s"+in, 0, "is not governed: it has no topologyKeys, and every node sees all endpoints.", "4/4 10.1.0.4")
+	f.expectSaid("grid view s"+in, 0, "is not governed: it has no topologyKeys, and every node sees all endpoints.",
+		"4/4 10.1.0.4")
 }
 
 // relabelRegion gives a node the test's second label.

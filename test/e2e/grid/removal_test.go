@@ -40,7 +40,8 @@ func (f *fixture) unlabelAll() {
 	nodes, err := f.client.CoreV1().Nodes().List(f.ctx, metav1.ListOptions{LabelSelector: f.key})
 	f.must(err)
 	for _, node := range nodes.Items {
-		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, f.key), metav1.PatchOptions{})
+		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node.Name, types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, f.key), metav1.PatchOptions{})
 		f.must(err)
 	}
 }
@@ -56,7 +57,8 @@ func TestMassRemoval(t *testing.T) {
 	mark := f.auditMark()
 
 	f.patch("DeploymentGrid", "demo", `spec: {gridUniqKey: KEY-typo}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "from "+f.key+" to "+f.key+"-typo", "12 units")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval",
+		"from "+f.key+" to "+f.key+"-typo", "12 units")
 	f.expectEvent("DeploymentGrid", "demo", "MassRemoval", "gridUniqKey")
 	f.must(controller.Restart(f.ctx))
 	f.stays("a mistyped key removes nothing", grace+2*time.Second, func() error {
@@ -75,14 +77,16 @@ func TestMassRemoval(t *testing.T) {
 	}
 
 	f.unlabelAll()
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "12 units have no node any more", "only 1 of 12")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval",
+		"12 units have no node any more", "only 1 of 12")
 	f.stays("nodes without labels remove nothing", grace+2*time.Second, func() error {
 		if got := f.names("Deployment"); got != before {
 			return errors.New(got)
 		}
 		return nil
 	})
-	f.expectSaid("grid status -n "+f.namespace, 3, "u3 0 0 0 Removing: no node is in this unit any more; Deployment demo-u3 stays until the removal of so many units is approved")
+	f.expectSaid("grid status -n "+f.namespace, 3,
+		"u3 0 0 0 Removing: no node is in this unit any more; Deployment demo-u3 stays until the removal of so many units is approved")
 	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: "12"}}`)
 	f.stays("nor does an approval of something else", 2*time.Second, func() error {
 		if got := f.names("Deployment"); got != before {
@@ -133,10 +137,12 @@ func TestUnreachable(t *testing.T) {
 		}
 		return nil
 	})
-	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready", "all 1 units are ready", "1 more cannot be reached: far")
+	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready", "all 1 units are ready",
+		"1 more cannot be reached: far")
 	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
 	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionFalse, "AsDesired")
-	f.expectSaid("grid status -n "+f.namespace, 3, "far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this unit")
+	f.expectSaid("grid status -n "+f.namespace, 3,
+		"far 2 0 2 Unreachable: the control plane has lost contact with all nodes of this unit")
 	ready(corev1.ConditionTrue)
 	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionFalse, "UnitsNotReady", "far")
 }
@@ -149,7 +155,8 @@ func TestStalled(t *testing.T) {
 	f.expectReady("DeploymentGrid", "demo", 1)
 	// The quota refuses the new pod; the old ones go on serving.
 	_, err := f.client.CoreV1().ResourceQuotas(f.namespace).Create(f.ctx, &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "few"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("2")}},
+		ObjectMeta: metav1.ObjectMeta{Name: "few"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *quantity("2")}},
 	}, metav1.CreateOptions{})
 	f.must(err)
 	f.eventually("the quota counts", func() error {
@@ -160,7 +167,8 @@ func TestStalled(t *testing.T) {
 		return nil
 	})
 	f.patch("DeploymentGrid", "demo", `spec: {template: {strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}, template: {spec: {containers: [{name: c, image: two}]}}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionTrue, "UnitsStalled", "east: FailedCreate", "exceeded quota")
+	f.expectCondition("DeploymentGrid", "demo", "Stalled", metav1.ConditionTrue, "UnitsStalled", "east: FailedCreate",
+		"exceeded quota")
 	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsStalled", "exceeded quota")
 	f.expectCondition("DeploymentGrid", "demo", "Available", metav1.ConditionTrue, "Ready")
 	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionFalse, "AsDesired")
@@ -173,9 +181,11 @@ func TestStalled(t *testing.T) {
 	// A StatefulSet has no such condition: the grid's deadline, and a pod that finds no node.
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 2, template: {serviceName: x, ` + selector + `,
 		template: {metadata: {labels: {app: x}}, spec: {nodeSelector: {absent: here}, containers: [{name: c, image: one}]}}}}}`)
-	f.expectCondition("StatefulSetGrid", "db", "Stalled", metav1.ConditionTrue, "UnitsStalled", "no progress for 2s", "pod db-east-0: Unschedulable: 0/")
+	f.expectCondition("StatefulSetGrid", "db", "Stalled", metav1.ConditionTrue, "UnitsStalled", "no progress for 2s",
+		"pod db-east-0: Unschedulable: 0/")
 	f.expectEvent("StatefulSetGrid", "db", "ProgressDeadlineExceeded", "east")
-	f.expectSaid("grid status ssg -n "+f.namespace, 3, "east 1 0 1 Stalled: ProgressDeadlineExceeded: no progress for 2s", "pod db-east-0: Unschedulable")
+	f.expectSaid("grid status ssg -n "+f.namespace, 3,
+		"east 1 0 1 Stalled: ProgressDeadlineExceeded: no progress for 2s", "pod db-east-0: Unschedulable")
 }
 
 // TestReplicasAreHandedOver: a template that stops naming replicas, for an autoscaler to take over, leaves each unit's.
@@ -192,7 +202,8 @@ func TestReplicasAreHandedOver(t *testing.T) {
 	f.expectEvent("DeploymentGrid", "demo", "ReplicasHandedOver", "east 2", "west 2")
 	f.expectEvent("StatefulSetGrid", "db", "ReplicasHandedOver", "east 3", "west 3")
 	replicas := func() string {
-		return fmt.Sprint(f.replicas("Deployment", "demo-east"), f.replicas("Deployment", "demo-west"), f.replicas("StatefulSet", "db-east"))
+		return fmt.Sprint(f.replicas("Deployment", "demo-east"), f.replicas("Deployment", "demo-west"),
+			f.replicas("StatefulSet", "db-east"))
 	}
 	f.stays("the replicas stay", 2*time.Second, func() error {
 		if got := replicas(); got != "2 2 3" {
@@ -253,9 +264,11 @@ func TestUnitLabel(t *testing.T) {
 	f.apply(strings.ReplaceAll(deploymentGrid("plain"), "{app: x}", "{app: other}"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.expectReady("DeploymentGrid", "plain", 2)
-	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
+	pods, err := f.client.CoreV1().Pods(f.namespace).List(f.ctx,
+		metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
 	f.must(err)
-	if len(pods.Items) != 2 || slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return !strings.HasPrefix(p.Name, "demo-east-") }) {
+	if len(pods.Items) != 2 || slices.ContainsFunc(pods.Items,
+		func(p corev1.Pod) bool { return !strings.HasPrefix(p.Name, "demo-east-") }) {
 		f.Errorf("%d pods have the label of unit east", len(pods.Items))
 	}
 	for name, want := range map[string]string{"demo-west": "west", "plain-west": ""} {
@@ -266,12 +279,14 @@ func TestUnitLabel(t *testing.T) {
 		}
 	}
 	// An orphaned ReplicaSet of one unit is adopted by its own unit's Deployment.
-	sets, err := f.client.AppsV1().ReplicaSets(f.namespace).List(f.ctx, metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
+	sets, err := f.client.AppsV1().ReplicaSets(f.namespace).List(f.ctx,
+		metav1.ListOptions{LabelSelector: "superedge.io/grid-unit=east"})
 	f.must(err)
 	if len(sets.Items) != 1 {
 		f.Fatalf("%d ReplicaSets", len(sets.Items))
 	}
-	_, err = f.client.AppsV1().ReplicaSets(f.namespace).Patch(f.ctx, sets.Items[0].Name, types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{})
+	_, err = f.client.AppsV1().ReplicaSets(f.namespace).Patch(f.ctx, sets.Items[0].Name, types.MergePatchType,
+		[]byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{})
 	f.must(err)
 	f.eventually("the orphan is adopted", func() error {
 		set, err := f.client.AppsV1().ReplicaSets(f.namespace).Get(f.ctx, sets.Items[0].Name, metav1.GetOptions{})
@@ -283,7 +298,8 @@ func TestUnitLabel(t *testing.T) {
 		}
 		return nil
 	})
-	if err := f.tryApply(deploymentGrid("demo")); err == nil || !strings.Contains(err.Error(), "unitLabel cannot be changed") {
+	if err := f.tryApply(deploymentGrid("demo")); err == nil ||
+		!strings.Contains(err.Error(), "unitLabel cannot be changed") {
 		f.Errorf("got %v", err)
 	}
 }
@@ -297,7 +313,8 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 	with := strings.Replace(without, "gridUniqKey: KEY,", "gridUniqKey: KEY, unitLabel: true,", 1)
 	orphan := metav1.DeletePropagationOrphan
 	selected := func() string {
-		unit, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector", "matchLabels", "superedge.io/grid-unit")
+		unit, _, _ := unstructured.NestedString(f.get("Deployment", "demo-east").Object, "spec", "selector",
+			"matchLabels", "superedge.io/grid-unit")
 		return unit
 	}
 	leave := func() {
@@ -318,7 +335,8 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 	leave()
 	f.apply(with)
 	f.expectReady("DeploymentGrid", "demo", 1)
-	f.expectCondition("DeploymentGrid", "demo", "SpecWarning", metav1.ConditionTrue, "NoEffect", "selectors of the workloads of east")
+	f.expectCondition("DeploymentGrid", "demo", "SpecWarning", metav1.ConditionTrue, "NoEffect",
+		"selectors of the workloads of east")
 	if got := selected(); got != "" {
 		f.Errorf("the adopted workload selects unit %q", got)
 	}
@@ -328,7 +346,8 @@ func TestUnitLabelOfAdopted(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if unit, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels", "superedge.io/grid-unit"); unit != "east" {
+		if unit, _, _ := unstructured.NestedString(d.Object, "spec", "selector", "matchLabels",
+			"superedge.io/grid-unit"); unit != "east" {
 			return fmt.Errorf("it selects unit %q", unit)
 		}
 		return nil
@@ -360,7 +379,8 @@ func TestAdoptionOfFields(t *testing.T) {
 	f.applyAs("argocd-controller", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east}, spec: {progressDeadlineSeconds: 77}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("DeploymentGrid", "demo", 1)
-	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready", "others own fields of the workloads of east", "argocd-controller: spec.progressDeadlineSeconds")
+	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready",
+		"others own fields of the workloads of east", "argocd-controller: spec.progressDeadlineSeconds")
 	d := f.get("Deployment", "demo-east")
 	if seconds, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds"); seconds != 0 {
 		f.Errorf("minReadySeconds, which kubectl had written and the template does not say, is %d", seconds)
@@ -371,7 +391,8 @@ func TestAdoptionOfFields(t *testing.T) {
 	f.applyAs("kubectl", `{apiVersion: v1, kind: Service, metadata: {name: demo-svc, labels: {superedge.io/grid-selector: demo}}, spec: {ports: [{port: 80}]}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 8080}]}}}`)
 	f.expectCondition("ServiceGrid", "demo", "Ready", metav1.ConditionTrue, "Ready")
-	f.expectSaid("grid status -o wide -n "+f.namespace, 0, "demo-east argocd-controller: spec.progressDeadlineSeconds Ready\n")
+	f.expectSaid("grid status -o wide -n "+f.namespace, 0,
+		"demo-east argocd-controller: spec.progressDeadlineSeconds Ready\n")
 }
 
 // TestSlowWebhook: a webhook that takes seconds holds up its own grid, and no other.

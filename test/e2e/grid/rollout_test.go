@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +132,8 @@ func (f *fixture) expectImages(image string, regions ...string) {
 }
 
 func complete(d *appsv1.Deployment) bool {
-	return d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == 1 && d.Status.AvailableReplicas == 1 && d.Status.Replicas == 1
+	return d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == 1 &&
+		d.Status.AvailableReplicas == 1 && d.Status.Replicas == 1
 }
 
 // keepsRules looks at one state of all Deployments: whether a wave has more units that are not ready with the image
@@ -202,7 +204,9 @@ func TestRolloutWaves(t *testing.T) {
 		t.Errorf("%d writes of 30 Deployments", len(writes))
 	}
 	quiet := func() error {
-		writes := f.requests(mark, func(a cluster.Request) bool { return a.IsWrite() && a.ObjectRef.Namespace == f.namespace })
+		writes := f.requests(mark, func(a cluster.Request) bool {
+			return a.IsWrite() && a.ObjectRef.Namespace == f.namespace
+		})
 		if mark = f.auditMark(); len(writes) > 0 {
 			return fmt.Errorf("%v", writes)
 		}
@@ -234,13 +238,28 @@ func TestRolloutWaves(t *testing.T) {
 	f.expectRollout("Complete", "")
 }
 
-// TestRollback: with onFailure Rollback the units of both waves go back; a mended template goes through all waves.
+// TestRollback: with onFailure Rollback the units of both waves go back, those of the second wave before those of the
+// first; a mended template goes through all waves.
 func TestRollback(t *testing.T) {
 	f := newFixture(t)
 	f.rolledOut("maxFailures: 0, onFailure: Rollback")
+	mark := f.auditMark()
 	f.setImage("broken", "{arch: new}")
 	f.expectRollout("RolledBack", "", "0 allowed")
 	f.expectImages("one", "lab", "eu", "us")
+	// Each Deployment that was changed was written twice: there and back.
+	writes, back := map[string]int{}, []string{}
+	for _, r := range f.requests(mark, func(r cluster.Request) bool { return r.IsWrite() && r.ObjectRef.Resource == "deployments" }) {
+		if writes[r.ObjectRef.Name]++; writes[r.ObjectRef.Name] == 2 {
+			region, _, _ := strings.Cut(strings.TrimPrefix(r.ObjectRef.Name, "demo-"), "-")
+			back = append(back, region)
+		}
+	}
+	if failed := len(back) - rolloutWaves["lab"]; failed < 1 || len(writes) != len(back) ||
+		!slices.Equal(back, append(slices.Repeat([]string{"eu"}, failed),
+			slices.Repeat([]string{"lab"}, rolloutWaves["lab"])...)) {
+		t.Errorf("back went, in this order, units of %v; writes: %v", back, writes)
+	}
 	f.setImage("mended", "{arch: null}")
 	f.expectRollout("Complete", "")
 	f.expectImages("mended", "lab", "eu", "us")
@@ -263,7 +282,8 @@ func TestRolloutOffline(t *testing.T) {
 	connected(corev1.ConditionUnknown, corev1.NodePending)
 	f.eventually("the site is offline", func() error {
 		u := f.get("DeploymentGrid", "demo")
-		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", "eu-4", "phase"); phase != "Unreachable" {
+		if phase, _, _ := unstructured.NestedString(u.Object, "status", "states", "eu-4",
+			"phase"); phase != "Unreachable" {
 			return fmt.Errorf("phase %s", phase)
 		}
 		return nil
@@ -285,8 +305,8 @@ func TestRolloutOffline(t *testing.T) {
 	})
 }
 
-// TestOverrides: a strategic merge patch by kube-apiserver's schema merges lists by their keys; one that cannot be applied
-// is an error of its units alone.
+// TestOverrides: a strategic merge patch by kube-apiserver's schema merges lists by their keys; one that cannot be
+// applied is an error of its units alone.
 func TestOverrides(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
@@ -305,13 +325,15 @@ func TestOverrides(t *testing.T) {
 			return err
 		}
 		containers := d.Spec.Template.Spec.Containers
-		if *d.Spec.Replicas != 3 || len(containers) != 2 || containers[0].Image != "two" || containers[1].Image != "side" ||
+		if *d.Spec.Replicas != 3 || len(containers) != 2 || containers[0].Image != "two" ||
+			containers[1].Image != "side" ||
 			len(containers[0].Env) != 2 {
 			return fmt.Errorf("got %d replicas, %+v", *d.Spec.Replicas, containers)
 		}
 		return nil
 	})
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "odd: InvalidTemplate: spec.overrides[wrong].patch: it cannot be applied", "name")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed",
+		"odd: InvalidTemplate: spec.overrides[wrong].patch: it cannot be applied", "name")
 	f.expectNames("the others go on", "Deployment", "demo-east demo-west")
 
 	for manifest, says := range map[string]string{
@@ -344,7 +366,8 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 		f.patch(kind, name, `spec: {template: {template: {spec: {containers: [{name: c, image: two}]}}}}`)
 		child := strings.TrimSuffix(kind, "Grid")
 		image := func(unit string) string {
-			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+unit).Object, "spec", "template", "spec", "containers")
+			containers, _, _ := unstructured.NestedSlice(f.get(child, name+"-"+unit).Object, "spec", "template", "spec",
+				"containers")
 			return containers[0].(map[string]any)["image"].(string)
 		}
 		update := ""

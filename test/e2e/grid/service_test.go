@@ -22,7 +22,8 @@ func TestServices(t *testing.T) {
 		return s
 	}
 	before := service()
-	if before.Annotations["topologyKeys"] != `["`+f.key+`"]` || before.Annotations["note"] != "b" || before.Labels["team"] != "a" ||
+	if before.Annotations["topologyKeys"] != `["`+f.key+`"]` || before.Annotations["note"] != "b" ||
+		before.Labels["team"] != "a" ||
 		before.Labels["superedge.io/grid-selector"] != "demo" || before.Labels["superedge.io/grid-uniq-key"] != f.key {
 		f.Errorf("got %v, %v", before.Labels, before.Annotations)
 	}
@@ -31,19 +32,22 @@ func TestServices(t *testing.T) {
 	f.eventually("what was removed or changed is removed or changed", func() error {
 		s := service()
 		if len(s.Spec.Ports) != 1 || s.Spec.Ports[0].TargetPort.IntVal != 9090 || len(s.Spec.Selector) != 1 ||
-			s.Annotations["topologyKeys"] != `["other"]` || s.Annotations["note"] != "" || s.Labels["team"] != "" || s.Labels["superedge.io/grid-uniq-key"] != "other" {
+			s.Annotations["topologyKeys"] != `["other"]` || s.Annotations["note"] != "" || s.Labels["team"] != "" ||
+			s.Labels["superedge.io/grid-uniq-key"] != "other" {
 			return fmt.Errorf("%+v %+v", s.ObjectMeta, s.Spec)
 		}
 		return nil
 	})
 	after := service()
-	if after.UID != before.UID || after.Spec.ClusterIP != before.Spec.ClusterIP || after.Spec.Ports[0].NodePort != before.Spec.Ports[0].NodePort {
+	if after.UID != before.UID || after.Spec.ClusterIP != before.Spec.ClusterIP ||
+		after.Spec.Ports[0].NodePort != before.Spec.Ports[0].NodePort {
 		f.Errorf("cluster IP and node port were to stay: %+v, %+v", before.Spec, after.Spec)
 	}
 	f.patch("Service", "demo-svc", `{metadata: {annotations: {topologyKeys: null, injected: x}}, spec: {selector: {app: theirs}}}`)
 	f.eventually("drift is reverted", func() error {
 		s := service()
-		if s.Annotations["topologyKeys"] != `["other"]` || s.Spec.Selector["app"] != "x" || s.Annotations["injected"] != "x" {
+		if s.Annotations["topologyKeys"] != `["other"]` || s.Spec.Selector["app"] != "x" ||
+			s.Annotations["injected"] != "x" {
 			return fmt.Errorf("%v, %v", s.Annotations, s.Spec.Selector)
 		}
 		return nil

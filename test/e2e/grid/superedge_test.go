@@ -139,8 +139,10 @@ func TestFromSuperEdge(t *testing.T) {
 	f.patch("StatefulSet", "statefulsetgrid-demo-west", `spec: {template: {spec: {nodeSelector: {KEY: east}}}}`)
 	f.patch("Service", "servicegrid-demo-svc", `metadata: {annotations: {topologyKeys: null}}`)
 	f.eventually("drift is reverted", func() error {
-		replicas, _, _ := unstructured.NestedInt64(f.get("Deployment", "deploymentgrid-demo-east").Object, "spec", "replicas")
-		unit, _, _ := unstructured.NestedString(f.get("StatefulSet", "statefulsetgrid-demo-west").Object, "spec", "template", "spec", "nodeSelector", f.key)
+		replicas, _, _ := unstructured.NestedInt64(f.get("Deployment", "deploymentgrid-demo-east").Object, "spec",
+			"replicas")
+		unit, _, _ := unstructured.NestedString(f.get("StatefulSet", "statefulsetgrid-demo-west").Object, "spec",
+			"template", "spec", "nodeSelector", f.key)
 		keys := f.get("Service", "servicegrid-demo-svc").GetAnnotations()["topologyKeys"]
 		if replicas != 2 || unit != "west" || keys != `["`+f.key+`"]` {
 			return fmt.Errorf("%d replicas, unit %s, topologyKeys %s", replicas, unit, keys)
@@ -149,13 +151,15 @@ func TestFromSuperEdge(t *testing.T) {
 	})
 	f.expectReady("StatefulSetGrid", "statefulsetgrid-demo", 2)
 
-	f.patch("DeploymentGrid", "deploymentgrid-demo", `spec: {template: {template: {spec: {containers: [{name: echo, image: superedge/echoserver:2.3}]}}}}`)
+	f.patch("DeploymentGrid", "deploymentgrid-demo",
+		`spec: {template: {template: {spec: {containers: [{name: echo, image: superedge/echoserver:2.3}]}}}}`)
 	f.patch("ServiceGrid", "servicegrid-demo", `spec: {template: {selector: {appGrid: null, app: other}}}`)
 	f.eventually("a change of the template reaches the children, and what is gone from it goes", func() error {
 		for _, name := range []string{"deploymentgrid-demo-east", "deploymentgrid-demo-west"} {
 			d, err := f.client.AppsV1().Deployments(f.namespace).Get(f.ctx, name, metav1.GetOptions{})
 			f.must(err)
-			if c := d.Spec.Template.Spec.Containers[0]; c.Image != "superedge/echoserver:2.3" || len(c.Env) != 0 || len(c.Ports) != 0 {
+			if c := d.Spec.Template.Spec.Containers[0]; c.Image != "superedge/echoserver:2.3" || len(c.Env) != 0 ||
+				len(c.Ports) != 0 {
 				return fmt.Errorf("%s: %+v", name, c)
 			}
 		}
@@ -177,14 +181,16 @@ func TestFromSuperEdge(t *testing.T) {
 }
 
 func (f *fixture) crds() dynamic.ResourceInterface {
-	return f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	return f.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 }
 
 // theirCRDs puts CRDs of SuperEdge's shape in the place of ours: no DaemonSetGrid, no status subresource; and one of
 // them as it was stored through apiextensions.k8s.io/v1beta1, which let every unknown field pass.
 func (f *fixture) theirCRDs() {
 	f.Helper()
-	names := map[string]string{"deploymentgrids": "DeploymentGrid dg", "statefulsetgrids": "StatefulSetGrid ssg", "servicegrids": "ServiceGrid sg", "daemonsetgrids": ""}
+	names := map[string]string{"deploymentgrids": "DeploymentGrid dg", "statefulsetgrids": "StatefulSetGrid ssg",
+		"servicegrids": "ServiceGrid sg", "daemonsetgrids": ""}
 	for plural := range names {
 		f.must(f.crds().Delete(f.ctx, plural+".superedge.io", metav1.DeleteOptions{}))
 	}
@@ -248,7 +254,8 @@ func (f *fixture) etcd(call string, body any, answer any) {
 	f.Helper()
 	data, err := json.Marshal(body)
 	f.must(err)
-	request, err := http.NewRequestWithContext(f.ctx, http.MethodPost, shared.EtcdURL()+"/v3/kv/"+call, bytes.NewReader(data))
+	request, err := http.NewRequestWithContext(f.ctx, http.MethodPost, shared.EtcdURL()+"/v3/kv/"+call,
+		bytes.NewReader(data))
 	f.must(err)
 	response, err := http.DefaultClient.Do(request)
 	f.must(err)
@@ -266,7 +273,8 @@ func (f *fixture) createTheirGrids() []*unstructured.Unstructured {
 	for manifest := range strings.SplitSeq(theirGrids, "\n---\n") {
 		grid := &unstructured.Unstructured{}
 		f.must(yaml.UnmarshalStrict([]byte(strings.ReplaceAll(manifest, "KEY", f.key)), &grid.Object))
-		created, err := f.of(grid.GetKind()).Create(f.ctx, grid, metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
+		created, err := f.of(grid.GetKind()).Create(f.ctx, grid,
+			metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
 		f.must(err)
 		created.SetAnnotations(map[string]string{"by": "theirs"})
 		created, err = f.of(grid.GetKind()).Update(f.ctx, created, metav1.UpdateOptions{FieldManager: theirManager})
@@ -281,7 +289,8 @@ func (f *fixture) createTheirChildren(grids []*unstructured.Unstructured) {
 	f.Helper()
 	for _, grid := range grids {
 		meta := func(name string) metav1.ObjectMeta {
-			labels := map[string]string{"superedge.io/grid-selector": grid.GetName(), "superedge.io/grid-uniq-key": f.key, "left": "over"}
+			labels := map[string]string{"superedge.io/grid-selector": grid.GetName(),
+				"superedge.io/grid-uniq-key": f.key, "left": "over"}
 			maps.Copy(labels, grid.GetLabels())
 			return metav1.ObjectMeta{
 				Name: name, Namespace: f.namespace, Labels: labels,
@@ -292,7 +301,8 @@ func (f *fixture) createTheirChildren(grids []*unstructured.Unstructured) {
 		f.must(err)
 		data, err := json.Marshal(template)
 		f.must(err)
-		create, update := metav1.CreateOptions{FieldManager: theirManager}, metav1.UpdateOptions{FieldManager: theirManager}
+		create := metav1.CreateOptions{FieldManager: theirManager}
+		update := metav1.UpdateOptions{FieldManager: theirManager}
 		for _, unit := range []string{"east", "west"} {
 			switch grid.GetKind() {
 			case "DeploymentGrid":
@@ -359,8 +369,10 @@ func (f *fixture) identities() map[string]string {
 	identities := map[string]string{}
 	for _, resource := range []schema.GroupVersionResource{
 		{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "services"},
-		{Group: "apps", Version: "v1", Resource: "replicasets"}, {Group: "apps", Version: "v1", Resource: "controllerrevisions"},
-		{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "statefulsets"},
+		{Group: "apps", Version: "v1", Resource: "replicasets"},
+		{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
+		{Group: "apps", Version: "v1", Resource: "deployments"},
+		{Group: "apps", Version: "v1", Resource: "statefulsets"},
 	} {
 		list, err := f.dynamic.Resource(resource).Namespace(f.namespace).List(f.ctx, metav1.ListOptions{})
 		f.must(err)
@@ -385,7 +397,8 @@ func (f *fixture) expectOurCRDs() {
 		crd, err := f.crds().Get(f.ctx, resource.Resource+".superedge.io", metav1.GetOptions{})
 		f.must(err)
 		versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-		if _, ok, _ := unstructured.NestedMap(versions[0].(map[string]any), "subresources", "status"); !ok || len(versions) != 1 {
+		if _, ok, _ := unstructured.NestedMap(versions[0].(map[string]any), "subresources", "status"); !ok ||
+			len(versions) != 1 {
 			f.Errorf("the CRD of %s has no status subresource", kind)
 		}
 		if keeps, _, _ := unstructured.NestedBool(crd.Object, "spec", "preserveUnknownFields"); keeps {

@@ -101,7 +101,8 @@ func TestDrift(t *testing.T) {
 		d := f.get("Deployment", "demo-east")
 		unit, _, _ := unstructured.NestedString(d.Object, "spec", "template", "spec", "nodeSelector", f.key)
 		containers, _, _ := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
-		if image := containers[0].(map[string]any)["image"]; unit != "east" || image != "one" || d.GetLabels()["superedge.io/grid-uniq-key"] != f.key {
+		if image := containers[0].(map[string]any)["image"]; unit != "east" || image != "one" ||
+			d.GetLabels()["superedge.io/grid-uniq-key"] != f.key {
 			return fmt.Errorf("unit %s, image %s, labels %v", unit, image, d.GetLabels())
 		}
 		return nil
@@ -124,7 +125,8 @@ func TestDrift(t *testing.T) {
 	f.patch("Deployment", "demo-east", `metadata: {annotations: {injected: x}}`)
 	f.stays("replicas and annotations of others stay", 3*time.Second, func() error {
 		d := f.get("Deployment", "demo-east")
-		if replicas, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas"); replicas != 3 || d.GetAnnotations()["injected"] != "x" {
+		if replicas, _, _ := unstructured.NestedInt64(d.Object, "spec", "replicas"); replicas != 3 ||
+			d.GetAnnotations()["injected"] != "x" {
 			return fmt.Errorf("replicas %d, annotations %v", replicas, d.GetAnnotations())
 		}
 		return nil
@@ -151,7 +153,8 @@ func TestImmutableField(t *testing.T) {
 		templatePool: {b: {` + selector + `, template: ` + podTemplate + `}}, templates: {west: b}}}`)
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}, templatePool: {b: {selector: {matchLabels: {app: z}}, template: {metadata: {labels: {app: z}}}}}}`)
-	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "1 of 2 units", "west: Rejected", "field is immutable")
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "UnitsFailed", "1 of 2 units",
+		"west: Rejected", "field is immutable")
 	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionFalse, "UnitsNotReady", "west")
 	f.expectEvent("DeploymentGrid", "demo", "Rejected", "west", "field is immutable")
 	if pods := f.pods("demo-east"); len(pods) != 2 {
@@ -172,7 +175,8 @@ func TestUnitVanishes(t *testing.T) {
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 2)
 	f.relabel(east, "")
-	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing", "no node is in east")
+	f.expectCondition("DeploymentGrid", "demo", "Progressing", metav1.ConditionTrue, "UnitsProgressing",
+		"no node is in east")
 	f.expectEvent("DeploymentGrid", "demo", "UnitVanished", "east", grace.String())
 	f.relabel(east, "east")
 	f.expectReady("DeploymentGrid", "demo", 2)
@@ -191,7 +195,8 @@ func TestUnitVanishes(t *testing.T) {
 }
 
 func TestDeletion(t *testing.T) {
-	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan} {
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground,
+		metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan} {
 		t.Run(string(policy), func(t *testing.T) {
 			f := newFixture(t)
 			f.node("east")
@@ -240,9 +245,11 @@ func TestConflict(t *testing.T) {
 	f.expectReady("DeploymentGrid", "a-b", 2)
 
 	// What is no grid's is left alone, and told.
-	f.apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: mine-c}, spec: {` + selector + `, template: ` + podTemplate + `}}`)
+	f.apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: mine-c}, spec: {` + selector + `, template: ` +
+		podTemplate + `}}`)
 	f.apply(deploymentGrid("mine"))
-	f.expectCondition("DeploymentGrid", "mine", "Degraded", metav1.ConditionTrue, "UnitsFailed", "c: NameConflict", "was not made by this grid")
+	f.expectCondition("DeploymentGrid", "mine", "Degraded", metav1.ConditionTrue, "UnitsFailed", "c: NameConflict",
+		"was not made by this grid")
 	f.expectEvent("DeploymentGrid", "mine", "NameConflict", "mine-c")
 	metrics, err := controller.Metrics(f.ctx)
 	f.must(err)
@@ -258,7 +265,8 @@ func TestKeyWithASlash(t *testing.T) {
 	f.apply(deploymentGrid("demo"))
 	f.expectReady("DeploymentGrid", "demo", 1)
 	d := f.get("Deployment", "demo-eu-1")
-	if d.GetLabels()["superedge.io/grid-uniq-key"] != "topology.kubernetes.io_"+f.namespace || d.GetAnnotations()["superedge.io/grid-uniq-key"] != f.key {
+	if d.GetLabels()["superedge.io/grid-uniq-key"] != "topology.kubernetes.io_"+f.namespace ||
+		d.GetAnnotations()["superedge.io/grid-uniq-key"] != f.key {
 		f.Errorf("got %v, %v", d.GetLabels(), d.GetAnnotations())
 	}
 	f.apply(`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {selector: {app: x}, ports: [{port: 80}]}}}`)
@@ -281,14 +289,17 @@ func TestNames(t *testing.T) {
 	f.expectReady("DeploymentGrid", "demo", 4)
 	f.expectReady("StatefulSetGrid", "db", 4)
 	f.expectNames("Deployments", "Deployment", "demo-east demo-shop-1-fa889286 demo-"+long+" demo-v1.2")
-	f.expectNames("StatefulSets", "StatefulSet", "db-east db-shop-1-e4df6e34 db-"+long[:40]+"-3ec0bda8 db-v1-2-541a8744")
+	f.expectNames("StatefulSets", "StatefulSet",
+		"db-east db-shop-1-e4df6e34 db-"+long[:40]+"-3ec0bda8 db-v1-2-541a8744")
 	for _, name := range strings.Fields(f.names("StatefulSet")) {
 		set := f.statefulSet(name)
-		if unit := set.Labels["superedge.io/grid-unit"]; unit == "" || set.Spec.Template.Spec.NodeSelector[f.key] != unit {
+		if unit := set.Labels["superedge.io/grid-unit"]; unit == "" ||
+			set.Spec.Template.Spec.NodeSelector[f.key] != unit {
 			f.Errorf("%s is labelled for unit %q, and selects %v", name, unit, set.Spec.Template.Spec.NodeSelector)
 		}
 	}
-	f.expectSaid("grid status -o wide -n "+f.namespace, 0, "demo $KEY Shop_1 2 2 2 2 1 default demo-shop-1-fa889286 - Ready\n")
+	f.expectSaid("grid status -o wide -n "+f.namespace, 0,
+		"demo $KEY Shop_1 2 2 2 2 1 default demo-shop-1-fa889286 - Ready\n")
 }
 
 // TestRefusedByTheSchema: what can be checked without the cluster's state is refused at once.
@@ -305,8 +316,10 @@ func TestRefusedByTheSchema(t *testing.T) {
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["*", b]}}`:                            "* must be the last one",
 		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: x}, spec: {gridUniqKey: a, fallbackKeys: ["b c"]}}`:                             "must be keys of node labels",
 		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: x}, spec: {gridUniqKey: a, template: 5}}`:                                    "template",
-		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + strings.Repeat("x", 64) + `}, spec: {gridUniqKey: a}}`:                   "63 characters",
-		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + strings.Repeat("x", 60) + `}, spec: {gridUniqKey: a}}`:                      "63 characters",
+		`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + strings.Repeat("x", 64) +
+			`}, spec: {gridUniqKey: a}}`: "63 characters",
+		`{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: ` + strings.Repeat("x", 60) +
+			`}, spec: {gridUniqKey: a}}`: "63 characters",
 	} {
 		if err := f.tryApply(manifest); err == nil || !strings.Contains(err.Error(), says) {
 			f.Errorf("%s: got %v", manifest, err)
@@ -326,14 +339,18 @@ func TestBadTemplates(t *testing.T) {
 		"rejected": `{` + selector + `, template: {metadata: {labels: {app: z}}, spec: {containers: [{name: c, image: i}]}}}`,
 		"unknown":  `{newIn2030: true, ` + selector + `, template: ` + podTemplate + `}`,
 	} {
-		f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + name + `}, spec: {gridUniqKey: KEY, template: ` + template + `}}`)
+		f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: ` + name +
+			`}, spec: {gridUniqKey: KEY, template: ` + template + `}}`)
 	}
 	f.apply(deploymentGrid("good"))
 	f.expectReady("DeploymentGrid", "good", 1)
-	f.expectCondition("DeploymentGrid", "none", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "spec.selector")
-	f.expectCondition("DeploymentGrid", "selector", "Degraded", metav1.ConditionTrue, "UnitsFailed", "InvalidTemplate", "nodeSelector is not an object")
+	f.expectCondition("DeploymentGrid", "none", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected",
+		"spec.selector")
+	f.expectCondition("DeploymentGrid", "selector", "Degraded", metav1.ConditionTrue, "UnitsFailed", "InvalidTemplate",
+		"nodeSelector is not an object")
 	f.expectCondition("DeploymentGrid", "type", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "replicas")
-	f.expectCondition("DeploymentGrid", "rejected", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected", "does not match")
+	f.expectCondition("DeploymentGrid", "rejected", "Degraded", metav1.ConditionTrue, "UnitsFailed", "Rejected",
+		"does not match")
 	// It got as far as the API server, which is older than the field.
 	f.expectCondition("DeploymentGrid", "unknown", "Degraded", metav1.ConditionTrue, "UnitsFailed", "newIn2030")
 	f.expectEvent("DeploymentGrid", "rejected", "Rejected", "does not match")
@@ -385,7 +402,8 @@ func TestStatefulSets(t *testing.T) {
 		_, err := f.client.CoreV1().PersistentVolumes().Create(f.ctx, &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", f.namespace, i)},
 			Spec: corev1.PersistentVolumeSpec{
-				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, StorageClassName: "manual",
+				Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")},
+				StorageClassName:       "manual",
 				AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
 			},
@@ -438,7 +456,8 @@ func TestStatefulSets(t *testing.T) {
 	f.patch("StatefulSetGrid", "db", `spec: {template: {updateStrategy: {type: OnDelete, rollingUpdate: null}, template: {spec: {containers: [{name: c, image: three}]}}}}`)
 	f.eventually("the set waits for deletions", func() error {
 		set := f.statefulSet("db-east")
-		if set.Spec.UpdateStrategy.Type != "OnDelete" || set.Spec.UpdateStrategy.RollingUpdate != nil || set.Status.ObservedGeneration != set.Generation {
+		if set.Spec.UpdateStrategy.Type != "OnDelete" || set.Spec.UpdateStrategy.RollingUpdate != nil ||
+			set.Status.ObservedGeneration != set.Generation {
 			return fmt.Errorf("%+v", set.Spec.UpdateStrategy)
 		}
 		return nil

@@ -47,7 +47,8 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return &fixture{T: t, ctx: t.Context(), client: shared.Client(), namespace: suite.Namespace(t, shared, namespacePrefix)}
+	return &fixture{T: t, ctx: t.Context(), client: shared.Client(),
+		namespace: suite.Namespace(t, shared, namespacePrefix)}
 }
 
 func (f *fixture) must(err error) {
@@ -73,7 +74,8 @@ func (f *fixture) node(name string) *cluster.Node {
 func (f *fixture) service(name string, keys ...string) *corev1.Service {
 	f.Helper()
 	f.must(workload.CreateDaemonSet(f.ctx, f.client, f.namespace, name))
-	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name, workload.ServiceOptions{TopologyKeys: keys})
+	service, err := workload.CreateService(f.ctx, f.client, f.namespace, name,
+		workload.ServiceOptions{TopologyKeys: keys})
 	f.must(err)
 	return service
 }
@@ -107,7 +109,8 @@ func TestClosedLoop(t *testing.T) {
 		}
 	})
 	f.must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitA))
-	f.expectReach("b1 moves to unit a", governed, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
+	f.expectReach("b1 moves to unit a", governed,
+		map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1", "b1": "a1 a2 b1"})
 	f.must(shared.RelabelNode(f.ctx, "b1", unitLabel, unitB))
 	f.expectReach("b1 moves back", governed, closedLoop)
 }
@@ -116,7 +119,8 @@ func TestClosedLoop(t *testing.T) {
 // without it.
 func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 	f := newFixture(t)
-	governed, free, own := f.service("governed", unitLabel), f.service("free"), f.service("own", "kubernetes.io/hostname", unitLabel, "*")
+	governed, free, own := f.service("governed", unitLabel), f.service("free"), f.service("own",
+		"kubernetes.io/hostname", unitLabel, "*")
 	f.expectReach("the closed loop", governed, closedLoop)
 	f.expectReach("a Service that is not governed", free, map[string]string{"a1": "a1 a2 b1", "a2": "a1 a2 b1"})
 	f.expectReach("a Service that prefers the own node", own, map[string]string{"a1": "a1", "a2": "a2"})
@@ -139,14 +143,16 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 			t.Fatalf("%s: no rules of the Service:\n%s", name, through)
 		}
 		before := node.Wrapper.Args()
-		direct := slices.DeleteFunc(slices.Clone(before), func(arg string) bool { return strings.HasPrefix(arg, "--hub=") })
+		direct := slices.DeleteFunc(slices.Clone(before),
+			func(arg string) bool { return strings.HasPrefix(arg, "--hub=") })
 		node.Wrapper.SetArgs(append(direct, "--hub=off"))
 		f.must(node.Wrapper.Restart(f.ctx))
 		directly := f.rules(node)
 		node.Wrapper.SetArgs(before)
 		f.must(node.Wrapper.Restart(f.ctx))
 		if through != directly {
-			t.Fatalf("%s (%s): the rules differ.\nthrough the hub:\n%s\ndirectly:\n%s", name, node.Spec.ProxyMode, through, directly)
+			t.Fatalf("%s (%s): the rules differ.\nthrough the hub:\n%s\ndirectly:\n%s", name, node.Spec.ProxyMode,
+				through, directly)
 		}
 		t.Logf("%s (%s): %d lines of rules are the same", name, node.Spec.ProxyMode, strings.Count(through, "\n"))
 	}
@@ -157,7 +163,8 @@ func TestTheRulesAreThoseOfTheDirectWay(t *testing.T) {
 func (f *fixture) rules(node *cluster.Node) string {
 	f.Helper()
 	marker, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "marker-"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9}}},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "marker-"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 9}}},
 	}, metav1.CreateOptions{})
 	f.must(err)
 	command, canonical := []string{"nft", "-j", "list", "ruleset"}, canonicalNFTables
@@ -173,7 +180,8 @@ func (f *fixture) rules(node *cluster.Node) string {
 				return err
 			}
 			// nft quotes it, iptables-save writes its prefix.
-			if (strings.Contains(listed, `"`+marker.Spec.ClusterIP+`"`) || strings.Contains(listed, marker.Spec.ClusterIP+"/32 ")) != there {
+			if (strings.Contains(listed, `"`+marker.Spec.ClusterIP+`"`) ||
+				strings.Contains(listed, marker.Spec.ClusterIP+"/32 ")) != there {
 				return errors.New("not yet")
 			}
 			return nil
@@ -199,8 +207,8 @@ func canonicalIPTables(listed string) (string, error) {
 	return strings.Join(lines, ""), nil
 }
 
-// canonicalNFTables is what nft lists as JSON, an object a line, without handles and counters. Chains and the elements of
-// sets and maps are listed in any order, rules of a chain in theirs.
+// canonicalNFTables is what nft lists as JSON, an object a line, without handles and counters. Chains and the elements
+// of sets and maps are listed in any order, rules of a chain in theirs.
 func canonicalNFTables(listed string) (string, error) {
 	var ruleset struct {
 		NFTables []map[string]map[string]any `json:"nftables"`
@@ -258,9 +266,11 @@ func (f *fixture) boundToken(node string) string {
 	object, err := f.client.CoreV1().Nodes().Get(f.ctx, node, metav1.GetOptions{})
 	f.must(err)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: object.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: node,
+			UID: object.UID},
 	}}
-	request, err = f.client.CoreV1().ServiceAccounts("kube-system").CreateToken(f.ctx, "application-grid-wrapper", request, metav1.CreateOptions{})
+	request, err = f.client.CoreV1().ServiceAccounts("kube-system").CreateToken(f.ctx, "application-grid-wrapper",
+		request, metav1.CreateOptions{})
 	f.must(err)
 	return request.Status.Token
 }
@@ -318,7 +328,8 @@ func TestNothingLeaks(t *testing.T) {
 		}
 	})
 	refused := func(r cluster.Request) bool {
-		return r.UserAgent == "share-test" && r.ObjectRef.Name == "b1" && r.ObjectRef.Subresource == "proxy" && r.ResponseStatus.Code == http.StatusForbidden
+		return r.UserAgent == "share-test" && r.ObjectRef.Name == "b1" && r.ObjectRef.Subresource == "proxy" &&
+			r.ResponseStatus.Code == http.StatusForbidden
 	}
 	expectAudited := func(what string, logs ...string) {
 		f.eventually("the refusals are in the log of "+what, func() error {
@@ -345,7 +356,8 @@ func TestAWrapperWithABoundToken(t *testing.T) {
 	f := newFixture(t)
 	node := f.node("a2")
 	f.Cleanup(func() {
-		err := errors.Join(node.GiveWrapperToken(shared.Token(cluster.RoleWrapper)), node.Wrapper.Restart(context.Background()))
+		err := errors.Join(node.GiveWrapperToken(shared.Token(cluster.RoleWrapper)),
+			node.Wrapper.Restart(context.Background()))
 		if err != nil {
 			f.Error(err)
 		}
@@ -378,7 +390,8 @@ func (f *fixture) takeRights() {
 	after := before.DeepCopy()
 	// The patch of the component tests that these two rules are what it takes away.
 	after.Rules = slices.Concat([]rbacv1.PolicyRule{{
-		APIGroups: []string{""}, Resources: []string{"endpoints"}, ResourceNames: []string{"kubernetes"}, Verbs: []string{"list", "watch"},
+		APIGroups: []string{""}, Resources: []string{"endpoints"}, ResourceNames: []string{"kubernetes"},
+		Verbs: []string{"list", "watch"},
 	}}, before.Rules[2:])
 	_, err = roles.Update(f.ctx, after, metav1.UpdateOptions{})
 	f.must(err)
@@ -402,7 +415,8 @@ func TestAWrapperAsksForNothingElse(t *testing.T) {
 	f.eventually("b1's wrapper watches its share", func() error {
 		clear(asked)
 		requests, err := shared.Audited(0, func(r cluster.Request) bool {
-			return strings.HasPrefix(r.UserAgent, "application-grid-wrapper") && slices.Contains(r.SourceIPs, node.Address)
+			return strings.HasPrefix(r.UserAgent, "application-grid-wrapper") &&
+				slices.Contains(r.SourceIPs, node.Address)
 		})
 		for _, r := range requests {
 			resource := r.ObjectRef.Resource
@@ -433,7 +447,9 @@ func TestAWrapperAsksForNothingElse(t *testing.T) {
 func TestPermissions(t *testing.T) {
 	f := newFixture(t)
 	used := map[string]bool{}
-	requests, err := shared.Audited(0, func(r cluster.Request) bool { return r.User.Username == string(cluster.RoleHub) })
+	requests, err := shared.Audited(0, func(r cluster.Request) bool {
+		return r.User.Username == string(cluster.RoleHub)
+	})
 	f.must(err)
 	for _, r := range requests {
 		if r.ResponseStatus.Code == http.StatusForbidden || r.ResponseStatus.Code == http.StatusUnauthorized {
@@ -467,7 +483,8 @@ func TestKubectlShowsAShare(t *testing.T) {
 		}
 		file := filepath.Join(t.TempDir(), "kubeconfig")
 		f.must(clientcmd.WriteToFile(*config, file))
-		out, err := exec.CommandContext(f.ctx, components, append([]string{"kubectl", "--kubeconfig=" + file}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(f.ctx, components,
+			append([]string{"kubectl", "--kubeconfig=" + file}, args...)...).CombinedOutput()
 		if err != nil {
 			f.Fatalf("kubectl %v: %v\n%s", args, err, out)
 		}
@@ -478,16 +495,19 @@ func TestKubectlShowsAShare(t *testing.T) {
 		if !strings.Contains(table, "NAMESPACE") || !strings.Contains(table, "governed-") {
 			t.Errorf("kubectl get endpointslices -A of %s:\n%s", node, table)
 		}
-		nodes := strings.Fields(kubectl(node, "-n", f.namespace, "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].nodeName}"))
+		nodes := strings.Fields(kubectl(node, "-n", f.namespace, "get", "endpointslices", "-o",
+			"jsonpath={.items[*].endpoints[*].nodeName}"))
 		slices.Sort(nodes)
 		if got := strings.Join(nodes, " "); got != sees {
 			t.Errorf("the share of %s has endpoints on %s, not on %s", node, got, sees)
 		}
 	}
-	if resources := kubectl("a1", "api-resources", "-o", "name"); strings.Contains(resources, "secrets") || !strings.Contains(resources, "endpointslices.discovery.k8s.io") {
+	if resources := kubectl("a1", "api-resources", "-o", "name"); strings.Contains(resources, "secrets") ||
+		!strings.Contains(resources, "endpointslices.discovery.k8s.io") {
 		t.Errorf("kubectl api-resources:\n%s", resources)
 	}
-	if service := kubectl("a1", "-n", f.namespace, "get", "svc", "governed", "-o", "name"); service != "service/governed\n" {
+	if service := kubectl("a1", "-n", f.namespace, "get", "svc", "governed", "-o",
+		"name"); service != "service/governed\n" {
 		t.Errorf("got %q", service)
 	}
 }

@@ -27,11 +27,15 @@ func TestMain(m *testing.M) {
 
 func clusterOptions() (cluster.Options, error) {
 	options := cluster.Options{
-		Progress: os.Stdout, Dir: os.Getenv("E2E_DIR"), AuditLog: true, WrapperArgs: []string{"--hub=require"}, HubReplicas: 2,
+		Progress: os.Stdout, Dir: os.Getenv("E2E_DIR"), AuditLog: true, WrapperArgs: []string{"--hub=require"},
+		HubReplicas: 2,
 		Nodes: []cluster.NodeSpec{
-			{Name: "a1", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
-			{Name: "a2", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
-			{Name: "b1", Labels: map[string]string{unitLabel: unitB}, ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
+			{Name: "a1", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.NFTables,
+				Protocol: cluster.WatchList},
+			{Name: "a2", Labels: map[string]string{unitLabel: unitA}, ProxyMode: cluster.IPTables,
+				Protocol: cluster.ListThenWatch},
+			{Name: "b1", Labels: map[string]string{unitLabel: unitB}, ProxyMode: cluster.NFTables,
+				Protocol: cluster.WatchList},
 		},
 	}
 	if err := suite.Privileged(); err != nil {

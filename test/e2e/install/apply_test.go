@@ -28,7 +28,8 @@ import (
 // are kwok's: what runs in them is shown by TestPermissions and the other packages.
 func TestInstallAndRemove(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
-		{Name: "edge1", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "edge2", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "cloud1"},
+		{Name: "edge1", Labels: map[string]string{v1.LabelEdgeNode: "true"}},
+		{Name: "edge2", Labels: map[string]string{v1.LabelEdgeNode: "true"}}, {Name: "cloud1"},
 	}})
 	// The embedded cluster's programs have their roles from the start.
 	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
@@ -44,14 +45,16 @@ func TestInstallAndRemove(t *testing.T) {
 	}
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2") // kube-proxy-edge waits for them to go
 	f.eventually("both controllers are available", func() error {
-		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller", metav1.GetOptions{})
+		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
+			metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
 			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
 		}
 		return err
 	})
 	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") //nolint:dupword // both, and none at an edge
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
+		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
@@ -69,7 +72,8 @@ func TestInstallAndRemove(t *testing.T) {
 
 	for line := range strings.Lines(f.kubectl("apply", "-k", overlay, "--validate=strict")) {
 		// kubectl sends the selector of a PodDisruptionBudget always: it cannot be merged.
-		if !strings.HasSuffix(strings.TrimSpace(line), " unchanged") && !strings.HasPrefix(line, "poddisruptionbudget.policy/") {
+		if !strings.HasSuffix(strings.TrimSpace(line), " unchanged") &&
+			!strings.HasPrefix(line, "poddisruptionbudget.policy/") {
 			t.Errorf("applied again: %s", line)
 		}
 	}
@@ -82,8 +86,10 @@ func TestInstallAndRemove(t *testing.T) {
 	f.kubectl("delete", "-k", overlay)
 	f.deleteCRDs()
 	f.eventually("kubeadm's kube-proxy has no affinity", func() error { // the policy that is gone may count for a while
-		f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
-		if left := f.kubectl("-n", "kube-system", "get", "daemonset", "kube-proxy", "-o", "jsonpath={.spec.template.spec.affinity}"); left != "" {
+		f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
+			filepath.Join(manifests, "kubeadm", "kube-proxy-back.yaml"))
+		if left := f.kubectl("-n", "kube-system", "get", "daemonset", "kube-proxy", "-o",
+			"jsonpath={.spec.template.spec.affinity}"); left != "" {
 			return fmt.Errorf("it has %s", left)
 		}
 		return nil
@@ -105,7 +111,8 @@ func (f *fixture) deleteCRDs() {
 	f.kubectl("delete", "-k", filepath.Join(manifests, "crds"), "--wait=false")
 	client, err := dynamic.NewForConfig(f.cluster.RESTConfig())
 	f.must(err)
-	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	begin := time.Now()
 	f.eventually("the CRDs are gone", func() error {
 		left, err := crds.List(f.ctx, metav1.ListOptions{})
@@ -117,7 +124,8 @@ func (f *fixture) deleteCRDs() {
 			for _, crd := range left.Items {
 				f.Logf("%s is left, with %v", crd.GetName(), crd.Object["status"])
 				patch := fmt.Sprintf(`{"metadata": {"annotations": {"looked-at": %q}}}`, begin)
-				if _, err := crds.Patch(f.ctx, crd.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				if _, err := crds.Patch(f.ctx, crd.GetName(), types.MergePatchType, []byte(patch),
+					metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 					return err
 				}
 			}
@@ -134,7 +142,8 @@ func (f *fixture) overlay(directory string) string {
 	overlay := f.TempDir()
 	base, err := filepath.Rel(overlay, filepath.Join(absolute, directory)) // kustomize wants it relative
 	f.must(err)
-	f.must(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(`apiVersion: kustomize.config.k8s.io/v1beta1
+	f.must(os.WriteFile(filepath.Join(overlay, "kustomization.yaml"),
+		[]byte(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [`+base+`]
 images:
@@ -150,11 +159,13 @@ images:
 func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 	f.Helper()
 	values := map[string]string{
-		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf", "Image": "registry.k8s.io/kube-proxy:v1.37.1",
+		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf",
+		"Image":                "registry.k8s.io/kube-proxy:v1.37.1",
 		"ControlPlaneEndpoint": "https://192.0.2.1:6443",
 		"ProxyConfig":          "    kind: KubeProxyConfiguration\n    clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}",
 	}
-	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19, "{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
+	for _, text := range []string{kubeadm.KubeProxyConfigMap19, kubeadm.KubeProxyDaemonSet19,
+		"{kind: ServiceAccount, apiVersion: v1, metadata: {name: kube-proxy, namespace: kube-system}}"} {
 		var manifest bytes.Buffer
 		f.must(template.Must(template.New("").Parse(text)).Execute(&manifest, values))
 		_, err := f.tryKubectl(manifest.String(), verb, "-f", "-")
@@ -166,7 +177,8 @@ func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 func (f *fixture) expectPods(app, label string, nodes ...string) {
 	f.Helper()
 	f.eventually(fmt.Sprintf("%s runs on %q", app, nodes), func() error {
-		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: label + "=" + app})
+		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx,
+			metav1.ListOptions{LabelSelector: label + "=" + app})
 		if err != nil {
 			return err
 		}
@@ -198,7 +210,8 @@ func (f *fixture) inventory() map[string]int {
 		group, err := schema.ParseGroupVersion(list.GroupVersion)
 		f.must(err)
 		for _, resource := range list.APIResources {
-			if !slices.Contains(resource.Verbs, "list") || resource.Name == "events" || resource.Name == "controllerrevisions" {
+			if !slices.Contains(resource.Verbs, "list") || resource.Name == "events" ||
+				resource.Name == "controllerrevisions" {
 				continue
 			}
 			objects, err := client.Resource(group.WithResource(resource.Name)).List(f.ctx, metav1.ListOptions{})

@@ -42,12 +42,14 @@ func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
 }
 
 // chartImages are the values for the images of the overlays.
-var chartImages = []string{"--set=image.registry=registry.example.org", "--set=image.tag=v1", "--set=kubeProxy.image=registry.k8s.io/kube-proxy:v1.37.1"}
+var chartImages = []string{"--set=image.registry=registry.example.org", "--set=image.tag=v1",
+	"--set=kubeProxy.image=registry.k8s.io/kube-proxy:v1.37.1"}
 
 // templated are the objects that helm makes of the chart, by what identifies them.
 func templated(t *testing.T, args ...string) map[string]*unstructured.Unstructured {
 	t.Helper()
-	out, err := helm(t.Context(), t, append([]string{"template", "application-grid", chart, "--namespace=kube-system", "--include-crds"}, args...)...)
+	out, err := helm(t.Context(), t, append([]string{"template", "application-grid", chart, "--namespace=kube-system",
+		"--include-crds"}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +68,8 @@ func objects(t *testing.T, documents []string) map[string]*unstructured.Unstruct
 		if object.Object == nil {
 			continue
 		}
-		name := fmt.Sprintf("%s %s %s/%s", object.GetAPIVersion(), object.GetKind(), object.GetNamespace(), object.GetName())
+		name := fmt.Sprintf("%s %s %s/%s", object.GetAPIVersion(), object.GetKind(), object.GetNamespace(),
+			object.GetName())
 		if all[name] != nil {
 			t.Errorf("%s is there twice", name)
 		}
@@ -137,32 +140,40 @@ generatorOptions: {disableNameSuffixHash: true}
 	plainServer = "https://192.0.2.1:6443"
 )
 
-// TestChartIsTheKustomizations: for each kind of cluster helm makes of the chart, object by object, what kustomize makes
-// of manifests/.
+// TestChartIsTheKustomizations: for each kind of cluster helm makes of the chart, object by object, what kustomize
+// makes of manifests/.
 func TestChartIsTheKustomizations(t *testing.T) {
 	shipped, err := os.ReadFile(filepath.Join(manifests, "application-grid-wrapper", "kubeconfig.conf"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig := strings.ReplaceAll(string(shipped), "https://set-this-to-your-api-server.invalid:6443", plainServer)
-	monitored := []string{"--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true", "--set=monitoring.dashboard.enabled=true"}
+	monitored := []string{"--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
+		"--set=monitoring.dashboard.enabled=true"}
 	const components = "components: [../manifests/monitoring]\n"
 	for _, test := range []struct {
 		name, kustomization string
 		values              []string
 	}{
-		{"kubeadm", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n", []string{"--set=distribution=kubeadm"}},
-		{"kubeadm, with the hub", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n", []string{"--set=distribution=kubeadm", "--set=hub.enabled=true"}},
+		{"kubeadm", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n",
+			[]string{"--set=distribution=kubeadm"}},
+		{"kubeadm, with the hub", kustomizationHead +
+			"resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n",
+			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true"}},
 		{
 			"kubeadm, with nothing but the hub",
 			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\n" +
 				"components: [../manifests/hub-require, ../manifests/hub-autoscaling]\n",
-			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true", "--set=hub.require=true", "--set=hub.autoscaling=true"},
+			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true", "--set=hub.require=true",
+				"--set=hub.autoscaling=true"},
 		},
-		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n", []string{"--set=distribution=k3s"}},
+		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n",
+			[]string{"--set=distribution=k3s"}},
 		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},
-		{"kubeadm, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" + components, append([]string{"--set=distribution=kubeadm"}, monitored...)},
-		{"k3s, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n" + components, append([]string{"--set=distribution=k3s"}, monitored...)},
+		{"kubeadm, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
+			components, append([]string{"--set=distribution=kubeadm"}, monitored...)},
+		{"k3s, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n" + components,
+			append([]string{"--set=distribution=k3s"}, monitored...)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			want := kustomize(t, test.kustomization+images, map[string]string{"kubeconfig.conf": kubeconfig})
@@ -184,7 +195,8 @@ func TestPrintedValues(t *testing.T) {
 	for _, distribution := range []string{"kubeadm", "k3s", "RKE2", "MicroK8s", ""} {
 		for _, minor := range []int{28, 29, 30, 35, 36, 37} {
 			t.Run(fmt.Sprintf("%s 1.%d", distribution, minor), func(t *testing.T) {
-				kind := setup.Kind{Distribution: distribution, Minor: minor, KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
+				kind := setup.Kind{Distribution: distribution, Minor: minor,
+					KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
 				install := setup.For(kind, setup.Images{Registry: "registry.example.org/edge", Tag: "v7"})
 				values := filepath.Join(t.TempDir(), "values.yaml")
 				if err := os.WriteFile(values, []byte(install.Values), 0o600); err != nil {
@@ -252,8 +264,10 @@ func TestChartValues(t *testing.T) {
 		budget     = "policy/v1 PodDisruptionBudget kube-system/application-grid-controller"
 	)
 	for value, want := range map[string]map[string]string{ // object → what it then contains, as YAML has it
-		"image.pullPolicy=Always":                 {controller: "imagePullPolicy: Always", wrapper: "imagePullPolicy: Always", daemon: "imagePullPolicy: Always"},
-		"imagePullSecrets[0].name=key":            {controller: "imagePullSecrets:\n      - name: key", wrapper: "imagePullSecrets:\n      - name: key", daemon: "imagePullSecrets:\n      - name: key"},
+		"image.pullPolicy=Always": {controller: "imagePullPolicy: Always",
+			wrapper: "imagePullPolicy: Always", daemon: "imagePullPolicy: Always"},
+		"imagePullSecrets[0].name=key": {controller: "imagePullSecrets:\n      - name: key",
+			wrapper: "imagePullSecrets:\n      - name: key", daemon: "imagePullSecrets:\n      - name: key"},
 		"controller.replicas=1":                   {controller: "replicas: 1", budget: "minAvailable: 0"},
 		"controller.replicas=3":                   {controller: "replicas: 3"},
 		"controller.args[0]=--manage-crds=off":    {controller: "- --leader-elect=true\n        - --manage-crds=off"},
@@ -294,15 +308,18 @@ func TestChartValues(t *testing.T) {
 	if len(before)-len(without) != 2 {
 		t.Errorf("without the policy there are %d objects of %d", len(without), len(before))
 	}
-	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false", "--set=kubeProxy.maxUnavailable=1",
-		"--set=kubeProxy.image=registry.example.org/kube-proxy:v1.30.0", "--set=monitoring.rules.enabled=true", "--set=monitoring.rules.labels.release=prometheus")...)
+	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false",
+		"--set=kubeProxy.maxUnavailable=1",
+		"--set=kubeProxy.image=registry.example.org/kube-proxy:v1.30.0", "--set=monitoring.rules.enabled=true",
+		"--set=monitoring.rules.labels.release=prometheus")...)
 	for name, object := range kubeadm {
 		if object.GetKind() == "MutatingAdmissionPolicy" || object.GetKind() == "MutatingAdmissionPolicyBinding" {
 			t.Errorf("without the policy there is %s", name)
 		}
 	}
 	text, err := yaml.Marshal(kubeadm["apps/v1 DaemonSet kube-system/kube-proxy-edge"])
-	if err != nil || !strings.Contains(string(text), "image: registry.example.org/kube-proxy:v1.30.0") || !strings.Contains(string(text), "maxUnavailable: 1\n") {
+	if err != nil || !strings.Contains(string(text), "image: registry.example.org/kube-proxy:v1.30.0") ||
+		!strings.Contains(string(text), "maxUnavailable: 1\n") {
 		t.Errorf("kube-proxy-edge is not as the values have it: %v\n%s", err, text)
 	}
 	if labels := kubeadm["monitoring.coreos.com/v1 PrometheusRule kube-system/application-grid"].GetLabels(); labels["release"] != "prometheus" || labels["app.kubernetes.io/part-of"] != "application-grid" {
@@ -312,7 +329,8 @@ func TestChartValues(t *testing.T) {
 
 // TestChartInAnotherNamespace: what is not kubeadm's follows the release's namespace, and nothing is left behind.
 func TestChartInAnotherNamespace(t *testing.T) {
-	got := templated(t, append(chartImages, "--set=distribution=k3s", "--set=monitoring.podMonitor.enabled=true", "--set=monitoring.rules.enabled=true",
+	got := templated(t, append(chartImages, "--set=distribution=k3s", "--set=monitoring.podMonitor.enabled=true",
+		"--set=monitoring.rules.enabled=true",
 		"--set=monitoring.dashboard.enabled=true", "--namespace=edge-system")...)
 	for name, object := range got {
 		text, err := yaml.Marshal(object)
@@ -345,18 +363,20 @@ func TestChartRefuses(t *testing.T) {
 		{"/wrapper/maxUnavailable", []string{"--set=distribution=k3s", "--set=wrapper.maxUnavailable=0"}},
 		{"/wrapper/goMemLimit", []string{"--set=distribution=k3s", "--set=wrapper.goMemLimit=90Mi"}},
 	} {
-		_, err := helm(t.Context(), t, append(append([]string{"template", "application-grid", chart, "--namespace=kube-system"}, chartImages...), test.args...)...)
+		_, err := helm(t.Context(), t, append(append([]string{"template", "application-grid", chart,
+			"--namespace=kube-system"}, chartImages...), test.args...)...)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q: got %v, want something of %q", test.args, err, test.want)
 		}
 	}
-	if _, err := helm(t.Context(), t, append([]string{"lint", chart, "--strict", "--namespace=kube-system", "--set=distribution=kubeadm"}, chartImages...)...); err != nil {
+	if _, err := helm(t.Context(), t, append([]string{"lint", chart, "--strict", "--namespace=kube-system",
+		"--set=distribution=kubeadm"}, chartImages...)...); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestChartOnACluster goes through the chart's page on a cluster with kubeadm's kube-proxy: install, the steps that helm
-// prints, an upgrade, and the removal, after which there is what there was before.
+// TestChartOnACluster goes through the chart's page on a cluster with kubeadm's kube-proxy: install, the steps that
+// helm prints, an upgrade, and the removal, after which there is what there was before.
 func TestChartOnACluster(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{
 		{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"},
@@ -374,9 +394,11 @@ func TestChartOnACluster(t *testing.T) {
 	}
 
 	// kube-proxy's image is the cluster's own.
-	said := run("install", "application-grid", chart, "--set=distribution=kubeadm", "--set=image.registry=registry.example.org", "--set=image.tag=v1")
+	said := run("install", "application-grid", chart, "--set=distribution=kubeadm",
+		"--set=image.registry=registry.example.org", "--set=image.tag=v1")
 	f.eventually("both controllers are available", func() error {
-		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller", metav1.GetOptions{})
+		d, err := f.client.AppsV1().Deployments("kube-system").Get(f.ctx, "application-grid-controller",
+			metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
 			err = fmt.Errorf("%d are: %+v", d.Status.AvailableReplicas, d.Status.Conditions)
 		}
@@ -406,9 +428,11 @@ func TestChartOnACluster(t *testing.T) {
 	if now := f.generations(); !maps.Equal(generations, now) {
 		t.Errorf("an upgrade to the same is a change: %v, was %v", now, generations)
 	}
-	run("upgrade", "application-grid", chart, "--reuse-values", "--set=image.tag=v2", "--set=controller.args={--manage-crds=off}")
+	run("upgrade", "application-grid", chart, "--reuse-values", "--set=image.tag=v2",
+		"--set=controller.args={--manage-crds=off}")
 	f.eventually("the upgrade is there", func() error {
-		wrapper, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "application-grid-wrapper", metav1.GetOptions{})
+		wrapper, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, "application-grid-wrapper",
+			metav1.GetOptions{})
 		if err == nil && wrapper.Spec.Template.Spec.Containers[0].Image != "registry.example.org/application-grid-wrapper:v2" {
 			err = fmt.Errorf("the wrapper is of %s", wrapper.Spec.Template.Spec.Containers[0].Image)
 		}

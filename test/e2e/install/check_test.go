@@ -55,7 +55,8 @@ func (r *checkReport) trouble() []string {
 // plugin runs kubectl grid and returns what it prints and its exit code.
 func (f *fixture) plugin(args ...string) (stdout, stderr string, code int) {
 	f.Helper()
-	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"), append(args, "--kubeconfig="+f.cluster.Kubeconfig())...)
+	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"),
+		append(args, "--kubeconfig="+f.cluster.Kubeconfig())...)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err := cmd.Run()
@@ -88,7 +89,8 @@ func (f *fixture) expectCheck(what string, want []string, code int, args ...stri
 			return err
 		}
 		if last = report; !slices.Equal(report.trouble(), want) || got != code {
-			return fmt.Errorf("exit code %d, want %d; it finds\n  %s\nnot\n  %s", got, code, strings.Join(report.trouble(), "\n  "), strings.Join(want, "\n  "))
+			return fmt.Errorf("exit code %d, want %d; it finds\n  %s\nnot\n  %s", got, code,
+				strings.Join(report.trouble(), "\n  "), strings.Join(want, "\n  "))
 		}
 		return nil
 	})
@@ -110,11 +112,12 @@ func (f *fixture) temporarily(manifest string) {
 // always is what no API server can tell before an installation.
 const always = "unknown Images Node"
 
-// TestCheck makes and breaks a cluster, and asks kubectl grid check about it: before the installation, after it with what
-// it printed to install with, and with each of the defects. The control plane is real; the pods are kwok's, which
+// TestCheck makes and breaks a cluster, and asks kubectl grid check about it: before the installation, after it with
+// what it printed to install with, and with each of the defects. The control plane is real; the pods are kwok's, which
 // the API server cannot tell from others.
 func TestCheck(t *testing.T) {
-	f := start(t, cluster.Options{APIViewOnly: true, Nodes: []cluster.NodeSpec{{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"}}})
+	f := start(t, cluster.Options{APIViewOnly: true,
+		Nodes: []cluster.NodeSpec{{Name: "edge1"}, {Name: "edge2"}, {Name: "cloud1"}}})
 	f.kubectl("delete", "-k", filepath.Join(manifests, "kubeadm"), "--ignore-not-found")
 	for _, node := range []string{"edge1", "edge2", "cloud1"} { // what a kubelet says of itself
 		_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, types.MergePatchType,
@@ -131,7 +134,8 @@ func TestCheck(t *testing.T) {
 	f.writeKubeadmsKubeProxy("apply")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	before := f.expectCheck("check --pre: ready for it", []string{always}, 0, "--pre")
-	if before.Kind != "Preflight" || !strings.HasPrefix(before.APIVersion, "kubectl-grid.superedge.io/") || before.Install == nil {
+	if before.Kind != "Preflight" || !strings.HasPrefix(before.APIVersion, "kubectl-grid.superedge.io/") ||
+		before.Install == nil {
 		t.Errorf("got %+v", before)
 	}
 	f.breakBefore()
@@ -140,14 +144,16 @@ func TestCheck(t *testing.T) {
 	edge := f.TempDir()
 	f.must(os.CopyFS(filepath.Join(edge, "manifests"), os.DirFS(manifests)))
 	f.must(os.Mkdir(filepath.Join(edge, "edge"), 0o755))
-	stdout, stderr, code := f.plugin("check", "--pre", "--registry=registry.example.org", "--tag=v1", "-o", "kustomization")
+	stdout, stderr, code := f.plugin("check", "--pre", "--registry=registry.example.org", "--tag=v1", "-o",
+		"kustomization")
 	if code != 0 || !strings.Contains(stderr, "0 failures") {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	f.must(os.WriteFile(filepath.Join(edge, "edge", "kustomization.yaml"), []byte(stdout), 0o600))
 	f.kubectl("apply", "-k", filepath.Join(manifests, "crds"))
 	f.kubectl("apply", "-k", filepath.Join(edge, "edge"), "--validate=strict")
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file", filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
+		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	f.expectCheck("check: no edge node yet", []string{"warning EdgeLabel Node"}, 0)
 	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
 	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
@@ -155,15 +161,16 @@ func TestCheck(t *testing.T) {
 	}
 	f.expectCheck("check: all is well", nil, 0)
 	stdout, _, code = f.plugin("check")
-	if code != 0 || !strings.Contains(stdout, "the wrapper is ready on each of 2 edge nodes") || !strings.Contains(stdout, "\n0 failures, 0 warnings, 0 unknown, ") {
+	if code != 0 || !strings.Contains(stdout, "the wrapper is ready on each of 2 edge nodes") ||
+		!strings.Contains(stdout, "\n0 failures, 0 warnings, 0 unknown, ") {
 		t.Errorf("exit code %d\n%s", code, stdout)
 	}
 	f.breakAfter()
 	f.expectCheck("check: all is well again", nil, 0)
 }
 
-// TestPrintedKustomizations renders what kubectl grid check --pre prints for each kind of cluster: kustomize takes it, the
-// images are those that were asked for, and nothing is in it that the API server is too old for.
+// TestPrintedKustomizations renders what kubectl grid check --pre prints for each kind of cluster: kustomize takes it,
+// the images are those that were asked for, and nothing is in it that the API server is too old for.
 func TestPrintedKustomizations(t *testing.T) {
 	edge := t.TempDir()
 	if err := os.CopyFS(filepath.Join(edge, "manifests"), os.DirFS(manifests)); err != nil {
@@ -171,13 +178,15 @@ func TestPrintedKustomizations(t *testing.T) {
 	}
 	for _, distribution := range []string{"kubeadm", "k3s", "RKE2", "MicroK8s", ""} {
 		for _, minor := range []int{28, 29, 30, 35, 36, 37} {
-			kind := setup.Kind{Distribution: distribution, Minor: minor, KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
+			kind := setup.Kind{Distribution: distribution, Minor: minor,
+				KubeProxy: "mirror.example.org:5000/kube-proxy", KubeProxyTag: "v1.28.3"}
 			install := setup.For(kind, setup.Images{Registry: "registry.example.org/edge", Tag: "v7"})
 			directory := filepath.Join(edge, fmt.Sprintf("%s-%d", distribution, minor))
 			if err := os.Mkdir(directory, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			for name, text := range map[string]string{"kustomization.yaml": install.Kustomization, "kubeconfig.conf": install.Kubeconfig} {
+			for name, text := range map[string]string{"kustomization.yaml": install.Kustomization,
+				"kubeconfig.conf": install.Kubeconfig} {
 				if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -206,7 +215,8 @@ func TestPrintedKustomizations(t *testing.T) {
 			expect("server: https://127.0.0.1:6443", distribution == "RKE2")
 			expect("server: https://127.0.0.1:16443", distribution == "MicroK8s")
 			expect("server: https://127.0.0.1:6444", distribution == "k3s")
-			for _, program := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
+			for _, program := range []string{"application-grid-controller", "application-grid-wrapper",
+				"statefulset-grid-daemon"} {
 				expect("image: registry.example.org/edge/"+program+":v7", true)
 			}
 		}
@@ -222,12 +232,16 @@ func (f *fixture) breakBefore() {
 		code     int
 		args     []string
 	}{
-		"Cilium in kube-proxy's place": {ciliumManifest, []string{always, "failure KubeProxyReplacement DaemonSet kube-system/cilium"}, 3, nil},
-		"the port is taken":            {portManifest, []string{always, "warning Port DaemonSet default/grabber"}, 0, nil},
-		"SuperEdge is there":           {superEdgeManifest, []string{always, "failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper"}, 3, nil},
+		"Cilium in kube-proxy's place": {ciliumManifest,
+			[]string{always, "failure KubeProxyReplacement DaemonSet kube-system/cilium"}, 3, nil},
+		"the port is taken": {portManifest, []string{always, "warning Port DaemonSet default/grabber"}, 0, nil},
+		"SuperEdge is there": {superEdgeManifest,
+			[]string{always, "failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper"}, 3, nil},
 		"no rights": {"", []string{
-			always, "unknown Read Node", "unknown Read Pod", "unknown Read DaemonSet", "unknown Read Deployment", "unknown Read StatefulSet",
-			"unknown Read ConfigMap kube-system/kubeadm-config", "unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
+			always, "unknown Read Node", "unknown Read Pod", "unknown Read DaemonSet", "unknown Read Deployment",
+			"unknown Read StatefulSet",
+			"unknown Read ConfigMap kube-system/kubeadm-config",
+			"unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
 		}, 3, []string{"--token=" + f.cluster.Token(cluster.RoleNobody)}},
 	} {
 		f.Run(name, func(t *testing.T) {
@@ -240,7 +254,8 @@ func (f *fixture) breakBefore() {
 				f.must(err)
 				denied := 0
 				for _, finding := range report.Findings {
-					if finding.Check == "Rights" && strings.Contains(finding.Message, "you may not create daemonsets.apps in kube-system") {
+					if finding.Check == "Rights" &&
+						strings.Contains(finding.Message, "you may not create daemonsets.apps in kube-system") {
 						denied++
 					}
 				}
@@ -259,7 +274,8 @@ func (f *fixture) breakBefore() {
 	}
 	f.Run("ipvs", func(t *testing.T) {
 		f.T = t
-		f.proxyConfig("kube-proxy", "config.conf", "mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
+		f.proxyConfig("kube-proxy", "config.conf",
+			"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
 		f.expectCheck("ipvs", []string{always, "warning KubeProxyMode DaemonSet kube-system/kube-proxy"}, 0, "--pre")
 	})
 	f.T = outer
@@ -270,7 +286,8 @@ func (f *fixture) breakBefore() {
 func (f *fixture) proxyConfig(name, key, text string) {
 	f.Helper()
 	f.eventually("the second in which the pods have started is over", func() error { // times have no fractions
-		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: "app=kube-proxy-edge"})
+		pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx,
+			metav1.ListOptions{LabelSelector: "app=kube-proxy-edge"})
 		if err != nil {
 			return err
 		}
@@ -323,16 +340,19 @@ func (f *fixture) breakAfter() {
 		args  []string
 	}{
 		{"no wrapper on a node", func() []string {
-			f.patch("daemonset", "application-grid-wrapper", `{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["edge1"]}]}]}}}}}}}`,
+			f.patch("daemonset", "application-grid-wrapper",
+				`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["edge1"]}]}]}}}}}}}`,
 				`{"spec":{"template":{"spec":{"affinity":null}}}}`)
 			return []string{"failure Wrapper Node edge1"}
 		}, 3, nil},
 		{"kube-proxy asks past the wrapper", func() []string {
-			f.proxyConfig("kube-proxy-edge", "kubeconfig.conf", "{clusters: [{name: a, cluster: {server: 'https://192.0.2.1:6443'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}")
+			f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
+				"{clusters: [{name: a, cluster: {server: 'https://192.0.2.1:6443'}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}")
 			return both("failure", "KubeProxy")
 		}, 3, nil},
 		{"kube-proxy's kubeconfig was changed since", func() []string {
-			f.proxyConfig("kube-proxy-edge", "kubeconfig.conf", "{clusters: [{name: b, cluster: {server: 'http://127.0.0.1:51006'}}], contexts: [{name: b, context: {cluster: b}}], current-context: b}")
+			f.proxyConfig("kube-proxy-edge", "kubeconfig.conf",
+				"{clusters: [{name: b, cluster: {server: 'http://127.0.0.1:51006'}}], contexts: [{name: b, context: {cluster: b}}], current-context: b}")
 			return both("warning", "KubeProxy")
 		}, 0, nil},
 		{"two kube-proxies on a node", func() []string {
@@ -340,35 +360,47 @@ func (f *fixture) breakAfter() {
 			return []string{"failure KubeProxy Node edge1", "failure KubeProxy Pod kube-system/second-kube-proxy"}
 		}, 3, nil},
 		{"ipvs", func() []string {
-			f.proxyConfig("kube-proxy", "config.conf", "mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
-			return append(both("warning", "KubeProxy"), "warning KubeProxyMode DaemonSet kube-system/kube-proxy", "warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge")
+			f.proxyConfig("kube-proxy", "config.conf",
+				"mode: ipvs\nclientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}")
+			return append(both("warning", "KubeProxy"), "warning KubeProxyMode DaemonSet kube-system/kube-proxy",
+				"warning KubeProxyMode DaemonSet kube-system/kube-proxy-edge")
 		}, 0, nil},
 		{"Cilium in kube-proxy's place", func() []string {
 			f.temporarily(ciliumManifest)
-			f.patch("daemonset", "kube-proxy-edge", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`, `{"spec":{"template":{"spec":{"nodeSelector":{"no":null}}}}}`)
-			return []string{"failure KubeProxyReplacement DaemonSet kube-system/cilium", "failure KubeProxy Node edge1", "failure KubeProxy Node edge2"}
+			f.patch("daemonset", "kube-proxy-edge", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`,
+				`{"spec":{"template":{"spec":{"nodeSelector":{"no":null}}}}}`)
+			return []string{"failure KubeProxyReplacement DaemonSet kube-system/cilium", "failure KubeProxy Node edge1",
+				"failure KubeProxy Node edge2"}
 		}, 3, nil},
 		{"a CRD of SuperEdge's, and an older one", func() []string {
 			for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
-				f.patchIn("", "crd", name+".superedge.io", `{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`, `{"metadata":{"annotations":{"superedge.io/crd-version":"4"}}}`)
+				f.patchIn("", "crd", name+".superedge.io",
+					`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
+					`{"metadata":{"annotations":{"superedge.io/crd-version":"4"}}}`)
 			}
-			return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io", "failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}
+			return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
+				"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}
 		}, 3, nil},
 		{"wrappers of two versions", func() []string {
 			// As while an offline site keeps the old one.
 			f.patch("daemonset", "application-grid-wrapper",
 				`{"spec":{"updateStrategy":{"$patch":"replace","type":"OnDelete"},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v2"}]}}}}`,
 				`{"spec":{"updateStrategy":{"$patch":"replace","type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"100%"}},"template":{"spec":{"containers":[{"name":"application-grid-wrapper","image":"registry.example.org/application-grid-wrapper:v1"}]}}}}`)
-			f.kubectl("-n", "kube-system", "delete", "pod", "-l", "app=application-grid-wrapper", "--field-selector=spec.nodeName=edge1")
+			f.kubectl("-n", "kube-system", "delete", "pod", "-l", "app=application-grid-wrapper",
+				"--field-selector=spec.nodeName=edge1")
 			// Of the nodes, and of the DaemonSets.
-			return []string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper", "warning ProgramVersions DaemonSet"}
+			return []string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper",
+				"warning ProgramVersions DaemonSet"}
 		}, 0, nil},
 		{"a token that ends soon", func() []string {
-			token := strings.TrimSpace(f.kubectl("-n", "kube-system", "create", "token", "application-grid-wrapper", "--duration=2h"))
+			token := strings.TrimSpace(f.kubectl("-n", "kube-system", "create", "token", "application-grid-wrapper",
+				"--duration=2h"))
 			text, err := yaml.Marshal(map[string]any{
-				"clusters":        []any{map[string]any{"name": "a", "cluster": map[string]any{"server": "https://192.0.2.1:6443"}}},
-				"users":           []any{map[string]any{"name": "own", "user": map[string]any{"token": token}}},
-				"contexts":        []any{map[string]any{"name": "a", "context": map[string]any{"cluster": "a", "user": "own"}}},
+				"clusters": []any{map[string]any{"name": "a",
+					"cluster": map[string]any{"server": "https://192.0.2.1:6443"}}},
+				"users": []any{map[string]any{"name": "own", "user": map[string]any{"token": token}}},
+				"contexts": []any{map[string]any{"name": "a",
+					"context": map[string]any{"cluster": "a", "user": "own"}}},
 				"current-context": "a",
 			})
 			f.must(err)
@@ -376,7 +408,8 @@ func (f *fixture) breakAfter() {
 			return append(both("warning", "KubeProxy"), "warning Credentials ConfigMap kube-system/kube-proxy")
 		}, 0, nil},
 		{"no rights", func() []string {
-			lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet", "ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service"}
+			lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
+				"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service"}
 			for _, kind := range v1.Kinds {
 				lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
 			}
@@ -423,7 +456,8 @@ func (f *fixture) breakAfter() {
 			f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=systemd")
 			f.Cleanup(func() { f.kubectl("label", "node", "edge1", "--overwrite", v1.LabelEdgeNode+"=true") })
 			f.secondPod("application-grid-wrapper", "edge1") // the DaemonSet's ends with the label
-			return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper", "unknown Credentials Node edge1"}
+			return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper",
+				"unknown Credentials Node edge1"}
 		}, 3, nil},
 		{"a grid that is stalled, and a Service that no node sees", func() []string {
 			f.temporarily(gridManifest)
@@ -482,7 +516,8 @@ func (f *fixture) secondPod(of, node string) {
 	f.Helper()
 	set, err := f.client.AppsV1().DaemonSets("kube-system").Get(f.ctx, of, metav1.GetOptions{})
 	f.must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-" + of}, Spec: *set.Spec.Template.Spec.DeepCopy()}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "second-" + of},
+		Spec: *set.Spec.Template.Spec.DeepCopy()}
 	pod.Spec.NodeName, pod.Spec.Affinity, pod.Spec.NodeSelector = node, nil, nil
 	_, err = f.client.CoreV1().Pods("kube-system").Create(f.ctx, pod, metav1.CreateOptions{})
 	f.must(err)

@@ -12,7 +12,8 @@ import (
 // TestEdgeNodePolicy: kube-apiserver refuses edge nodes, in words that say why, where something else than kubeadm's
 // kube-proxy programs Services, and takes them where that is as it should be.
 func TestEdgeNodePolicy(t *testing.T) {
-	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true, Nodes: []cluster.NodeSpec{{Name: "edge1"}}})
+	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true,
+		Nodes: []cluster.NodeSpec{{Name: "edge1"}}})
 	for _, file := range []string{"edge-node-policy/policy.yaml", "kubeadm/edge-nodes-policy.yaml"} {
 		f.kubectl("apply", "-f", manifests+"/"+file, "--validate=strict")
 	}
@@ -53,9 +54,11 @@ func TestEdgeNodePolicy(t *testing.T) {
 	f.writeKubeadmsKubeProxy("apply")
 	taken("kubeadm's kube-proxy is there")
 
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
+		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
 	refused("Calico has taken kube-proxy's place", "Calico's eBPF data plane")
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": null}}}}}`)
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
+		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": null}}}}}`)
 	taken("it is back")
 
 	f.must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodes.cilium.io}, spec: {group: cilium.io,
@@ -67,20 +70,24 @@ func TestEdgeNodePolicy(t *testing.T) {
 
 	// What is an edge node already stays one, and can be written.
 	f.must(label("true"))
-	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p", `{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "-p",
+		`{"spec": {"template": {"spec": {"nodeSelector": {"non-calico": "true"}}}}}`)
 	f.kubectl("label", "node", "edge1", "zone1=a")
 	f.kubectl("-n", "kube-system", "delete", "daemonset", "kube-proxy")
 	f.kubectl("label", "node", "edge1", "zone1=b", "--overwrite")
 	unlabel()
 
-	for _, policy := range []string{"edge-nodes-without-cilium.superedge.io", "edge-nodes-with-kubeadms-kube-proxy.superedge.io"} {
+	for _, policy := range []string{"edge-nodes-without-cilium.superedge.io",
+		"edge-nodes-with-kubeadms-kube-proxy.superedge.io"} {
 		f.eventually(policy+" is checked", func() error {
-			if f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.observedGeneration}") == "" {
+			if f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
+				"jsonpath={.status.observedGeneration}") == "" {
 				return fmt.Errorf("not yet")
 			}
 			return nil
 		})
-		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
+		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
+			"jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
 			t.Errorf("%s: warnings: %s", policy, warnings)
 		}
 	}

@@ -94,7 +94,8 @@ func (f *fixture) kubectl(args ...string) string {
 
 // tryKubectl is kubectl with something on its standard input.
 func (f *fixture) tryKubectl(input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(f.ctx, binary(f.T, "components"), append([]string{"kubectl", "--kubeconfig=" + f.cluster.Kubeconfig()}, args...)...)
+	cmd := exec.CommandContext(f.ctx, binary(f.T, "components"),
+		append([]string{"kubectl", "--kubeconfig=" + f.cluster.Kubeconfig()}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+f.cluster.Dir())
 	cmd.Stdin = strings.NewReader(input)
 	var stderr bytes.Buffer

@@ -35,7 +35,8 @@ func TestFlowControl(t *testing.T) {
 	}{
 		{"the wrapper", rest.ImpersonationConfig{}, cluster.RoleWrapper, true},
 		{"the daemon", rest.ImpersonationConfig{}, cluster.RoleDNSDaemon, true},
-		{"a certificate of the group", rest.ImpersonationConfig{UserName: "edge-1", Groups: []string{"application-grid:nodes", "system:authenticated"}}, cluster.RoleAdmin, true},
+		{"a certificate of the group", rest.ImpersonationConfig{UserName: "edge-1",
+			Groups: []string{"application-grid:nodes", "system:authenticated"}}, cluster.RoleAdmin, true},
 		{"the controller", rest.ImpersonationConfig{}, cluster.RoleController, false},
 		{"the wrapper's namesake", rest.ImpersonationConfig{UserName: "system:serviceaccount:default:application-grid-wrapper", Groups: []string{"system:authenticated"}}, cluster.RoleAdmin, false},
 		{"kube-proxy", rest.ImpersonationConfig{}, cluster.RoleKubeProxy, false},
@@ -45,7 +46,8 @@ func TestFlowControl(t *testing.T) {
 		client, err := rest.HTTPClientFor(config)
 		f.must(err)
 		f.eventually("kube-apiserver has noticed, for "+test.who, func() error {
-			request, err := http.NewRequestWithContext(f.ctx, http.MethodGet, config.Host+"/api/v1/services?limit=1", nil)
+			request, err := http.NewRequestWithContext(f.ctx, http.MethodGet, config.Host+"/api/v1/services?limit=1",
+				nil)
 			if err != nil {
 				return err
 			}
@@ -55,7 +57,8 @@ func TestFlowControl(t *testing.T) {
 			}
 			defer response.Body.Close()
 			flowUID, levelUID := response.Header.Get("X-Kubernetes-PF-FlowSchema-UID"), response.Header.Get("X-Kubernetes-PF-PriorityLevel-UID")
-			if (flowUID == string(flow.UID)) != test.ours || (levelUID == string(level.UID)) != test.ours || flowUID == "" {
+			if (flowUID == string(flow.UID)) != test.ours || (levelUID == string(level.UID)) != test.ours ||
+				flowUID == "" {
 				return fmt.Errorf("%s: flow %q, level %q", response.Status, flowUID, levelUID)
 			}
 			return nil
@@ -80,7 +83,8 @@ func (f *fixture) dispatched(flow string) int {
 	f.Helper()
 	metrics, err := f.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(f.ctx)
 	f.must(err)
-	match := regexp.MustCompile(`(?m)^apiserver_flowcontrol_dispatched_requests_total\{flow_schema="` + flow + `".*\} (\S+)$`).FindSubmatch(metrics)
+	match := regexp.MustCompile(`(?m)^apiserver_flowcontrol_dispatched_requests_total\{flow_schema="` + flow +
+		`".*\} (\S+)$`).FindSubmatch(metrics)
 	if match == nil {
 		return 0
 	}

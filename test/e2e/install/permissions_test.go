@@ -74,7 +74,8 @@ func TestPermissions(t *testing.T) {
 			{Name: "b1", Labels: map[string]string{unitLabel: "unit-b"}, Protocol: cluster.ListThenWatch},
 		},
 	})
-	controller, err := f.cluster.NewController(f.ctx, "shipped", binary(t, "application-grid-controller"), "--unit-removal-grace=1s")
+	controller, err := f.cluster.NewController(f.ctx, "shipped", binary(t, "application-grid-controller"),
+		"--unit-removal-grace=1s")
 	f.must(err)
 	f.must(controller.Start(f.ctx))
 	t.Cleanup(controller.Kill)
@@ -102,27 +103,34 @@ func (f *fixture) useGrids() {
 		if kind != "ServiceGrid" {
 			unused = ", autoDeleteUnusedTemplate: true, templatePool: {unused: " + template + "}"
 		}
-		return "{apiVersion: superedge.io/v1, kind: " + kind + ", metadata: {name: " + name + "}, spec: {gridUniqKey: zone1, template: " + template + unused + "}}\n---\n"
+		return "{apiVersion: superedge.io/v1, kind: " + kind + ", metadata: {name: " + name +
+			"}, spec: {gridUniqKey: zone1, template: " + template + unused + "}}\n---\n"
 	}
 	grids := func(name string) string {
-		return grid("DeploymentGrid", name, podTemplate) + grid("DaemonSetGrid", name, daemons) + grid("StatefulSetGrid", name, set) +
+		return grid("DeploymentGrid", name, podTemplate) + grid("DaemonSetGrid", name, daemons) +
+			grid("StatefulSetGrid", name, set) +
 			grid("ServiceGrid", name, "{selector: {app: x}, ports: [{port: 8080}]}")
 	}
 	// What has a grid's label is adopted, what has not is a conflict, twice; before both, the controller looks on the
 	// API server itself.
-	for name, labels := range map[string]string{"taken": "", "adopted": ", labels: {superedge.io/grid-selector: adopted, superedge.io/grid-uniq-key: zone1}"} {
-		for kind, template := range map[string]string{"Deployment": podTemplate, "DaemonSet": daemons, "StatefulSet": set} {
+	for name, labels := range map[string]string{"taken": "",
+		"adopted": ", labels: {superedge.io/grid-selector: adopted, superedge.io/grid-uniq-key: zone1}"} {
+		for kind, template := range map[string]string{"Deployment": podTemplate, "DaemonSet": daemons,
+			"StatefulSet": set} {
 			for _, unit := range []string{"unit-a", "unit-b"} {
-				f.must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + unit + labels + "}, spec: " + template + "}"))
+				f.must(f.apply("{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: " + name + "-" + unit +
+					labels + "}, spec: " + template + "}"))
 			}
 		}
-		f.must(f.apply("{apiVersion: v1, kind: Service, metadata: {name: " + name + "-svc" + labels + "}, spec: {ports: [{port: 80}]}}"))
+		f.must(f.apply("{apiVersion: v1, kind: Service, metadata: {name: " + name + "-svc" + labels +
+			"}, spec: {ports: [{port: 80}]}}"))
 	}
 	// Two events with one reason about one revision of a grid: the second becomes a series, by a patch of the first.
 	uid := f.kubectl("get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.metadata.uid}")
 	f.kubectl("patch", "deployment", "taken-unit-b", "--type=merge", "-p",
 		`{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "`+uid+`", "controller": true}]}}`)
-	f.must(f.apply(grids("web") + grid("StatefulSetGrid", "db", set) + grid("ServiceGrid", "db", "{selector: {app: x}, ports: [{port: 8080}]}") + grids("taken") + grids("adopted")))
+	f.must(f.apply(grids("web") + grid("StatefulSetGrid", "db", set) +
+		grid("ServiceGrid", "db", "{selector: {app: x}, ports: [{port: 8080}]}") + grids("taken") + grids("adopted")))
 	f.eventually("two units of every grid are ready", func() error {
 		for _, grid := range []string{
 			"deploymentgrids/web", "daemonsetgrids/web", "statefulsetgrids/web", "statefulsetgrids/db",
@@ -136,7 +144,8 @@ func (f *fixture) useGrids() {
 		return nil
 	})
 	for _, grid := range []string{"deploymentgrid/web", "daemonsetgrid/web", "statefulsetgrid/db"} {
-		f.kubectl("patch", grid, "--type=merge", "-p", `{"spec": {"template": {"template": {"metadata": {"annotations": {"changed": "yes"}}}}}}`)
+		f.kubectl("patch", grid, "--type=merge", "-p",
+			`{"spec": {"template": {"template": {"metadata": {"annotations": {"changed": "yes"}}}}}}`)
 	}
 	f.kubectl("patch", "servicegrid/db", "--type=merge", "-p", `{"spec": {"template": {"ports": [{"port": 8081}]}}}`)
 	f.eventually("the children have followed", func() error {
@@ -209,7 +218,8 @@ clientConnection: {kubeconfig: `+kubeconfig+`}
 	f.must(node.KubeProxy.Restart(f.ctx))
 
 	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
-	service, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	service, err := workload.CreateService(f.ctx, f.client, "default", "echo",
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
 	f.must(err)
 	f.eventually("b1 reaches its own unit by the shipped command line", func() error {
 		if got := workload.Reach(f.ctx, node, service, 10).Nodes(); !slices.Equal(got, []string{"b1"}) {
@@ -232,23 +242,28 @@ func (f *fixture) useLentIdentity() {
 	oldPatch, newPatch := []byte(`{"count": 2}`), []byte(`{"series": {"count": 2, "lastObservedTime": "2030-01-01T00:00:00.000000Z"}}`)
 
 	_, err = client.CoreV1().Events("default").Create(f.ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "old-style"}, InvolvedObject: regarding, Reason: "Starting", Type: corev1.EventTypeNormal,
+		ObjectMeta: metav1.ObjectMeta{Name: "old-style"}, InvolvedObject: regarding, Reason: "Starting",
+		Type: corev1.EventTypeNormal,
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = client.CoreV1().Events("default").Patch(f.ctx, "old-style", types.MergePatchType, oldPatch, metav1.PatchOptions{})
+	_, err = client.CoreV1().Events("default").Patch(f.ctx, "old-style", types.MergePatchType, oldPatch,
+		metav1.PatchOptions{})
 	f.must(err)
 	_, err = client.EventsV1().Events("default").Create(f.ctx, &eventsv1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "new-style"}, Regarding: regarding, Reason: "Starting", Action: "Starting", Type: corev1.EventTypeNormal,
+		ObjectMeta: metav1.ObjectMeta{Name: "new-style"}, Regarding: regarding, Reason: "Starting", Action: "Starting",
+		Type:      corev1.EventTypeNormal,
 		EventTime: metav1.NowMicro(), ReportingController: "kube-proxy", ReportingInstance: "kube-proxy-a1",
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = client.EventsV1().Events("default").Patch(f.ctx, "new-style", types.MergePatchType, newPatch, metav1.PatchOptions{})
+	_, err = client.EventsV1().Events("default").Patch(f.ctx, "new-style", types.MergePatchType, newPatch,
+		metav1.PatchOptions{})
 	f.must(err)
 	_, err = client.NetworkingV1().ServiceCIDRs().List(f.ctx, metav1.ListOptions{})
 	f.must(err)
 	_, err = client.NetworkingV1().ServiceCIDRs().Get(f.ctx, "kubernetes", metav1.GetOptions{})
 	f.must(err)
-	watch, err := client.NetworkingV1().ServiceCIDRs().Watch(f.ctx, metav1.ListOptions{TimeoutSeconds: ptr.To[int64](1)})
+	watch, err := client.NetworkingV1().ServiceCIDRs().Watch(f.ctx,
+		metav1.ListOptions{TimeoutSeconds: ptr.To[int64](1)})
 	f.must(err)
 	watch.Stop()
 	f.eventually("legacy Endpoints are served", func() error { // the first who asks makes the wrapper follow them
@@ -280,7 +295,8 @@ func (f *fixture) rollOut() {
 		}
 		f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: {}, template: " + template + "}}"))
 		f.eventually(fmt.Sprintf("change %d is rolled out", i), func() error {
-			out, err := f.tryKubectl("", "get", "deploymentgrid/rolled", "-o", "jsonpath={.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}")
+			out, err := f.tryKubectl("", "get", "deploymentgrid/rolled", "-o",
+				"jsonpath={.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}")
 			if want := fmt.Sprintf("%d %d Complete", i+1, i+1); err == nil && out != want {
 				err = fmt.Errorf("got %s, want %s", out, want)
 			}
@@ -295,7 +311,8 @@ func (f *fixture) stall() {
 	template := strings.Replace(podTemplate, "spec: {containers", "spec: {nodeSelector: {absent: here}, containers", 1)
 	f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: stuck}, spec: {gridUniqKey: zone1, progressDeadlineSeconds: 1, template: " + template + "}}"))
 	f.eventually("a stalled unit is told with the reason of a pod", func() error {
-		out, err := f.tryKubectl("", "get", "deploymentgrid/stuck", "-o", `jsonpath={.status.conditions[?(@.type=="Stalled")].message}`)
+		out, err := f.tryKubectl("", "get", "deploymentgrid/stuck", "-o",
+			`jsonpath={.status.conditions[?(@.type=="Stalled")].message}`)
 		if err == nil && !strings.Contains(out, "Unschedulable") {
 			err = fmt.Errorf("got %q", out)
 		}
@@ -334,7 +351,8 @@ func (f *fixture) checkPermissions() {
 		}
 		return nil
 	})
-	for _, p := range slices.SortedFunc(maps.Keys(granted), func(a, b permission) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, p := range slices.SortedFunc(maps.Keys(granted),
+		func(a, b permission) int { return strings.Compare(a.String(), b.String()) }) {
 		reason := unusedForAReason[p]
 		if used[p] > 0 && reason != "" {
 			f.Errorf("%s is used, and excused because it %s", p, reason)

@@ -41,13 +41,16 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compiled := compiler.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: policy.Spec.Mutations[0].JSONPatch.Expression},
+	expression := policy.Spec.Mutations[0].JSONPatch.Expression
+	compiled := compiler.CompileMutatingEvaluator(&patch.JSONPatchCondition{Expression: expression},
 		cel.OptionalVariableDeclarations{HasPatchTypes: true}, environment.StoredExpressions)
 	if err := compiled.CompilationErrors(); len(err) > 0 {
 		t.Fatal(err)
 	}
-	matcher := matchconditions.NewMatcher(compiler.CompileCondition([]cel.ExpressionAccessor{(*matchconditions.MatchCondition)(&policy.Spec.MatchConditions[0])},
-		cel.OptionalVariableDeclarations{}, environment.StoredExpressions), policy.Spec.FailurePolicy, "policy", "mutate", policy.Name)
+	condition := (*matchconditions.MatchCondition)(&policy.Spec.MatchConditions[0])
+	matcher := matchconditions.NewMatcher(compiler.CompileCondition([]cel.ExpressionAccessor{condition},
+		cel.OptionalVariableDeclarations{}, environment.StoredExpressions), policy.Spec.FailurePolicy, "policy",
+		"mutate", policy.Name)
 	tolerant := &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1}}}
 	preferred := []corev1.PreferredSchedulingTerm{{Weight: 7}}
 	for name, affinity := range map[string]*corev1.Affinity{
@@ -65,9 +68,11 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			}
 			kind, resource := appsv1.SchemeGroupVersion.WithKind("DaemonSet"), appsv1.SchemeGroupVersion.WithResource("daemonsets")
 			written := &admission.VersionedAttributes{
-				Attributes: admission.NewAttributesRecord(before, nil, kind, before.Namespace, before.Name, resource, "",
+				Attributes: admission.NewAttributesRecord(before, nil, kind, before.Namespace, before.Name, resource,
+					"",
 					admission.Update, &metav1.UpdateOptions{}, false, nil),
-				VersionedKind: kind, VersionedObject: admission.NewLazyObject(before), VersionedOldObject: admission.NewLazyObject(nil),
+				VersionedKind: kind, VersionedObject: admission.NewLazyObject(before),
+				VersionedOldObject: admission.NewLazyObject(nil),
 			}
 			match := matcher.Match(t.Context(), written, nil, nil)
 			if match.Error != nil {
@@ -79,7 +84,8 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 				return
 			}
 			got, err := patch.NewJSONPatcher(compiled).Patch(t.Context(), patch.Request{
-				MatchedResource: resource, VersionedAttributes: written, ObjectInterfaces: admission.NewObjectInterfacesFromScheme(scheme),
+				MatchedResource: resource, VersionedAttributes: written,
+				ObjectInterfaces: admission.NewObjectInterfacesFromScheme(scheme),
 			}, 1<<30)
 			if err != nil {
 				t.Fatal(err)
@@ -89,7 +95,8 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 {
 				t.Fatalf("it requires %+v", terms)
 			}
-			if want := terms[0].MatchExpressions[0]; want.Key != v1.LabelEdgeNode || want.Operator != corev1.NodeSelectorOpNotIn ||
+			if want := terms[0].MatchExpressions[0]; want.Key != v1.LabelEdgeNode ||
+				want.Operator != corev1.NodeSelectorOpNotIn ||
 				!slices.Equal(want.Values, []string{"true", "systemd"}) {
 				t.Errorf("it requires %+v", want)
 			}
@@ -99,7 +106,8 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			if (after.PodAntiAffinity == nil) != (affinity.PodAntiAffinity == nil) {
 				t.Errorf("the pod affinity is %+v", after.PodAntiAffinity)
 			}
-			if affinity.NodeAffinity != nil && len(after.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+			if affinity.NodeAffinity != nil &&
+				len(after.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
 				t.Errorf("the preference is gone: %+v", after.NodeAffinity)
 			}
 		})
@@ -111,7 +119,8 @@ func kubeadmsDaemonSet(t *testing.T) *appsv1.DaemonSet {
 	t.Helper()
 	var manifest bytes.Buffer
 	err := template.Must(template.New("").Parse(kubeadm.KubeProxyDaemonSet19)).Execute(&manifest, map[string]string{
-		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf", "Image": "registry.k8s.io/kube-proxy:v1.37.1",
+		"ProxyConfigMap": "kube-proxy", "ProxyConfigMapKey": "config.conf",
+		"Image": "registry.k8s.io/kube-proxy:v1.37.1",
 	})
 	if err != nil {
 		t.Fatal(err)

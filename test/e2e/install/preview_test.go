@@ -19,8 +19,8 @@ import (
 	"github.com/application-grid/application-grid/test/workload"
 )
 
-// TestPreview asks, on a cluster that has nothing of application-grid, what closing Services would change, holds it against
-// whom the real kube-proxy's rules reach, and runs the command that is printed.
+// TestPreview asks, on a cluster that has nothing of application-grid, what closing Services would change, holds it
+// against whom the real kube-proxy's rules reach, and runs the command that is printed.
 func TestPreview(t *testing.T) {
 	if err := suite.Privileged(); err != nil {
 		t.Fatal(err)
@@ -28,7 +28,8 @@ func TestPreview(t *testing.T) {
 	node := func(name, unit string) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, Direct: true, Labels: map[string]string{"site": unit}}
 	}
-	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east"), node("n1", "west"), node("n2", "west")}})
+	f := start(t, cluster.Options{Nodes: []cluster.NodeSpec{node("n0", "east"), node("n1", "west"),
+		node("n2", "west")}})
 	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
 	echo, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{})
 	f.must(err)
@@ -74,7 +75,8 @@ func TestPreview(t *testing.T) {
 	})
 	got, code := preview("echo")
 	// Two thirds of east's endpoints are in west; a third of those of each of west's nodes is in east.
-	if code != 3 || got.Ready != 3 || got.ReadyIn["west"] != 2 || got.Foreign == nil || math.Abs(*got.Foreign-4.0/9) > 1e-9 || len(got.Dark) != 0 {
+	if code != 3 || got.Ready != 3 || got.ReadyIn["west"] != 2 || got.Foreign == nil ||
+		math.Abs(*got.Foreign-4.0/9) > 1e-9 || len(got.Dark) != 0 {
 		t.Errorf("exit code %d, %+v", code, got)
 	}
 	// What kube-proxy does says the same.
@@ -102,22 +104,26 @@ func TestPreview(t *testing.T) {
 	kubectl := filepath.Join(t.TempDir(), "kubectl")
 	f.must(os.Symlink(binary(t, "components"), kubectl))
 	shell := exec.CommandContext(f.ctx, "sh", "-c", got.Command)
-	shell.Env = append(os.Environ(), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"), "KUBECONFIG="+f.cluster.Kubeconfig())
+	shell.Env = append(os.Environ(), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"),
+		"KUBECONFIG="+f.cluster.Kubeconfig())
 	if output, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", got.Command, err, output)
 	}
 	f.must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
-	if closed, code := preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) || closed.Foreign != nil || closed.Command != "" {
+	if closed, code := preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) ||
+		closed.Foreign != nil || closed.Command != "" {
 		t.Errorf("exit code %d, %+v", code, closed)
 	}
 
 	// Without a key, or with one that no node has, the answer names the keys that do; what may not be read is said.
 	for _, args := range [][]string{{"preview"}, {"preview", "--key=rack"}} {
-		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" || !strings.Contains(stderr, "site (2 units)") {
+		if stdout, stderr, code := f.plugin(args...); code != 2 || stdout != "" ||
+			!strings.Contains(stderr, "site (2 units)") {
 			t.Errorf("%v: exit code %d, %s%s", args, code, stdout, stderr)
 		}
 	}
-	if _, stderr, code := f.plugin("preview", "--key=site", "--as=jane"); code != 1 || !strings.Contains(stderr, "reading the nodes") {
+	if _, stderr, code := f.plugin("preview", "--key=site", "--as=jane"); code != 1 ||
+		!strings.Contains(stderr, "reading the nodes") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }

@@ -53,7 +53,8 @@ func (f *fixture) provingKubelet(ctx context.Context) {
 	wrapper := binary(f.T, "application-grid-wrapper")
 	started := map[types.UID]bool{}
 	for ctx.Err() == nil {
-		pods, err := f.client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
+		pods, err := f.client.CoreV1().Pods("kube-system").List(ctx,
+			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
 		if err == nil {
 			for _, pod := range pods.Items {
 				if pod.Status.StartTime != nil && !started[pod.UID] { // kwok says that it runs
@@ -82,18 +83,23 @@ func (f *fixture) runProbe(ctx context.Context, wrapper string, pod *corev1.Pod)
 	if err != nil {
 		code = 1
 	}
-	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: string(message)}},
-	}}}})
+	patch, err := json.Marshal(map[string]any{"status": corev1.PodStatus{Phase: corev1.PodSucceeded,
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: pod.Spec.Containers[0].Name,
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
+				Message: string(message)}},
+		}}}})
 	if err == nil {
-		_, _ = f.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, _ = f.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+			metav1.PatchOptions{}, "status")
 	}
 }
 
 // provingPods are those that are there.
 func (f *fixture) provingPods() int {
 	f.Helper()
-	pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
+	pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx,
+		metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubectl-grid-prove"})
 	f.must(err)
 	return len(pods.Items)
 }
@@ -101,7 +107,8 @@ func (f *fixture) provingPods() int {
 // prove runs kubectl grid prove -o json.
 func (f *fixture) prove(args ...string) (*proof, int) {
 	f.Helper()
-	stdout, stderr, code := f.plugin(append([]string{"prove", "-o", "json", "--image=application-grid-wrapper:test"}, args...)...)
+	stdout, stderr, code := f.plugin(append([]string{"prove", "-o", "json", "--image=application-grid-wrapper:test"},
+		args...)...)
 	var p proof
 	if err := json.Unmarshal([]byte(stdout), &p); err != nil {
 		f.Fatalf("%v: exit code %d, %s%s", err, code, stdout, stderr)
@@ -112,22 +119,25 @@ func (f *fixture) prove(args ...string) (*proof, int) {
 	return &p, code
 }
 
-// TestProve asks a Service from every unit with the real kube-proxies' rules, in both modes: where the loop is closed, where a
-// node is past the wrapper, where a unit has no pod, and where kube-proxy programs nothing.
+// TestProve asks a Service from every unit with the real kube-proxies' rules, in both modes: where the loop is closed,
+// where a node is past the wrapper, where a unit has no pod, and where kube-proxy programs nothing.
 func TestProve(t *testing.T) {
 	if err := suite.Privileged(); err != nil {
 		t.Fatal(err)
 	}
 	node := func(name, unit string, mode cluster.ProxyMode) cluster.NodeSpec {
-		return cluster.NodeSpec{Name: name, ProxyMode: mode, Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "true"}}
+		return cluster.NodeSpec{Name: name, ProxyMode: mode,
+			Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "true"}}
 	}
 	f := start(t, cluster.Options{Wrapper: binary(t, "application-grid-wrapper"), Nodes: []cluster.NodeSpec{
-		node("n0", "east", cluster.NFTables), node("n1", "west", cluster.IPTables), node("n2", "west", cluster.NFTables),
+		node("n0", "east", cluster.NFTables), node("n1", "west", cluster.IPTables),
+		node("n2", "west", cluster.NFTables),
 	}})
 	ctx, stop := context.WithCancel(f.ctx)
 	defer stop()
 	f.must(workload.CreateDaemonSet(f.ctx, f.client, "default", "echo"))
-	service, err := workload.CreateService(f.ctx, f.client, "default", "echo", workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
+	service, err := workload.CreateService(f.ctx, f.client, "default", "echo",
+		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.must(err)
 	for name, want := range map[string]string{"n0": "n0", "n1": "n1 n2", "n2": "n1 n2"} {
 		n, err := f.cluster.Node(name)
@@ -139,7 +149,8 @@ func TestProve(t *testing.T) {
 
 	// Nobody runs pods yet: what there is to say is the pod's own reason, and nothing is left.
 	p, code := f.prove("echo", "--timeout=2s")
-	if _, _, verdict, message := p.row(t, "n0"); code != 1 || p.Verdict != "Unproved" || verdict != "Unproved" || !strings.Contains(message, "did not end in time") {
+	if _, _, verdict, message := p.row(t, "n0"); code != 1 || p.Verdict != "Unproved" || verdict != "Unproved" ||
+		!strings.Contains(message, "did not end in time") {
 		t.Errorf("exit code %d, %+v", code, p)
 	}
 	f.interruptProof()
@@ -150,18 +161,21 @@ func TestProve(t *testing.T) {
 		t.Errorf("exit code %d, %+v", code, p)
 	}
 	for name, unit := range map[string]string{"n0": "east", "n1": "west", "n2": "west"} {
-		if reached, nobody, verdict, _ := p.row(t, name); len(reached) != 1 || reached[unit] != 40 || nobody != 0 || verdict != "Closed" {
+		if reached, nobody, verdict, _ := p.row(t, name); len(reached) != 1 || reached[unit] != 40 || nobody != 0 ||
+			verdict != "Closed" {
 			t.Errorf("from %s: %v, nobody %d, %s", name, reached, nobody, verdict)
 		}
 	}
 	stdout, _, code := f.plugin("prove", "svc/echo", "--image=application-grid-wrapper:test")
 	t.Logf("\n%s", stdout)
-	if code != 0 || !strings.Contains(stdout, "The closed loop holds") || !strings.Contains(stdout, "east (n0)     20      ·        ·   ok") {
+	if code != 0 || !strings.Contains(stdout, "The closed loop holds") ||
+		!strings.Contains(stdout, "east (n0)     20      ·        ·   ok") {
 		t.Errorf("exit code %d\n%s", code, stdout)
 	}
 
 	// A node past its wrapper reaches every unit.
-	_, err = f.cluster.AddNode(f.ctx, cluster.NodeSpec{Name: "n3", Direct: true, Labels: map[string]string{"zone1": "east"}})
+	_, err = f.cluster.AddNode(f.ctx, cluster.NodeSpec{Name: "n3", Direct: true,
+		Labels: map[string]string{"zone1": "east"}})
 	f.must(err)
 	n3, err := f.cluster.Node("n3")
 	f.must(err)
@@ -169,7 +183,8 @@ func TestProve(t *testing.T) {
 	f.must(workload.AwaitReach(limited, n3, service, "n0 n1 n2 n3", 60))
 	cancel()
 	p, code = f.prove("echo", "--all-nodes", "--requests=60")
-	if reached, _, verdict, message := p.row(t, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" || reached["west"] == 0 || !strings.Contains(message, "of west") {
+	if reached, _, verdict, message := p.row(t, "n3"); code != 3 || p.Verdict != "Leak" || verdict != "Leak" ||
+		reached["west"] == 0 || !strings.Contains(message, "of west") {
 		t.Errorf("exit code %d, %v, %s %s", code, reached, verdict, message)
 	}
 	if _, _, verdict, _ := p.row(t, "n0"); verdict != "Closed" {
@@ -177,13 +192,15 @@ func TestProve(t *testing.T) {
 	}
 	// One of each unit: an edge node, and what is left out is said.
 	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
-	if code != 0 || !strings.Contains(stderr, "Warning: a node is in these units without a wrapper, and not asked from: n3") {
+	if code != 0 || !strings.Contains(stderr,
+		"Warning: a node is in these units without a wrapper, and not asked from: n3") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 
 	// A unit without a pod: nobody answers, which is right.
 	f.must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))
-	lone, err := workload.CreateService(f.ctx, f.client, "default", "lone", workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
+	lone, err := workload.CreateService(f.ctx, f.client, "default", "lone",
+		workload.ServiceOptions{TopologyKeys: []string{"zone1"}})
 	f.must(err)
 	n0, err := f.cluster.Node("n0")
 	f.must(err)
@@ -199,7 +216,8 @@ func TestProve(t *testing.T) {
 	f.must(workload.AwaitReach(limited, n0, lone, "", 5))
 	cancel()
 	p, code = f.prove("lone")
-	if reached, nobody, verdict, message := p.row(t, "n0"); code != 0 || len(reached) != 0 || nobody != 20 || verdict != "Closed" || message != "the unit has no ready endpoint, and nobody answers" {
+	if reached, nobody, verdict, message := p.row(t, "n0"); code != 0 || len(reached) != 0 || nobody != 20 ||
+		verdict != "Closed" || message != "the unit has no ready endpoint, and nobody answers" {
 		t.Errorf("exit code %d, %v %d %s %s", code, reached, nobody, verdict, message)
 	}
 
@@ -224,7 +242,8 @@ func TestProve(t *testing.T) {
 // interruptProof interrupts a run while its pods are there, as Ctrl-C does, and looks that they go.
 func (f *fixture) interruptProof() {
 	f.Helper()
-	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"), "prove", "echo", "--image=application-grid-wrapper:test", "--kubeconfig="+f.cluster.Kubeconfig())
+	cmd := exec.CommandContext(f.ctx, binary(f.T, "kubectl-grid"), "prove", "echo",
+		"--image=application-grid-wrapper:test", "--kubeconfig="+f.cluster.Kubeconfig())
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	f.must(cmd.Start())
@@ -235,7 +254,8 @@ func (f *fixture) interruptProof() {
 		return nil
 	})
 	f.must(cmd.Process.Signal(syscall.SIGINT))
-	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 ||
+		!strings.Contains(stderr.String(), "interrupted") {
 		f.Errorf("%v: %s", err, stderr.String())
 	}
 	if left := f.provingPods(); left != 0 {

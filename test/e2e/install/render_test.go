@@ -29,7 +29,8 @@ const manifests = "../../../manifests"
 // render is what kustomize makes of a directory of manifests/, as YAML documents.
 func render(t *testing.T, directory string) []string {
 	t.Helper()
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(manifests, directory))
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
+		filepath.Join(manifests, directory))
 	if err != nil {
 		t.Fatalf("%s: %v", directory, err)
 	}
@@ -65,13 +66,15 @@ func kustomizations(t *testing.T) []string {
 	return directories
 }
 
-// TestLabels: every object says what it belongs to, by the labels that Kubernetes recommends; and selectors are what they
-// were in the first release, as they cannot be changed.
+// TestLabels: every object says what it belongs to, by the labels that Kubernetes recommends; and selectors are what
+// they were in the first release, as they cannot be changed.
 func TestLabels(t *testing.T) {
 	selectors := map[string]bool{}
-	for name, object := range kustomize(t, kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\ncomponents: [../manifests/monitoring]\n", nil) {
+	for name, object := range kustomize(t,
+		kustomizationHead+"resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/application-grid-hub]\ncomponents: [../manifests/monitoring]\n", nil) {
 		labels := object.GetLabels()
-		if labels["app.kubernetes.io/part-of"] != "application-grid" || labels["app.kubernetes.io/name"] == "" || labels["app.kubernetes.io/component"] == "" {
+		if labels["app.kubernetes.io/part-of"] != "application-grid" || labels["app.kubernetes.io/name"] == "" ||
+			labels["app.kubernetes.io/component"] == "" {
 			t.Errorf("%s has the labels %v", name, labels)
 		}
 		selector, found, err := unstructured.NestedStringMap(object.Object, "spec", "selector", "matchLabels")
@@ -84,7 +87,8 @@ func TestLabels(t *testing.T) {
 		}
 		if isWorkload {
 			selectors[object.GetName()] = true
-			for _, label := range []string{"app", "app.kubernetes.io/name", "app.kubernetes.io/component", "app.kubernetes.io/part-of"} {
+			for _, label := range []string{"app", "app.kubernetes.io/name", "app.kubernetes.io/component",
+				"app.kubernetes.io/part-of"} {
 				if of[label] == "" || of[label] != labels[label] {
 					t.Errorf("the pods of %s have %s=%q, it has %q", name, label, of[label], labels[label])
 				}
@@ -153,31 +157,37 @@ func TestPodsAreConfined(t *testing.T) {
 					chosen = strings.Contains(document, "key: "+v1.LabelEdgeNode)
 				}
 				check("only where "+v1.LabelEdgeNode+" says so", chosen)
-				check("tolerates every taint", slices.Contains(pod.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists}))
+				check("tolerates every taint",
+					slices.Contains(pod.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists}))
 			}
 			if name == "kube-proxy-edge" {
 				continue // privileged, as kubeadm's
 			}
 			of := pod.SecurityContext
 			check("has a security context", of != nil)
-			check("seccomp", of.SeccompProfile != nil && of.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault)
+			check("seccomp", of.SeccompProfile != nil &&
+				of.SeccompProfile.Type == corev1.SeccompProfileTypeRuntimeDefault)
 			if name == "statefulset-grid-daemon" {
 				check("is root, whose directory /data/edge is", *of.RunAsUser == 0)
 			} else {
 				check("is not root", *of.RunAsNonRoot && *of.RunAsUser != 0)
 			}
 			for _, c := range pod.Containers {
-				check("memory is limited", !c.Resources.Limits.Memory().IsZero() && !c.Resources.Requests.Memory().IsZero())
-				check("the CPU is requested, not limited", !c.Resources.Requests.Cpu().IsZero() && c.Resources.Limits.Cpu().IsZero())
+				check("memory is limited", !c.Resources.Limits.Memory().IsZero() &&
+					!c.Resources.Requests.Memory().IsZero())
+				check("the CPU is requested, not limited", !c.Resources.Requests.Cpu().IsZero() &&
+					c.Resources.Limits.Cpu().IsZero())
 				check("probes", c.LivenessProbe != nil && c.ReadinessProbe != nil)
 				s := c.SecurityContext
 				check("no privilege", s.Privileged == nil && !*s.AllowPrivilegeEscalation)
 				check("read-only root", *s.ReadOnlyRootFilesystem)
-				check("no capability", slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) && len(s.Capabilities.Add) == 0)
+				check("no capability", slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) &&
+					len(s.Capabilities.Add) == 0)
 			}
 		}
 	}
-	for _, name := range []string{"application-grid-controller", "application-grid-hub", "application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
+	for _, name := range []string{"application-grid-controller", "application-grid-hub", "application-grid-wrapper",
+		"statefulset-grid-daemon", "kube-proxy-edge"} {
 		if !seen[name] {
 			t.Errorf("there is no %s", name)
 		}
@@ -227,7 +237,8 @@ func TestTheWrapperDoesNotNeedKubeProxy(t *testing.T) {
 			if name != "application-grid-wrapper" {
 				continue
 			}
-			if !slices.Contains(template.Spec.Containers[0].Args, "--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf") {
+			if !slices.Contains(template.Spec.Containers[0].Args,
+				"--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf") {
 				t.Errorf("%s: it takes the address of the Service: %q", directory, template.Spec.Containers[0].Args)
 			}
 		}
@@ -236,13 +247,18 @@ func TestTheWrapperDoesNotNeedKubeProxy(t *testing.T) {
 
 // introduced are the minor versions of Kubernetes 1 in which what the manifests use became what they use it as.
 var introduced = map[string]int{
-	"v1 ConfigMap": 0, "v1 ServiceAccount": 0, "apps/v1 DaemonSet": 9, "apps/v1 Deployment": 9, "policy/v1 PodDisruptionBudget": 21,
+	"v1 ConfigMap": 0, "v1 ServiceAccount": 0, "apps/v1 DaemonSet": 9, "apps/v1 Deployment": 9,
+	"policy/v1 PodDisruptionBudget":            21,
 	"rbac.authorization.k8s.io/v1 ClusterRole": 8, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": 8,
-	"rbac.authorization.k8s.io/v1 Role": 8, "rbac.authorization.k8s.io/v1 RoleBinding": 8, "coordination.k8s.io/v1 Lease": 14,
-	"apiextensions.k8s.io/v1 CustomResourceDefinition": 16,
-	"flowcontrol.apiserver.k8s.io/v1 FlowSchema":       29, "flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration": 29,
-	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy": 30, "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": 30,
-	"admissionregistration.k8s.io/v1 MutatingAdmissionPolicy": 36, "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding": 36,
+	"rbac.authorization.k8s.io/v1 Role": 8, "rbac.authorization.k8s.io/v1 RoleBinding": 8,
+	"coordination.k8s.io/v1 Lease":                                     14,
+	"apiextensions.k8s.io/v1 CustomResourceDefinition":                 16,
+	"flowcontrol.apiserver.k8s.io/v1 FlowSchema":                       29,
+	"flowcontrol.apiserver.k8s.io/v1 PriorityLevelConfiguration":       29,
+	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy":        30,
+	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": 30,
+	"admissionregistration.k8s.io/v1 MutatingAdmissionPolicy":          36,
+	"admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":   36,
 	"v1 Service": 1, "v1 Secret": 1, "apiregistration.k8s.io/v1 APIService": 10,
 	"matchLabelKeys": 27, "x-kubernetes-validations": 25,
 	"discovery.k8s.io": 21, // which roles name no version of
@@ -286,7 +302,8 @@ func TestKubernetesVersions(t *testing.T) {
 	}
 }
 
-// TestPageKustomizations: each kustomization that docs/install.md shows can be built, and makes what the page says of it.
+// TestPageKustomizations: each kustomization that docs/install.md shows can be built, and makes what the page says of
+// it.
 func TestPageKustomizations(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/install.md")
 	if err != nil {
@@ -304,7 +321,8 @@ func TestPageKustomizations(t *testing.T) {
 	build := func(kustomization string) string {
 		t.Helper()
 		for name, content := range map[string]string{
-			"kustomization.yaml": kustomization, "kubeconfig.conf": strings.ReplaceAll(string(kubeconfig), "https://127.0.0.1:6444", address),
+			"kustomization.yaml": kustomization,
+			"kubeconfig.conf":    strings.ReplaceAll(string(kubeconfig), "https://127.0.0.1:6444", address),
 		} {
 			if err := os.MkdirAll(filepath.Join(directory, "edge"), 0o750); err != nil {
 				t.Fatal(err)
@@ -313,7 +331,8 @@ func TestPageKustomizations(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(directory, "edge"))
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(),
+			filepath.Join(directory, "edge"))
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, kustomization)
 		}
@@ -336,7 +355,8 @@ func TestPageKustomizations(t *testing.T) {
 		} else if !strings.Contains(built, address) {
 			t.Errorf("the wrapper does not have the address in kubeconfig.conf:\n%s", kustomization)
 		}
-		if images := strings.Contains(kustomization, "\nimages:"); images != strings.Contains(built, "image: registry.example.org/application-grid-wrapper:v1") {
+		if images := strings.Contains(kustomization, "\nimages:"); images != strings.Contains(built,
+			"image: registry.example.org/application-grid-wrapper:v1") {
 			t.Errorf("the wrapper's image is not the one of\n%s", kustomization)
 		}
 	}
@@ -344,7 +364,8 @@ func TestPageKustomizations(t *testing.T) {
 	if older == nil {
 		t.Fatal("the page does not show how to leave out the policy")
 	}
-	if built := build(kubeadm + "\n" + older[1] + "\n"); strings.Contains(built, "MutatingAdmissionPolicy") || !strings.Contains(built, "ValidatingAdmissionPolicy") {
+	if built := build(kubeadm + "\n" + older[1] + "\n"); strings.Contains(built, "MutatingAdmissionPolicy") ||
+		!strings.Contains(built, "ValidatingAdmissionPolicy") {
 		t.Errorf("without the policy there is\n%s", built)
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 const samples = manifests + "/samples/"
 
-// TestKustomizeReachesTemplates: with the configuration that is shipped, the hash of a generated ConfigMap or Secret gets
-// to every place of a grid's template that names one, and changes with the content.
+// TestKustomizeReachesTemplates: with the configuration that is shipped, the hash of a generated ConfigMap or Secret
+// gets to every place of a grid's template that names one, and changes with the content.
 func TestKustomizeReachesTemplates(t *testing.T) {
 	configuration, err := os.ReadFile(samples + "kustomizeconfig.yaml")
 	if err != nil {
@@ -80,9 +80,11 @@ func TestKustomizeReachesTemplates(t *testing.T) {
 func TestTenantsPolicy(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
 	f.kubectl("apply", "-k", manifests+"/crds")
-	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io", "crd/servicegrids.superedge.io")
+	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io",
+		"crd/servicegrids.superedge.io")
 	f.kubectl("apply", "-f", samples+"tenants.yaml")
-	f.kubectl("create", "clusterrole", "grids", "--verb=*", "--resource=deploymentgrids.superedge.io,servicegrids.superedge.io")
+	f.kubectl("create", "clusterrole", "grids", "--verb=*",
+		"--resource=deploymentgrids.superedge.io,servicegrids.superedge.io")
 	f.kubectl("create", "clusterrolebinding", "jane", "--clusterrole=grids", "--user=jane")
 	grid := func(name, key, metadata, pool string) string {
 		return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: %s, namespace: default%s}, spec: {gridUniqKey: %s, template: {}%s}}`, name, metadata, key, pool)
@@ -104,7 +106,8 @@ func TestTenantsPolicy(t *testing.T) {
 			return nil
 		})
 	}
-	refused("another key", grid("demo", "rack", "", ""), "jane", "gridUniqKey must be zone1 or topology.kubernetes.io/zone in this cluster")
+	refused("another key", grid("demo", "rack", "", ""), "jane",
+		"gridUniqKey must be zone1 or topology.kubernetes.io/zone in this cluster")
 	f.must(apply(grid("demo", "zone1", "", ""), "jane"))
 	f.must(apply(grid("zones", "topology.kubernetes.io/zone", "", ""), "jane"))
 	pool := func(templates int) string {
@@ -115,16 +118,20 @@ func TestTenantsPolicy(t *testing.T) {
 		return ", templatePool: {" + strings.TrimSuffix(b.String(), ", ") + "}"
 	}
 	f.must(apply(grid("demo", "zone1", "", pool(20)), "jane"))
-	refused("a large pool", grid("demo", "zone1", "", pool(21)), "jane", "a grid may have 20 templates in its pool at most")
+	refused("a large pool", grid("demo", "zone1", "", pool(21)), "jane",
+		"a grid may have 20 templates in its pool at most")
 
 	// Only who may label nodes approves of a removal. What has been approved does not hinder others to change the grid.
 	approved := func(value string) string { return ", annotations: {superedge.io/approve-removal: " + value + "}" }
-	refused("jane's approval", grid("demo", "zone1", approved("abc"), ""), "jane", "only who may label nodes may approve of the removal of many units")
-	refused("jane's approval of a new grid", grid("new", "zone1", approved("abc"), ""), "jane", "only who may label nodes")
+	refused("jane's approval", grid("demo", "zone1", approved("abc"), ""), "jane",
+		"only who may label nodes may approve of the removal of many units")
+	refused("jane's approval of a new grid", grid("new", "zone1", approved("abc"), ""), "jane",
+		"only who may label nodes")
 	f.kubectl("create", "clusterrole", "nodes", "--verb=patch", "--resource=nodes")
 	f.kubectl("create", "clusterrolebinding", "root", "--clusterrole=nodes", "--user=ops")
 	f.kubectl("create", "clusterrolebinding", "ops", "--clusterrole=grids", "--user=ops")
-	f.eventually("the approval of who may label nodes", func() error { return apply(grid("demo", "zone1", approved("abc"), ""), "ops") })
+	f.eventually("the approval of who may label nodes",
+		func() error { return apply(grid("demo", "zone1", approved("abc"), ""), "ops") })
 	f.must(apply(grid("demo", "zone1", approved("abc"), pool(2)), "jane"))
 	refused("jane's other approval", grid("demo", "zone1", approved("xyz"), ""), "jane", "only who may label nodes")
 
@@ -132,18 +139,21 @@ func TestTenantsPolicy(t *testing.T) {
 		return `{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, namespace: default}, spec: {gridUniqKey: ` + key + `, template: {}}}`
 	}
 	f.must(apply(service("zone1"), "jane"))
-	refused("another key of a ServiceGrid", strings.Replace(service("rack"), "name: demo", "name: other", 1), "jane", "gridUniqKey must be zone1")
+	refused("another key of a ServiceGrid", strings.Replace(service("rack"), "name: demo", "name: other", 1), "jane",
+		"gridUniqKey must be zone1")
 
 	// The API server has found no mistake of types in them.
 	for _, policy := range []string{"application-grid-tenants", "application-grid-tenants-pools"} {
 		f.eventually(policy+" is checked", func() error {
-			observed := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.observedGeneration}")
+			observed := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
+				"jsonpath={.status.observedGeneration}")
 			if observed == "" {
 				return fmt.Errorf("not yet")
 			}
 			return nil
 		})
-		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o", "jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
+		if warnings := f.kubectl("get", "validatingadmissionpolicy", policy, "-o",
+			"jsonpath={.status.typeChecking.expressionWarnings}"); warnings != "" {
 			t.Errorf("%s: warnings: %s", policy, warnings)
 		}
 	}

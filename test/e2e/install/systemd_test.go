@@ -22,7 +22,8 @@ func TestNotifications(t *testing.T) {
 	for _, name := range units {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+			socket, err := net.ListenUnixgram("unixgram",
+				&net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -41,7 +42,8 @@ func TestNotifications(t *testing.T) {
 			}
 			cmd := exec.Command(binary(t, name), startOf(t, name, dir)...)
 			const watchdog = 3 * time.Second
-			cmd.Env = []string{"NOTIFY_SOCKET=" + filepath.Join(dir, "notify"), "WATCHDOG_USEC=" + strconv.FormatInt(watchdog.Microseconds(), 10)}
+			cmd.Env = []string{"NOTIFY_SOCKET=" + filepath.Join(dir, "notify"),
+				"WATCHDOG_USEC=" + strconv.FormatInt(watchdog.Microseconds(), 10)}
 			var log strings.Builder
 			cmd.Stderr = &log
 			if err := cmd.Start(); err != nil {
@@ -92,7 +94,8 @@ func startOf(t *testing.T, name, dir string) []string {
 	if name == "statefulset-grid-daemon" {
 		options += " --hostpath=" + filepath.Join(dir, "hosts")
 	}
-	return strings.Fields(strings.NewReplacer("${CREDENTIALS_DIRECTORY}", dir, "${NODE_NAME}", "node0", "$OPTIONS", options).Replace(string(match[1])))
+	return strings.Fields(strings.NewReplacer("${CREDENTIALS_DIRECTORY}", dir, "${NODE_NAME}", "node0", "$OPTIONS",
+		options).Replace(string(match[1])))
 }
 
 // exposure is what docs/systemd.md says of the units, and no more.
@@ -140,8 +143,10 @@ func TestInstalledUnits(t *testing.T) {
 		where + "bin/application-grid-controller " + where + "bin/application-grid-hub " +
 		where + "bin/application-grid-wrapper " + where + "bin/kubectl-grid " + where + "bin/kubectl_complete-grid " +
 		where + "bin/statefulset-grid-daemon " +
-		where + "lib/systemd/system/application-grid-wrapper.service " + where + "lib/systemd/system/statefulset-grid-daemon.service " +
-		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES" + manual(t, " "+where+"share/man/man1/")
+		where + "lib/systemd/system/application-grid-wrapper.service " + where +
+		"lib/systemd/system/statefulset-grid-daemon.service " +
+		where + "share/doc/application-grid/LICENSE " + where + "share/doc/application-grid/THIRD_PARTY_NOTICES" +
+		manual(t, " "+where+"share/man/man1/")
 	if got := files(t, root); got != want {
 		t.Errorf("installed are %s", got)
 	}

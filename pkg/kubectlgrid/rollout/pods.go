@@ -1,0 +1,102 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Pods returns the names of the pods of a unit's workload: those that are ready first, then those that run, then the
+// others, each by name. Pods that are being deleted come last. They are found by their owners: the workloads of a grid
+// may have one selector, so that kubectl, asked for one of them, would take a pod of any unit.
+func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
+	child, err := g.Child(ctx, unit)
+	if err != nil {
+		return nil, err
+	}
+	workload := &unstructured.Unstructured{}
+	workload.SetGroupVersionKind(g.Kind.Child)
+	key := client.ObjectKey{Namespace: g.Object.GetNamespace(), Name: child}
+	if err := g.cluster.API.Get(ctx, key, workload); err != nil {
+		return nil, fmt.Errorf("asking for the %s %s: %w", g.Kind.Child.Kind, child, err)
+	}
+	selected, err := selectedBy(workload)
+	if err != nil {
+		return nil, fmt.Errorf("reading the selector of the %s %s: %w", g.Kind.Child.Kind, child, err)
+	}
+	owners := map[types.UID]bool{workload.GetUID(): true}
+	if g.Kind.Child.Kind == "Deployment" {
+		sets := &metav1.PartialObjectMetadataList{}
+		sets.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSetList"))
+		if err := g.cluster.API.List(ctx, sets, client.InNamespace(key.Namespace), selected); err != nil {
+			return nil, fmt.Errorf("asking for the ReplicaSets: %w", err)
+		}
+		for i := range sets.Items {
+			if metav1.IsControlledBy(&sets.Items[i], workload) {
+				owners[sets.Items[i].UID] = true
+			}
+		}
+	}
+	list := &corev1.PodList{}
+	if err := g.cluster.API.List(ctx, list, client.InNamespace(key.Namespace), selected); err != nil {
+		return nil, fmt.Errorf("asking for the pods: %w", err)
+	}
+	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
+		by := metav1.GetControllerOf(&pod)
+		return by == nil || !owners[by.UID]
+	})
+	slices.SortFunc(pods, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), strings.Compare(a.Name, b.Name))
+	})
+	names := make([]string, len(pods))
+	for i := range pods {
+		names[i] = pods[i].Name
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("the %s %s of unit %q has no pods", g.Kind.Child.Kind, child, unit)
+	}
+	return names, nil
+}
+
+// selectedBy are the options of a list of what a workload selects.
+func selectedBy(workload *unstructured.Unstructured) (client.ListOption, error) {
+	content, _, err := unstructured.NestedMap(workload.Object, "spec", "selector")
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the field
+	}
+	selector := &metav1.LabelSelector{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector); err != nil {
+		return nil, err //nolint:wrapcheck // it names the field
+	}
+	labels, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it names the field
+	}
+	return client.MatchingLabelsSelector{Selector: labels}, nil
+}
+
+// rank is the place of a pod among those of its workload, the lower the better.
+func rank(pod *corev1.Pod) int {
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return 3
+	case ready:
+		return 0
+	case pod.Status.Phase == corev1.PodRunning:
+		return 1
+	}
+	return 2
+}

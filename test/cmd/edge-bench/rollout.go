@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// wavesGrid is what is rolled out: a pod in every unit, the first ten units one by one, then a quarter at a time.
+const wavesGrid = `
+apiVersion: superedge.io/v1
+kind: DeploymentGrid
+metadata: {name: bench}
+spec:
+  gridUniqKey: ` + unitLabel + `
+  template:
+    replicas: 1
+    selector: {matchLabels: {app: x}}
+    template:
+      metadata: {labels: {app: x}}
+      spec: {containers: [{name: c, image: "registry.example.com/team/service:v1"}]}
+  rollout:
+    waves:
+    - {name: canary, units: {names: ["unit-0000*"]}, maxUnavailable: 1}
+    - {name: rest, maxUnavailable: 25%}
+`
+
+// measureRollout changes a template of all units in two waves. kube-controller-manager and kube-scheduler are real, and
+// kwok plays the kubelets.
+func measureRollout(ctx context.Context, o options) (err error) {
+	c, err := cluster.Start(ctx, cluster.Options{
+		Components: o.components, APIViewOnly: true, AuditLog: true, Progress: os.Stderr,
+		// What a control plane of this size has: with the defaults it would write 20 times a second.
+		ControllerManagerArgs: []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Stop()) }()
+	b, err := newGridBench(ctx, c, o)
+	if err != nil {
+		return err
+	}
+	defer b.controller.Kill()
+	return b.run(ctx, "one DeploymentGrid, a pod in every unit; kube-apiserver, kube-controller-manager, kube-scheduler, kwok and the controller on this machine",
+		b.install, b.rollOut)
+}
+
+// install makes the nodes and the grid, and waits until there is a ready pod in every unit.
+func (b *gridBench) install(ctx context.Context) error {
+	fmt.Fprintf(os.Stderr, "creating %d nodes\n", b.units)
+	if err := parallel(ctx, b.units, b.createLiveNode); err != nil {
+		return err
+	}
+	grid := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(wavesGrid), &grid.Object); err != nil {
+		return fmt.Errorf("reading the manifest of the grid: %w", err)
+	}
+	begin := time.Now()
+	if _, err := b.grid("deploymentgrids").Create(ctx, grid, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating the grid: %w", err)
+	}
+	for { // a grid that is created is not rolled out: it has a complete rollout at once
+		grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading the grid: %w", err)
+		}
+		ready, _, _ := unstructured.NestedInt64(grid.Object, "status", "readyUnits")
+		if ready == int64(b.units) {
+			break
+		}
+		if time.Since(begin) > gridDeadline {
+			return fmt.Errorf("%d of %d units are ready after %s", ready, b.units, gridDeadline)
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	b.add("grid created: a ready pod in every unit after", "%.1f s", time.Since(begin).Seconds())
+	return b.quiet(ctx)
+}
+
+// createLiveNode makes a node that kwok keeps alive, the only one of its unit.
+func (b *gridBench) createLiveNode(ctx context.Context, i int) error {
+	now := metav1.Now()
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        gridNode(i),
+			Annotations: map[string]string{cluster.KwokAnnotation: "fake"},
+			Labels: map[string]string{
+				unitLabel: fmt.Sprintf("unit-%05d", i), corev1.LabelHostname: gridNode(i),
+				corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			},
+		},
+		Status: corev1.NodeStatus{
+			Phase: corev1.NodeRunning, Capacity: resources, Allocatable: resources,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				LastHeartbeatTime: now, LastTransitionTime: now}},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+				Address: fmt.Sprintf("10.1.%d.%d", i/250, 1+i%250)}},
+		},
+	}
+	if _, err := b.cluster.Client().CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+// rollOut changes the image, and counts what the controller writes until every unit has it.
+func (b *gridBench) rollOut(ctx context.Context) error {
+	mark, err := b.cluster.AuditMark()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	changed, err := b.grid("deploymentgrids").Patch(ctx, "bench", types.JSONPatchType,
+		[]byte(`[{"op":"replace","path":"/spec/template/template/spec/containers/0/image","value":"registry.example.com/team/service:v2"}]`), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("changing the grid: %w", err)
+	}
+	if err := b.complete(ctx, changed.GetGeneration()); err != nil {
+		return err
+	}
+	b.add("image changed, in two waves (10 units one by one, then a quarter at a time): complete after", "%.1f s",
+		time.Since(begin).Seconds())
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	calls, err := b.calls(mark)
+	if err != nil {
+		return err
+	}
+	b.add("API calls for that", "%s", calls)
+	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
+		return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
+	})
+	if err != nil {
+		return err
+	}
+	if len(writes) != b.units {
+		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", len(writes), b.units))
+	}
+	if err := b.statusSize(ctx); err != nil {
+		return err
+	}
+	if mark, err = b.cluster.AuditMark(); err != nil {
+		return err
+	}
+	if err := pause(ctx, time.Minute); err != nil {
+		return err
+	}
+	if writes, err = b.cluster.Audited(mark,
+		func(r cluster.Request) bool { return ours(r) && r.IsWrite() }); err != nil {
+		return err
+	}
+	b.add("writes in the minute after", "%d", len(writes))
+	if len(writes) > 0 {
+		b.wrong = append(b.wrong, fmt.Errorf("writes in a steady state: %v", writes[:min(3, len(writes))]))
+	}
+	return b.memory("resident memory in the end")
+}
+
+// complete waits until the rollout of this generation is complete.
+func (b *gridBench) complete(ctx context.Context, generation int64) error {
+	for begin := time.Now(); ; {
+		grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("reading the grid: %w", err)
+		}
+		phase, _, _ := unstructured.NestedString(grid.Object, "status", "rollout", "phase")
+		observed, _, _ := unstructured.NestedInt64(grid.Object, "status", "observedGeneration")
+		if phase == "Complete" && observed == generation {
+			return nil
+		}
+		if time.Since(begin) > gridDeadline {
+			status, _, _ := unstructured.NestedMap(grid.Object, "status", "rollout")
+			return fmt.Errorf("the rollout is not complete after %s: %v", gridDeadline, status)
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}

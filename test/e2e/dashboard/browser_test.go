@@ -35,7 +35,8 @@ func (f *fixture) browse(url string) *browser {
 	f.Helper()
 	b := &browser{f: f}
 	// A sandbox needs a user who is not root.
-	allocator, stop := chromedp.NewExecAllocator(f.ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox)...)
+	allocator, stop := chromedp.NewExecAllocator(f.ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
+		chromedp.NoSandbox)...)
 	f.Cleanup(stop)
 	tab, closeTab := chromedp.NewContext(allocator, chromedp.WithListener(b.listen))
 	f.Cleanup(closeTab)
@@ -102,7 +103,8 @@ func evaluate[T any](b *browser, expression string) T {
 func (b *browser) until(what, expression string) {
 	b.f.Helper()
 	b.f.eventually("the page: "+what, func() error {
-		text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
+		text, err := chromedp.Run(b.ctx,
+			chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
 		if err == nil && text != "" {
 			err = fmt.Errorf("not %s: %.2000s", expression, text)
 		}
@@ -135,7 +137,8 @@ func (b *browser) show(hash, title string) {
 func (b *browser) table(selector string) []string {
 	b.f.Helper()
 	found := evaluate[[]string](b, fmt.Sprintf(
-		"[...document.querySelectorAll(%q)].map(row => [...row.children].map(cell => cell.textContent).join(' | '))", selector+" tbody tr"))
+		"[...document.querySelectorAll(%q)].map(row => [...row.children].map(cell => cell.textContent).join(' | '))",
+		selector+" tbody tr"))
 	slices.Sort(found)
 	return found
 }
@@ -144,9 +147,10 @@ func (b *browser) table(selector string) []string {
 func (b *browser) scheme(scheme string) {
 	b.f.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
-			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-		}})
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia,
+			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+				{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+			}})
 		return err
 	}))
 }

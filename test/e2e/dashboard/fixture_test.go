@@ -50,7 +50,8 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) settle(namespace, key string) {
 	f.Helper()
 	f.namespace, f.key = namespace, key
-	_, err := f.client.CoreV1().Namespaces().Create(f.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := f.client.CoreV1().Namespaces().Create(f.ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	f.must(err)
 	f.eventually("the default service account exists", func() error {
 		_, err := f.client.CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})
@@ -84,7 +85,8 @@ func (f *fixture) apply(manifests string) {
 	f.Helper()
 	components, err := suite.Program("COMPONENTS_BIN", "components")
 	f.must(err)
-	command := exec.CommandContext(f.ctx, components, "kubectl", "--kubeconfig="+shared.Kubeconfig(), "apply", "--namespace="+f.namespace, "--filename=-")
+	command := exec.CommandContext(f.ctx, components, "kubectl", "--kubeconfig="+shared.Kubeconfig(), "apply",
+		"--namespace="+f.namespace, "--filename=-")
 	command.Env = []string{"HOME=" + f.TempDir()}
 	command.Stdin = strings.NewReader(strings.ReplaceAll(manifests, "KEY", f.key))
 	if out, err := command.CombinedOutput(); err != nil {

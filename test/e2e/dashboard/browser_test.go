@@ -35,7 +35,8 @@ func (f *fixture) browse(url string) *browser {
 	f.Helper()
 	b := &browser{f: f}
 	// A sandbox needs a user who is not root.
-	allocator, stop := chromedp.NewExecAllocator(f.ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox)...)
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox)
+	allocator, stop := chromedp.NewExecAllocator(f.ctx, options...)
 	f.Cleanup(stop)
 	tab, closeTab := chromedp.NewContext(allocator, chromedp.WithListener(b.listen))
 	f.Cleanup(closeTab)
@@ -144,9 +145,10 @@ func (b *browser) table(selector string) []string {
 func (b *browser) scheme(scheme string) {
 	b.f.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		features := []*emulation.MediaFeature{
 			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-		}})
+		}
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
 		return err
 	}))
 }

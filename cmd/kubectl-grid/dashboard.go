@@ -37,8 +37,8 @@ func newDashboardCommand(c *command) *cobra.Command {
 			"which is\n" +
 			"exit code 0.\n" +
 			"\n" +
-			"Exit codes: 0 it was interrupted; 1 the cluster could not be asked, or the port is taken; 2 the command\n" +
-			"line is wrong.",
+			"Exit codes: 0 it was interrupted; 1 the cluster could not be asked, or the port is taken; 2 the\n" +
+			"command line is wrong.",
 		Example: "  kubectl grid dashboard\n" +
 			"  kubectl grid dashboard --port 8001 --open\n" +
 			"  kubectl grid dashboard -n shop --key topology.kubernetes.io/zone",
@@ -49,10 +49,10 @@ func newDashboardCommand(c *command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, which is one of the loopback")
 	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for one that is free")
-	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the units of the map at first. Without it, "+
-		"the one that most grids and Services have")
-	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the browser's "+
-		"command line, which has the token")
+	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the units of the map at first. "+
+		"Without it, the one that most grids and Services have")
+	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+
+		"browser's command line, which has the token")
 	flags.CompleteWith(cmd, "address", "127.0.0.1", "::1")
 	flags.CompleteWith(cmd, "port")
 	flags.CompleteWith(cmd, "key")
@@ -108,7 +108,8 @@ func openBrowser(ctx context.Context, url string) error {
 	case "windows":
 		command = []string{"rundll32", "url.dll,FileProtocolHandler", url}
 	}
-	browser := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) //nolint:gosec // the URL is ours
+	ctx = context.WithoutCancel(ctx)
+	browser := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the URL is ours
 	if err := browser.Start(); err != nil {
 		return err
 	}

@@ -24,7 +24,8 @@ func summaryOf(name, annotation, endpoints string, nodes map[string]topology.Lab
 
 func TestSummary(t *testing.T) {
 	nodes := map[string]topology.Labels{
-		"a1": {"zone": "a", "region": "r"}, "b1": {"zone": "b", "region": "r"}, "c1": {"zone": "c", "region": "s"}, "bare": {},
+		"a1": {"zone": "a", "region": "r"}, "b1": {"zone": "b", "region": "r"}, "c1": {"zone": "c", "region": "s"},
+		"bare": {},
 	}
 	var summaries []ServiceSummary
 	for _, test := range []struct {
@@ -67,7 +68,8 @@ func tellMap(m UnitMap) string {
 
 func TestUnitMap(t *testing.T) {
 	nodes := map[string]topology.Labels{
-		"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}, "c1": {"zone": "c"}, "d1": {"zone": "d"}, "bare": {},
+		"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}, "c1": {"zone": "c"}, "d1": {"zone": "d"},
+		"bare": {},
 	}
 	grid := func(name string, units ...Unit) Grid {
 		return Grid{Kind: "DeploymentGrid", Namespace: "shop", Name: name, Key: "zone", Units: units}
@@ -89,9 +91,10 @@ func TestUnitMap(t *testing.T) {
 		{
 			"the worst counts, but a unit that cannot be reached is no more than that",
 			[]Grid{
-				grid("one", Unit{Name: "a", Phase: v1.UnitProgressing, Problem: "soon"}, Unit{Name: "b", Phase: v1.UnitReady},
-					Unit{Name: "c", Phase: v1.UnitStalled, Problem: "stuck"}, Unit{Name: "d", Phase: v1.UnitReady}),
-				grid("two", Unit{Name: "a", Phase: v1.UnitReady}, Unit{Name: "c", Phase: v1.UnitUnreachable, Problem: "away"},
+				grid("one", Unit{Name: "a", Phase: v1.UnitProgressing, Problem: "soon"},
+					Unit{Name: "b", Phase: v1.UnitReady}, Unit{Name: "c", Phase: v1.UnitStalled, Problem: "stuck"}, Unit{Name: "d", Phase: v1.UnitReady}),
+				grid("two", Unit{Name: "a", Phase: v1.UnitReady},
+					Unit{Name: "c", Phase: v1.UnitUnreachable, Problem: "away"},
 					Unit{Name: "gone", Phase: v1.UnitRemoving, Problem: "no node"}),
 			},
 			[]ServiceSummary{summaryOf("db", `["zone"]`, "p@a1 q@b1 s@d1", nodes)},
@@ -106,7 +109,8 @@ func TestUnitMap(t *testing.T) {
 			"a grid whose status only counts the units that are ready",
 			[]Grid{{Kind: "DeploymentGrid", Namespace: "shop", Name: "large", Key: "zone", UnlistedReady: 3,
 				Units: []Unit{{Name: "b", Phase: v1.UnitFailed, Problem: "no"}}}}, nil,
-			[]string{"b(1) Failed 1: DeploymentGrid shop/large: Failed: no", "a(2) Ready 0: ", "c(1) Ready 0: ", "d(1) Ready 0: "},
+			[]string{"b(1) Failed 1: DeploymentGrid shop/large: Failed: no", "a(2) Ready 0: ", "c(1) Ready 0: ",
+				"d(1) Ready 0: "},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -133,7 +137,8 @@ func TestKeys(t *testing.T) {
 	}
 	grids := []Grid{{Key: "site"}, {Key: "zone"}}
 	services := []ServiceSummary{
-		summaryOf("a", `["site"]`, "", nodes), summaryOf("b", `["rack","site","*"]`, "", nodes), summaryOf("c", "", "", nodes),
+		summaryOf("a", `["site"]`, "", nodes), summaryOf("b", `["rack","site","*"]`, "", nodes),
+		summaryOf("c", "", "", nodes),
 	}
 	if got := fmt.Sprint(Keys(nodes, grids, services)); got != "[{site 1 2} {rack 0 1} {zone 1 0}]" {
 		t.Errorf("got %s", got)
@@ -172,7 +177,9 @@ func BenchmarkOfService(b *testing.B) {
 				nodes[fmt.Sprint("n", i)] = topology.Labels{"zone": fmt.Sprint("u", i)}
 				fmt.Fprintf(&text, "p%d@n%d ", i, i)
 			}
-			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"topologyKeys": `["zone"]`}}}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+				Annotations: map[string]string{"topologyKeys": `["zone"]`},
+			}}
 			endpointSlices := []discoveryv1.EndpointSlice{slice(text.String())}
 			b.ResetTimer()
 			for b.Loop() {

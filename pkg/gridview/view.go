@@ -123,8 +123,8 @@ func (g *Grouping) View(service *corev1.Service, endpointSlices []discoveryv1.En
 	return view
 }
 
-// SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the units of its View
-// say it, without the other nodes and units. It is empty if the Service's annotation does not parse.
+// SeenBy is what some nodes of a Grouping see of a Service whose keys are those of the Grouping, as the units of its
+// View say it, without the other nodes and units. It is empty if the Service's annotation does not parse.
 func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
 	endpointSlices []discoveryv1.EndpointSlice) []UnitView {
 	if _, _, err := topology.KeysOf(service.Annotations); err != nil {

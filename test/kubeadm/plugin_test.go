@@ -1,7 +1,11 @@
 package kubeadm_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,6 +41,47 @@ func (o *operator) expectPlugin(code int, args ...string) string {
 	return stdout
 }
 
+// checkDashboard starts kubectl grid dashboard, asks it as a script would until it knows both units and the Service,
+// and interrupts it.
+func (o *operator) checkDashboard() {
+	o.Helper()
+	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"), "dashboard",
+		"--kubeconfig="+shared.Kubeconfig(), "--namespace=default")
+	stdout, err := command.StdoutPipe()
+	o.must(err)
+	o.must(command.Start())
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	o.must(err)
+	base, token, found := strings.Cut(strings.TrimSpace(line), "#token=")
+	if !found {
+		o.Fatalf("it prints %q", line)
+	}
+	for path, want := range map[string]string{
+		"api/units/east?key=" + unitLabel: `"state":"Ready"`,
+		"api/units/west?key=" + unitLabel: `"state":"Ready"`,
+		"api/services/default/echo":       `"topologyKeys":["` + unitLabel + `"]`,
+	} {
+		o.eventually("the dashboard answers "+path, func() error {
+			request, err := http.NewRequestWithContext(o.Context(), http.MethodGet, base+path, nil)
+			if err != nil {
+				return err
+			}
+			request.Header.Set("Authorization", "Bearer "+token)
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			if body, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(body), want) {
+				return fmt.Errorf("%s, %w: %s", response.Status, err, body)
+			}
+			return nil
+		})
+	}
+	o.must(command.Process.Signal(os.Interrupt))
+	o.must(command.Wait())
+}
+
 // checkBefore compares what kubectl grid check --pre prints to install with, with what the page shows, and proves that
 // the Service is open.
 func (o *operator) checkBefore() {
@@ -47,6 +92,11 @@ func (o *operator) checkBefore() {
 	o.must(err)
 	if want := "# edge/kustomization.yaml\n" + strings.TrimSpace(string(page)) + "\n"; printed != want {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
+	}
+	// Nothing is installed, and each unit has a pod of its own: what a node sees of the others' is two of three.
+	preview := o.expectPlugin(0, "preview", "--key="+unitLabel, "--namespace=default")
+	if !strings.Contains(preview, "echo") || !strings.Contains(preview, "67%") {
+		o.Errorf("it prints\n%s", preview)
 	}
 	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1",
 		"--requests=60")
@@ -66,6 +116,7 @@ func (o *operator) checkAfter() {
 		}
 		return nil
 	})
+	o.checkDashboard()
 	for _, args := range [][]string{{"prove", "echo", "--all-nodes"}, {"prove", "echo", "--exec"}} {
 		stdout := o.expectPlugin(0, args...)
 		for _, row := range []string{"east (node0)     20      ·        ·   ok\n",

@@ -43,8 +43,8 @@ func CheckAddress(a Address) error {
 		return fmt.Errorf("--address %q is no IP address: %w", a.IP, err)
 	}
 	if !ip.IsLoopback() || ip.Zone() != "" {
-		return fmt.Errorf("--address %s is not of the loopback. The page shows the cluster with your rights, so that it "+
-			"is served to this machine only; for a browser on another one, forward the port: "+
+		return fmt.Errorf("--address %s is not of the loopback. The page shows the cluster with your rights, so "+
+			"that it is served to this machine only; for a browser on another one, forward the port: "+
 			"ssh -L 8001:127.0.0.1:8001 THIS-MACHINE, with --port 8001 here", a.IP)
 	}
 	if a.Port < 0 || a.Port > 65535 {

@@ -60,7 +60,11 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status := &metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Code: int32(code), Reason: reason[code], Message: "code " + fmt.Sprint(code),
 		}
-		_ = json.NewEncoder(w).Encode(status)
+		data, err := json.Marshal(status)
+		if err != nil {
+			panic(err) // an object of the test's
+		}
+		_, _ = w.Write(data)
 	case watch: // it ends with the next change, as expired, and the list is taken again
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
@@ -138,8 +142,8 @@ func run(t *testing.T, a *api) (ask func(path string) (int, string), stop func()
 		server.Close()
 	})
 	return func(path string) (int, string) {
-		response, body := request(t, http.MethodGet, url+path, "Authorization: Bearer "+token)
-		return response.StatusCode, body
+		got := request(t, http.MethodGet, url+path, "Authorization: Bearer "+token)
+		return got.code, got.body
 	}, stop
 }
 
@@ -163,7 +167,7 @@ func await(t *testing.T, ask func(string) (int, string), path string, says ...st
 	}
 }
 
-// TestRun: what there is is shown, and what changes; nothing is written to the cluster; and the end is no error.
+// TestRun: the cluster is shown, and what changes in it; nothing is written to the cluster; and the end is no error.
 func TestRun(t *testing.T) {
 	a := newAPI()
 	ask, stop := run(t, a)

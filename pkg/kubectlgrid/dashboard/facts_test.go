@@ -164,6 +164,38 @@ func TestOnlyChangesCount(t *testing.T) {
 	}
 }
 
+// TestChildren: of a child is kept whose it is, and which fields others own; a change of its status is none here.
+func TestChildren(t *testing.T) {
+	child := func(at int64, fields string) *metav1.PartialObjectMetadata {
+		entry := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
+			e := metav1.ManagedFieldsEntry{Manager: manager, Subresource: subresource, Time: ptr.To(metav1.Unix(at, 0))}
+			e.FieldsV1 = metav1.NewFieldsV1(fields)
+			return e
+		}
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "echo-east", ResourceVersion: fmt.Sprint(at),
+			Labels: map[string]string{v1.LabelGridUnit: "east", v1.LabelGridSelector: "echo"},
+			ManagedFields: []metav1.ManagedFieldsEntry{
+				entry("kube-controller-manager", "status", `{"f:status":{}}`), entry("someone", "", fields),
+			},
+		}}
+	}
+	resource := childResource(v1.DeploymentGridKind)
+	f := read(t)
+	set := func(child *metav1.PartialObjectMetadata) bool {
+		resource.trim(child)
+		return resource.set(f, child)
+	}
+	const theirs = `{"f:spec":{"f:paused":{}}}`
+	if !set(child(1, theirs)) || set(child(2, theirs)) || !set(child(3, `{"f:spec":{"f:replicas":{}}}`)) || !set(child(4, `{}`)) || set(child(5, `{}`)) {
+		t.Error("a change of the status is a change, or another is not")
+	}
+	kept := f.children["DeploymentGrid"]["shop"]["echo-east"]
+	if v1.UnitOf(kept, "echo") != "east" || len(kept.ManagedFields) != 0 {
+		t.Errorf("got %+v", kept)
+	}
+}
+
 // TestUnknown: of what cannot be read nothing is said that would follow from it.
 func TestUnknown(t *testing.T) {
 	f := read(t, node("n1", "east"), closed("db"), slice("db", "db-1", "n1"), echo(v1.UnitReady))

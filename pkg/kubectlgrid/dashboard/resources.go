@@ -214,7 +214,12 @@ func trimChild(child *metav1.PartialObjectMetadata) {
 		meta.Labels = map[string]string{v1.LabelGridUnit: value}
 	}
 	if v1.ForeignFields(child.ManagedFields) != "" {
-		meta.ManagedFields = child.ManagedFields
+		for _, entry := range child.ManagedFields {
+			if entry.Subresource == "" { // those of the status change all the time, and say nothing here
+				entry.Time = nil
+				meta.ManagedFields = append(meta.ManagedFields, entry)
+			}
+		}
 	}
 	child.ObjectMeta = meta
 }

@@ -231,7 +231,8 @@ func answer(w http.ResponseWriter, object any) { write(w, http.StatusOK, object)
 func fail(w http.ResponseWriter, code int, message string) {
 	write(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-		Status:   metav1.StatusFailure, Code: int32(code), Message: message, //nolint:gosec // a status code has three digits
+		Status:   metav1.StatusFailure, Message: message,
+		Code: int32(code), //nolint:gosec // it has three digits
 	})
 }
 

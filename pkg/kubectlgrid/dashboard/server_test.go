@@ -37,8 +37,15 @@ func serve(t *testing.T, f *facts) (*server, string) {
 	return s, listening.URL
 }
 
+// response is what a server has answered.
+type response struct {
+	code   int
+	header http.Header
+	body   string
+}
+
 // request asks the server, with the token unless the headers have another. A header Host names the host.
-func request(t *testing.T, method, url string, headers ...string) (*http.Response, string) {
+func request(t *testing.T, method, url string, headers ...string) response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
@@ -56,16 +63,16 @@ func request(t *testing.T, method, url string, headers ...string) (*http.Respons
 		}
 	}
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.Do(r)
+	answered, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	defer answered.Body.Close()
+	body, err := io.ReadAll(answered.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response, string(body)
+	return response{answered.StatusCode, answered.Header, string(body)}
 }
 
 // TestWhoIsAnswered: the API takes the token and the right host, everything is only read, and nothing but the page's
@@ -115,25 +122,25 @@ func TestWhoIsAnswered(t *testing.T) {
 		{"GET", "/api/grids/pods/shop/nothing", "", 404, "is no kind of grid"},
 		{"GET", "/api/grids/dg/shop/nothing", "", 404, "no such DeploymentGrid"},
 	} {
-		response, body := request(t, test.method, url+test.path, test.header)
+		got := request(t, test.method, url+test.path, test.header)
 		for range 3 { // a path that is not clean is redirected to the clean one
-			if location := response.Header.Get("Location"); location != "" && test.want == 404 {
-				response, body = request(t, test.method, url+location, test.header)
+			if location := got.header.Get("Location"); location != "" && test.want == http.StatusNotFound {
+				got = request(t, test.method, url+location, test.header)
 			}
 		}
-		if response.StatusCode != test.want || !strings.Contains(body, test.says) || strings.Contains(body, "root:") {
-			t.Errorf("%s %s %s: got %d %.200s, want %d %s", test.method, test.path, test.header, response.StatusCode, body, test.want, test.says)
+		if got.code != test.want || !strings.Contains(got.body, test.says) || strings.Contains(got.body, "root:") {
+			t.Errorf("%s %s %s: got %d %.200s, want %d %s", test.method, test.path, test.header, got.code, got.body, test.want, test.says)
 		}
 		for name, want := range map[string]string{
 			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
 			"Access-Control-Allow-Origin": "", "Set-Cookie": "",
 		} {
-			if got := response.Header.Get(name); got != want {
-				t.Errorf("%s %s: %s is %q", test.method, test.path, name, got)
+			if value := got.header.Get(name); value != want {
+				t.Errorf("%s %s: %s is %q", test.method, test.path, name, value)
 			}
 		}
-		if strings.Contains(body, secret) {
-			t.Errorf("%s %s: the token is in %s", test.method, test.path, body)
+		if strings.Contains(got.body, secret) {
+			t.Errorf("%s %s: the token is in %s", test.method, test.path, got.body)
 		}
 	}
 }
@@ -168,11 +175,11 @@ func TestAnswers(t *testing.T) {
 	_, url := serve(t, f)
 	ask := func(path string, into any) {
 		t.Helper()
-		response, body := request(t, "GET", url+path)
-		if err := json.Unmarshal([]byte(body), into); err != nil || response.StatusCode != 200 ||
-			response.Header.Get("Content-Type") != "application/json" ||
-			!strings.Contains(body, `"apiVersion":"kubectl-grid.superedge.io/v1alpha1"`) {
-			t.Fatalf("%s: %v, %d, %s", path, err, response.StatusCode, body)
+		got := request(t, http.MethodGet, url+path)
+		if err := json.Unmarshal([]byte(got.body), into); err != nil || got.code != http.StatusOK ||
+			got.header.Get("Content-Type") != "application/json" ||
+			!strings.Contains(got.body, `"apiVersion":"kubectl-grid.superedge.io/v1alpha1"`) {
+			t.Fatalf("%s: %v, %d, %s", path, err, got.code, got.body)
 		}
 	}
 	type named struct{ Namespace, Name, State string }
@@ -266,16 +273,16 @@ func TestNotYetRead(t *testing.T) {
 	s.sources = func() []SourceStatus {
 		return []SourceStatus{{Resource: nodes, State: SourceForbidden}, {Resource: services, State: SourceReading}}
 	}
-	response, body := request(t, "GET", url+"/api/overview")
-	if response.StatusCode != 503 || response.Header.Get("Retry-After") != "1" || !strings.Contains(body, "is being read: services") {
-		t.Errorf("got %d %s", response.StatusCode, body)
+	got := request(t, http.MethodGet, url+"/api/overview")
+	if got.code != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "1" || !strings.Contains(got.body, "is being read: services") {
+		t.Errorf("got %d %s", got.code, got.body)
 	}
 	s.sources = func() []SourceStatus {
 		return []SourceStatus{{Resource: nodes, State: SourceForbidden, Message: "not you"}}
 	}
-	response, body = request(t, "GET", url+"/api/overview")
-	if response.StatusCode != 200 || !strings.Contains(body, `"state":"Forbidden","message":"not you"`) {
-		t.Errorf("got %d %s", response.StatusCode, body)
+	got = request(t, http.MethodGet, url+"/api/overview")
+	if got.code != http.StatusOK || !strings.Contains(got.body, `"state":"Forbidden","message":"not you"`) {
+		t.Errorf("got %d %s", got.code, got.body)
 	}
 }
 
@@ -332,14 +339,13 @@ func TestManyStreams(t *testing.T) {
 		}
 		open = append(open, response)
 	}
-	response, body := request(t, "GET", url+"/api/events")
-	if response.StatusCode != 429 || response.Header.Get("Retry-After") == "" {
-		t.Errorf("got %d %s", response.StatusCode, body)
+	if got := request(t, http.MethodGet, url+"/api/events"); got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s", got.code, got.body)
 	}
 	open[0].Body.Close()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		scanner, response := stream(t, url)
-		if response.StatusCode == 200 && scanner.Scan() {
+		if response.StatusCode == http.StatusOK && scanner.Scan() {
 			return
 		}
 		if time.Now().After(end) {

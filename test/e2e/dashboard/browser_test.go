@@ -35,13 +35,8 @@ func (f *fixture) browse(url string) *browser {
 	f.Helper()
 	b := &browser{f: f}
 	// A sandbox needs a user who is not root.
-<<<<<<< HEAD
-	allocator, stop := chromedp.NewExecAllocator(f.ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.NoSandbox)...)
-=======
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox)
 	allocator, stop := chromedp.NewExecAllocator(f.ctx, options...)
->>>>>>> ac340b7b842135f06efc45b5828b50185be826dc
 	f.Cleanup(stop)
 	tab, closeTab := chromedp.NewContext(allocator, chromedp.WithListener(b.listen))
 	f.Cleanup(closeTab)
@@ -152,17 +147,10 @@ func (b *browser) table(selector string) []string {
 func (b *browser) scheme(scheme string) {
 	b.f.Helper()
 	b.do(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-<<<<<<< HEAD
-		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia,
-			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
-				{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-			}})
-=======
 		features := []*emulation.MediaFeature{
 			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 		}
 		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
->>>>>>> ac340b7b842135f06efc45b5828b50185be826dc
 		return err
 	}))
 }

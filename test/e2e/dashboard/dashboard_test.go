@@ -304,13 +304,8 @@ func TestServed(t *testing.T) {
 		{[]string{"--server=https://127.0.0.1:1"}, 1, "asking the cluster"},
 	} {
 		out, err := f.plugin(append([]string{"dashboard"}, test.args...)...).CombinedOutput()
-<<<<<<< HEAD
-		if err == nil || !strings.Contains(string(out), test.says) ||
-			!strings.HasSuffix(err.Error(), fmt.Sprint(test.code)) {
-=======
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != test.code || !strings.Contains(string(out), test.says) {
->>>>>>> ac340b7b842135f06efc45b5828b50185be826dc
 			t.Errorf("%q: %v: %s", test.args, err, out)
 		}
 	}

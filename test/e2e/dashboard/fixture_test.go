@@ -50,13 +50,8 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) settle(namespace, key string) {
 	f.Helper()
 	f.namespace, f.key = namespace, key
-<<<<<<< HEAD
-	_, err := f.client.CoreV1().Namespaces().Create(f.ctx,
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
-=======
 	wanted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	_, err := f.client.CoreV1().Namespaces().Create(f.ctx, wanted, metav1.CreateOptions{})
->>>>>>> ac340b7b842135f06efc45b5828b50185be826dc
 	f.must(err)
 	f.eventually("the default service account exists", func() error {
 		_, err := f.client.CoreV1().ServiceAccounts(namespace).Get(f.ctx, "default", metav1.GetOptions{})

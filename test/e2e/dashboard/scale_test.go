@@ -110,28 +110,18 @@ func (f *fixture) large() {
 		name := fmt.Sprintf("s%03d", i)
 		makers.Go(func() error {
 			_, err := client.CoreV1().Services(f.namespace).Create(ctx, &corev1.Service{
-<<<<<<< HEAD
 				ObjectMeta: metav1.ObjectMeta{Name: name,
 					Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", f.key)}},
-				Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}}},
-=======
-				ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", f.key)}},
 				Spec: corev1.ServiceSpec{
 					ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}},
 				},
->>>>>>> ac340b7b842135f06efc45b5828b50185be826dc
 			}, metav1.CreateOptions{})
 			return err
 		})
 		for first := 0; first < manyUnits; first += perSlice {
 			makers.Go(func() error {
-<<<<<<< HEAD
-				_, err := client.DiscoveryV1().EndpointSlices(f.namespace).Create(ctx, f.slice(name, i, first),
-					metav1.CreateOptions{})
-=======
 				slices := client.DiscoveryV1().EndpointSlices(f.namespace)
 				_, err := slices.Create(ctx, f.slice(name, i, first), metav1.CreateOptions{})
->>>>>>> ac340b7b842135f06efc45b5828b50185be826dc
 				return err
 			})
 		}

@@ -98,17 +98,6 @@ func (o *operator) checkBefore() {
 		"echo   3       -         -               closed\n") {
 		o.Errorf("it prints\n%s", preview)
 	}
-	// A unit without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
-	on, code, without := o.uids("k8s-app=kube-dns"), 0, ""
-	for _, unit := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
-		if on[unit.node] == "" {
-			code, without = 3, without+".*"+unit.name
-		}
-	}
-	dark := o.expectPlugin(code, "preview", "--key="+unitLabel, "--namespace="+metav1.NamespaceSystem)
-	if !regexp.MustCompile(`(?m)^kube-dns +2 +\d+% +` + without).MatchString(dark) {
-		o.Errorf("it prints\n%s", dark)
-	}
 	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1",
 		"--requests=60")
 	if strings.Count(stdout, "LEAK: reached pod echo-") != 2 {
@@ -128,6 +117,20 @@ func (o *operator) checkAfter() {
 		return nil
 	})
 	o.checkDashboard()
+	// A unit without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
+	o.eventually("kubectl grid preview says what closing kube-dns would change", func() error {
+		on, want, without := o.uids("k8s-app=kube-dns"), 0, ""
+		for _, unit := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
+			if on[unit.node] == "" {
+				want, without = 3, without+".*"+unit.name
+			}
+		}
+		stdout, code := o.plugin("preview", "--key="+unitLabel, "--namespace="+metav1.NamespaceSystem)
+		if code != want || !regexp.MustCompile(`(?m)^kube-dns +2 +\d+% +`+without).MatchString(stdout) {
+			return fmt.Errorf("exit code %d: %s", code, stdout)
+		}
+		return nil
+	})
 	for _, args := range [][]string{{"prove", "echo", "--all-nodes"}, {"prove", "echo", "--exec"}} {
 		stdout := o.expectPlugin(0, args...)
 		for _, row := range []string{"east (node0)     20      ·        ·   ok\n",

@@ -123,18 +123,18 @@ function drawMap(map, units) {
 
 function newTile(unit) {
   return h("li", {}, h("a", { href: unitRoute(unit.name), tabindex: -1, "data-unit": unit.name },
-    h("span", { class: "name" }, unit.name), h("span", { class: "nodes" })));
+    h("span", { class: "name" }, unit.name), " ", h("span", { class: "nodes" }), h("span", { class: "read-out" })));
 }
 
 function drawTile(item, unit) {
   const link = item.firstElementChild;
-  // What is read out begins with what is seen.
-  const words = [`${unit.name} ${count(unit.nodes, "node")}`, unit.state.toLowerCase()];
-  if (unit.problems > 0) words.push(count(unit.problems, "problem"), unit.problem);
+  const [, nodes, words] = link.children;
+  const more = [unit.state.toLowerCase()];
+  if (unit.problems > 0) more.push(count(unit.problems, "problem"), unit.problem);
   attribute(link, "data-state", unit.state);
-  attribute(link, "aria-label", words.join(", "));
-  attribute(link, "title", words.join("\n"));
-  text(link.lastElementChild, count(unit.nodes, "node"));
+  attribute(link, "title", [unit.name, count(unit.nodes, "node"), ...more].join("\n"));
+  text(nodes, count(unit.nodes, "node"));
+  text(words, `, ${more.join(", ")}`); // what can be seen by the colour and the sign
 }
 
 /** moveInMap moves the focus among the tiles by the arrow keys, Home and End. */

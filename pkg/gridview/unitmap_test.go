@@ -92,7 +92,8 @@ func TestUnitMap(t *testing.T) {
 			"the worst counts, but a unit that cannot be reached is no more than that",
 			[]Grid{
 				grid("one", Unit{Name: "a", Phase: v1.UnitProgressing, Problem: "soon"},
-					Unit{Name: "b", Phase: v1.UnitReady}, Unit{Name: "c", Phase: v1.UnitStalled, Problem: "stuck"}, Unit{Name: "d", Phase: v1.UnitReady}),
+					Unit{Name: "b", Phase: v1.UnitReady}, Unit{Name: "c", Phase: v1.UnitStalled, Problem: "stuck"},
+					Unit{Name: "d", Phase: v1.UnitReady}),
 				grid("two", Unit{Name: "a", Phase: v1.UnitReady},
 					Unit{Name: "c", Phase: v1.UnitUnreachable, Problem: "away"},
 					Unit{Name: "gone", Phase: v1.UnitRemoving, Problem: "no node"}),

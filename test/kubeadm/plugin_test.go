@@ -1,10 +1,15 @@
 package kubeadm_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +42,47 @@ func (o *operator) expectPlugin(code int, args ...string) string {
 	return stdout
 }
 
+// checkDashboard starts kubectl grid dashboard, asks it as a script would until it knows both units and the Service,
+// and interrupts it.
+func (o *operator) checkDashboard() {
+	o.Helper()
+	command := exec.CommandContext(o.Context(), filepath.Join(programs, "kubectl-grid"), "dashboard",
+		"--kubeconfig="+shared.Kubeconfig(), "--namespace=default")
+	stdout, err := command.StdoutPipe()
+	o.must(err)
+	o.must(command.Start())
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	o.must(err)
+	base, token, found := strings.Cut(strings.TrimSpace(line), "#token=")
+	if !found {
+		o.Fatalf("it prints %q", line)
+	}
+	for path, want := range map[string]string{
+		"api/units/east?key=" + unitLabel: `"state":"Ready"`,
+		"api/units/west?key=" + unitLabel: `"state":"Ready"`,
+		"api/services/default/echo":       `"topologyKeys":["` + unitLabel + `"]`,
+	} {
+		o.eventually("the dashboard answers "+path, func() error {
+			request, err := http.NewRequestWithContext(o.Context(), http.MethodGet, base+path, nil)
+			if err != nil {
+				return err
+			}
+			request.Header.Set("Authorization", "Bearer "+token)
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			if body, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(body), want) {
+				return fmt.Errorf("%s, %w: %s", response.Status, err, body)
+			}
+			return nil
+		})
+	}
+	o.must(command.Process.Signal(os.Interrupt))
+	o.must(command.Wait())
+}
+
 // checkBefore compares what kubectl grid check --pre prints to install with, with what the page shows, and proves that
 // the Service is open.
 func (o *operator) checkBefore() {
@@ -47,6 +93,21 @@ func (o *operator) checkBefore() {
 	o.must(err)
 	if want := "# edge/kustomization.yaml\n" + strings.TrimSpace(string(page)) + "\n"; printed != want {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
+	}
+	if preview := o.expectPlugin(0, "preview", "--key="+unitLabel, "--namespace=default"); !strings.Contains(preview,
+		"echo   3       -         -               closed\n") {
+		o.Errorf("it prints\n%s", preview)
+	}
+	// A unit without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
+	on, code, without := o.uids("k8s-app=kube-dns"), 0, ""
+	for _, unit := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
+		if on[unit.node] == "" {
+			code, without = 3, without+".*"+unit.name
+		}
+	}
+	dark := o.expectPlugin(code, "preview", "--key="+unitLabel, "--namespace="+metav1.NamespaceSystem)
+	if !regexp.MustCompile(`(?m)^kube-dns +2 +\d+% +` + without).MatchString(dark) {
+		o.Errorf("it prints\n%s", dark)
 	}
 	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1",
 		"--requests=60")
@@ -66,6 +127,7 @@ func (o *operator) checkAfter() {
 		}
 		return nil
 	})
+	o.checkDashboard()
 	for _, args := range [][]string{{"prove", "echo", "--all-nodes"}, {"prove", "echo", "--exec"}} {
 		stdout := o.expectPlugin(0, args...)
 		for _, row := range []string{"east (node0)     20      ·        ·   ok\n",

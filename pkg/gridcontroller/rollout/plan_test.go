@@ -243,7 +243,8 @@ func canary(wave v1.Wave) Input {
 	}
 }
 
-// TestDeletedWhileHalted: a workload that is deleted while the rollout has halted comes back as it was before the rollout.
+// TestDeletedWhileHalted: a workload that is deleted while the rollout has halted comes back as it was before the
+// rollout.
 func TestDeletedWhileHalted(t *testing.T) {
 	t.Parallel()
 	in := canary(v1.Wave{})

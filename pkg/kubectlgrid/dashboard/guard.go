@@ -65,7 +65,8 @@ func withToken(token string, next http.Handler) http.Handler {
 		if got := sha256.Sum256([]byte(given)); subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="kubectl grid dashboard"`)
 			fail(w, http.StatusUnauthorized, "the request has no valid token. Open the URL that kubectl grid "+
-				"dashboard has printed; a script sends what follows token= in it as the header Authorization: Bearer TOKEN")
+				"dashboard has printed; a script sends what follows token= in it as the header "+
+				"Authorization: Bearer TOKEN")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -287,7 +287,7 @@ func TestNotYetRead(t *testing.T) {
 }
 
 // stream opens a stream of events.
-func stream(t *testing.T, url string) (*bufio.Scanner, *http.Response) {
+func stream(t *testing.T, url string) streamed {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/events", nil)
 	if err != nil {
@@ -299,24 +299,32 @@ func stream(t *testing.T, url string) (*bufio.Scanner, *http.Response) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { response.Body.Close() })
-	return bufio.NewScanner(response.Body), response
+	return streamed{bufio.NewScanner(response.Body), response.StatusCode, response.Header, response.Body}
+}
+
+// streamed is a stream of events that has begun.
+type streamed struct {
+	*bufio.Scanner
+	code   int
+	header http.Header
+	body   io.Closer
 }
 
 // TestStream: a reader gets the newest revision at once, and each that follows, as long as it reads.
 func TestStream(t *testing.T) {
 	s, url := serve(t, newFacts())
-	scanner, response := stream(t, url)
-	if got := response.Header.Get("Content-Type"); got != "text/event-stream" {
+	events := stream(t, url)
+	if got := events.header.Get("Content-Type"); got != "text/event-stream" {
 		t.Errorf("it is %s", got)
 	}
 	next := func() string {
 		t.Helper()
-		for scanner.Scan() {
-			if data, ok := strings.CutPrefix(scanner.Text(), "data: "); ok {
+		for events.Scan() {
+			if data, ok := strings.CutPrefix(events.Text(), "data: "); ok {
 				return data
 			}
 		}
-		t.Fatalf("the stream has ended: %v", scanner.Err())
+		t.Fatalf("the stream has ended: %v", events.Err())
 		return ""
 	}
 	if got := next(); got != `{"revision":1}` {
@@ -331,25 +339,25 @@ func TestStream(t *testing.T) {
 // TestManyStreams: there are so many streams and no more, and one that ends makes room.
 func TestManyStreams(t *testing.T) {
 	_, url := serve(t, newFacts())
-	var open []*http.Response
+	var open []streamed
 	for range maxStreams {
-		scanner, response := stream(t, url)
-		if !scanner.Scan() {
+		events := stream(t, url)
+		if !events.Scan() {
 			t.Fatal("a stream has ended")
 		}
-		open = append(open, response)
+		open = append(open, events)
 	}
 	if got := request(t, http.MethodGet, url+"/api/events"); got.code != http.StatusTooManyRequests || got.header.Get("Retry-After") == "" {
 		t.Errorf("got %d %s", got.code, got.body)
 	}
-	open[0].Body.Close()
+	open[0].body.Close()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		scanner, response := stream(t, url)
-		if response.StatusCode == http.StatusOK && scanner.Scan() {
+		events := stream(t, url)
+		if events.code == http.StatusOK && events.Scan() {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("got %d after one has ended", response.StatusCode)
+			t.Fatalf("got %d after one has ended", events.code)
 		}
 	}
 }

@@ -103,7 +103,8 @@ func evaluate[T any](b *browser, expression string) T {
 func (b *browser) until(what, expression string) {
 	b.f.Helper()
 	b.f.eventually("the page: "+what, func() error {
-		text, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
+		text, err := chromedp.Run(b.ctx,
+			chromedp.Evaluate[string]("("+expression+") ? '' : 'the page: ' + document.body.innerText"))
 		if err == nil && text != "" {
 			err = fmt.Errorf("not %s: %.2000s", expression, text)
 		}
@@ -136,7 +137,8 @@ func (b *browser) show(hash, title string) {
 func (b *browser) table(selector string) []string {
 	b.f.Helper()
 	found := evaluate[[]string](b, fmt.Sprintf(
-		"[...document.querySelectorAll(%q)].map(row => [...row.children].map(cell => cell.textContent).join(' | '))", selector+" tbody tr"))
+		"[...document.querySelectorAll(%q)].map(row => [...row.children].map(cell => cell.textContent).join(' | '))",
+		selector+" tbody tr"))
 	slices.Sort(found)
 	return found
 }

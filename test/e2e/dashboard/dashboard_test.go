@@ -63,7 +63,8 @@ endpoints:
 func TestDashboard(t *testing.T) {
 	f := newFixture(t)
 	f.settle("shop", "site")
-	for name, unit := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north", "edge-3": "north"} {
+	for name, unit := range map[string]string{"edge-0": "east", "edge-1": "west", "edge-2": "north",
+		"edge-3": "north"} {
 		f.node(name, unit)
 	}
 	f.apply(manifests)
@@ -83,7 +84,8 @@ func TestDashboard(t *testing.T) {
 	}
 
 	// The map, and what is not well first.
-	b.until("a Service without a ready endpoint is a problem of the unit", `document.querySelector("#map .group a")?.dataset.unit === "north"`)
+	b.until("a Service without a ready endpoint is a problem of the unit",
+		`document.querySelector("#map .group a")?.dataset.unit === "north"`)
 	if text := evaluate[string](b, `document.getElementById("summary").textContent`); text != "3 units: 1 failed, 2 ready. 3 Services, 1 not well. 2 grids." {
 		t.Errorf("the summary is %s", text)
 	}
@@ -104,7 +106,8 @@ func TestDashboard(t *testing.T) {
 		b.follow(f.namespace + "/" + name)
 		f.eventually("the page and kubectl grid view "+name, func() error {
 			printed := f.prints("view", name)
-			if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) || len(got) == 0 {
+			if got, want := b.table("[data-part=reach]"), rows(printed, "UNIT "); !slices.Equal(got, want) ||
+				len(got) == 0 {
 				return fmt.Errorf("the page\n%s\nthe plugin\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 			words := evaluate[string](b, `document.querySelector("[data-part=words]").innerText`)
@@ -157,7 +160,8 @@ func TestDashboard(t *testing.T) {
 				if c[1] == "1" {
 					units = "1 unit"
 				}
-				want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s failed, %s deferred", c[0], c[6], c[2], units, c[3], c[4], c[5])
+				want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s failed, %s deferred", c[0], c[6], c[2], units,
+					c[3], c[4], c[5])
 			}
 			if got != want {
 				return fmt.Errorf("the page\n%s\nthe plugin\n%s", got, want)
@@ -207,7 +211,9 @@ func TestDashboard(t *testing.T) {
 		t.Errorf("%d tiles are in the order of the Tab key", n)
 	}
 	b.press(kb.Enter)
-	b.until("the title of what was chosen has the focus", fmt.Sprintf(`document.activeElement.id === "detail-title" && document.activeElement.textContent === "Unit %s"`, second))
+	b.until("the title of what was chosen has the focus",
+		fmt.Sprintf(`document.activeElement.id === "detail-title" && document.activeElement.textContent === "Unit %s"`,
+			second))
 	b.press(kb.Escape)
 	b.until("the focus is back", fmt.Sprintf(`document.getElementById("detail").hidden && document.activeElement.dataset.unit === %q`, second))
 
@@ -216,7 +222,8 @@ func TestDashboard(t *testing.T) {
 	b.until("it is live again", `document.getElementById("connection").textContent === "Live"`)
 	b.expectQuiet(d.origin())
 	stranger := f.browse(d.origin() + "/")
-	stranger.until("who has no token is told", `document.getElementById("connection").textContent.includes("no valid token")`)
+	stranger.until("who has no token is told",
+		`document.getElementById("connection").textContent.includes("no valid token")`)
 
 	// The end is told, and nothing was written to the cluster.
 	d.end()
@@ -224,11 +231,13 @@ func TestDashboard(t *testing.T) {
 	// The command that is started again on the same port has another token, which the same tab can take.
 	_, port, _ := strings.Cut(strings.TrimPrefix(d.origin(), "http://"), ":")
 	again := f.dashboard("--namespace="+f.namespace, "--port="+port)
-	b.until("the old token is not good any more", `document.getElementById("connection").textContent.includes("no valid token")`)
+	b.until("the old token is not good any more",
+		`document.getElementById("connection").textContent.includes("no valid token")`)
 	evaluate[bool](b, fmt.Sprintf("(location.href = %q, true)", again.url))
 	b.until("the new one is", `document.getElementById("connection").textContent === "Live"`)
 	requests, err := shared.Audited(mark, func(r cluster.Request) bool {
-		return strings.HasPrefix(r.UserAgent, "kubectl-grid") && !strings.Contains(r.RequestURI, "fieldManager=") && r.IsWrite()
+		return strings.HasPrefix(r.UserAgent, "kubectl-grid") && !strings.Contains(r.RequestURI, "fieldManager=") &&
+			r.IsWrite()
 	})
 	f.must(err)
 	for _, r := range requests {
@@ -302,7 +311,8 @@ func TestServed(t *testing.T) {
 	}
 	d := f.dashboard()
 	_, port, _ := strings.Cut(strings.TrimPrefix(d.origin(), "http://"), ":")
-	if out, err := f.plugin("dashboard", "--port="+port).CombinedOutput(); err == nil || !strings.Contains(string(out), "address already in use") {
+	if out, err := f.plugin("dashboard", "--port="+port).CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "address already in use") {
 		t.Errorf("a port that is taken: %v: %s", err, out)
 	}
 }

@@ -85,7 +85,8 @@ func (f *fixture) apply(manifests string) {
 	f.Helper()
 	components, err := suite.Program("COMPONENTS_BIN", "components")
 	f.must(err)
-	command := exec.CommandContext(f.ctx, components, "kubectl", "--kubeconfig="+shared.Kubeconfig(), "apply", "--namespace="+f.namespace, "--filename=-")
+	command := exec.CommandContext(f.ctx, components, "kubectl", "--kubeconfig="+shared.Kubeconfig(), "apply",
+		"--namespace="+f.namespace, "--filename=-")
 	command.Env = []string{"HOME=" + f.TempDir()}
 	command.Stdin = strings.NewReader(strings.ReplaceAll(manifests, "KEY", f.key))
 	if out, err := command.CombinedOutput(); err != nil {

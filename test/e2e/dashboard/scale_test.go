@@ -30,12 +30,14 @@ func TestManyUnits(t *testing.T) {
 	begin := time.Now()
 	d := f.dashboard("--namespace="+f.namespace, "--key="+f.key)
 	b := f.browse(d.url)
-	b.until("all units are ready", fmt.Sprintf(`document.querySelectorAll("#map [data-state=Ready]").length === %d`, manyUnits))
+	b.until("all units are ready", fmt.Sprintf(`document.querySelectorAll("#map [data-state=Ready]").length === %d`,
+		manyUnits))
 	t.Logf("all is there after %s", time.Since(begin).Round(10*time.Millisecond))
 	tell := func(what string) {
 		t.Helper()
 		resident, cpu := d.usage()
-		t.Logf("%-40s server: %d MiB resident, %s of CPU in all; page: %s", what, resident, cpu, evaluate[string](b, `(() => {
+		t.Logf("%-40s server: %d MiB resident, %s of CPU in all; page: %s", what, resident, cpu,
+			evaluate[string](b, `(() => {
 			const draws = performance.getEntriesByName("draw").map(e => Math.round(e.duration));
 			const asked = performance.getEntriesByType("resource").filter(e => e.name.includes("/api/") && !e.name.endsWith("/events"));
 			const bytes = asked.map(e => Math.round(e.decodedBodySize / 1024) + " KiB in " + Math.round(e.duration) + " ms");
@@ -57,7 +59,8 @@ func TestManyUnits(t *testing.T) {
 	// A unit that gets another name, of a thousand.
 	patch := func(node, unit string) func() {
 		return func() {
-			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, f.key, unit), metav1.PatchOptions{})
+			_, err := f.client.CoreV1().Nodes().Patch(f.ctx, node, "application/merge-patch+json",
+				fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, f.key, unit), metav1.PatchOptions{})
 			f.must(err)
 		}
 	}
@@ -107,7 +110,8 @@ func (f *fixture) large() {
 		name := fmt.Sprintf("s%03d", i)
 		makers.Go(func() error {
 			_, err := client.CoreV1().Services(f.namespace).Create(ctx, &corev1.Service{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", f.key)}},
+				ObjectMeta: metav1.ObjectMeta{Name: name,
+					Annotations: map[string]string{"topologyKeys": fmt.Sprintf("[%q]", f.key)}},
 				Spec: corev1.ServiceSpec{
 					ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}},
 				},
@@ -128,7 +132,8 @@ func (f *fixture) large() {
 		// The cluster goes in the end.
 		_ = client.CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{}, ours)
 	})
-	f.Logf("%d nodes and %d Services were made in %s", manyUnits, manyServices, time.Since(begin).Round(time.Millisecond))
+	f.Logf("%d nodes and %d Services were made in %s", manyUnits, manyServices,
+		time.Since(begin).Round(time.Millisecond))
 }
 
 func (f *fixture) nodeName(i int) string { return fmt.Sprintf("%s-%04d", f.namespace, i) }
@@ -137,7 +142,8 @@ func (f *fixture) nodeName(i int) string { return fmt.Sprintf("%s-%04d", f.names
 func (f *fixture) slice(service string, number, first int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s-%d", service, first), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Name:   fmt.Sprintf("%s-%d", service, first),
+			Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
 	}
@@ -145,7 +151,8 @@ func (f *fixture) slice(service string, number, first int) *discoveryv1.Endpoint
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", number, i/250, i%250+1)}, NodeName: ptr.To(f.nodeName(i)),
 			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
-			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: f.namespace, Name: fmt.Sprintf("%s-%04d", service, i)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: f.namespace,
+				Name: fmt.Sprintf("%s-%04d", service, i)},
 		})
 	}
 	return s

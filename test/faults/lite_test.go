@@ -32,8 +32,8 @@ func cloudAway(name string, habits cluster.LiteHabits, during func(*site)) fault
 		isolates: true,
 		node:     behindLite(), during: during,
 		inflict: func(s *site) {
-			// The wrapper takes an answer for the API server's, and no cache's, once a watch has been open for a second.
-			// Without that contact it says that what it serves is of unknown age.
+			// The wrapper takes an answer for the API server's, and no cache's, once a watch has been open for a
+			// second. Without that contact it says that what it serves is of unknown age.
 			s.wait(3 * time.Second)
 			s.node.Interposer.Behave(s.node.Lite.Offline(habits))
 		},

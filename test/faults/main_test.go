@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -96,15 +97,12 @@ func prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for { // without it pods are refused
-		if _, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{}); err == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(between):
-		}
+	err = await.NoError(ctx, between, func(ctx context.Context) error { // without it pods are refused
+		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	echo, err = createService(ctx, "echo")
 	return err
@@ -124,11 +122,13 @@ func createService(ctx context.Context, name string) (*corev1.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	return service, await.NoError(ctx, between, func(ctx context.Context) error {
 		list, err := shared.Client().DiscoveryV1().EndpointSlices(namespace).List(ctx,
 			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		ready := 0
 		for _, slice := range list.Items {
@@ -138,15 +138,11 @@ func createService(ctx context.Context, name string) (*corev1.Service, error) {
 				}
 			}
 		}
-		if ready == 3 {
-			return service, nil
+		if ready != 3 {
+			return fmt.Errorf("%d of 3 endpoints of %s are ready", ready, name)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%d of 3 endpoints of %s are ready: %w", ready, name, ctx.Err())
-		case <-time.After(between):
-		}
-	}
+		return nil
+	})
 }
 
 // deleteService deletes what createService created. What fails to be deleted goes with the cluster.

@@ -263,7 +263,8 @@ func TestLarge(t *testing.T) {
 	}
 	put(t, f, node("n5", "u0006"))
 	all := measure("an overview after a relabel", func() { o = f.overview("") })
-	if len(o.Map.Units) != units-1 || all > 5*time.Second || one > all {
+	// How long the user waits for it is measured, and bounded, in the end-to-end test.
+	if len(o.Map.Units) != units-1 || one > all/4 {
 		t.Errorf("%d units after %s, a change of a slice %s", len(o.Map.Units), all, one)
 	}
 	measure("a unit", func() {

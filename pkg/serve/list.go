@@ -21,8 +21,12 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// gzipThreshold is the body size, in bytes, from which compressing is worth its time. kube-apiserver has the same.
-const gzipThreshold = 128 << 10
+// The body sizes, in bytes, from which compressing is worth its time. kube-apiserver has gzipThreshold. What is relayed
+// goes over the links of sites.
+const (
+	gzipThreshold        = 128 << 10
+	relayedGzipThreshold = 4 << 10
+)
 
 // page is the content of one LIST response.
 type page struct {
@@ -322,7 +326,7 @@ var gzipWriters = sync.Pool{New: func() any {
 
 // writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
 func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
-	if len(body) < gzipThreshold || !s.compresses(r) {
+	if len(body) < s.gzipThreshold() || !s.compresses(r) {
 		s.writeList(w, encoding, encodedList{body: body})
 		return nil
 	}
@@ -367,6 +371,14 @@ func compress(w io.Writer, body []byte) {
 	zip.Reset(w)
 	_, _ = zip.Write(body)
 	_ = zip.Close()
+}
+
+// gzipThreshold returns the body size from which bodies are compressed.
+func (s *Server) gzipThreshold() int {
+	if s.Relayed {
+		return relayedGzipThreshold
+	}
+	return gzipThreshold
 }
 
 // compresses reports whether the client is sent compressed bodies, if they are large. For one on this machine

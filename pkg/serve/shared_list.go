@@ -160,7 +160,7 @@ func (s *Server) sharedList(w http.ResponseWriter, r *http.Request, key listKey,
 			return encodedList{}, nil, err
 		}
 		list := encodedList{body: body}
-		if key.zipped && len(body) >= gzipThreshold {
+		if key.zipped && len(body) >= s.gzipThreshold() {
 			var zipped bytes.Buffer
 			compress(&zipped, body)
 			list = encodedList{zipped.Bytes(), true}

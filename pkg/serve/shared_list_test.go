@@ -151,7 +151,7 @@ func TestRelayedLists(t *testing.T) {
 			c.server.Relayed = true
 			relayed := ask(query, accept)
 			body := relayed.Body.Bytes()
-			large := alone.Body.Len() >= gzipThreshold
+			large := alone.Body.Len() >= relayedGzipThreshold
 			if zipped := relayed.Header().Get("Content-Encoding") == "gzip"; zipped != large {
 				t.Errorf("%s as %s: compressed is %t for %d bytes", query, accept, zipped, alone.Body.Len())
 			} else if zipped {

@@ -8,11 +8,15 @@ import (
 const (
 	sliceEndpoints = 2
 
+	endpointAddresses  = 1
 	endpointConditions = 2
+	endpointTargetRef  = 4
 	endpointNodeName   = 6
 	endpointHints      = 8
 
-	conditionsReady = 1
+	conditionsReady       = 1
+	conditionsServing     = 2
+	conditionsTerminating = 3
 )
 
 // Fields of core/v1 Endpoints and its parts (k8s.io/api/core/v1/generated.proto).
@@ -22,14 +26,22 @@ const (
 	subsetAddresses         = 1
 	subsetNotReadyAddresses = 2
 
-	addressNodeName = 4
+	addressIP        = 1
+	addressTargetRef = 2
+	addressNodeName  = 4
 )
 
-// Endpoint has what the rule needs to know of one endpoint.
+// Endpoint has what the rule needs to know of one endpoint. Its byte slices share memory with the message.
 type Endpoint struct {
-	// NodeName shares memory with the message; nil if the endpoint names no node.
+	// NodeName is nil if the endpoint names no node.
 	NodeName []byte
 	Ready    bool
+	// Address is the endpoint's first address. The others, if there are any, mean nothing (discovery/v1).
+	Address []byte
+	// target is the encoded targetRef; nil if the endpoint has none.
+	target []byte
+	// conditions are the encoded conditions; nil if the endpoint has none, as in Endpoints.
+	conditions []byte
 }
 
 // Codec reads and prunes the Body of one kind of object that lists endpoints.
@@ -40,13 +52,18 @@ type Codec struct {
 	Filter func(body []byte, keep func(Endpoint) bool) ([]byte, error)
 	// Prune does the same as Filter, and removes the topology hints of the endpoints that stay.
 	Prune func(body []byte, keep func(Endpoint) bool) ([]byte, error)
+	// Correct returns a copy of the body in which the endpoints for which correct returns a Correction have the
+	// correction's address and readiness. It returns the body itself if all endpoints are as their corrections say.
+	Correct func(body []byte, correct func(Endpoint) *Correction) ([]byte, error)
 }
 
 // EndpointSlice is the Codec of discovery.k8s.io/v1 EndpointSlice.
-var EndpointSlice = Codec{Scan: scanSlice, Filter: filterSlice, Prune: pruneSlice}
+var EndpointSlice = Codec{Scan: scanSlice, Filter: filterSlice, Prune: pruneSlice, Correct: correctSlice}
 
 // Endpoints is the Codec of core/v1 Endpoints, which carry no hints.
-var Endpoints = Codec{Scan: scanEndpoints, Filter: filterEndpoints, Prune: filterEndpoints}
+var Endpoints = Codec{
+	Scan: scanEndpoints, Filter: filterEndpoints, Prune: filterEndpoints, Correct: correctEndpoints,
+}
 
 func scanSlice(body []byte, visit func(Endpoint)) error {
 	f := fieldsOf(body)
@@ -70,11 +87,18 @@ func parseSliceEndpoint(message []byte) (endpoint Endpoint, hints bool, err erro
 	f := fieldsOf(message)
 	for f.next() {
 		switch f.number {
+		case endpointAddresses:
+			if endpoint.Address == nil {
+				endpoint.Address = f.value
+			}
+		case endpointTargetRef:
+			endpoint.target = f.value
 		case endpointNodeName:
 			endpoint.NodeName = f.value
 		case endpointHints:
 			hints = true
 		case endpointConditions:
+			endpoint.conditions = f.value
 			c := fieldsOf(f.value)
 			for c.next() {
 				if c.number == conditionsReady {
@@ -172,7 +196,12 @@ func parseAddress(number protowire.Number, message []byte) (Endpoint, error) {
 	endpoint := Endpoint{Ready: number == subsetAddresses}
 	f := fieldsOf(message)
 	for f.next() {
-		if f.number == addressNodeName {
+		switch f.number {
+		case addressIP:
+			endpoint.Address = f.value
+		case addressTargetRef:
+			endpoint.target = f.value
+		case addressNodeName:
 			endpoint.NodeName = f.value
 		}
 	}

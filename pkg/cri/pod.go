@@ -1,0 +1,165 @@
+package cri
+
+import (
+	"cmp"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// configSource is the annotation in which the kubelet says where it has a pod from. apiSource is its value for a
+	// pod of the API; any other is that of a static pod.
+	configSource = "kubernetes.io/config.source"
+	apiSource    = "api"
+
+	// incomplete is how long after its newest container a pod may lack one that it had before. An init container that
+	// runs longer than that is taken for the pod's only one.
+	incomplete = time.Minute
+)
+
+// Pod is a pod that the runtime runs.
+type Pod struct {
+	Namespace, Name, UID string
+	// Static says that the pod is not one of the API. What stands for it there has another UID.
+	Static bool
+	// Addresses are the pod's own. A pod of the node's network has none.
+	Addresses []netip.Addr
+	// Running is set if all containers of the pod run, those aside that have ended without an error.
+	Running bool
+	// Since is when the newest of the pod's sandbox and its containers was created.
+	Since time.Time
+}
+
+// listing is what the runtime lists.
+type listing struct {
+	// current has the newest sandbox that is ready of every pod.
+	current map[podID]*runtimev1.PodSandbox
+	// others has the other sandboxes of the pods.
+	others map[podID][]*runtimev1.PodSandbox
+	// containers are by the id of their sandbox.
+	containers map[string][]*runtimev1.Container
+}
+
+type podID struct{ namespace, name, uid string }
+
+func newListing(sandboxes []*runtimev1.PodSandbox, containers []*runtimev1.Container) *listing {
+	l := &listing{
+		current:    make(map[podID]*runtimev1.PodSandbox),
+		others:     make(map[podID][]*runtimev1.PodSandbox),
+		containers: make(map[string][]*runtimev1.Container),
+	}
+	for _, s := range sandboxes {
+		pod := podID{s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), s.GetMetadata().GetUid()}
+		if s.GetId() == "" || pod.namespace == "" || pod.name == "" || pod.uid == "" {
+			continue // not made by a kubelet
+		}
+		if s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY {
+			l.others[pod] = append(l.others[pod], s)
+			continue
+		}
+		before := l.current[pod]
+		switch {
+		case before == nil:
+			l.current[pod] = s
+		case isNewer(s, before):
+			l.current[pod] = s
+			l.others[pod] = append(l.others[pod], before)
+		default:
+			l.others[pod] = append(l.others[pod], s)
+		}
+	}
+	for _, c := range containers {
+		l.containers[c.GetPodSandboxId()] = append(l.containers[c.GetPodSandboxId()], c)
+	}
+	return l
+}
+
+// isNewer reports whether a sandbox was made after another one of the same pod.
+func isNewer(a, b *runtimev1.PodSandbox) bool {
+	return cmp.Or(
+		cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()),
+		cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()),
+	) > 0
+}
+
+// latest returns the newest container of each name in a sandbox. The kubelet makes another one of the same name when
+// one has ended.
+func (l *listing) latest(sandbox string) map[string]*runtimev1.Container {
+	latest := make(map[string]*runtimev1.Container)
+	for _, c := range l.containers[sandbox] {
+		name := c.GetMetadata().GetName()
+		before := latest[name]
+		if before == nil || cmp.Or(
+			cmp.Compare(c.GetCreatedAt(), before.GetCreatedAt()),
+			cmp.Compare(c.GetMetadata().GetAttempt(), before.GetMetadata().GetAttempt()),
+		) > 0 {
+			latest[name] = c
+		}
+	}
+	return latest
+}
+
+// pods returns the pods that run. A pod of which it is not known how it is reached is not running.
+func (l *listing) pods(networks map[string]network, succeeded map[string]bool, now time.Time) []Pod {
+	pods := make([]Pod, 0, len(l.current))
+	for id, s := range l.current {
+		reached, known := networks[s.GetId()]
+		if !known {
+			continue
+		}
+		source, hasSource := s.GetAnnotations()[configSource]
+		pod := Pod{
+			Namespace: id.namespace, Name: id.name, UID: id.uid,
+			Static: hasSource && source != apiSource, Addresses: reached.addresses,
+		}
+		containers := l.latest(s.GetId())
+		created := s.GetCreatedAt()
+		for _, c := range containers {
+			created = max(created, c.GetCreatedAt())
+		}
+		pod.Since = time.Unix(0, created)
+		pod.Running = run(containers, succeeded) &&
+			(now.Sub(pod.Since) >= incomplete || l.isComplete(id, containers))
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// run reports whether any of the containers runs, and the others run or have ended without an error.
+func run(containers map[string]*runtimev1.Container, succeeded map[string]bool) bool {
+	oneRuns := false
+	for _, c := range containers {
+		switch c.GetState() {
+		case runtimev1.ContainerState_CONTAINER_RUNNING:
+			oneRuns = true
+		case runtimev1.ContainerState_CONTAINER_EXITED:
+			if !succeeded[c.GetId()] {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return oneRuns
+}
+
+// isComplete reports whether a pod has all containers that it had in an earlier sandbox. After a reboot the kubelet
+// runs the init containers first; a pod that has no more than these does not answer yet.
+func (l *listing) isComplete(pod podID, containers map[string]*runtimev1.Container) bool {
+	for _, earlier := range l.others[pod] {
+		for _, c := range l.containers[earlier.GetId()] {
+			if containers[c.GetMetadata().GetName()] == nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isGone reports whether an error says that what was asked for does not exist any more. It may have ended since it was
+// listed.
+func isGone(err error) bool { return status.Code(err) == codes.NotFound }

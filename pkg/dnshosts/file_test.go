@@ -424,7 +424,7 @@ func TestReadersSeeWholeFiles(t *testing.T) {
 }
 
 // writeForEver writes version after version until it is killed, and stands still for a moment at every step, so
-// that it is killed there too.
+// that it is killed there too. It says on standard output when a version is written.
 func writeForEver(path string) {
 	f := &File{Path: path, Domain: testDomain}
 	f.step = func(step) { time.Sleep(time.Duration(rand.IntN(600)) * time.Microsecond) }
@@ -442,6 +442,9 @@ func writeForEver(path string) {
 	for {
 		i++
 		if _, err := f.Write(version(i)); err != nil {
+			panic(err)
+		}
+		if _, err := os.Stdout.Write([]byte{'.'}); err != nil {
 			panic(err)
 		}
 	}
@@ -464,11 +467,17 @@ func TestKilled(t *testing.T) {
 		process := exec.Command(self)
 		process.Env = append(os.Environ(), killedEnv+"="+f.Path)
 		var output strings.Builder
-		process.Stdout, process.Stderr = &output, &output
+		process.Stderr = &output
+		written, err := process.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(30*time.Millisecond + time.Duration(rand.IntN(30000))*time.Microsecond)
+		// However slow the machine is, the process is killed in the writes after its first one.
+		_, _ = written.Read(make([]byte, 1))
+		time.Sleep(time.Duration(rand.IntN(10000)) * time.Microsecond)
 		_ = process.Process.Kill()
 		if err := process.Wait(); err == nil || process.ProcessState.Exited() {
 			t.Fatalf("the writer ended by itself: %v\n%s", err, output.String())

@@ -24,7 +24,7 @@ func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
 	var first *corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || isReady(pod) {
+		if pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || IsReady(pod) {
 			continue
 		}
 		if first == nil || pod.Name < first.Name {
@@ -41,14 +41,15 @@ func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
 func NotReadyPods(pods []corev1.Pod) []corev1.Pod {
 	var notReady []corev1.Pod
 	for i := range pods {
-		if pods[i].DeletionTimestamp == nil && !isReady(&pods[i]) {
+		if pods[i].DeletionTimestamp == nil && !IsReady(&pods[i]) {
 			notReady = append(notReady, pods[i])
 		}
 	}
 	return notReady
 }
 
-func isReady(pod *corev1.Pod) bool {
+// IsReady reports whether a pod has the condition Ready.
+func IsReady(pod *corev1.Pod) bool {
 	ready := podCondition(pod, corev1.PodReady)
 	return ready != nil && ready.Status == corev1.ConditionTrue
 }

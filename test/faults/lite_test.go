@@ -31,7 +31,12 @@ func cloudAway(name string, habits cluster.LiteHabits, during func(*site)) fault
 		name: "lite-apiserver, cloud away: " + name, lasts: forms(10*time.Second, 40*time.Second), bound: deadline,
 		isolates: true,
 		node:     behindLite(), during: during,
-		inflict: func(s *site) { s.node.Interposer.Behave(s.node.Lite.Offline(habits)) },
+		inflict: func(s *site) {
+			// The wrapper takes an answer for the API server's, and no cache's, once a watch has been open for a
+			// second. Without that contact it says that what it serves is of unknown age.
+			s.wait(3 * time.Second)
+			s.node.Interposer.Behave(s.node.Lite.Offline(habits))
+		},
 		relieve: func(s *site) { s.node.Interposer.Behave(s.node.Lite.Online()) },
 		after:   (*site).expectFollowing,
 	}

@@ -3,13 +3,16 @@ package faults
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -94,29 +97,52 @@ func prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for { // without it pods are refused
-		if _, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{}); err == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(between):
-		}
+	err = await.NoError(ctx, between, func(ctx context.Context) error { // without it pods are refused
+		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	echo, err = createService(ctx, "echo")
 	return err
 }
 
-// createService creates a Service of the closed loop with an endpoint on each of the three nodes.
+// createService creates a Service of the closed loop with an endpoint on each of the three nodes, and waits until all
+// are ready. A wrapper that starts then sees no change of the far one: it would not show it, and a slice that changed
+// elsewhere only has another metadata.generation than the cloud's.
 func createService(ctx context.Context, name string) (*corev1.Service, error) {
 	for _, node := range []string{near1, near2, far} {
 		if err := workload.CreatePod(ctx, shared.Client(), namespace, podName(name, node), name, node); err != nil {
 			return nil, err
 		}
 	}
-	return workload.CreateService(ctx, shared.Client(), namespace, name,
+	service, err := workload.CreateService(ctx, shared.Client(), namespace, name,
 		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	return service, await.NoError(ctx, between, func(ctx context.Context) error {
+		list, err := shared.Client().DiscoveryV1().EndpointSlices(namespace).List(ctx,
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+		if err != nil {
+			return err
+		}
+		ready := 0
+		for _, slice := range list.Items {
+			for _, endpoint := range slice.Endpoints {
+				if endpoint.Conditions.Ready != nil && *endpoint.Conditions.Ready {
+					ready++
+				}
+			}
+		}
+		if ready != 3 {
+			return fmt.Errorf("%d of 3 endpoints of %s are ready", ready, name)
+		}
+		return nil
+	})
 }
 
 // deleteService deletes what createService created. What fails to be deleted goes with the cluster.

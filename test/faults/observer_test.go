@@ -173,7 +173,8 @@ func (s *site) expectNothingLost() {
 	compare := func(what string, resource schema.GroupVersionResource, got, want objects) {
 		for key := range maps.Keys(union(got, want)) {
 			if !reflect.DeepEqual(got[key], want[key]) {
-				stale = append(stale, fmt.Sprintf("%s %s %s", what, resource.Resource, key))
+				stale = append(stale, fmt.Sprintf("%s %s %s: %v, and not %v", what, resource.Resource, key,
+					got[key], want[key]))
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -93,9 +94,8 @@ func (o *operator) checkBefore() {
 	if want := "# edge/kustomization.yaml\n" + strings.TrimSpace(string(page)) + "\n"; printed != want {
 		o.Errorf("it prints\n%s\nand the page shows\n%s", printed, want)
 	}
-	// Nothing is installed, and each unit has a pod of its own: what a node sees of the others' is two of three.
-	preview := o.expectPlugin(0, "preview", "--key="+unitLabel, "--namespace=default")
-	if !strings.Contains(preview, "echo") || !strings.Contains(preview, "67%") {
+	if preview := o.expectPlugin(0, "preview", "--key="+unitLabel, "--namespace=default"); !strings.Contains(preview,
+		"echo   3       -         -               closed\n") {
 		o.Errorf("it prints\n%s", preview)
 	}
 	stdout := o.expectPlugin(3, "prove", "echo", "--image=registry.example.org/application-grid-wrapper:v1",
@@ -117,6 +117,20 @@ func (o *operator) checkAfter() {
 		return nil
 	})
 	o.checkDashboard()
+	// A unit without a CoreDNS of its own would be dark: usually both are, since it runs on the control plane's node.
+	o.eventually("kubectl grid preview says what closing kube-dns would change", func() error {
+		on, want, without := o.uids("k8s-app=kube-dns"), 0, ""
+		for _, unit := range []struct{ node, name string }{{"node0", "east"}, {"node1", "west"}} {
+			if on[unit.node] == "" {
+				want, without = 3, without+".*"+unit.name
+			}
+		}
+		stdout, code := o.plugin("preview", "--key="+unitLabel, "--namespace="+metav1.NamespaceSystem)
+		if code != want || !regexp.MustCompile(`(?m)^kube-dns +2 +\d+% +`+without).MatchString(stdout) {
+			return fmt.Errorf("exit code %d: %s", code, stdout)
+		}
+		return nil
+	})
 	for _, args := range [][]string{{"prove", "echo", "--all-nodes"}, {"prove", "echo", "--exec"}} {
 		stdout := o.expectPlugin(0, args...)
 		for _, row := range []string{"east (node0)     20      ·        ·   ok\n",

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
@@ -236,10 +237,8 @@ func (r *reader) carry(namespace string, spec *corev1.PodSpec) {
 
 // readiness is whether a pod is ready, and if not why, as far as its status says.
 func readiness(p *corev1.Pod) (ready bool, why string) {
-	for _, condition := range p.Status.Conditions {
-		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-			return true, ""
-		}
+	if gridview.IsReady(p) {
+		return true, ""
 	}
 	for _, status := range p.Status.ContainerStatuses {
 		if w := status.State.Waiting; w != nil {

@@ -177,7 +177,7 @@ func TestRun(t *testing.T) {
 	await(t, ask, "/api/overview", `{"name":"north","nodes":1,"state":"Failed"`, `"state":"Lacking"`)
 	// A right that is lost.
 	a.change(func() { a.status[servicePath] = http.StatusForbidden })
-	await(t, ask, "/api/overview", `"resource":"services","state":"Forbidden","message":"code 403"`)
+	await(t, ask, "/api/overview", `"resource":"services","state":"Forbidden","known":false,"message":"code 403"`)
 	if err := stop(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}

@@ -74,8 +74,10 @@ type Rollout struct {
 type GridDetail struct {
 	metav1.TypeMeta `json:",inline"`
 
-	Grid    gridview.Grid `json:"grid"`
-	Rollout *Rollout      `json:"rollout,omitempty"`
+	Grid gridview.Grid `json:"grid"`
+	// State is that of the grid's summary.
+	State   gridview.MapState `json:"state"`
+	Rollout *Rollout          `json:"rollout,omitempty"`
 }
 
 // ServiceDetail is who sees what of a Service, as kubectl grid view says it.
@@ -222,7 +224,8 @@ func (f *facts) grid(name gridName) *GridDetail {
 	if g == nil {
 		return nil
 	}
-	return &GridDetail{output.TypeMeta(KindGrid), *f.gridState(g), rolloutOf(g)}
+	state, r := f.gridState(g), rolloutOf(g)
+	return &GridDetail{output.TypeMeta(KindGrid), *state, stateOf(state, r), r}
 }
 
 // serviceDetail is one Service; nil if there is none, or if it cannot be said who sees what.

@@ -281,7 +281,7 @@ func TestNotYetRead(t *testing.T) {
 		return []SourceStatus{{Resource: nodes, State: SourceForbidden, Message: "not you"}}
 	}
 	got = request(t, http.MethodGet, url+"/api/overview")
-	if got.code != http.StatusOK || !strings.Contains(got.body, `"state":"Forbidden","message":"not you"`) {
+	if got.code != http.StatusOK || !strings.Contains(got.body, `"state":"Forbidden","known":false,"message":"not you"`) {
 		t.Errorf("got %d %s", got.code, got.body)
 	}
 }

@@ -47,6 +47,8 @@ const (
 type SourceStatus struct {
 	Resource string      `json:"resource"`
 	State    SourceState `json:"state"`
+	// Known is whether the resource was read, though that may be long ago. Of others nothing is said.
+	Known bool `json:"known"`
 	// Message is why the resource is not followed.
 	Message string `json:"message,omitempty"`
 	// Since is when the state began.
@@ -150,6 +152,7 @@ func (s *source) failed(err error) {
 func (s *source) become(state SourceState, message string, known bool) {
 	s.facts.mu.Lock()
 	changed := s.facts.know(s.name, known)
+	s.status.Known = known
 	if s.status.State != state || s.status.Message != message {
 		if s.status.State != state {
 			s.status.Since = metav1.NewTime(s.now())

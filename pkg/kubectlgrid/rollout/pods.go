@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
 // Pods returns the names of the pods of a unit's workload: those that are ready first, then those that run, then the
@@ -87,13 +89,10 @@ func selectedBy(workload *unstructured.Unstructured) (client.ListOption, error) 
 
 // rank is the place of a pod among those of its workload, the lower the better.
 func rank(pod *corev1.Pod) int {
-	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return 3
-	case ready:
+	case gridview.IsReady(pod):
 		return 0
 	case pod.Status.Phase == corev1.PodRunning:
 		return 1

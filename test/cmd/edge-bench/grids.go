@@ -254,11 +254,16 @@ func (b *gridBench) steady(ctx context.Context) error {
 	if err := b.quiet(ctx); err != nil {
 		return err
 	}
+	return b.expectNoWrites(mark, fmt.Sprintf("writes during %d node reports (10 minutes' worth)", beats*b.units))
+}
+
+// expectNoWrites counts the controller's writes since the mark, of which there should be none.
+func (b *gridBench) expectNoWrites(mark int64, figure string) error {
 	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool { return ours(r) && r.IsWrite() })
 	if err != nil {
 		return err
 	}
-	b.add(fmt.Sprintf("writes during %d node reports (10 minutes' worth)", beats*b.units), "%d", len(writes))
+	b.add(figure, "%d", len(writes))
 	if len(writes) > 0 {
 		b.wrong = append(b.wrong, fmt.Errorf("writes in a steady state: %v", writes[:min(3, len(writes))]))
 	}
@@ -327,15 +332,7 @@ func (b *gridBench) relabel(ctx context.Context) error {
 		}
 	}
 	b.add("node relabelled to a new unit: workload there after", "%d ms", time.Since(begin).Milliseconds())
-	if err := b.quiet(ctx); err != nil {
-		return err
-	}
-	calls, err := b.calls(mark)
-	if err != nil {
-		return err
-	}
-	b.add("API calls for that", "%s", calls)
-	return nil
+	return b.countCalls(ctx, mark)
 }
 
 // template changes the DeploymentGrid's template: every Deployment follows.
@@ -350,31 +347,24 @@ func (b *gridBench) template(ctx context.Context) error {
 		return fmt.Errorf("changing the template: %w", err)
 	}
 	for {
-		requests, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
-			return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
-		})
+		writes, err := b.deploymentWrites(mark)
 		if err != nil {
 			return err
 		}
-		if len(requests) >= b.units {
+		if writes >= b.units {
 			break
 		}
 		if time.Since(begin) > gridDeadline {
-			return fmt.Errorf("%d of %d Deployments follow the template after %s", len(requests), b.units, gridDeadline)
+			return fmt.Errorf("%d of %d Deployments follow the template after %s", writes, b.units, gridDeadline)
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	b.add("template changed: all Deployments follow after", "%.1f s", time.Since(begin).Seconds())
-	if err := b.quiet(ctx); err != nil {
+	if err := b.countCalls(ctx, mark); err != nil {
 		return err
 	}
-	calls, err := b.calls(mark)
-	if err != nil {
-		return err
-	}
-	b.add("API calls for that", "%s", calls)
 	return b.memory("resident memory in the end")
 }
 
@@ -417,6 +407,27 @@ func (b *gridBench) calls(mark int64) (string, error) {
 	}
 	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children,
 		statuses, events), nil
+}
+
+// countCalls adds the controller's requests since the mark, once it writes no more.
+func (b *gridBench) countCalls(ctx context.Context, mark int64) error {
+	if err := b.quiet(ctx); err != nil {
+		return err
+	}
+	calls, err := b.calls(mark)
+	if err != nil {
+		return err
+	}
+	b.add("API calls for that", "%s", calls)
+	return nil
+}
+
+// deploymentWrites counts the controller's writes of Deployments since the mark.
+func (b *gridBench) deploymentWrites(mark int64) (int, error) {
+	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
+		return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
+	})
+	return len(writes), err
 }
 
 // quiet waits until the controller has not written for a while.

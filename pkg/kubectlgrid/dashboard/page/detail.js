@@ -136,12 +136,13 @@ function drawUnit(body, { key, unit, nodes, workloads, services }) {
 
 const unitState = (unit) => (unit.problem ? `${unit.phase}: ${unit.problem}` : unit.phase);
 
-function drawGrid(body, { grid, rollout }) {
+function drawGrid(body, { grid, state, rollout }) {
   const part = places(body, "grids", ["words", "rollout", "units"]);
   const units = grid.units ?? [];
   const unlisted = (grid.unlistedReady ?? 0) + (grid.unlisted ?? 0);
   paragraphs(part.words, [
-    { text: gridWords({ ...grid, phases: {} }), bad: !grid.healthy && !rollout },
+    // A rollout that goes on is said with its waves.
+    { text: state === "Changing" && rollout ? "" : gridWords({ ...grid, phases: {} }), bad: state === "Failed" },
     { text: grid.service ? `Its Service is ${grid.service}, closed over ${grid.unitCount} units.` : "" },
     { text: rollout?.phase === "AwaitingApproval" ? "This approves the wave that waits:" : "" },
     { text: rollout?.phase === "AwaitingApproval" ? `kubectl grid rollout approve ${grid.kind.toLowerCase()}/${grid.name} -n ${grid.namespace}` : "", code: true },

@@ -65,7 +65,7 @@ async function show() {
   drawOverview(overview, $("filter").value);
   drawChosen(wanted, detail);
   // An element that has moved has lost the focus; a tile may be a new one in another group.
-  if (focused && focused !== document.body && document.activeElement !== focused) {
+  if (focused && focused !== document.body && document.activeElement === document.body) {
     const again = focused.isConnected ? focused : focused.dataset.unit && $("map").querySelector(`[data-unit="${CSS.escape(focused.dataset.unit)}"]`);
     again?.focus({ preventScroll: true });
   }

@@ -19,7 +19,7 @@ export function drawOverview(overview, filter) {
   text($("summary"), summary(overview));
   drawNotices(overview);
   drawProblems(overview);
-  drawMap(overview.map, overview.map.units.filter((unit) => named(unit.name)));
+  drawMap(overview, overview.map.units.filter((unit) => named(unit.name)));
   drawGrids(overview.grids.filter((grid) => named(`${grid.namespace}/${grid.name}`)));
   drawServices(overview.services.filter((service) => named(`${service.namespace}/${service.name}`)));
 }
@@ -36,15 +36,21 @@ function drawKeys({ keys, map }) {
   select.disabled = keys.length === 0;
 }
 
-function summary({ map, services, grids }) {
+function summary({ map, services, grids, sources }) {
+  const known = (...names) => names.every((name) => sources.every((source) => source.resource !== name || source.known));
   const states = unitStates.map((state) => [state, map.units.filter((unit) => unit.state === state).length])
     .filter(([, n]) => n > 0).map(([state, n]) => `${n.toLocaleString("en")} ${state.toLowerCase()}`);
   const sick = (all) => {
     const n = all.filter((one) => !one.healthy).length;
     return n === 0 ? "" : `, ${n.toLocaleString("en")} not well`;
   };
-  const parts = [states.length > 0 ? `${count(map.units.length, "unit")}: ${states.join(", ")}` : "No units"];
-  parts.push(count(services.length, "Service") + sick(services), count(grids.length, "grid") + sick(grids));
+  const none = known("nodes") ? "No units" : "The units are not known";
+  const parts = [states.length > 0 ? `${count(map.units.length, "unit")}: ${states.join(", ")}` : none];
+  // What nodes see of Services follows from all three.
+  parts.push(known("nodes", "services", "endpointslices") ? count(services.length, "Service") + sick(services)
+    : "Who sees which Services is not known");
+  const forbidden = sources.some((source) => source.resource.endsWith("grids") && source.state === "Forbidden");
+  parts.push(count(grids.length, "grid") + sick(grids) + (forbidden ? ", and there may be others that you may not read" : ""));
   return `${parts.join(". ")}.`;
 }
 
@@ -102,9 +108,12 @@ function drawProblems({ map, services, grids }) {
   text($("more-problems"), `And ${(all.length - shown.length).toLocaleString("en")} more, which come first below.`);
 }
 
-function drawMap(map, units) {
+function drawMap({ map, sources }, units) {
   $("units").hidden = false;
   let note = map.key ? "" : "No label divides the nodes into units.";
+  if (sources.some((source) => source.resource === "nodes" && !source.known)) {
+    note = "Nodes cannot be read: the units are those that grids have, if you may read these.";
+  }
   if (map.nodesWithoutUnit > 0 && map.key) note = `${count(map.nodesWithoutUnit, "node")} without the label ${map.key}.`;
   text($("units-note"), note);
   attribute($("map"), "data-dense", units.length > namedTiles);
@@ -123,18 +132,18 @@ function drawMap(map, units) {
 
 function newTile(unit) {
   return h("li", {}, h("a", { href: unitRoute(unit.name), tabindex: -1, "data-unit": unit.name },
-    h("span", { class: "name" }, unit.name), h("span", { class: "nodes" })));
+    h("span", { class: "name" }, unit.name), " ", h("span", { class: "nodes" }), h("span", { class: "read-out" })));
 }
 
 function drawTile(item, unit) {
   const link = item.firstElementChild;
-  // What is read out begins with what is seen.
-  const words = [`${unit.name} ${count(unit.nodes, "node")}`, unit.state.toLowerCase()];
-  if (unit.problems > 0) words.push(count(unit.problems, "problem"), unit.problem);
+  const [, nodes, words] = link.children;
+  const more = [unit.state.toLowerCase()];
+  if (unit.problems > 0) more.push(count(unit.problems, "problem"), unit.problem);
   attribute(link, "data-state", unit.state);
-  attribute(link, "aria-label", words.join(", "));
-  attribute(link, "title", words.join("\n"));
-  text(link.lastElementChild, count(unit.nodes, "node"));
+  attribute(link, "title", [unit.name, count(unit.nodes, "node"), ...more].join("\n"));
+  text(nodes, count(unit.nodes, "node"));
+  text(words, `, ${more.join(", ")}`); // what can be seen by the colour and the sign
 }
 
 /** moveInMap moves the focus among the tiles by the arrow keys, Home and End. */

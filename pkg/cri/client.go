@@ -7,23 +7,14 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
-	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const (
-	// maxMessage is the largest message that is read. One with 1,000 containers has about 2 MB.
-	maxMessage = 8 << 20
 	// maxSandboxes and maxContainers are the most of each that are listed. The kubelet runs 110 pods at most by
 	// default; those that have ended are listed for a while too.
 	maxSandboxes, maxContainers = 2000, 8000
 	// maxAddresses is the most addresses of a pod that are used.
 	maxAddresses = 8
-	// idle is how long a connection is kept without a question.
-	idle = 30 * time.Second
 )
 
 // ErrNoPods means that the runtime knows no pod, not even one that has ended. Probably it is not the kubelet's.
@@ -39,9 +30,8 @@ type Client struct {
 
 	// mu is held while the runtime is asked, because only one question at a time is of use.
 	mu sync.Mutex
-	// connection is nil while there is none; runtime belongs to it.
-	connection *grpc.ClientConn
-	runtime    runtimev1.RuntimeServiceClient
+	// connection is nil while there is none.
+	connection *connection
 	// networks has the addresses of sandboxes by id, succeeded the containers that have ended and whether they have
 	// done so without an error. Both have only what was listed last.
 	networks  map[string]network
@@ -74,36 +64,9 @@ func (c *Client) Close() {
 
 func (c *Client) disconnect() {
 	if c.connection != nil {
-		_ = c.connection.Close() // it fails only if it is closed already
-		c.connection, c.runtime = nil, nil
+		c.connection.close()
+		c.connection = nil
 	}
-}
-
-// connect makes a connection if there is none. It does not wait until the runtime accepts it.
-func (c *Client) connect() error {
-	if c.connection != nil {
-		return nil
-	}
-	socket, err := pick(c.sockets)
-	if err != nil {
-		return err
-	}
-	c.connection, err = grpc.NewClient(scheme+socket,
-		// The socket's permissions say who may connect.
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second},
-		}),
-		grpc.WithIdleTimeout(idle),
-		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-	)
-	if err != nil {
-		return fmt.Errorf("the container runtime at %s: %w", socket, err)
-	}
-	c.runtime = runtimev1.NewRuntimeServiceClient(c.connection)
-	return nil
 }
 
 // Pods returns the pods that the runtime runs. It returns an error if the runtime does not say all that is needed
@@ -111,8 +74,12 @@ func (c *Client) connect() error {
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.connect(); err != nil {
-		return nil, err
+	if c.connection == nil {
+		socket, err := pick(c.sockets)
+		if err != nil {
+			return nil, err
+		}
+		c.connection = connect(socket)
 	}
 	pods, err := c.ask(ctx)
 	if err != nil {
@@ -124,18 +91,15 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 }
 
 func (c *Client) ask(ctx context.Context) ([]Pod, error) {
-	sandboxes, err := c.runtime.ListPodSandbox(ctx, &runtimev1.ListPodSandboxRequest{})
+	sandboxes, err := list(ctx, c.connection, "ListPodSandbox", maxSandboxes, readSandbox)
 	if err != nil {
 		return nil, fmt.Errorf("listing pod sandboxes: %w", err)
 	}
-	containers, err := c.runtime.ListContainers(ctx, &runtimev1.ListContainersRequest{})
+	containers, err := list(ctx, c.connection, "ListContainers", maxContainers, readContainer)
 	if err != nil {
 		return nil, fmt.Errorf("listing containers: %w", err)
 	}
-	if len(sandboxes.GetItems()) > maxSandboxes || len(containers.GetContainers()) > maxContainers {
-		return nil, ErrTooMany
-	}
-	l := newListing(sandboxes.GetItems(), containers.GetContainers())
+	l := newListing(sandboxes, containers)
 	if len(l.current) == 0 && len(l.others) == 0 {
 		return nil, ErrNoPods
 	}
@@ -145,33 +109,51 @@ func (c *Client) ask(ctx context.Context) ([]Pod, error) {
 	return l.pods(c.networks, c.succeeded, c.now()), nil
 }
 
+// list asks for all of something.
+func list[T any](
+	ctx context.Context, c *connection, method string, most int, read func([]byte) (T, error),
+) ([]T, error) {
+	response, err := c.call(ctx, method, "")
+	if err != nil {
+		return nil, err
+	}
+	all, err := repeated(response, read)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(all) > most:
+		return nil, ErrTooMany
+	}
+	return all, nil
+}
+
 // learn asks for the networks of sandboxes and the exit codes of containers that are listed and not known, and forgets
 // those that are not listed.
 func (c *Client) learn(ctx context.Context, l *listing) error {
 	networks, succeeded := make(map[string]network), make(map[string]bool)
 	for _, s := range l.current {
-		if known, found := c.networks[s.GetId()]; found {
-			networks[s.GetId()] = known
+		if known, found := c.networks[s.id]; found {
+			networks[s.id] = known
 		}
-		for _, container := range l.containers[s.GetId()] {
-			if known, found := c.succeeded[container.GetId()]; found {
-				succeeded[container.GetId()] = known
+		for _, container := range l.containers[s.id] {
+			if known, found := c.succeeded[container.id]; found {
+				succeeded[container.id] = known
 			}
 		}
 	}
 	c.networks, c.succeeded = networks, succeeded
 	for _, s := range l.current {
-		if _, known := networks[s.GetId()]; !known {
-			if err := c.learnNetwork(ctx, s.GetId()); err != nil {
+		if _, known := networks[s.id]; !known {
+			if err := c.learnNetwork(ctx, s.id); err != nil {
 				return err
 			}
 		}
-		for _, container := range l.latest(s.GetId()) {
-			_, known := succeeded[container.GetId()]
-			if known || container.GetState() != runtimev1.ContainerState_CONTAINER_EXITED {
+		for _, container := range l.latest(s.id) {
+			_, known := succeeded[container.id]
+			if known || container.state != containerExited {
 				continue
 			}
-			if err := c.learnExit(ctx, container.GetId()); err != nil {
+			if err := c.learnExit(ctx, container.id); err != nil {
 				return err
 			}
 		}
@@ -182,24 +164,23 @@ func (c *Client) learn(ctx context.Context, l *listing) error {
 // learnNetwork asks how the pod of a sandbox is reached. It learns nothing of a sandbox that has no address yet, or
 // that is gone.
 func (c *Client) learnNetwork(ctx context.Context, id string) error {
-	response, err := c.runtime.PodSandboxStatus(ctx, &runtimev1.PodSandboxStatusRequest{PodSandboxId: id})
+	response, err := c.connection.call(ctx, "PodSandboxStatus", id)
 	if isGone(err) {
 		return nil
+	}
+	var reached sandboxNetwork
+	if err == nil {
+		reached, err = readNetwork(response)
 	}
 	if err != nil {
 		return fmt.Errorf("the status of pod sandbox %s: %w", id, err)
 	}
-	status := response.GetStatus()
-	if status.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimev1.NamespaceMode_NODE {
+	if reached.node {
 		c.networks[id] = network{host: true}
 		return nil
 	}
-	texts := []string{status.GetNetwork().GetIp()}
-	for _, additional := range status.GetNetwork().GetAdditionalIps() {
-		texts = append(texts, additional.GetIp())
-	}
 	var addresses []netip.Addr
-	for _, text := range texts[:min(len(texts), maxAddresses)] {
+	for _, text := range reached.addresses[:min(len(reached.addresses), maxAddresses)] {
 		if address, err := netip.ParseAddr(text); err == nil && isUsable(address) {
 			addresses = append(addresses, address.Unmap())
 		}
@@ -217,15 +198,19 @@ func isUsable(address netip.Addr) bool {
 
 // learnExit asks whether a container that has ended has done so without an error.
 func (c *Client) learnExit(ctx context.Context, id string) error {
-	response, err := c.runtime.ContainerStatus(ctx, &runtimev1.ContainerStatusRequest{ContainerId: id})
+	response, err := c.connection.call(ctx, "ContainerStatus", id)
 	if isGone(err) {
 		return nil
+	}
+	var ended exit
+	if err == nil {
+		ended, err = readExit(response)
 	}
 	if err != nil {
 		return fmt.Errorf("the status of container %s: %w", id, err)
 	}
-	if status := response.GetStatus(); status.GetState() == runtimev1.ContainerState_CONTAINER_EXITED {
-		c.succeeded[id] = status.GetExitCode() == 0
+	if ended.state == containerExited {
+		c.succeeded[id] = ended.code == 0
 	}
 	return nil
 }

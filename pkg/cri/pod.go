@@ -4,10 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 const (
@@ -37,33 +33,33 @@ type Pod struct {
 // listing is what the runtime lists.
 type listing struct {
 	// current has the newest sandbox that is ready of every pod.
-	current map[podID]*runtimev1.PodSandbox
+	current map[podID]sandbox
 	// others has the other sandboxes of the pods.
-	others map[podID][]*runtimev1.PodSandbox
+	others map[podID][]sandbox
 	// containers are by the id of their sandbox.
-	containers map[string][]*runtimev1.Container
+	containers map[string][]container
 }
 
 type podID struct{ namespace, name, uid string }
 
-func newListing(sandboxes []*runtimev1.PodSandbox, containers []*runtimev1.Container) *listing {
+func newListing(sandboxes []sandbox, containers []container) *listing {
 	l := &listing{
-		current:    make(map[podID]*runtimev1.PodSandbox),
-		others:     make(map[podID][]*runtimev1.PodSandbox),
-		containers: make(map[string][]*runtimev1.Container),
+		current:    make(map[podID]sandbox),
+		others:     make(map[podID][]sandbox),
+		containers: make(map[string][]container),
 	}
 	for _, s := range sandboxes {
-		pod := podID{s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), s.GetMetadata().GetUid()}
-		if s.GetId() == "" || pod.namespace == "" || pod.name == "" || pod.uid == "" {
+		pod := podID{s.namespace, s.name, s.uid}
+		if s.id == "" || pod.namespace == "" || pod.name == "" || pod.uid == "" {
 			continue // not made by a kubelet
 		}
-		if s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY {
+		if s.notReady {
 			l.others[pod] = append(l.others[pod], s)
 			continue
 		}
-		before := l.current[pod]
+		before, hasBefore := l.current[pod]
 		switch {
-		case before == nil:
+		case !hasBefore:
 			l.current[pod] = s
 		case isNewer(s, before):
 			l.current[pod] = s
@@ -73,31 +69,30 @@ func newListing(sandboxes []*runtimev1.PodSandbox, containers []*runtimev1.Conta
 		}
 	}
 	for _, c := range containers {
-		l.containers[c.GetPodSandboxId()] = append(l.containers[c.GetPodSandboxId()], c)
+		l.containers[c.sandbox] = append(l.containers[c.sandbox], c)
 	}
 	return l
 }
 
 // isNewer reports whether a sandbox was made after another one of the same pod.
-func isNewer(a, b *runtimev1.PodSandbox) bool {
+func isNewer(a, b sandbox) bool {
 	return cmp.Or(
-		cmp.Compare(a.GetCreatedAt(), b.GetCreatedAt()),
-		cmp.Compare(a.GetMetadata().GetAttempt(), b.GetMetadata().GetAttempt()),
+		cmp.Compare(a.created, b.created),
+		cmp.Compare(a.attempt, b.attempt),
 	) > 0
 }
 
 // latest returns the newest container of each name in a sandbox. The kubelet makes another one of the same name when
 // one has ended.
-func (l *listing) latest(sandbox string) map[string]*runtimev1.Container {
-	latest := make(map[string]*runtimev1.Container)
+func (l *listing) latest(sandbox string) map[string]container {
+	latest := make(map[string]container)
 	for _, c := range l.containers[sandbox] {
-		name := c.GetMetadata().GetName()
-		before := latest[name]
-		if before == nil || cmp.Or(
-			cmp.Compare(c.GetCreatedAt(), before.GetCreatedAt()),
-			cmp.Compare(c.GetMetadata().GetAttempt(), before.GetMetadata().GetAttempt()),
+		before, hasBefore := latest[c.name]
+		if !hasBefore || cmp.Or(
+			cmp.Compare(c.created, before.created),
+			cmp.Compare(c.attempt, before.attempt),
 		) > 0 {
-			latest[name] = c
+			latest[c.name] = c
 		}
 	}
 	return latest
@@ -107,19 +102,18 @@ func (l *listing) latest(sandbox string) map[string]*runtimev1.Container {
 func (l *listing) pods(networks map[string]network, succeeded map[string]bool, now time.Time) []Pod {
 	pods := make([]Pod, 0, len(l.current))
 	for id, s := range l.current {
-		reached, known := networks[s.GetId()]
+		reached, known := networks[s.id]
 		if !known {
 			continue
 		}
-		source, hasSource := s.GetAnnotations()[configSource]
 		pod := Pod{
 			Namespace: id.namespace, Name: id.name, UID: id.uid,
-			Static: hasSource && source != apiSource, Addresses: reached.addresses,
+			Static: s.hasSource && s.source != apiSource, Addresses: reached.addresses,
 		}
-		containers := l.latest(s.GetId())
-		created := s.GetCreatedAt()
+		containers := l.latest(s.id)
+		created := s.created
 		for _, c := range containers {
-			created = max(created, c.GetCreatedAt())
+			created = max(created, c.created)
 		}
 		pod.Since = time.Unix(0, created)
 		pod.Running = run(containers, succeeded) &&
@@ -130,14 +124,14 @@ func (l *listing) pods(networks map[string]network, succeeded map[string]bool, n
 }
 
 // run reports whether any of the containers runs, and the others run or have ended without an error.
-func run(containers map[string]*runtimev1.Container, succeeded map[string]bool) bool {
+func run(containers map[string]container, succeeded map[string]bool) bool {
 	oneRuns := false
 	for _, c := range containers {
-		switch c.GetState() {
-		case runtimev1.ContainerState_CONTAINER_RUNNING:
+		switch c.state {
+		case containerRunning:
 			oneRuns = true
-		case runtimev1.ContainerState_CONTAINER_EXITED:
-			if !succeeded[c.GetId()] {
+		case containerExited:
+			if !succeeded[c.id] {
 				return false
 			}
 		default:
@@ -149,17 +143,13 @@ func run(containers map[string]*runtimev1.Container, succeeded map[string]bool) 
 
 // isComplete reports whether a pod has all containers that it had in an earlier sandbox. After a reboot the kubelet
 // runs the init containers first; a pod that has no more than these does not answer yet.
-func (l *listing) isComplete(pod podID, containers map[string]*runtimev1.Container) bool {
+func (l *listing) isComplete(pod podID, containers map[string]container) bool {
 	for _, earlier := range l.others[pod] {
-		for _, c := range l.containers[earlier.GetId()] {
-			if containers[c.GetMetadata().GetName()] == nil {
+		for _, c := range l.containers[earlier.id] {
+			if _, found := containers[c.name]; !found {
 				return false
 			}
 		}
 	}
 	return true
 }
-
-// isGone reports whether an error says that what was asked for does not exist any more. It may have ended since it was
-// listed.
-func isGone(err error) bool { return status.Code(err) == codes.NotFound }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
 )
 
 // Fields of core/v1 ObjectReference (k8s.io/api/core/v1/generated.proto).
@@ -24,20 +26,20 @@ func (e Endpoint) Pod() (namespace, name, uid []byte, ok bool) {
 		return nil, nil, nil, false
 	}
 	var kind []byte
-	f := fieldsOf(e.target)
-	for f.next() {
-		switch f.number {
+	f := field.Of(e.target)
+	for f.Next() {
+		switch f.Number {
 		case referenceKind:
-			kind = f.value
+			kind = f.Value
 		case referenceNamespace:
-			namespace = f.value
+			namespace = f.Value
 		case referenceName:
-			name = f.value
+			name = f.Value
 		case referenceUID:
-			uid = f.value
+			uid = f.Value
 		}
 	}
-	return namespace, name, uid, f.err == nil && bytes.Equal(kind, kindPod) && len(name) > 0
+	return namespace, name, uid, f.Err == nil && bytes.Equal(kind, kindPod) && len(name) > 0
 }
 
 // Serving returns the condition serving; if the endpoint has none, whether it is ready.
@@ -71,16 +73,16 @@ type conditions struct {
 // discovery/v1.
 func (e Endpoint) parseConditions() conditions {
 	c := conditions{ready: e.Ready, serving: e.Ready}
-	f := fieldsOf(e.conditions)
-	for f.next() {
-		switch f.number {
+	f := field.Of(e.conditions)
+	for f.Next() {
+		switch f.Number {
 		case conditionsReady:
 		case conditionsServing:
-			c.serving = f.varint != 0
+			c.serving = f.Varint != 0
 		case conditionsTerminating:
-			c.terminating = f.varint != 0
+			c.terminating = f.Varint != 0
 		default:
-			c.others = append(c.others, f.encoded...)
+			c.others = append(c.others, f.Encoded...)
 		}
 	}
 	return c
@@ -116,29 +118,29 @@ func appendBool(dst []byte, number protowire.Number, value bool) []byte {
 func correctSlice(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
 	var out []byte
 	changed := false
-	f := fieldsOf(body)
-	for f.next() {
-		if f.number != sliceEndpoints {
-			out = append(out, f.encoded...)
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != sliceEndpoints {
+			out = append(out, f.Encoded...)
 			continue
 		}
-		endpoint, _, err := parseSliceEndpoint(f.value)
+		endpoint, _, err := parseSliceEndpoint(f.Value)
 		if err != nil {
 			return nil, err
 		}
 		c := correct(endpoint)
 		if c == nil || endpoint.Is(c) {
-			out = append(out, f.encoded...)
+			out = append(out, f.Encoded...)
 			continue
 		}
 		changed = true
 		if !c.Gone {
-			out = appendBytesField(out, sliceEndpoints, correctedEndpoint(f.value, endpoint, c))
+			out = appendBytesField(out, sliceEndpoints, correctedEndpoint(f.Value, endpoint, c))
 		}
 	}
 	switch {
-	case f.err != nil:
-		return nil, f.err
+	case f.Err != nil:
+		return nil, f.Err
 	case !changed:
 		return body, nil
 	}
@@ -154,13 +156,13 @@ func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte 
 	}
 	conditions := endpoint.parseConditions().corrected(c.Serving).encode()
 	written := false
-	f := fieldsOf(message)
-	for f.next() {
-		if f.number >= endpointConditions && !written {
+	f := field.Of(message)
+	for f.Next() {
+		if f.Number >= endpointConditions && !written {
 			out, written = appendBytesField(out, endpointConditions, conditions), true
 		}
-		if f.number != endpointConditions && (f.number != endpointAddresses || c.Address == "") {
-			out = append(out, f.encoded...)
+		if f.Number != endpointConditions && (f.Number != endpointAddresses || c.Address == "") {
+			out = append(out, f.Encoded...)
 		}
 	}
 	if !written {
@@ -172,13 +174,13 @@ func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte 
 func correctEndpoints(body []byte, correct func(Endpoint) *Correction) ([]byte, error) {
 	var out []byte
 	changed := false
-	f := fieldsOf(body)
-	for f.next() {
-		if f.number != endpointsSubsets {
-			out = append(out, f.encoded...)
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != endpointsSubsets {
+			out = append(out, f.Encoded...)
 			continue
 		}
-		subset, addresses, differs, err := correctSubset(f.value, correct)
+		subset, addresses, differs, err := correctSubset(f.Value, correct)
 		if err != nil {
 			return nil, err
 		}
@@ -189,8 +191,8 @@ func correctEndpoints(body []byte, correct func(Endpoint) *Correction) ([]byte, 
 		}
 	}
 	switch {
-	case f.err != nil:
-		return nil, f.err
+	case f.Err != nil:
+		return nil, f.Err
 	case !changed:
 		return body, nil
 	}
@@ -203,17 +205,17 @@ func correctSubset(
 	message []byte, correct func(Endpoint) *Correction,
 ) (subset []byte, addresses int, differs bool, err error) {
 	var ready, notReady, others []byte
-	f := fieldsOf(message)
-	for f.next() {
-		if !isAddress(f.number) {
-			others = append(others, f.encoded...)
+	f := field.Of(message)
+	for f.Next() {
+		if !isAddress(f.Number) {
+			others = append(others, f.Encoded...)
 			continue
 		}
-		endpoint, err := parseAddress(f.number, f.value)
+		endpoint, err := parseAddress(f.Number, f.Value)
 		if err != nil {
 			return nil, 0, false, err
 		}
-		value, serving := f.value, endpoint.Ready
+		value, serving := f.Value, endpoint.Ready
 		if c := correct(endpoint); c != nil && !endpoint.Is(c) {
 			differs = true
 			if c.Gone {
@@ -228,7 +230,7 @@ func correctSubset(
 			notReady = appendBytesField(notReady, subsetNotReadyAddresses, value)
 		}
 	}
-	return append(append(ready, notReady...), others...), addresses, differs, f.err
+	return append(append(ready, notReady...), others...), addresses, differs, f.Err
 }
 
 // movedAddress returns a copy of an EndpointAddress message with another IP address; the message itself if that is "".
@@ -237,10 +239,10 @@ func movedAddress(message []byte, address string) []byte {
 		return message
 	}
 	out := appendBytesField(make([]byte, 0, len(message)+len(address)), addressIP, []byte(address))
-	f := fieldsOf(message)
-	for f.next() {
-		if f.number != addressIP {
-			out = append(out, f.encoded...)
+	f := field.Of(message)
+	for f.Next() {
+		if f.Number != addressIP {
+			out = append(out, f.Encoded...)
 		}
 	}
 	return out

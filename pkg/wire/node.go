@@ -1,6 +1,10 @@
 package wire
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
+)
 
 // Fields of core/v1 Node and its parts (k8s.io/api/core/v1/generated.proto).
 const (
@@ -20,19 +24,19 @@ const (
 func NodeReady(body []byte) (ready bool, err error) {
 	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
 		var kind, status []byte
-		f := fieldsOf(encoded)
-		for f.next() {
-			switch f.number {
+		f := field.Of(encoded)
+		for f.Next() {
+			switch f.Number {
 			case nodeConditionType:
-				kind = f.value
+				kind = f.Value
 			case nodeConditionStatus:
-				status = f.value
+				status = f.Value
 			}
 		}
 		if string(kind) == "Ready" {
 			ready = string(status) == "True"
 		}
-		return f.err
+		return f.Err
 	})
 	return ready, err
 }
@@ -41,13 +45,13 @@ func NodeReady(body []byte) (ready bool, err error) {
 // or names.
 func NodeAddresses(body []byte, visit func(address string)) error {
 	return eachInStatus(body, statusAddresses, func(encoded []byte) error {
-		address := fieldsOf(encoded)
-		for address.next() {
-			if address.number == nodeAddressAddress {
-				visit(string(address.value))
+		address := field.Of(encoded)
+		for address.Next() {
+			if address.Number == nodeAddressAddress {
+				visit(string(address.Value))
 			}
 		}
-		return address.err
+		return address.Err
 	})
 }
 
@@ -66,23 +70,23 @@ func OnlyNodeAddresses(body []byte) ([]byte, error) {
 
 // eachInStatus calls visit for every field with this number in the status of a Node, until it returns an error.
 func eachInStatus(body []byte, number protowire.Number, visit func(encoded []byte) error) error {
-	f := fieldsOf(body)
-	for f.next() {
-		if f.number != nodeStatus {
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != nodeStatus {
 			continue
 		}
-		status := fieldsOf(f.value)
-		for status.next() {
-			if status.number != number {
+		status := field.Of(f.Value)
+		for status.Next() {
+			if status.Number != number {
 				continue
 			}
-			if err := visit(status.value); err != nil {
+			if err := visit(status.Value); err != nil {
 				return err
 			}
 		}
-		if status.err != nil {
-			return status.err
+		if status.Err != nil {
+			return status.Err
 		}
 	}
-	return f.err
+	return f.Err
 }

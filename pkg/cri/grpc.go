@@ -134,7 +134,7 @@ func unframe(body []byte) ([]byte, error) {
 		return nil, errors.New("the answer has no message")
 	case body[0] != 0:
 		return nil, errors.New("the answer is compressed, which was not asked for")
-	case uint64(binary.BigEndian.Uint32(body[1:])) != uint64(len(body)-frameHead):
+	case int64(binary.BigEndian.Uint32(body[1:])) != int64(len(body)-frameHead):
 		return nil, errors.New("the answer's message has not the length that it says")
 	}
 	return body[frameHead:], nil

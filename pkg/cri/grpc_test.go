@@ -55,13 +55,15 @@ func TestAnswersThatAreNoMessage(t *testing.T) {
 		"longer than it says":       {answer("\x00\x00\x00\x00\x01abc", "0"), "length"},
 		"no protobuf":               {answer("\x00\x00\x00\x00\x03abc", "0"), "malformed protobuf"},
 		"a broken item":             {answer("\x00\x00\x00\x00\x04\x0a\x02\x0a\x09", "0"), "malformed protobuf"},
-		"nothing":                   {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "stream error"},
+		"nothing": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			"stream error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			socket := socketIn(t)
 			serveHTTP(t, socket, test.serve)
-			if pods, err := client(t, socket).Pods(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
+			pods, err := client(t, socket).Pods(t.Context())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, %v; want an error with %q", pods, err, test.want)
 			}
 		})

@@ -59,7 +59,7 @@ func FuzzMessages(f *testing.F) {
 		}
 		if read, err := readExit(message); isPlain(message, &ended) && err == nil {
 			status := ended.GetStatus()
-			same(t, read, exit{state: containerState(status.GetState()), code: int64(status.GetExitCode())}) //nolint:gosec // an enumeration
+			same(t, read, exit{state: containerState(status.GetState()), code: int64(status.GetExitCode())})
 		}
 	})
 }
@@ -102,7 +102,7 @@ func containerOf(c *runtimev1.Container) container {
 	return container{
 		id: c.GetId(), sandbox: c.GetPodSandboxId(), name: c.GetMetadata().GetName(),
 		attempt: uint64(c.GetMetadata().GetAttempt()), created: c.GetCreatedAt(),
-		state: containerState(c.GetState()), //nolint:gosec // an enumeration
+		state: containerState(c.GetState()),
 	}
 }
 

@@ -148,6 +148,10 @@ func TestBadCommandLine(t *testing.T) {
 			[]string{"interval"}},
 		{[]string{"--kubeconfig=" + good, "--service-autonomy-enhancement=colour=red"}, flags.ExitFailure,
 			[]string{"colour"}},
+		{[]string{"--kubeconfig=" + good, "--cri=/run/containerd/containerd.sock"}, flags.ExitFailure,
+			[]string{"--cri", "/run/containerd/containerd.sock", "unix://", "auto"}},
+		{[]string{"--kubeconfig=" + good, "--cri=auto", "--return-grace=-1s"}, flags.ExitFailure,
+			[]string{"--return-grace"}},
 	}
 	for _, test := range tests {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
@@ -208,6 +212,8 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		{[]string{"--cert-file=x", "--key-file=y", "--ca-file=z"}, []string{"--cert-file", "--key-file", "--ca-file"}},
 		{[]string{"--cert-file=x", "--insecure=false"}, nil},
 		{[]string{"--hostname=n", "--debug", "--v=3"}, nil},
+		{[]string{"--return-grace=1m"}, []string{"--return-grace"}},
+		{[]string{"--return-grace=1m", "--cri=auto"}, nil},
 	}
 	for _, test := range tests {
 		o := newOptions()

@@ -9,7 +9,9 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/cri"
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/snapshot"
@@ -34,6 +36,8 @@ type options struct {
 
 	stateDir        string
 	stateWriteDelay time.Duration
+	cri             string
+	returnGrace     time.Duration
 
 	bindAddress    string
 	metricsAddress string
@@ -68,6 +72,9 @@ const (
 	program         = "application-grid-wrapper"
 	defaultStateDir = "/var/lib/application-grid-wrapper"
 )
+
+// criOff is the value of --cri with which no container runtime is asked.
+const criOff = "off"
 
 const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:51005/localinfo"
 
@@ -115,6 +122,15 @@ func newOptions() *options {
 		"How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the "+
 			"average, whatever it is.")
 
+	f.StringVar(&o.cri, "cri", criOff,
+		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
+			"usual one that is there. While the upstream is away, this node's own pods are shown with the addresses "+
+			"and as ready as the runtime runs them, and those that it does not run are hidden. Whoever may connect to "+
+			"that socket is root on the node. off: what the upstream said last is shown.")
+	f.DurationVar(&o.returnGrace, "return-grace", livepods.DefaultReturnGrace,
+		"How long after the upstream is back the container runtime's word counts at most for the pods that the "+
+			"upstream knew before. For each pod it ends when the upstream says the same.")
+
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
 		"host:port to serve on. Without TLS only a loopback address is taken.")
@@ -155,6 +171,9 @@ func newOptions() *options {
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {
 	notices := o.flags.Ignored("notify-channel-size", "support-endpointslice")
+	if (o.cri == criOff || o.cri == "") && o.flags.Lookup("return-grace").Changed {
+		notices = append(notices, "Ignoring --return-grace: no container runtime is asked; --cri names one")
+	}
 	if o.hub == string(upstream.HubOff) && o.hubKubeconfig != "" {
 		notices = append(notices, "Ignoring --hub-kubeconfig: no hub is used; --hub=auto uses it")
 	}
@@ -211,6 +230,9 @@ func (o *options) config() (proxy.Config, error) {
 		}
 		config.LocalEndpoint = &local
 	}
+	if err := o.configureRuntime(&config); err != nil {
+		return proxy.Config{}, err
+	}
 	if config.Hub, err = o.hubConfig(); err != nil {
 		return proxy.Config{}, err
 	}
@@ -225,6 +247,23 @@ func (o *options) config() (proxy.Config, error) {
 		return proxy.Config{}, err
 	}
 	return config, nil
+}
+
+// configureRuntime sets what the flags say of the container runtime.
+func (o *options) configureRuntime(config *proxy.Config) error {
+	if o.returnGrace < 0 {
+		return errors.New("--return-grace must not be negative")
+	}
+	config.ReturnGrace = o.returnGrace
+	if o.cri == criOff || o.cri == "" {
+		return nil
+	}
+	runtime, err := cri.New(o.cri)
+	if err != nil {
+		return fmt.Errorf("--cri: %w", err)
+	}
+	config.Runtime = runtime
+	return nil
 }
 
 // hubConfig is what the flags say of the hub.

@@ -98,7 +98,8 @@ func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 // Name returns the name of the template that a unit gets; empty for spec.template.
 func (t *Templates) Name(unit string) string { return TemplateName(t.spec, unit) }
 
-// Of returns a copy of the template that a unit gets, with its overrides, for the caller to change.
+// Of returns a copy of the template that a unit gets, with its overrides and the tolerations of
+// spec.tolerateUnreachable, for the caller to change.
 func (t *Templates) Of(unit string) (map[string]any, error) {
 	variant := t.Variant(unit)
 	if spec, ok := t.decoded[variant]; ok {
@@ -128,6 +129,11 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	}
 	for _, o := range overrides {
 		if spec, err = t.override(spec, o); err != nil {
+			return nil, err
+		}
+	}
+	if t.spec.TolerateUnreachable {
+		if err := tolerateUnreachable(spec); err != nil {
 			return nil, err
 		}
 	}

@@ -30,6 +30,7 @@ type content struct {
 	Templates           map[string]v1.TemplateName `json:"templates,omitempty"`
 	DefaultTemplateName v1.TemplateName            `json:"defaultTemplateName,omitempty"`
 	Overrides           []v1.Override              `json:"overrides,omitempty"`
+	TolerateUnreachable bool                       `json:"tolerateUnreachable,omitempty"`
 }
 
 // Revision is what a grid's units are made of, under a name.
@@ -43,7 +44,9 @@ type Revision struct {
 // Of is the revision of a grid's spec. Templates of the pool that no unit can get are left out, so that it does not
 // change when autoDeleteUnusedTemplate removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
-	c := content{spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides}
+	c := content{
+		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
+	}
 	unused := gridchild.UnusedTemplates(spec)
 	for name, template := range spec.TemplatePool {
 		if slices.Contains(unused, name) {
@@ -92,6 +95,7 @@ func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) 
 	out := spec.DeepCopy()
 	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName, out.Overrides =
 		c.Template, c.TemplatePool, c.Templates, c.DefaultTemplateName, c.Overrides
+	out.TolerateUnreachable = c.TolerateUnreachable
 	return out, nil
 }
 

@@ -115,6 +115,9 @@ func (h readiness) reasons() (reasons, details []string) {
 	if h.p.autonomy != nil {
 		details = append(details, autonomyDetails(h.p.autonomy.Status())...)
 	}
+	if h.p.livePods != nil {
+		details = append(details, livePodsDetail(h.p.livePods.Status()))
+	}
 	return reasons, details
 }
 

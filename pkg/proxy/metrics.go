@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
@@ -9,13 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 const namespace = "application_grid_wrapper"
 
-// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver and autonomy.Observer.
+// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver, autonomy.Observer and
+// livepods.Observer.
 // Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
 	*health.Watches
@@ -24,6 +27,7 @@ type metrics struct {
 	requests        *prometheus.CounterVec
 	requestDuration *prometheus.HistogramVec
 	autonomyPolls   *prometheus.CounterVec
+	runtimePolls    *prometheus.CounterVec
 }
 
 func newMetrics(p *Proxy) *metrics {
@@ -52,9 +56,15 @@ func newMetrics(p *Proxy) *metrics {
 				"unreachable, timeout, status (not 200) or invalid (not the JSON that it should be). After all but " +
 				"ok no node is dead.",
 		}, []string{"result"}),
+		runtimePolls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace,
+			Name:      "runtime_polls_total",
+			Help: "Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It " +
+				"is asked every second while the upstream is away, and every 5 minutes otherwise.",
+		}, []string{"result"}),
 	}
 	m.registry.MustRegister(m.Collectors()...)
-	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls,
+	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storageCollector{p}, health.Sources(namespace, p.upstream.States))
 	if p.config.StateDir != "" {
@@ -102,6 +112,18 @@ var knownResources = func() map[string]bool {
 // PollDone implements autonomy.Observer.
 func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }
 
+// RuntimeAsked implements livepods.Observer.
+func (m *metrics) RuntimeAsked(err error) {
+	result := "ok"
+	switch {
+	case errors.Is(err, livepods.ErrSilent):
+		result = "timeout"
+	case err != nil:
+		result = "error"
+	}
+	m.runtimePolls.WithLabelValues(result).Inc()
+}
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
@@ -120,7 +142,10 @@ var (
 	descRevision = desc("revision", "The wrapper's own newest resourceVersion.")
 	descNodes    = desc("nodes", "Nodes known.")
 	descDead     = desc("dead_nodes", "Nodes that the health service calls dead; endpoints on them are hidden.")
-	descInvalid  = desc("invalid_topology_keys",
+	descLive     = desc("corrected_pods",
+		"Pods of this node whose endpoints are shown as its container runtime has them, because the upstream is away "+
+			"or has not caught up; absent without --cri.")
+	descInvalid = desc("invalid_topology_keys",
 		"1 for every Service whose annotation topologyKeys, or openyurt.io/topologyKeys where that is absent, does "+
 			"not parse; all its endpoints are hidden.",
 		"namespace", "service")
@@ -157,7 +182,7 @@ type storageCollector struct{ p *Proxy }
 func (c storageCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead,
-		descInvalid, descHub, descRestoredAge,
+		descLive, descInvalid, descHub, descRestoredAge,
 	} {
 		ch <- d
 	}
@@ -194,6 +219,9 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descHub, inUse)
 	}
 	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
+	if c.p.livePods != nil {
+		gauge(descLive, float64(c.p.livePods.Status().Corrected))
+	}
 	for service := range c.p.facts.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
+	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/snapshot"
@@ -62,6 +63,10 @@ type Config struct {
 	// StateDir is the directory of the snapshot; "" for none. StateWriteDelay is snapshot.Writer's Delay.
 	StateDir        string
 	StateWriteDelay time.Duration
+	// Runtime, if set, is this node's container runtime, which is asked for the node's pods while the upstream is away.
+	// ReturnGrace is how long after that its word counts at most.
+	Runtime     livepods.Runtime
+	ReturnGrace time.Duration
 	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
 	Autonomy *autonomy.Options
 }
@@ -112,6 +117,8 @@ type Proxy struct {
 	metrics    *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *autonomy.Poller
+	// livePods is nil without Config.Runtime.
+	livePods *livepods.Keeper
 	tls      *reloadingTLS
 	// snapshots is nil without a state directory, and until it was opened.
 	snapshots atomic.Pointer[snapshot.Writer]
@@ -241,6 +248,16 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the health service: %w", err)
 		}
+	}
+	if config.Runtime != nil && config.NodeName != "" {
+		p.livePods = livepods.New(livepods.Config{
+			NodeName:    config.NodeName,
+			Facts:       p.facts,
+			Upstream:    podsUpstream{p},
+			Runtime:     config.Runtime,
+			ReturnGrace: config.ReturnGrace,
+			Observer:    p.metrics,
+		})
 	}
 	return p, nil
 }
@@ -374,6 +391,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	if p.autonomy != nil {
 		wg.Go(func() { p.autonomy.Run(background) })
+	}
+	if p.livePods != nil {
+		wg.Go(func() { p.livePods.Run(background) })
 	}
 	if p.metricsPort.Address != "" {
 		wg.Go(func() { p.metricsPort.Run(background) })

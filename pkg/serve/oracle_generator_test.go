@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -34,13 +35,16 @@ type generator struct {
 	feeds feeds
 }
 
-// feeds are the upstream's watches, one for each input of the facts, and the health service.
+// feeds are the upstream's watches, one for each input of the facts, the health service, and what nodes say of their
+// pods.
 type feeds struct {
-	nodes, ownNode, services, slices, endpoints, kubernetesEndpoints, deadNodes *feed
+	nodes, ownNode, services, slices, endpoints, kubernetesEndpoints, deadNodes, livePods *feed
 }
 
 func (f *feeds) all() []*feed {
-	return []*feed{f.nodes, f.services, f.slices, f.endpoints, f.ownNode, f.kubernetesEndpoints, f.deadNodes}
+	return []*feed{
+		f.nodes, f.services, f.slices, f.endpoints, f.ownNode, f.kubernetesEndpoints, f.deadNodes, f.livePods,
+	}
 }
 
 // of is the feed that carries a resource.
@@ -57,7 +61,7 @@ func (f *feeds) of(resource *history.Resource) *feed {
 
 // feed is one source: what the upstream has sent and the facts have not taken yet.
 type feed struct {
-	// input is nil for the health service.
+	// input is nil for the health service, and for what nodes say of their pods.
 	input *facts.Input
 	// queue is what the facts have not taken yet, the oldest first.
 	queue []func()
@@ -141,6 +145,7 @@ func newGenerator(random *rand.Rand, store *storagetest.Node) *generator {
 			return nil
 		}),
 		deadNodes: &feed{state: g.takeDead},
+		livePods:  &feed{state: g.takeAllLive},
 	}
 	return g
 }
@@ -154,6 +159,23 @@ func metadataOf(n *corev1.Node) *wire.Object {
 func (g *generator) takeDead() func() {
 	dead := g.model.dead
 	return func() { g.store.SetDeadNodes(dead) }
+}
+
+// takeLive reads which pods a node runs now; what it returns hands them over.
+func (g *generator) takeLive(node string) func() {
+	live := g.model.live[node]
+	return func() { g.store.SetLivePods(node, live) }
+}
+
+// takeAllLive is takeLive of all nodes.
+func (g *generator) takeAllLive() func() {
+	all := maps.Clone(g.model.live)
+	return func() {
+		for n := range 7 {
+			node := fmt.Sprintf("node-%d", n)
+			g.store.SetLivePods(node, all[node])
+		}
+	}
 }
 
 // deliver lets the facts take one change of a random feed. Now and then what comes is held back for a while, as after
@@ -194,7 +216,9 @@ func (g *generator) nextVersion() string {
 
 // change makes one random change and queues it in the feeds that carry it.
 func (g *generator) change() {
-	switch n := g.random.IntN(22); {
+	switch n := g.random.IntN(24); {
+	case n >= 22:
+		g.changeLive()
 	case n >= 20:
 		g.changeDead()
 	case n < 4:
@@ -232,6 +256,55 @@ func (g *generator) changeDead() {
 	}
 	g.model.dead = dead
 	g.feeds.deadNodes.queue = append(g.feeds.deadNodes.queue, g.takeDead())
+}
+
+// changeLive has a node say which pods it runs, or say nothing any more. It may be a node that is not there.
+func (g *generator) changeLive() {
+	node := fmt.Sprintf("node-%d", g.random.IntN(7))
+	defer func() { g.feeds.livePods.queue = append(g.feeds.livePods.queue, g.takeLive(node)) }()
+	if g.random.IntN(3) == 0 {
+		delete(g.model.live, node)
+		return
+	}
+	live := &facts.LivePods{AsOf: time.Unix(int64(g.version), 0), Pods: map[facts.PodKey]facts.LivePod{}}
+	for range g.random.IntN(6) {
+		pod := facts.LivePod{Serving: g.random.IntN(3) > 0}
+		for range g.random.IntN(3) {
+			pod.Addresses = append(pod.Addresses, netip.MustParseAddr(g.pick("10.1.0.0", "10.1.0.9", "fd00::9")))
+		}
+		live.Pods[g.randomPod(true)] = pod
+	}
+	if g.random.IntN(3) == 0 {
+		live.About = map[facts.PodKey]struct{}{}
+		for range g.random.IntN(6) {
+			live.About[g.randomPod(false)] = struct{}{}
+		}
+	}
+	g.model.live[node] = live
+}
+
+// randomPod is one of a few pods, perhaps a static one, which has no UID.
+func (g *generator) randomPod(orStatic bool) facts.PodKey {
+	pod := facts.PodKey{Namespace: g.pick("a", "b"), Name: g.pick("p0", "p1"), UID: g.pick("u0", "u1")}
+	if orStatic && g.random.IntN(4) == 0 {
+		pod.UID = ""
+	}
+	return pod
+}
+
+// target is what an endpoint is of: a pod mostly, which may lack what identifies it.
+func (g *generator) target(namespace string) *corev1.ObjectReference {
+	pod := g.randomPod(true)
+	ref := &corev1.ObjectReference{
+		Kind: "Pod", Namespace: g.pick(namespace, namespace, ""), Name: pod.Name, UID: types.UID(pod.UID),
+	}
+	switch g.random.IntN(8) {
+	case 0:
+		ref.Kind = "Node"
+	case 1, 2:
+		return nil
+	}
+	return ref
 }
 
 // changeNode makes, relabels or deletes a node.
@@ -373,20 +446,25 @@ func (g *generator) randomSlice() *discoveryv1.EndpointSlice {
 	for i := range g.random.IntN(5) {
 		e := discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("10.1.0.%d", i)}, NodeName: g.nodeName(), Zone: ptr.To("z"),
+			TargetRef: g.target(s.Namespace),
 		}
-		switch g.random.IntN(4) {
+		if s.AddressType == discoveryv1.AddressTypeIPv6 {
+			e.Addresses = []string{fmt.Sprintf("fd00::%d", i)}
+		}
+		switch g.random.IntN(6) {
 		case 0:
 			e.Conditions.Ready = ptr.To(false)
 			e.Conditions.Terminating = ptr.To(true)
 		case 1:
+		case 2:
+			e.Conditions.Ready = ptr.To(g.random.IntN(2) == 0)
+			e.Conditions.Serving = ptr.To(g.random.IntN(2) == 0)
+			e.Conditions.Terminating = ptr.To(g.random.IntN(2) == 0)
 		default:
 			e.Conditions.Ready = ptr.To(true)
 		}
 		if g.random.IntN(2) == 0 {
 			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "z"}}}
-		}
-		if g.random.IntN(2) == 0 {
-			e.TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "p"}
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}
@@ -401,11 +479,15 @@ func (g *generator) randomEndpoints() *corev1.Endpoints {
 	for range g.random.IntN(3) {
 		var subset corev1.EndpointSubset
 		for i := range g.random.IntN(3) {
-			address := corev1.EndpointAddress{IP: fmt.Sprintf("10.1.0.%d", i), NodeName: g.nodeName()}
+			address := corev1.EndpointAddress{
+				IP: fmt.Sprintf("10.1.0.%d", i), NodeName: g.nodeName(), TargetRef: g.target(e.Namespace),
+			}
 			subset.Addresses = append(subset.Addresses, address)
 		}
 		for i := range g.random.IntN(3) {
-			address := corev1.EndpointAddress{IP: fmt.Sprintf("10.2.0.%d", i), NodeName: g.nodeName()}
+			address := corev1.EndpointAddress{
+				IP: fmt.Sprintf("10.2.0.%d", i), NodeName: g.nodeName(), TargetRef: g.target(e.Namespace),
+			}
 			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
 		}
 		if len(subset.Addresses)+len(subset.NotReadyAddresses) == 0 {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
@@ -30,11 +31,14 @@ type model struct {
 	objects map[*history.Resource]map[types.NamespacedName]history.Typed
 	// dead are the nodes that the health service calls dead.
 	dead map[string]struct{}
+	// live is what nodes say of their pods.
+	live map[string]*facts.LivePods
 }
 
 func newModel() *model {
 	m := &model{
 		nodes: map[string]*corev1.Node{}, objects: map[*history.Resource]map[types.NamespacedName]history.Typed{},
+		live: map[string]*facts.LivePods{},
 	}
 	for _, resource := range []*history.Resource{history.Services, history.EndpointSlices, history.Endpoints} {
 		m.objects[resource] = map[types.NamespacedName]history.Typed{}
@@ -79,14 +83,113 @@ func (m *model) expected(resource *history.Resource, selected selector) map[type
 		}
 	case history.EndpointSlices:
 		for _, o := range m.objects[resource] {
-			add(m.prunedSlice(o.(*discoveryv1.EndpointSlice).DeepCopy()), fields.Set{})
+			add(m.prunedSlice(m.trueSlice(o.(*discoveryv1.EndpointSlice))), fields.Set{})
 		}
 	case history.Endpoints:
 		for _, o := range m.objects[resource] {
-			add(m.prunedEndpoints(o.(*corev1.Endpoints).DeepCopy()), fields.Set{})
+			add(m.prunedEndpoints(m.trueEndpoints(o.(*corev1.Endpoints))), fields.Set{})
 		}
 	}
 	return view
+}
+
+// really is how the node of an endpoint runs the endpoint's pod: known is false if the node does not say, or says so
+// only of other pods; runs is false if the pod is gone; an empty address is the one that it has.
+func (m *model) really(
+	namespace string, node *string, ref *corev1.ObjectReference, address string,
+) (now string, serving, runs, known bool) {
+	if node == nil || ref == nil || ref.Kind != "Pod" || ref.UID == "" || m.live[*node] == nil {
+		return "", false, false, false
+	}
+	said := m.live[*node]
+	pod := facts.PodKey{Namespace: namespace, Name: ref.Name, UID: string(ref.UID)}
+	if ref.Namespace != "" {
+		pod.Namespace = ref.Namespace
+	}
+	if said.About != nil {
+		if _, about := said.About[pod]; !about {
+			return "", false, false, false
+		}
+	}
+	running, runs := said.Pods[pod]
+	if !runs {
+		pod.UID = ""
+		if running, runs = said.Pods[pod]; !runs {
+			return "", false, false, true
+		}
+	}
+	if len(running.Addresses) == 0 {
+		return address, running.Serving, true, true
+	}
+	for _, a := range running.Addresses {
+		if strings.Contains(a.String(), ":") == strings.Contains(address, ":") {
+			return a.String(), running.Serving, true, true
+		}
+	}
+	return "", false, false, true
+}
+
+// trueSlice is a slice whose endpoints are as their nodes run them.
+func (m *model) trueSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	s = s.DeepCopy()
+	var endpoints []discoveryv1.Endpoint
+	for _, e := range s.Endpoints {
+		now, serving, runs, known := m.really(s.Namespace, e.NodeName, e.TargetRef, e.Addresses[0])
+		if known && !runs {
+			continue
+		}
+		if known {
+			ready, terminating := ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Terminating, false)
+			wasServing := ptr.Deref(e.Conditions.Serving, ready)
+			isReady := serving && !terminating
+			if ready && (terminating || !wasServing) { // publishNotReadyAddresses
+				isReady = true
+			}
+			if now != e.Addresses[0] || isReady != ready || serving != wasServing {
+				e.Addresses = []string{now}
+				e.Conditions = discoveryv1.EndpointConditions{
+					Ready: &isReady, Serving: &serving, Terminating: &terminating,
+				}
+			}
+		}
+		endpoints = append(endpoints, e)
+	}
+	s.Endpoints = endpoints
+	return s
+}
+
+// trueEndpoints are Endpoints whose addresses are as their nodes run them.
+func (m *model) trueEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
+	e = e.DeepCopy()
+	var subsets []corev1.EndpointSubset
+	for _, s := range e.Subsets {
+		var ready, notReady []corev1.EndpointAddress
+		add := func(addresses []corev1.EndpointAddress, isReady bool) {
+			for _, a := range addresses {
+				serves := isReady
+				now, serving, runs, known := m.really(e.Namespace, a.NodeName, a.TargetRef, a.IP)
+				if known {
+					if !runs {
+						continue
+					}
+					a.IP, serves = now, serving
+				}
+				if serves {
+					ready = append(ready, a)
+				} else {
+					notReady = append(notReady, a)
+				}
+			}
+		}
+		add(s.Addresses, true)
+		add(s.NotReadyAddresses, false)
+		s.Addresses, s.NotReadyAddresses = ready, notReady
+		if len(ready)+len(notReady) > 0 {
+			subsets = append(subsets, s)
+		}
+	}
+	e.Subsets = subsets
+	return e
 }
 
 // naiveEndpoint is an endpoint as the rule sees it.
@@ -219,7 +322,7 @@ func (m *model) prunedSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointS
 		if other.Namespace != service.Namespace || other.Labels[discoveryv1.LabelServiceName] != service.Name {
 			continue
 		}
-		for _, e := range other.Endpoints {
+		for _, e := range m.trueSlice(other).Endpoints {
 			all = append(all, sliceEndpoint(e))
 		}
 	}

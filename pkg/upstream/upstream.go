@@ -164,6 +164,17 @@ func (u *Upstream) Retry() {
 // without optional ones. It returns the zero time if one of them had no contact yet.
 func (u *Upstream) AsOf() time.Time { return u.way.asOf() }
 
+// Current reports whether the EndpointSlices are being followed: the last list or watch of them succeeded, and came
+// from no cache.
+func (u *Upstream) Current() bool {
+	for _, state := range u.States() {
+		if state.Name == facts.InputEndpointSlices {
+			return state.Started && state.Synced && state.Err == nil && !state.FromCache
+		}
+	}
+	return false
+}
+
 // Reachable reports whether any source got an answer to its last request; an error from the API is an answer too. It is
 // true before the first request has ended.
 func (u *Upstream) Reachable() bool {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
 )
 
 // magic starts every protobuf body of the Kubernetes API
@@ -45,31 +47,31 @@ type TypeMeta struct {
 func Unwrap(body []byte) (TypeMeta, []byte, error) {
 	rest, ok := bytes.CutPrefix(body, magic)
 	if !ok {
-		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", errMalformed)
+		return TypeMeta{}, nil, fmt.Errorf("%w: no Kubernetes envelope", field.ErrMalformed)
 	}
 	var typeMeta TypeMeta
 	var raw []byte
-	f := fieldsOf(rest)
-	for f.next() {
-		switch f.number {
+	f := field.Of(rest)
+	for f.Next() {
+		switch f.Number {
 		case unknownTypeMeta:
-			t := fieldsOf(f.value)
-			for t.next() {
-				switch t.number {
+			t := field.Of(f.Value)
+			for t.Next() {
+				switch t.Number {
 				case typeMetaAPIVersion:
-					typeMeta.APIVersion = string(t.value)
+					typeMeta.APIVersion = string(t.Value)
 				case typeMetaKind:
-					typeMeta.Kind = string(t.value)
+					typeMeta.Kind = string(t.Value)
 				}
 			}
-			if t.err != nil {
-				return TypeMeta{}, nil, t.err
+			if t.Err != nil {
+				return TypeMeta{}, nil, t.Err
 			}
 		case unknownRaw:
-			raw = f.value
+			raw = f.Value
 		}
 	}
-	return typeMeta, raw, f.err
+	return typeMeta, raw, f.Err
 }
 
 // ListMeta is the metadata of a List.
@@ -83,36 +85,36 @@ type ListMeta struct {
 // ParseList splits an encoded List into its metadata and its encoded items, which visit gets in order.
 func ParseList(message []byte, visit func(item []byte) error) (ListMeta, error) {
 	var meta ListMeta
-	f := fieldsOf(message)
-	for f.next() {
+	f := field.Of(message)
+	for f.Next() {
 		var err error
-		switch f.number {
+		switch f.Number {
 		case listMetadata:
-			err = meta.parse(f.value)
+			err = meta.parse(f.Value)
 		case listItems:
-			err = visit(f.value)
+			err = visit(f.Value)
 		}
 		if err != nil {
 			return ListMeta{}, err
 		}
 	}
-	return meta, f.err
+	return meta, f.Err
 }
 
 func (meta *ListMeta) parse(message []byte) error {
-	f := fieldsOf(message)
-	for f.next() {
-		switch f.number {
+	f := field.Of(message)
+	for f.Next() {
+		switch f.Number {
 		case listMetaResourceVersion:
-			meta.ResourceVersion = string(f.value)
+			meta.ResourceVersion = string(f.Value)
 		case listMetaContinue:
-			meta.Continue = string(f.value)
+			meta.Continue = string(f.Value)
 		case listMetaRemainingItemCount:
 			//nolint:gosec // an int64 on the wire is its two's complement
-			meta.RemainingItemCount = new(int64(f.varint))
+			meta.RemainingItemCount = new(int64(f.Varint))
 		}
 	}
-	return f.err
+	return f.Err
 }
 
 // AppendEnvelope appends the start of an envelope. The caller appends the raw message, of rawSize bytes, next. (The two

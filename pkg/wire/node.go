@@ -1,32 +1,64 @@
 package wire
 
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
+)
+
 // Fields of core/v1 Node and its parts (k8s.io/api/core/v1/generated.proto).
 const (
 	nodeStatus = 3
 
-	statusAddresses = 5
+	statusConditions = 4
+	statusAddresses  = 5
+
+	nodeConditionType   = 1
+	nodeConditionStatus = 2
 
 	nodeAddressAddress = 2
 )
 
+// NodeReady reports whether the condition Ready of a Node with this Object.Body is True. The API server sets it to
+// Unknown if the kubelet has not reported for a while.
+func NodeReady(body []byte) (ready bool, err error) {
+	err = eachInStatus(body, statusConditions, func(encoded []byte) error {
+		var kind, status []byte
+		f := field.Of(encoded)
+		for f.Next() {
+			switch f.Number {
+			case nodeConditionType:
+				kind = f.Value
+			case nodeConditionStatus:
+				status = f.Value
+			}
+		}
+		if string(kind) == "Ready" {
+			ready = string(status) == "True"
+		}
+		return f.Err
+	})
+	return ready, err
+}
+
 // NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses
 // or names.
 func NodeAddresses(body []byte, visit func(address string)) error {
-	return eachNodeAddress(body, func(encoded []byte) error {
-		address := fieldsOf(encoded)
-		for address.next() {
-			if address.number == nodeAddressAddress {
-				visit(string(address.value))
+	return eachInStatus(body, statusAddresses, func(encoded []byte) error {
+		address := field.Of(encoded)
+		for address.Next() {
+			if address.Number == nodeAddressAddress {
+				visit(string(address.Value))
 			}
 		}
-		return address.err
+		return address.Err
 	})
 }
 
 // OnlyNodeAddresses is the Body of a Node with nothing but the addresses in the status of the given one.
 func OnlyNodeAddresses(body []byte) ([]byte, error) {
 	var addresses []byte
-	err := eachNodeAddress(body, func(encoded []byte) error {
+	err := eachInStatus(body, statusAddresses, func(encoded []byte) error {
 		addresses = appendBytesField(addresses, statusAddresses, encoded)
 		return nil
 	})
@@ -36,25 +68,25 @@ func OnlyNodeAddresses(body []byte) ([]byte, error) {
 	return appendBytesField(nil, nodeStatus, addresses), nil
 }
 
-// eachNodeAddress calls visit for every encoded address in the status of a Node, until it returns an error.
-func eachNodeAddress(body []byte, visit func(encoded []byte) error) error {
-	f := fieldsOf(body)
-	for f.next() {
-		if f.number != nodeStatus {
+// eachInStatus calls visit for every field with this number in the status of a Node, until it returns an error.
+func eachInStatus(body []byte, number protowire.Number, visit func(encoded []byte) error) error {
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != nodeStatus {
 			continue
 		}
-		status := fieldsOf(f.value)
-		for status.next() {
-			if status.number != statusAddresses {
+		status := field.Of(f.Value)
+		for status.Next() {
+			if status.Number != number {
 				continue
 			}
-			if err := visit(status.value); err != nil {
+			if err := visit(status.Value); err != nil {
 				return err
 			}
 		}
-		if status.err != nil {
-			return status.err
+		if status.Err != nil {
+			return status.Err
 		}
 	}
-	return f.err
+	return f.Err
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
 )
 
 // Fields of ObjectMeta (k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto).
@@ -41,30 +43,30 @@ func ParseObject(message []byte) (*Object, error) {
 	// By the rules of protobuf a message field may come in several parts, whose fields are merged. No encoder of
 	// Kubernetes does that. If one does, appending the parts' fields to each other is the merge.
 	var meta, body int
-	f := fieldsOf(message)
-	for f.next() {
-		if f.number == fieldMetadata {
-			n, err := o.parseMeta(f.value)
+	f := field.Of(message)
+	for f.Next() {
+		if f.Number == fieldMetadata {
+			n, err := o.parseMeta(f.Value)
 			if err != nil {
 				return nil, err
 			}
 			meta += n
 		} else {
-			body += len(f.encoded)
+			body += len(f.Encoded)
 		}
 	}
-	if f.err != nil {
-		return nil, f.err
+	if f.Err != nil {
+		return nil, f.Err
 	}
 	o.Meta, o.Body = make([]byte, 0, meta), make([]byte, 0, body)
-	for f := fieldsOf(message); f.next(); {
-		if f.number != fieldMetadata {
-			o.Body = append(o.Body, f.encoded...)
+	for f := field.Of(message); f.Next(); {
+		if f.Number != fieldMetadata {
+			o.Body = append(o.Body, f.Encoded...)
 			continue
 		}
-		for m := fieldsOf(f.value); m.next(); {
-			if keepsMeta(m.number) {
-				o.Meta = append(o.Meta, m.encoded...)
+		for m := field.Of(f.Value); m.Next(); {
+			if keepsMeta(m.Number) {
+				o.Meta = append(o.Meta, m.Encoded...)
 			}
 		}
 	}
@@ -78,49 +80,49 @@ func keepsMeta(number protowire.Number) bool {
 
 // parseMeta reads an ObjectMeta into the fields of o, and returns the size of Object.Meta.
 func (o *Object) parseMeta(message []byte) (kept int, err error) {
-	f := fieldsOf(message)
-	for f.next() {
-		switch f.number {
+	f := field.Of(message)
+	for f.Next() {
+		switch f.Number {
 		case metaName:
-			o.Name = string(f.value)
+			o.Name = string(f.Value)
 		case metaNamespace:
-			o.Namespace = string(f.value)
+			o.Namespace = string(f.Value)
 		case metaUID:
-			o.UID = string(f.value)
+			o.UID = string(f.Value)
 		case metaResourceVersion:
-			o.ResourceVersion = string(f.value)
+			o.ResourceVersion = string(f.Value)
 		case metaLabels:
-			err = addMapEntry(&o.Labels, f.value)
+			err = addMapEntry(&o.Labels, f.Value)
 		case metaAnnotations:
-			err = addMapEntry(&o.Annotations, f.value)
+			err = addMapEntry(&o.Annotations, f.Value)
 		}
 		if err != nil {
 			return 0, err
 		}
-		if keepsMeta(f.number) {
-			kept += len(f.encoded)
+		if keepsMeta(f.Number) {
+			kept += len(f.Encoded)
 		}
 	}
-	return kept, f.err
+	return kept, f.Err
 }
 
 // addMapEntry adds one entry of a map<string,string> field.
 func addMapEntry(to *map[string]string, entry []byte) error {
 	var key, value string
-	f := fieldsOf(entry)
-	for f.next() {
-		switch f.number {
+	f := field.Of(entry)
+	for f.Next() {
+		switch f.Number {
 		case 1:
-			key = string(f.value)
+			key = string(f.Value)
 		case 2:
-			value = string(f.value)
+			value = string(f.Value)
 		}
 	}
 	if *to == nil {
 		*to = make(map[string]string)
 	}
 	(*to)[key] = value
-	return f.err
+	return f.Err
 }
 
 // Equal reports whether two versions of an object are equal but for resourceVersion and managedFields.
@@ -149,28 +151,28 @@ func SameMeta(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
 	}
-	left, right := fieldsOf(a), fieldsOf(b)
+	left, right := field.Of(a), field.Of(b)
 	for {
 		more, other := nextOfContent(&left), nextOfContent(&right)
-		if more != other || left.err != nil || right.err != nil {
+		if more != other || left.Err != nil || right.Err != nil {
 			return false
 		}
 		if !more {
 			return true
 		}
-		if !bytes.Equal(left.encoded, right.encoded) {
+		if !bytes.Equal(left.Encoded, right.Encoded) {
 			return false
 		}
 	}
 }
 
 // nextOfContent finds the next field of an ObjectMeta, and skips the fields that SameMeta ignores.
-func nextOfContent(f *fields) bool {
-	for f.next() {
-		switch f.number {
+func nextOfContent(f *field.Walk) bool {
+	for f.Next() {
+		switch f.Number {
 		case metaGeneration:
 		case metaAnnotations:
-			if key, _ := mapKey(f.value); string(key) != annotationTriggerTime {
+			if key, _ := mapKey(f.Value); string(key) != annotationTriggerTime {
 				return true
 			}
 		default:
@@ -182,10 +184,10 @@ func nextOfContent(f *fields) bool {
 
 // mapKey returns the key of one entry of a map<string,string> field.
 func mapKey(entry []byte) (key []byte, ok bool) {
-	f := fieldsOf(entry)
-	for f.next() {
-		if f.number == 1 {
-			key, ok = f.value, true
+	f := field.Of(entry)
+	for f.Next() {
+		if f.Number == 1 {
+			key, ok = f.Value, true
 		}
 	}
 	return key, ok

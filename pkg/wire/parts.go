@@ -1,6 +1,10 @@
 package wire
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
+)
 
 // Parts is the Body of an EndpointSlice in pieces, of which bodies with some of the endpoints can be put together. It
 // shares memory with the Body.
@@ -22,23 +26,23 @@ type otherField struct {
 // SplitSlice takes the Body of an EndpointSlice apart.
 func SplitSlice(body []byte) (*Parts, error) {
 	p := &Parts{}
-	f := fieldsOf(body)
-	for f.next() {
-		if f.number != sliceEndpoints {
-			p.others = append(p.others, otherField{len(p.Endpoints), f.encoded})
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != sliceEndpoints {
+			p.others = append(p.others, otherField{len(p.Endpoints), f.Encoded})
 			continue
 		}
-		endpoint, hints, err := parseSliceEndpoint(f.value)
+		endpoint, hints, err := parseSliceEndpoint(f.Value)
 		if err != nil {
 			return nil, err
 		}
-		encoded := f.encoded
+		encoded := f.Encoded
 		if hints {
-			encoded = appendBytesField(nil, sliceEndpoints, withoutField(f.value, endpointHints))
+			encoded = appendBytesField(nil, sliceEndpoints, withoutField(f.Value, endpointHints))
 		}
 		p.Endpoints, p.encoded = append(p.Endpoints, endpoint), append(p.encoded, encoded)
 	}
-	return p, f.err
+	return p, f.Err
 }
 
 // Body is what Codec.Prune makes of the slice if it keeps the endpoints at these places, which are ascending.

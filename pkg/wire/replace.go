@@ -1,6 +1,10 @@
 package wire
 
-import "google.golang.org/protobuf/encoding/protowire"
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/application-grid/application-grid/pkg/wire/field"
+)
 
 // Paths of strings within messages of the API, for ReplaceString.
 var (
@@ -29,23 +33,23 @@ func ReplaceString(body []byte, path []protowire.Number, before, after string) (
 func replaceString(
 	message []byte, path []protowire.Number, before, after string,
 ) (out []byte, changed bool, err error) {
-	f := fieldsOf(message)
-	for f.next() {
-		value, within := f.value, false
+	f := field.Of(message)
+	for f.Next() {
+		value, within := f.Value, false
 		switch {
-		case f.number != path[0]:
+		case f.Number != path[0]:
 		case len(path) > 1:
-			if value, within, err = replaceString(f.value, path[1:], before, after); err != nil {
+			if value, within, err = replaceString(f.Value, path[1:], before, after); err != nil {
 				return nil, false, err
 			}
-		case string(f.value) == before:
+		case string(f.Value) == before:
 			value, within = []byte(after), true
 		}
 		if within {
-			out, changed = appendBytesField(out, f.number, value), true
+			out, changed = appendBytesField(out, f.Number, value), true
 			continue
 		}
-		out = append(out, f.encoded...)
+		out = append(out, f.Encoded...)
 	}
-	return out, changed, f.err
+	return out, changed, f.Err
 }

@@ -28,36 +28,48 @@ type echo struct {
 	cluster *Cluster
 	stop    context.CancelFunc
 	stopped chan struct{}
+	pods    cache.Store
 
 	mu     sync.Mutex
 	served map[string]*echoPod // guarded by mu; by namespace/name
+	// offline are the nodes whose kubelet is cut off: what becomes of their pods in the API has no effect. Guarded by
+	// mu.
+	offline map[*Node]bool
+	// moved are the addresses that pods have in place of those in the API; guarded by mu.
+	moved map[string]string
 }
 
 // echoPod is one pod that is being served.
 type echoPod struct {
 	node      *Node
+	pod       *corev1.Pod
 	address   string
+	since     time.Time
 	listeners []net.Listener
 }
 
 // startEcho begins to watch the pods of the whole cluster.
 func startEcho(c *Cluster) *echo {
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &echo{cluster: c, stop: cancel, stopped: make(chan struct{}), served: map[string]*echoPod{}}
+	e := &echo{
+		cluster: c, stop: cancel, stopped: make(chan struct{}),
+		served: map[string]*echoPod{}, offline: map[*Node]bool{}, moved: map[string]string{},
+	}
 	pods := cache.NewListWatchFromClient(c.client.CoreV1().RESTClient(), "pods", "", fields.Everything())
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: pods,
 		ObjectType:    &corev1.Pod{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    e.update,
 			UpdateFunc: func(_, object any) { e.update(object) },
 			DeleteFunc: func(object any) {
-				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil && !e.keeps(key) {
 					e.remove(key)
 				}
 			},
 		},
 	})
+	e.pods = store
 	go func() {
 		defer close(e.stopped)
 		controller.RunWithContext(ctx)
@@ -77,23 +89,29 @@ func (e *echo) update(object any) {
 	}
 	node, err := e.cluster.Node(pod.Spec.NodeName)
 	finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	e.mu.Lock()
+	current, address, offline := e.served[key], pod.Status.PodIP, err == nil && e.offline[node]
+	if moved := e.moved[key]; moved != "" {
+		address = moved
+	}
+	e.mu.Unlock()
+	if offline {
+		return
+	}
 	// Also an address that is not of the node's range, such as a kubelet's fake one, is nobody's here.
 	// Pods of kube-system are programs of the cluster: a test that runs one needs its ports.
 	if err != nil || finished || pod.Spec.HostNetwork || pod.Namespace == metav1.NamespaceSystem ||
-		!mustCIDR(node.PodCIDR).Contains(net.ParseIP(pod.Status.PodIP)) {
+		!mustCIDR(node.PodCIDR).Contains(net.ParseIP(address)) {
 		e.remove(key)
 		return
 	}
-	e.mu.Lock()
-	current := e.served[key]
-	e.mu.Unlock()
 	if current != nil {
-		if current.node == node && current.address == pod.Status.PodIP {
+		if current.node == node && current.address == address {
 			return
 		}
 		e.remove(key) // another pod of the same name
 	}
-	served := &echoPod{node: node, address: pod.Status.PodIP}
+	served := &echoPod{node: node, pod: pod, address: address, since: time.Now()}
 	if err := served.start(pod); err != nil {
 		e.cluster.progress("echo server of pod %s on node %s: %v", key, node.Spec.Name, err)
 	}
@@ -106,10 +124,19 @@ func (e *echo) remove(key string) {
 	e.mu.Lock()
 	served := e.served[key]
 	delete(e.served, key)
+	delete(e.moved, key)
 	e.mu.Unlock()
 	if served != nil {
 		served.close()
 	}
+}
+
+// keeps tells whether a pod goes on although its object is gone, because its kubelet does not know.
+func (e *echo) keeps(key string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	served := e.served[key]
+	return served != nil && e.offline[served.node]
 }
 
 // leave ends the servers on a node, whose namespace is about to go.
@@ -120,8 +147,64 @@ func (e *echo) leave(node *Node) {
 		if served.node == node {
 			served.close()
 			delete(e.served, key)
+			delete(e.moved, key)
 		}
 	}
+	delete(e.offline, node)
+}
+
+// powerOff ends the servers on a node, whose kubelet is cut off from now on, and returns the pods that they were of.
+func (e *echo) powerOff(node *Node) []*corev1.Pod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.offline[node] = true
+	var pods []*corev1.Pod
+	for key, served := range e.served {
+		if served.node == node {
+			served.close()
+			delete(e.served, key)
+			pods = append(pods, served.pod)
+		}
+	}
+	return pods
+}
+
+// powerOn starts a server of a pod again, at another address.
+func (e *echo) powerOn(node *Node, pod *corev1.Pod, address string) error {
+	served := &echoPod{node: node, pod: pod, address: address, since: time.Now()}
+	if err := served.start(pod); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key := pod.Namespace + "/" + pod.Name
+	e.served[key], e.moved[key] = served, address
+	return nil
+}
+
+// online lets the objects of a node's pods have their effect again.
+func (e *echo) online(node *Node) {
+	e.mu.Lock()
+	delete(e.offline, node)
+	e.mu.Unlock()
+	for _, object := range e.pods.List() {
+		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName == node.Spec.Name {
+			e.update(pod)
+		}
+	}
+}
+
+// podsOn are the pods that are served on a node.
+func (e *echo) podsOn(node *Node) []*echoPod {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var pods []*echoPod
+	for _, served := range e.served {
+		if served.node == node {
+			pods = append(pods, served)
+		}
+	}
+	return pods
 }
 
 func (e *echo) close() {

@@ -55,6 +55,11 @@ type Node struct {
 	cluster   *Cluster
 	index     int
 	namespace *netns.Namespace // nil with APIViewOnly
+	// runtime is set if the node's spec asks for one. unpowered are the pods that PowerOff has ended; newAddresses
+	// counts the addresses that PowerOn has given.
+	runtime      *containerRuntime
+	unpowered    []*corev1.Pod
+	newAddresses int
 	// wrapperAddress is host:port in the node's namespace.
 	wrapperAddress string
 }
@@ -134,6 +139,12 @@ func (c *Cluster) populateNode(ctx context.Context, node *Node) error {
 	if err != nil {
 		return err
 	}
+	if node.Spec.Runtime {
+		node.runtime = newContainerRuntime(node)
+		if err := node.runtime.start(ctx); err != nil {
+			return err
+		}
+	}
 	if !node.Spec.Direct {
 		if err := c.startWrapper(ctx, node, thread); err != nil {
 			return err
@@ -183,6 +194,9 @@ func (c *Cluster) startWrapper(ctx context.Context, node *Node, thread *netns.Th
 		"--kubeconfig=" + kubeconfig, "--hostname=" + node.Spec.Name, "--bind-address=" + node.wrapperAddress,
 		"--state-dir=" + node.StateDir,
 	}, slices.Concat(c.options.WrapperArgs, node.Spec.WrapperArgs)...)
+	if node.runtime != nil {
+		args = append(args, "--cri=unix://"+node.runtime.socket)
+	}
 	if c.options.WrapperTLS {
 		args = append(args, "--insecure=false", "--cert-file="+c.credentials.file("apiserver.crt"),
 			"--key-file="+c.credentials.file("apiserver.key"))
@@ -432,6 +446,9 @@ func (c *Cluster) stopNode(node *Node) error {
 		}
 	}
 	err := node.removeStateDir()
+	if node.runtime != nil {
+		node.runtime.stop()
+	}
 	if node.Interposer != nil {
 		err = errors.Join(err, node.Interposer.Close())
 	}

@@ -117,6 +117,8 @@ type NodeSpec struct {
 	Interposed bool
 	// Lite, with Interposed, lets that stand in for SuperEdge's lite-apiserver from the start.
 	Lite bool
+	// Runtime gives the node a container runtime that says which pods it runs, and which its wrapper asks (--cri).
+	Runtime bool
 	// WrapperArgs are added to those of the cluster.
 	WrapperArgs []string
 	// StateDirSize, if not 0, gives the wrapper's state directory a file system of its own of so many bytes.

@@ -16,8 +16,8 @@ const manifestsDir = "/etc/kubernetes/manifests/"
 
 // staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods,
 // which have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and
-// switches the node on. They start, and kube-proxy writes the rules of the snapshot. Then they are taken away again;
-// the node is off in the end.
+// switches the node on. They start, kube-proxy writes the rules of the snapshot, and the wrapper asks containerd for
+// the node's pods. Then they are taken away again; the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
 	wrapper, proxy := s.podOfDaemonSet("application-grid-wrapper", node), s.podOfDaemonSet("kube-proxy-edge", node)
@@ -35,6 +35,7 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 	files(wrapper, "state", map[string]string{"": "/var/lib/application-grid-wrapper"})
 	files(proxy, "kube-proxy", map[string]string{"config.conf": "/etc/static-config.conf",
 		"kubeconfig.conf": "/etc/static-kubeconfig.conf"})
+	askContainerd(wrapper)
 	for _, pod := range []*corev1.Pod{wrapper, proxy} {
 		data, err := json.Marshal(pod)
 		s.must(err)
@@ -49,9 +50,32 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 		}
 		return err
 	})
+	s.eventually("the wrapper has containerd's word on the node's pods", func() error {
+		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz")
+		if err != nil {
+			return err
+		}
+		const says = "cri: the upstream is away, and this node's pods are shown as the container runtime has them"
+		if !strings.Contains(reply.Body, says) {
+			return fmt.Errorf("/readyz says %s", reply.Body)
+		}
+		return nil
+	})
 	_, err = node.Run(s.Context(), "rm", manifestsDir+wrapper.Name+".json", manifestsDir+proxy.Name+".json")
 	s.must(err)
 	s.must(node.PowerCut()) // without a link a kubelet ends no static pod
+}
+
+// askContainerd lets the wrapper ask containerd, as docs/autonomy.md says for the DaemonSet.
+func askContainerd(wrapper *corev1.Pod) {
+	const directory = "/run/containerd"
+	container := &wrapper.Spec.Containers[0]
+	container.Args = append(container.Args, "--cri=unix://"+directory+"/containerd.sock")
+	container.VolumeMounts = append(container.VolumeMounts,
+		corev1.VolumeMount{Name: "cri", MountPath: directory, ReadOnly: true})
+	wrapper.Spec.Volumes = append(wrapper.Spec.Volumes, corev1.Volume{
+		Name: "cri", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: directory}},
+	})
 }
 
 // podOfDaemonSet is what a DaemonSet of kube-system runs on the node, as a static pod.

@@ -5,6 +5,9 @@
 // Change what it touched, and passes that to every Watcher. So a Watcher sees the facts before or after a step, never
 // in between. Package view has the Watcher that turns facts into what one viewer is shown.
 //
+// What a node itself knows of its pods (pods.go) corrects what the upstream says of their endpoints, while the upstream
+// cannot know better.
+//
 // The facts are the same for every viewer. Indexes keep the cost of a change small: from a node to the objects that
 // list endpoints on it, from a topology key to the Services that it governs, and for a Service with several keys from a
 // label's value to the number of ready endpoints on nodes with that value.

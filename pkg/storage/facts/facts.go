@@ -45,6 +45,8 @@ type Facts struct {
 	dead map[string]struct{}
 	// addresses has the names of nodes by address, as far as they were listed.
 	addresses map[netip.Addr]string
+	// livePods has the pods of nodes by the node's name, as the nodes themselves know them.
+	livePods map[string]*LivePods
 
 	inputs map[string]*Input
 	hold   hold
@@ -64,7 +66,10 @@ func New(options Options) *Facts {
 	if options.Logger.GetSink() == nil {
 		options.Logger = logr.Discard()
 	}
-	f := &Facts{options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{})}
+	f := &Facts{
+		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
+		livePods: make(map[string]*LivePods),
+	}
 	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]int)}
 	f.node = plainObjects{f: f, resource: history.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
 	f.services = serviceIndex{

@@ -20,6 +20,9 @@ type Object struct {
 	Gone bool
 
 	collection *collection
+	// corrected and lost are described with Body and Lost.
+	corrected []byte
+	lost      int
 }
 
 // Resource returns the object's resource: history.EndpointSlices or history.Endpoints.
@@ -33,7 +36,7 @@ func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
 
 // scan calls visit for every endpoint. It cannot fail, because apply has read the body before.
 func (o *Object) scan(visit func(wire.Endpoint)) {
-	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
+	if err := o.Codec().Scan(o.Body(), visit); err != nil {
 		panic("facts: an object that was applied cannot be read: " + err.Error())
 	}
 }
@@ -81,6 +84,7 @@ func (c *collection) apply(upstream *wire.Object) {
 		o = &Object{Upstream: upstream, collection: c}
 		c.objects[name] = o
 		c.enterNodes(o, nodes)
+		o.corrected, o.lost = c.correctedBody(o)
 		c.joinService(o)
 	case o.Upstream.Equal(upstream):
 		// A new list repeats what is known. The old object is kept, so that its memory is not held twice.
@@ -93,6 +97,7 @@ func (c *collection) apply(upstream *wire.Object) {
 		// Most changes leave most endpoints where they are.
 		c.enterNodes(o, missing(nodes, before))
 		c.leaveNodes(o, missing(before, nodes))
+		o.corrected, o.lost = c.correctedBody(o)
 		c.joinService(o)
 	}
 	add(&c.f.step.Objects, o)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -93,9 +94,19 @@ type question struct {
 // member is one slice of the Service.
 type member struct {
 	upstream *wire.Object
-	local    *LocalEndpoint
+	// body is the slice's body with corrected endpoints. corrections has one for each endpoint of the upstream's body.
+	body        []byte
+	corrections []correction
+	local       *LocalEndpoint
 	// dead has the nodes whose endpoints are hidden because the nodes are dead.
 	dead map[string]bool
+}
+
+// correction says whether an endpoint differs from the upstream's, because its node runs its pod differently (made) or
+// not at all (gone too), and as of when that is known.
+type correction struct {
+	made, gone bool
+	asOf       time.Time
 }
 
 // gather copies what the answer needs from the facts.
@@ -118,19 +129,27 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 		q.e.Notes = append(q.e.Notes, fmt.Sprintf(
 			"the upstream has not been followed since the start: this is a snapshot of %s, without what belongs to "+
 				"other units",
-			restored.AsOf.UTC().Format("2006-01-02T15:04:05Z")))
+			timeOf(restored.AsOf)))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
 	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(history.EndpointSlices) {
-		m := member{upstream: o.Upstream, local: v.localEndpointFor(o), dead: make(map[string]bool)}
+		m := member{
+			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o), dead: make(map[string]bool),
+		}
 		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			name := string(e.NodeName)
 			if n := v.facts.Node(name); n != nil {
 				q.nodes[name] = n.Labels
 			}
 			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
+			c, asOf := v.facts.Correction(o.Upstream.Namespace, e)
+			if c == nil || e.Is(c) {
+				m.corrections = append(m.corrections, correction{})
+			} else {
+				m.corrections = append(m.corrections, correction{made: true, gone: c.Gone, asOf: asOf})
+			}
 		})
 		if err != nil {
 			return err
@@ -144,7 +163,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 func (q *question) decide() error {
 	best := topology.NoRank
 	for _, m := range q.members {
-		err := wire.EndpointSlice.Scan(m.upstream.Body, func(e wire.Endpoint) {
+		err := wire.EndpointSlice.Scan(m.body, func(e wire.Endpoint) {
 			if e.Ready && !m.dead[string(e.NodeName)] {
 				best = min(best, q.keys.Rank(q.here, q.nodes[string(e.NodeName)]))
 			}
@@ -178,23 +197,48 @@ func (q *question) answer() error {
 				fmt.Sprintf("%s is shown with one endpoint instead, this node's own API server: %s port %d",
 					m.upstream.Name, m.local.IP, m.local.Port))
 		}
-		slice, err := decodeSlice(m.upstream)
-		if err != nil {
+		if err := q.addAll(m); err != nil {
 			return err
-		}
-		for i := range slice.Endpoints {
-			q.add(m, &slice.Endpoints[i])
 		}
 	}
 	return nil
 }
 
-func (q *question) add(m member, endpoint *discoveryv1.Endpoint) {
+// addAll adds the endpoints of a slice.
+func (q *question) addAll(m member) error {
+	upstream, err := decodeSlice(m.upstream, m.upstream.Body)
+	if err != nil {
+		return err
+	}
+	corrected, err := decodeSlice(m.upstream, m.body)
+	if err != nil {
+		return err
+	}
+	rest := corrected.Endpoints // those that are not gone, in the same order
+	for i := range upstream.Endpoints {
+		endpoint := &upstream.Endpoints[i]
+		if !m.corrections[i].gone {
+			endpoint, rest = &rest[0], rest[1:]
+		}
+		q.add(m, endpoint, m.corrections[i])
+	}
+	return nil
+}
+
+// add adds an endpoint, as it is shown.
+func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 	x := ExplainedEndpoint{
 		Slice: m.upstream.Name, Addresses: endpoint.Addresses, Target: target(endpoint.TargetRef),
 		Node: ptr.Deref(endpoint.NodeName, ""), Ready: ptr.Deref(endpoint.Conditions.Ready, true),
 	}
 	x.Kept, x.Reason = q.judge(m, x.Node)
+	switch {
+	case c.gone:
+		x.Kept, x.Reason = false, fmt.Sprintf("node %s does not run its pod (as of %s)", x.Node, timeOf(c.asOf))
+	case c.made:
+		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of %s)",
+			x.Node, timeOf(c.asOf))
+	}
 	if x.Kept {
 		q.e.Kept++
 	} else {
@@ -202,6 +246,9 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint) {
 	}
 	q.e.Endpoints = append(q.e.Endpoints, x)
 }
+
+// timeOf formats a time as the API does.
+func timeOf(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 func target(ref *corev1.ObjectReference) string {
 	if ref == nil {

@@ -79,6 +79,8 @@ func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.
 	case service != nil && service.Keys.Governed():
 		return fmt.Sprintf("its Service %s has topologyKeys, so endpoints outside of this node's unit are left out",
 			service.Name)
+	case o != nil && o.Corrected():
+		return "endpoints on nodes that the API server cannot reach are shown as these nodes run their pods"
 	case o != nil && v.counts[o].Hidden > 0:
 		return "endpoints on dead nodes are left out"
 	default:

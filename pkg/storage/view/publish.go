@@ -179,13 +179,14 @@ func (v *View) object(o *facts.Object) shown {
 		return shown{resource: r, key: o.Name()}
 	}
 	body, count := v.body(o)
+	count.Hidden += o.Lost()
 	v.counts[o] = count
 	v.totals[r] = EndpointCount{total.Kept + count.Kept, total.Hidden + count.Hidden}
 	return shown{r, o.Name(), v.version(r, o.Upstream, body)}
 }
 
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
-// upstream's body without endpoints on dead nodes.
+// upstream's body, with corrected endpoints and without those on dead nodes.
 func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
@@ -206,9 +207,10 @@ func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	})
 }
 
-// alive returns the body of an object that is not governed: the upstream's body, without endpoints on dead nodes.
+// alive returns the body of an object that is not governed: all endpoints but those on dead nodes.
 func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
-	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+	body = o.Body()
+	err := o.Codec().Scan(body, func(e wire.Endpoint) {
 		if v.facts.Dead(o.Service, e.NodeName) {
 			count.Hidden++
 		} else {
@@ -216,7 +218,7 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 		}
 	})
 	if err == nil && count.Hidden == 0 {
-		return o.Upstream.Body, count
+		return body, count
 	}
 	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.facts.Dead(o.Service, e.NodeName) })
 }
@@ -226,7 +228,7 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 func (v *View) edit(
 	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
 ) (body []byte, count EndpointCount) {
-	body, err := apply(o.Upstream.Body, func(e wire.Endpoint) bool {
+	body, err := apply(o.Body(), func(e wire.Endpoint) bool {
 		if keep(e) {
 			count.Kept++
 			return true

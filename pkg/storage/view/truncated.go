@@ -45,7 +45,7 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 			return cmp.Compare(a.Upstream.Name, b.Upstream.Name)
 		})
 	for _, member := range members {
-		slice, err := decodeSlice(member.Upstream)
+		slice, err := decodeSlice(member.Upstream, member.Body())
 		if err != nil {
 			return nil, count, err
 		}
@@ -76,9 +76,10 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 	return subsets, count, nil
 }
 
-func decodeSlice(o *wire.Object) (*discoveryv1.EndpointSlice, error) {
+// decodeSlice decodes a slice with another body than its own.
+func decodeSlice(o *wire.Object, body []byte) (*discoveryv1.EndpointSlice, error) {
 	slice := &discoveryv1.EndpointSlice{}
-	if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, o.Body, 0)); err != nil {
+	if err := slice.Unmarshal(wire.AppendObject(nil, o.Meta, body, 0)); err != nil {
 		return nil, fmt.Errorf("decoding EndpointSlice %s/%s: %w", o.Namespace, o.Name, err)
 	}
 	return slice, nil

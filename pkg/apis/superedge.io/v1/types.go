@@ -55,6 +55,15 @@ type WorkloadGridSpec struct {
 	// +optional
 	UnitLabel bool `json:"unitLabel,omitempty"`
 
+	// TolerateUnreachable adds tolerations without a time for the taints node.kubernetes.io/unreachable and
+	// node.kubernetes.io/not-ready to the pods, so that a site that was cut off for more than 5 minutes finds its pods
+	// still there when it returns. What a template says of these taints stays as it is. A change is part of a revision
+	// and makes the pods anew, as a change of the template does. Pods of a node that is gone for good stay until the
+	// Node is deleted.
+	//
+	// +optional
+	TolerateUnreachable bool `json:"tolerateUnreachable,omitempty"`
+
 	// ProgressDeadlineSeconds is how long a workload that is not as the grid says may make no progress before it counts
 	// as Stalled. The default is 600. A Deployment whose own deadline has passed is Stalled at once.
 	//
@@ -282,7 +291,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -317,7 +326,7 @@ type DeploymentGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -352,7 +361,7 @@ type StatefulSetGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -432,7 +441,7 @@ type ServiceGridStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=4"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"

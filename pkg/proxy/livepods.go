@@ -1,0 +1,57 @@
+package proxy
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/application-grid/application-grid/pkg/livepods"
+)
+
+// podsUpstream implements livepods.Upstream.
+type podsUpstream struct{ p *Proxy }
+
+// State implements livepods.Upstream.
+func (u podsUpstream) State() livepods.UpstreamState {
+	switch {
+	case u.p.view.ServesRestored() != nil:
+		return livepods.Away
+	case !u.p.isLive():
+		return livepods.Unknown
+	case u.p.upstream.Current() && u.p.facts.Applied():
+		return livepods.Followed
+	default:
+		return livepods.Away
+	}
+}
+
+// AsOf implements livepods.Upstream.
+func (u podsUpstream) AsOf() time.Time {
+	if restored := u.p.facts.Restored(); restored != nil {
+		return restored.AsOf
+	}
+	return u.p.upstream.AsOf()
+}
+
+// livePodsDetail says whose word on this node's pods counts.
+func livePodsDetail(s livepods.Status) string {
+	var said string
+	switch {
+	case s.Used && s.Returning:
+		said = fmt.Sprintf("cri: %d of this node's pods are shown as the container runtime has them, until the API "+
+			"server says the same of them", s.Corrected)
+	case s.Used:
+		said = fmt.Sprintf("cri: the upstream is away, and this node's pods are shown as the container runtime has "+
+			"them, %d of them differently from what the API server said last", s.Corrected)
+	case s.Err == nil && s.AsOf.IsZero():
+		return "cri: the container runtime has not been asked yet"
+	case s.Err == nil:
+		return "cri: ok, the container runtime is needed only while the upstream is away"
+	default:
+		return fmt.Sprintf("cri: the addresses of this node's pods would not be known while the upstream is away: %v",
+			s.Err)
+	}
+	if s.Err != nil {
+		said += fmt.Sprintf("; as of %s, for it cannot be asked now: %v", s.AsOf.UTC().Format(time.RFC3339), s.Err)
+	}
+	return said
+}

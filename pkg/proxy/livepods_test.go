@@ -1,0 +1,129 @@
+package proxy
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/application-grid/application-grid/pkg/cri"
+	"github.com/application-grid/application-grid/pkg/livepods"
+)
+
+// onePod is a container runtime that runs the pod default/p at an address.
+type onePod string
+
+func (address onePod) Pods(context.Context) ([]cri.Pod, error) {
+	return []cri.Pod{{
+		Namespace: "default", Name: "p", UID: "u-p", Addresses: []netip.Addr{netip.MustParseAddr(string(address))},
+		Running: true, Since: time.Now(),
+	}}, nil
+}
+
+func (onePod) Close() {}
+
+// TestLivePods: from the container runtime to what clients see, and what /readyz, the metrics, explain and the log say
+// of it: while the upstream is there, while a snapshot is served, and when the upstream is back.
+func TestLivePods(t *testing.T) {
+	t.Parallel()
+	api := smallCluster()
+	api.Put(service("open", "[]"))
+	api.Put(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "open-1", Labels: map[string]string{discoveryv1.LabelServiceName: "open"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"10.0.0.1"}, NodeName: ptr.To("node0"),
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p", UID: "u-p"},
+		}},
+	})
+	dir := filepath.Join(t.TempDir(), "state")
+	running := func(address string) func(*Config) {
+		return func(c *Config) {
+			keepingState(dir)(c)
+			c.Runtime, c.ReturnGrace = onePod(address), livepods.DefaultReturnGrace
+		}
+	}
+	shows := func(w *wrapper, address string) {
+		t.Helper()
+		soon.UntilQuiet(t, func() string {
+			code, body := w.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/open-1")
+			if code != http.StatusOK || !strings.Contains(body, `"addresses":["`+address+`"]`) {
+				return body
+			}
+			return ""
+		})
+	}
+	says := func(w *wrapper, readyz, metric string) {
+		t.Helper()
+		soon.UntilQuiet(t, func() string {
+			if code, body := w.get("/readyz"); code != http.StatusOK || !strings.Contains(body, readyz) {
+				return body
+			}
+			return missing(w, metric, `application_grid_wrapper_runtime_polls_total{result="ok"}`)
+		})
+	}
+
+	w := start(t, api, running("10.0.0.9"))
+	says(w, "[+] cri: ok, ", "application_grid_wrapper_corrected_pods 0")
+	shows(w, "10.0.0.1")
+	soon.UntilQuiet(t, func() string {
+		return missing(w, `application_grid_wrapper_snapshot_writes_total{result="ok"} 1`)
+	})
+	w.end()
+
+	there := make(chan struct{})
+	w = start(t, &link{api: api, there: there}, running("10.0.0.9"))
+	shows(w, "10.0.0.9")
+	says(w, "[+] cri: the upstream is away, ", "application_grid_wrapper_corrected_pods 1")
+	if code, body := w.get("/debug/explain/default/open"); code != http.StatusOK ||
+		!strings.Contains(body, "10.0.0.9") || !strings.Contains(body, "node node0 runs its pod") {
+		t.Errorf("explain: %d %s", code, body)
+	}
+	close(there)
+	says(w, "until the API server says the same", "application_grid_wrapper_corrected_pods 1")
+	shows(w, "10.0.0.9")
+	if said := w.said.String(); !strings.Contains(said, "The upstream is away: the container runtime says") {
+		t.Errorf("the log says %s", said)
+	}
+}
+
+// TestLivePodsDetail: what /readyz says.
+func TestLivePodsDetail(t *testing.T) {
+	t.Parallel()
+	asOf := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	silent := livepods.ErrSilent
+	for _, test := range []struct {
+		status livepods.Status
+		want   string
+	}{
+		{livepods.Status{}, "cri: the container runtime has not been asked yet"},
+		{livepods.Status{AsOf: asOf}, "cri: ok, "},
+		{
+			livepods.Status{AsOf: asOf, Err: silent},
+			"would not be known while the upstream is away: " + silent.Error(),
+		},
+		{
+			livepods.Status{Used: true, AsOf: asOf, Corrected: 2},
+			"them, 2 of them differently from what the API server said last",
+		},
+		{
+			livepods.Status{Used: true, AsOf: asOf, Err: silent},
+			"as of 2026-01-02T03:04:05Z, for it cannot be asked now: ",
+		},
+		{livepods.Status{Used: true, Returning: true, AsOf: asOf, Corrected: 3}, "cri: 3 of this node's pods"},
+	} {
+		if got := livePodsDetail(test.status); !strings.Contains(got, test.want) {
+			t.Errorf("%+v: got %q, want %q", test.status, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package facts
+
+import (
+	"bytes"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// PodKey identifies a pod.
+type PodKey struct {
+	Namespace, Name string
+	// UID is "" for a static pod: its UID on the node is not that of the object that stands for it in the API.
+	UID string
+}
+
+// LivePod is how a node runs a pod.
+type LivePod struct {
+	// Addresses are those of the pod. A pod without any has the address of its node.
+	Addresses []netip.Addr
+	// Serving says that the pod is expected to answer.
+	Serving bool
+}
+
+// LivePods are the pods of one node, as the node itself knows them. They must not be changed after they were passed to
+// SetLivePods.
+type LivePods struct {
+	// AsOf is when the node ran these pods.
+	AsOf time.Time
+	// Pods are all pods that the node runs.
+	Pods map[PodKey]LivePod
+	// About has the pods whose endpoints are corrected; nil for all pods that endpoints on the node name.
+	About map[PodKey]struct{}
+}
+
+// find returns how the node runs a pod, which has a UID.
+func (l *LivePods) find(pod PodKey) (LivePod, bool) {
+	live, found := l.Pods[pod]
+	if !found {
+		live, found = l.Pods[PodKey{Namespace: pod.Namespace, Name: pod.Name}]
+	}
+	return live, found
+}
+
+// equal reports whether both, which may be nil, correct endpoints in the same way.
+func (l *LivePods) equal(other *LivePods) bool {
+	if l == nil || other == nil {
+		return l == other
+	}
+	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
+		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
+			return a.Serving == b.Serving && slices.Equal(a.Addresses, b.Addresses)
+		})
+}
+
+// correction returns how the endpoint of a pod really is. It returns nil if that is not known, so that the upstream's
+// word counts.
+func (l *LivePods) correction(pod PodKey, endpoint wire.Endpoint) *wire.Correction {
+	if l.About != nil {
+		if _, about := l.About[pod]; !about {
+			return nil
+		}
+	}
+	live, found := l.find(pod)
+	if !found {
+		return &wire.Correction{Gone: true}
+	}
+	if len(live.Addresses) == 0 {
+		return &wire.Correction{Serving: live.Serving}
+	}
+	current, err := netip.ParseAddr(string(endpoint.Address))
+	if err != nil {
+		return nil // a name: no pod's endpoint has one
+	}
+	for _, address := range live.Addresses {
+		if address.Is4() == current.Unmap().Is4() {
+			return &wire.Correction{Address: address.String(), Serving: live.Serving}
+		}
+	}
+	return &wire.Correction{Gone: true}
+}
+
+// SetLivePods takes the pods of a node, as the node itself knows them; nil if nothing is known, or if the upstream's
+// word counts. The endpoints of pods on that node get the addresses and the readiness that the pods have. Endpoints of
+// pods that the node does not run are left out.
+func (f *Facts) SetLivePods(node string, pods *LivePods) {
+	f.update(func() {
+		before := f.livePods[node]
+		if pods == nil {
+			delete(f.livePods, node)
+		} else {
+			f.livePods[node] = pods
+		}
+		if before.equal(pods) {
+			return
+		}
+		for _, o := range f.NodeObjectsOf(node) {
+			o.collection.correct(o)
+		}
+	})
+}
+
+// LivePods returns what SetLivePods got last for a node. It is for Watchers.
+func (f *Facts) LivePods(node string) *LivePods { return f.livePods[node] }
+
+// Correction returns how an endpoint of an object in this namespace really is, and as of when that is known; nil if the
+// upstream's word counts. It is for Watchers.
+func (f *Facts) Correction(namespace string, endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
+	live := f.livePods[string(endpoint.NodeName)]
+	if live == nil {
+		return nil, time.Time{}
+	}
+	pod, ok := podOf(namespace, endpoint)
+	if !ok {
+		return nil, time.Time{}
+	}
+	return live.correction(pod, endpoint), live.AsOf
+}
+
+// podOf returns the pod of an endpoint. ok is false if the endpoint names none, or does not say which of its name.
+func podOf(namespace string, endpoint wire.Endpoint) (pod PodKey, ok bool) {
+	in, name, uid, ok := endpoint.Pod()
+	if !ok || len(uid) == 0 {
+		return PodKey{}, false
+	}
+	if len(in) > 0 {
+		namespace = string(in)
+	}
+	return PodKey{Namespace: namespace, Name: string(name), UID: string(uid)}, true
+}
+
+// Body returns the upstream's body, in which the endpoints of pods are corrected as far as SetLivePods says how they
+// really are. It is for Watchers.
+func (o *Object) Body() []byte {
+	if o.corrected != nil {
+		return o.corrected
+	}
+	return o.Upstream.Body
+}
+
+// Corrected reports whether Body is not the upstream's. It is for Watchers.
+func (o *Object) Corrected() bool { return o.corrected != nil }
+
+// Lost returns the number of endpoints that Body lacks, because their pods are gone. It is for Watchers.
+func (o *Object) Lost() int { return o.lost }
+
+// correctedBody returns the body of an object with corrected endpoints, and the number of those that are left out. It
+// returns nil if no endpoint is corrected.
+func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
+	if len(c.f.livePods) == 0 {
+		return nil, 0
+	}
+	changed := false
+	body, err := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
+		correction, _ := c.f.Correction(o.Upstream.Namespace, e)
+		switch {
+		case correction == nil || e.Is(correction):
+			return nil
+		case correction.Gone:
+			lost++
+		}
+		changed = true
+		return correction
+	})
+	if err != nil {
+		panic("facts: an object that was applied cannot be read: " + err.Error())
+	}
+	if !changed {
+		return nil, 0
+	}
+	if body == nil {
+		body = []byte{} // nothing is left of it
+	}
+	return body, lost
+}
+
+// correct corrects an object that is in the collection.
+func (c *collection) correct(o *Object) {
+	body, lost := c.correctedBody(o)
+	if (body != nil) == o.Corrected() && bytes.Equal(body, o.corrected) && lost == o.lost {
+		return
+	}
+	c.leaveService(o)
+	o.corrected, o.lost = body, lost
+	c.joinService(o)
+	add(&c.f.step.Objects, o)
+}
+
+// KnownPod is what the upstream says of a pod in the pod's endpoints.
+type KnownPod struct {
+	// Address is one of the pod's addresses.
+	Address string
+	// Serving is unset if any endpoint of the pod is not serving.
+	Serving bool
+	// Disputed is set if SetLivePods says otherwise of any endpoint of the pod.
+	Disputed bool
+}
+
+// PodsOn returns the pods that endpoints on a node name.
+func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
+	pods := make(map[PodKey]KnownPod)
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for _, o := range f.NodeObjectsOf(node) {
+		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+			if string(e.NodeName) != node {
+				return
+			}
+			key, ok := podOf(o.Upstream.Namespace, e)
+			if !ok {
+				return
+			}
+			known, found := pods[key]
+			if !found {
+				known.Serving = true
+			}
+			known.Address = string(e.Address)
+			known.Serving = known.Serving && e.Serving()
+			if correction, _ := f.Correction(o.Upstream.Namespace, e); correction != nil && !e.Is(correction) {
+				known.Disputed = true
+			}
+			pods[key] = known
+		})
+		if err != nil {
+			panic("facts: an object that was applied cannot be read: " + err.Error())
+		}
+	}
+	return pods
+}
+
+// NodeReady reports whether the upstream says that this node is ready. It does not if the kubelet has not reported for
+// a while; then what it says of the node's pods is not the kubelet's word.
+func (f *Facts) NodeReady() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
+	if o == nil {
+		return false
+	}
+	ready, err := wire.NodeReady(o.Body)
+	return err == nil && ready
+}
+
+// Applied reports whether everything that came from the upstream is applied: nothing is held back, and the facts are
+// not those of a State.
+func (f *Facts) Applied() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	select {
+	case <-f.live:
+	default:
+		return false
+	}
+	return f.hold.pending == nil
+}

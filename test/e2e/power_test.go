@@ -1,0 +1,221 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+const (
+	// answersAgain is how soon after all processes are up the last connection may fail.
+	answersAgain = 5 * time.Second
+	// observed is how long connections are tried after that.
+	observed = 4 * time.Second
+	// askTimeout is how long an answer may take on a busy machine. A connection that began before the rules were there
+	// never gets one.
+	askTimeout = 3 * time.Second
+	// pause is the one after every connection.
+	pause = 5 * time.Millisecond
+	// stateWriteDelay is that of the wrappers that are switched off here.
+	stateWriteDelay = 200 * time.Millisecond
+)
+
+// powered is a site of one node that has a container runtime, with two pods of a Service of the closed loop.
+type powered struct {
+	*fixture
+	node    *cluster.Node
+	service *corev1.Service
+	// pods are the names of the Service's pods on the node.
+	pods []string
+}
+
+func newPowered(t *testing.T, spec cluster.NodeSpec) *powered {
+	t.Helper()
+	p := &powered{fixture: newFixture(t), pods: []string{"echo-1", "echo-2"}}
+	spec.Labels = map[string]string{unitLabel: "unit-" + spec.Name}
+	spec.Runtime = true
+	spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String())
+	var err error
+	p.node, err = shared.AddNode(p.ctx, spec)
+	p.must(err)
+	p.Cleanup(func() {
+		if err := shared.RemoveNode(context.Background(), spec.Name); err != nil {
+			p.Errorf("removing the node: %v", err)
+		}
+	})
+	for _, pod := range p.pods {
+		p.must(workload.CreatePod(p.ctx, p.client, p.namespace, pod, "echo", spec.Name))
+	}
+	p.must(workload.CreatePod(p.ctx, p.client, p.namespace, "echo-far", "echo", "b1"))
+	p.service = p.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	p.eventually("the node reaches both of its pods", func() error {
+		if got := workload.ReachPods(p.ctx, p.node, p.service, tries); len(got) != 2 || got["echo-far"] > 0 {
+			return fmt.Errorf("it reaches %v", got)
+		}
+		return nil
+	})
+	p.expectReadyz(p.node, "cri: ok")
+	return p
+}
+
+// kept waits until what the node sees now is in the snapshot.
+func (p *powered) kept() {
+	p.Helper()
+	time.Sleep(3 * stateWriteDelay) // a snapshot of the last change is begun by then
+	p.eventually("there is a snapshot", func() error {
+		_, err := os.Stat(p.node.SnapshotFile())
+		return err
+	})
+}
+
+// powerCut switches the node off and on with its link cut, so that all pods have new addresses, and checks how soon
+// after its processes are up no connection fails any more.
+func (p *powered) powerCut() {
+	p.Helper()
+	p.must(p.node.CutLink(p.ctx))
+	p.must(p.node.PowerOff(p.ctx))
+	if got := workload.ReachPods(p.ctx, p.node, p.service, 2); len(got) > 0 {
+		p.Fatalf("a node without power reaches %v", got)
+	}
+	p.must(p.node.PowerOn(p.ctx))
+	p.must(p.node.Wrapper.WaitReady(p.ctx))
+	p.must(p.node.KubeProxy.WaitReady(p.ctx))
+	up := time.Now()
+	last, tried := time.Duration(0), 0
+	answered := map[string]int{}
+	var failed []string
+	for time.Since(up) < answersAgain+observed {
+		tried++
+		begun := time.Since(up)
+		answer, err := p.ask()
+		if err != nil {
+			last = begun
+			failed = append(failed, fmt.Sprintf("%s: %v", begun.Round(time.Millisecond), err))
+			continue
+		}
+		answered[answer.Pod]++
+		time.Sleep(pause)
+	}
+	p.Logf("%d of %d connections failed, the last %s after all processes were up; %v answered",
+		len(failed), tried, last.Round(time.Millisecond), answered)
+	if last > answersAgain {
+		p.Fatalf("connections failed later than %s after all processes were up: first %s, last %s",
+			answersAgain, failed[0], strings.Join(failed[max(len(failed)-5, 0):], "; "))
+	}
+	if answered[p.pods[0]] == 0 || answered[p.pods[1]] == 0 || len(answered) != 2 {
+		p.Errorf("not the node's own two pods have answered: %v", answered)
+	}
+}
+
+func (p *powered) ask() (workload.Answer, error) {
+	ctx, cancel := context.WithTimeout(p.ctx, askTimeout)
+	defer cancel()
+	return workload.Ask(ctx, p.node, workload.URL(p.service))
+}
+
+// say waits until a page of the wrapper has a part.
+func (p *powered) say(path, part string) {
+	p.Helper()
+	p.eventually(path+" says "+part, func() error {
+		reply, err := p.node.Get(p.ctx, p.node.WrapperURL()+path)
+		if err != nil {
+			return err
+		}
+		if reply.Status != http.StatusOK || !strings.Contains(reply.Body, part) {
+			return fmt.Errorf("it says %d %s", reply.Status, reply.Body)
+		}
+		return nil
+	})
+}
+
+// TestPowerCut: power and link of a site fail together. Its pods start again with new addresses, and its Services work
+// before the link does. The cloud has changed meanwhile: it calls the site's pods not ready, a Service is gone and
+// another one is there. When the link is back no connection fails, neither before the kubelet has reported nor after.
+func TestPowerCut(t *testing.T) {
+	for _, spec := range []cluster.NodeSpec{
+		{Name: "p1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
+		{Name: "p2", ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
+	} {
+		t.Run(string(spec.ProxyMode), func(t *testing.T) {
+			t.Parallel()
+			p := newPowered(t, spec)
+			p.must(workload.CreatePod(p.ctx, p.client, p.namespace, "old", "old", spec.Name))
+			old := p.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+			p.must(workload.AwaitReach(p.ctx, p.node, old, spec.Name, tries))
+			p.kept()
+			p.powerCut()
+			p.say("/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has "+
+				"them, 3 of them")
+			p.say("/metrics", "application_grid_wrapper_corrected_pods 3")
+			p.say("/debug/explain/"+p.namespace+"/echo", "with which node "+spec.Name+" runs its pod")
+
+			// As the node lifecycle controller does, of a node that it has not heard of.
+			for _, pod := range p.pods {
+				p.must(workload.SetPodCondition(p.ctx, p.client, p.namespace, pod, corev1.PodReady,
+					corev1.ConditionFalse))
+			}
+			p.must(p.client.CoreV1().Services(p.namespace).Delete(p.ctx, "old", metav1.DeleteOptions{}))
+			p.must(workload.CreatePod(p.ctx, p.client, p.namespace, "late", "late", spec.Name))
+			late := p.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+
+			traffic := workload.StartTraffic(p.ctx, workload.URL(p.service), pause)
+			defer traffic.End()
+			end := traffic.From(p.node, []string{spec.Name})
+			p.must(p.node.RestoreLink(p.ctx))
+			p.say("/readyz", "cri: 2 of this node's pods are shown as the container runtime has them, until the API "+
+				"server says the same")
+			time.Sleep(observed) // nothing is to happen
+			p.must(p.node.KubeletReports(p.ctx))
+			p.say("/readyz", "cri: ok")
+			p.say("/metrics", "application_grid_wrapper_corrected_pods 0")
+			p.must(workload.AwaitReach(p.ctx, p.node, late, spec.Name, tries))
+			p.must(workload.AwaitReach(p.ctx, p.node, old, "", tries))
+			time.Sleep(observed)
+			end()
+			tried, failed := traffic.End()
+			t.Logf("%d connections from before the link was back until the API server had caught up", tried)
+			if len(failed) > 0 {
+				t.Errorf("%d of %d connections failed: first %s, last %s",
+					len(failed), tried, failed[0], failed[len(failed)-1])
+			}
+		})
+	}
+}
+
+// TestWithoutRuntime: the same power cut of a node whose wrapper asks no runtime leaves the Service dead until the
+// kubelet has reported: what is shown are the addresses of pods that are gone.
+func TestWithoutRuntime(t *testing.T) {
+	p := newPowered(t, cluster.NodeSpec{Name: "p3", WrapperArgs: nil})
+	var args []string
+	for _, arg := range p.node.Wrapper.Args() {
+		if !strings.HasPrefix(arg, "--cri=") {
+			args = append(args, arg)
+		}
+	}
+	p.node.Wrapper.SetArgs(args)
+	p.must(p.node.Wrapper.Restart(p.ctx))
+	p.kept()
+	p.must(p.node.CutLink(p.ctx))
+	p.must(p.node.PowerOff(p.ctx))
+	p.must(p.node.PowerOn(p.ctx))
+	p.must(p.node.Wrapper.WaitReady(p.ctx))
+	p.must(p.node.KubeProxy.WaitReady(p.ctx))
+	for until := time.Now().Add(answersAgain); time.Now().Before(until); {
+		if answer, err := p.ask(); err == nil {
+			p.Fatalf("%v answered, so this test proves nothing", answer)
+		}
+	}
+	p.must(p.node.RestoreLink(p.ctx))
+	p.must(p.node.KubeletReports(p.ctx))
+	p.must(workload.AwaitReach(p.ctx, p.node, p.service, "p3", tries))
+}

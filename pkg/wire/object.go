@@ -29,7 +29,6 @@ type Object struct {
 	// ResourceVersion is the resourceVersion of the upstream.
 	ResourceVersion string
 	Labels          map[string]string
-	Annotations     map[string]string
 	// Meta is the encoded ObjectMeta without resourceVersion and managedFields.
 	Meta []byte
 	// Body is the encoded object without its metadata.
@@ -73,6 +72,19 @@ func ParseObject(message []byte) (*Object, error) {
 	return o, nil
 }
 
+// Annotations returns the object's annotations; nil if it has none. They are read from Meta: few objects' annotations
+// are asked for more than once, and as a map they would take more memory than the rest of a Service.
+func (o *Object) Annotations() map[string]string {
+	var annotations map[string]string
+	f := field.Of(o.Meta)
+	for f.Next() {
+		if f.Number == metaAnnotations {
+			_ = addMapEntry(&annotations, f.Value) // ParseObject has read it without an error
+		}
+	}
+	return annotations
+}
+
 // keepsMeta reports whether a field of ObjectMeta stays in Object.Meta.
 func keepsMeta(number protowire.Number) bool {
 	return number != metaResourceVersion && number != metaManagedFields
@@ -94,7 +106,7 @@ func (o *Object) parseMeta(message []byte) (kept int, err error) {
 		case metaLabels:
 			err = addMapEntry(&o.Labels, f.Value)
 		case metaAnnotations:
-			err = addMapEntry(&o.Annotations, f.Value)
+			_, _, err = mapEntry(f.Value)
 		}
 		if err != nil {
 			return 0, err
@@ -106,23 +118,31 @@ func (o *Object) parseMeta(message []byte) (kept int, err error) {
 	return kept, f.Err
 }
 
-// addMapEntry adds one entry of a map<string,string> field.
-func addMapEntry(to *map[string]string, entry []byte) error {
-	var key, value string
+// mapEntry reads one entry of a map<string,string> field.
+func mapEntry(entry []byte) (key, value []byte, err error) {
 	f := field.Of(entry)
 	for f.Next() {
 		switch f.Number {
 		case 1:
-			key = string(f.Value)
+			key = f.Value
 		case 2:
-			value = string(f.Value)
+			value = f.Value
 		}
+	}
+	return key, value, f.Err
+}
+
+// addMapEntry adds one entry of a map<string,string> field.
+func addMapEntry(to *map[string]string, entry []byte) error {
+	key, value, err := mapEntry(entry)
+	if err != nil {
+		return err
 	}
 	if *to == nil {
 		*to = make(map[string]string)
 	}
-	(*to)[key] = value
-	return f.Err
+	(*to)[string(key)] = string(value)
+	return nil
 }
 
 // Equal reports whether two versions of an object are equal but for resourceVersion and managedFields.

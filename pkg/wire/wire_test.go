@@ -72,7 +72,7 @@ func TestObjectIsSplitAndPutTogetherAgain(t *testing.T) {
 	if o.Namespace != "ns" || o.Name != "svc-abcde" || o.UID != "u-1" || o.ResourceVersion != "123" {
 		t.Errorf("identity is %+v", o)
 	}
-	if diff := cmp.Diff(s.Labels, o.Labels) + cmp.Diff(s.Annotations, o.Annotations); diff != "" {
+	if diff := cmp.Diff(s.Labels, o.Labels) + cmp.Diff(s.Annotations, o.Annotations()); diff != "" {
 		t.Error(diff)
 	}
 	for _, revision := range []uint64{0, 9, 10, 99, 1<<64 - 1} {

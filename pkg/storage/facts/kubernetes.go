@@ -17,7 +17,7 @@ type kubernetesEndpoints struct {
 
 func (k *kubernetesEndpoints) apply(o *wire.Object) {
 	if nameOf(o) == KubernetesService {
-		k.set(true, o.Annotations)
+		k.set(true, o.Annotations())
 	}
 }
 

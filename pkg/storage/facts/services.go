@@ -176,10 +176,11 @@ func (x *serviceIndex) remove(name types.NamespacedName) {
 func (x *serviceIndex) keysOf(o *wire.Object) topology.Keys {
 	name := nameOf(o)
 	delete(x.invalid, name)
-	keys, annotation, err := topology.KeysOf(o.Annotations)
+	annotations := o.Annotations()
+	keys, annotation, err := topology.KeysOf(annotations)
 	if err != nil {
 		x.f.options.Logger.Error(err, "Hiding all endpoints of a Service because its annotation does not parse",
-			"service", name, "annotation", annotation, "value", o.Annotations[annotation])
+			"service", name, "annotation", annotation, "value", annotations[annotation])
 		x.invalid[name] = fmt.Sprintf("annotation %s does not parse: %v", annotation, err)
 	}
 	return keys

@@ -19,8 +19,8 @@ import (
 type Version struct {
 	Namespace, Name, UID string
 	Labels               map[string]string
-	// Fields has the values of the resource's FieldLabels.
-	Fields map[string]string
+	// Fields has the values of the resource's FieldLabels, in their order.
+	Fields []string
 	// Meta is the encoded ObjectMeta without resourceVersion and managedFields.
 	Meta []byte
 	// Body is the encoded object without its metadata.
@@ -63,10 +63,11 @@ func (v *Version) Digest() uint64 {
 func (v *Version) size() int {
 	const entry = 48 // of a map, with its two string headers
 	n := 256 + len(v.Namespace) + len(v.Name) + len(v.UID) + cap(v.Meta) + cap(v.Body)
-	for _, m := range []map[string]string{v.Labels, v.Fields} {
-		for key, value := range m {
-			n += entry + len(key) + len(value)
-		}
+	for key, value := range v.Labels {
+		n += entry + len(key) + len(value)
+	}
+	for _, value := range v.Fields {
+		n += 16 + len(value)
 	}
 	return n
 }
@@ -168,6 +169,9 @@ func (f objectFields) Get(field string) string {
 	case "metadata.namespace":
 		return f.o.Namespace
 	default:
-		return f.o.Fields[field]
+		if i := slices.Index(f.o.resource.FieldLabels, field); i >= 0 && i < len(f.o.Fields) {
+			return f.o.Fields[i]
+		}
+		return ""
 	}
 }

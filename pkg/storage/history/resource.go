@@ -18,8 +18,8 @@ type Resource struct {
 	// metadata.namespace. They are those of kube-apiserver.
 	FieldLabels []string
 
-	// fieldsOf reads the values of FieldLabels. It is nil if there are none.
-	fieldsOf func(body []byte) (map[string]string, error)
+	// fieldsOf reads the values of FieldLabels, in their order. It is nil if there are none.
+	fieldsOf func(body []byte) ([]string, error)
 	// newTyped makes an empty object of the kind.
 	newTyped func() Typed
 	// index is the position of the resource in Resources.
@@ -87,15 +87,15 @@ var (
 // Resources returns all served resources.
 func Resources() []*Resource { return []*Resource{Services, EndpointSlices, Endpoints, Nodes} }
 
-func serviceFields(body []byte) (map[string]string, error) {
+func serviceFields(body []byte) ([]string, error) {
 	var service corev1.Service
 	if err := service.Unmarshal(body); err != nil {
 		return nil, err
 	}
-	return map[string]string{"spec.clusterIP": service.Spec.ClusterIP, "spec.type": string(service.Spec.Type)}, nil
+	return []string{service.Spec.ClusterIP, string(service.Spec.Type)}, nil
 }
 
-func nodeFields(body []byte) (map[string]string, error) {
+func nodeFields(body []byte) ([]string, error) {
 	var node corev1.Node
 	if err := node.Unmarshal(body); err != nil {
 		return nil, err
@@ -104,5 +104,5 @@ func nodeFields(body []byte) (map[string]string, error) {
 	if node.Spec.Unschedulable {
 		unschedulable = "true"
 	}
-	return map[string]string{"spec.unschedulable": unschedulable}, nil
+	return []string{unschedulable}, nil
 }

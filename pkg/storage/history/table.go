@@ -83,7 +83,7 @@ func (t *table) replace(u *Update, s *slot, v Version) *Object {
 	}
 	t.log.append(Event{Type: watch.Modified, Object: s.object, Previous: before, Received: u.received})
 	t.order.entered(s, true)
-	if !maps.Equal(before.Labels, v.Labels) || !maps.Equal(before.Fields, v.Fields) {
+	if !maps.Equal(before.Labels, v.Labels) || !slices.Equal(before.Fields, v.Fields) {
 		t.order.retire(retiredVersion{revision: s.object.Revision, slot: s, object: before})
 	}
 	t.dirty = true

@@ -132,7 +132,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 			timeOf(restored.AsOf)))
 	}
 	q.keys, q.e.Invalid = s.Keys, v.facts.InvalidReason(service)
-	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations) // Invalid has what is wrong with it
+	_, q.e.Annotation, _ = topology.KeysOf(s.Upstream.Annotations()) // Invalid has what is wrong with it
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(history.EndpointSlices) {
 		m := member{

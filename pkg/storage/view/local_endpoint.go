@@ -50,7 +50,7 @@ func (v *View) localEndpointFor(o *facts.Object) *LocalEndpoint {
 	if v.options.LocalEndpoint != nil {
 		return v.options.LocalEndpoint
 	}
-	for _, annotations := range []map[string]string{o.Upstream.Annotations, v.facts.KubernetesAnnotations()} {
+	for _, annotations := range []map[string]string{o.Upstream.Annotations(), v.facts.KubernetesAnnotations()} {
 		local, err := annotatedLocalEndpoint(annotations)
 		if err != nil {
 			v.options.Logger.Error(err, "Ignoring the local endpoint of default/kubernetes",

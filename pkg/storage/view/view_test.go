@@ -383,6 +383,39 @@ func TestTheLogIsBoundedInBytes(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
+// TestTheMemoryOfAService: a node holds every Service of the cluster, behind a hub too.
+func TestTheMemoryOfAService(t *testing.T) {
+	const services, most = 5000, 1250
+	s := syncedStore(t, storagetest.Options{})
+	before := heap()
+	for i := range services {
+		service := wiretest.Object(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: fmt.Sprintf("svc-%05d", i), CreationTimestamp: metav1.Unix(1_700_000_000, 0),
+				UID:         types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", i)),
+				Annotations: map[string]string{"topologyKeys": `["zone1"]`},
+			},
+			Spec: corev1.ServiceSpec{
+				Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
+				Type:  corev1.ServiceTypeClusterIP, ClusterIP: "10.96.100.100", ClusterIPs: []string{"10.96.100.100"},
+				IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, SessionAffinity: corev1.ServiceAffinityNone,
+			},
+		})
+		// As it comes from the upstream.
+		parsed, err := wire.ParseObject(wire.AppendObject(nil, service.Meta, service.Body, uint64(1000+i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Services().Apply(parsed)
+	}
+	held := (heap() - before) / services
+	t.Logf("%d bytes of the heap a Service", held)
+	if held > most {
+		t.Errorf("a Service takes %d bytes of the heap, want %d at most", held, most)
+	}
+	runtime.KeepAlive(s)
+}
+
 // heap is how many bytes of the heap are in use.
 func heap() int {
 	runtime.GC()

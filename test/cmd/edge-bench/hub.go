@@ -378,6 +378,17 @@ func (b *hubBench) measureChanges(ctx context.Context, o options, everything *fo
 		return err
 	}
 	b.add("streams; memory of the hub", "", fmt.Sprintf("%.0f; %s", streams, resident))
+	for _, of := range []struct{ what, metric string }{
+		{"of that, stacks", "go_memstats_stack_inuse_bytes"},
+		{"of that, heap in use", "go_memstats_heap_inuse_bytes"},
+		{"heap that is live", "go_gc_heap_live_bytes"},
+	} {
+		bytes, err := hub.Metric(ctx, of.metric)
+		if err != nil {
+			return err
+		}
+		b.add(of.what, "", megabytes(int64(bytes)))
+	}
 	watched, direct := b.sum(func(f *follower) int64 { return f.watched.Load() }), everything.watched.Load()
 	tick := time.NewTicker(time.Second / time.Duration(o.rate))
 	defer tick.Stop()

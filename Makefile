@@ -237,6 +237,11 @@ bench: build cluster ## Compares the wrapper with direct access, measures the co
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 	@$(BIN)/edge-bench --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --controller $(BIN)/application-grid-controller $(ARGS)
 
+.PHONY: test-fleet
+test-fleet: build cluster ## Measures the hub once with simulated wrappers of 1,000 nodes, and fails if a change costs a node more than 1/100 of its bytes.
+	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --hub $(BIN)/application-grid-hub \
+		--nodes=1000 --units=100 --services=1000 --rate=48 --hub-saving=100
+
 .PHONY: bench-fleet
 bench-fleet: build cluster ## Measures the hub with simulated wrappers of a fleet. ARGS='--nodes=10000 --units=1000 --services=20000' for a large one.
 	@$(BIN)/edge-bench --part=hub --components $(BIN)/components --wrapper $(BIN)/application-grid-wrapper --hub $(BIN)/application-grid-hub \

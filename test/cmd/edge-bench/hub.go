@@ -317,6 +317,10 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	for _, row := range b.rows {
 		fmt.Printf("%-46s %16s %16s\n", row[0], row[1], row[2])
 	}
+	if saved := b.figures.change.directly / b.figures.change.hub; saved < float64(o.hubSaving) {
+		return nil, fmt.Errorf("a change costs a node %.0f times as many bytes directly as through the hub, not %d times",
+			saved, o.hubSaving)
+	}
 	return &b.figures, nil
 }
 

@@ -35,6 +35,8 @@ type options struct {
 	hubProfile string
 	// hubChart is the file that a chart is written to of fleets that grow to the one that is asked for; "" for none.
 	hubChart string
+	// hubSaving is how many times as many bytes a change must cost a node directly as through the hub; 0 for any.
+	hubSaving int
 }
 
 func main() {
@@ -60,6 +62,8 @@ func main() {
 		"file for a profile of the hub's processor time while endpoints change, for go tool pprof")
 	flags.StringVar(&o.hubChart, "hub-chart", "",
 		"file for a chart (SVG) of the hub's figures against nodes: fleets of an eighth, a quarter and half of the size are measured before")
+	flags.IntVar(&o.hubSaving, "hub-saving", 0,
+		"fail unless a change costs a node at least so many times as many bytes directly as through the hub")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
 		return

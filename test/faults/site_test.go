@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/workload"
@@ -202,6 +206,48 @@ func (s *site) conclude() {
 	}
 	s.result.passed = !s.Failed()
 	results.add(s.result)
+	if !s.result.passed {
+		s.explain()
+	}
+}
+
+// explain logs the canary's endpoints as the API server and the wrapper have them, and what was logged last.
+func (s *site) explain() {
+	s.Helper()
+	selector := discoveryv1.LabelServiceName + "=" + s.canary.Name
+	slices, err := shared.Client().DiscoveryV1().EndpointSlices(namespace).List(s.ctx, metav1.ListOptions{
+		LabelSelector: selector,
+	})
+	if err != nil {
+		s.Logf("the API server: %v", err)
+	} else {
+		for i := range slices.Items {
+			slice := &slices.Items[i]
+			for _, e := range slice.Endpoints {
+				s.Logf("the API server: slice %s at %s has %v on %s, ready %t", slice.Name, slice.ResourceVersion,
+					e.Addresses, ptr.Deref(e.NodeName, ""), ptr.Deref(e.Conditions.Ready, true))
+			}
+		}
+	}
+	for _, path := range []string{
+		"/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices?labelSelector=" + url.QueryEscape(selector),
+		"/readyz",
+	} {
+		if reply, err := s.get(path); err != nil {
+			s.Logf("the wrapper: %v", err)
+		} else {
+			s.Logf("the wrapper: %d %s", reply.Status, reply.Body)
+		}
+	}
+	const most = 8 << 10
+	logs := []string{s.node.Wrapper.LogFile()}
+	for _, replica := range shared.Hubs {
+		logs = append(logs, replica.LogFile())
+	}
+	for _, path := range logs {
+		log, err := os.ReadFile(path)
+		s.Logf("the end of %s (%v):\n%s", path, err, log[max(0, len(log)-most):])
+	}
 }
 
 // snapshotFile is the wrapper's snapshot.

@@ -16,8 +16,9 @@ const manifestsDir = "/etc/kubernetes/manifests/"
 
 // staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods,
 // which have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and
-// switches the node on. They start, kube-proxy writes the rules of the snapshot, and the wrapper asks containerd for
-// the node's pods. Then they are taken away again; the node is off in the end.
+// switches the node on. They start, and kube-proxy writes the rules of the snapshot. With --cri the wrapper then learns
+// from containerd that the node runs none of the Service's pods, and kube-proxy refuses connections. Then they are
+// taken away again; the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
 	wrapper, proxy := s.podOfDaemonSet("application-grid-wrapper", node), s.podOfDaemonSet("kube-proxy-edge", node)
@@ -35,21 +36,27 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 	files(wrapper, "state", map[string]string{"": "/var/lib/application-grid-wrapper"})
 	files(proxy, "kube-proxy", map[string]string{"config.conf": "/etc/static-config.conf",
 		"kubeconfig.conf": "/etc/static-kubeconfig.conf"})
-	askContainerd(wrapper)
-	for _, pod := range []*corev1.Pod{wrapper, proxy} {
+	write := func(pod *corev1.Pod) {
 		data, err := json.Marshal(pod)
 		s.must(err)
 		s.must(node.WriteFile(manifestsDir+pod.Name+".json", string(data)))
 	}
+	write(wrapper)
+	write(proxy)
 	s.must(node.PowerOn())
 	s.must(node.CutLink())
-	s.eventually("kube-proxy has written rules for the Service, without a link", func() error {
-		rules, err := node.Run(s.Context(), "iptables-save", "-t", "nat")
-		if err == nil && !strings.Contains(rules, "-d "+s.service.Spec.ClusterIP+"/32") {
-			err = fmt.Errorf("there run %v", s.processesOn(node.Name()))
+	hasRules := func(table string) func() error {
+		return func() error {
+			rules, err := node.Run(s.Context(), "iptables-save", "-t", table)
+			if err == nil && !strings.Contains(rules, "-d "+s.service.Spec.ClusterIP+"/32") {
+				err = fmt.Errorf("the table %s has none; there run %v", table, s.processesOn(node.Name()))
+			}
+			return err
 		}
-		return err
-	})
+	}
+	s.eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
+	askContainerd(wrapper)
+	write(wrapper)
 	s.eventually("the wrapper has containerd's word on the node's pods", func() error {
 		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz")
 		if err != nil {
@@ -61,6 +68,8 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 		}
 		return nil
 	})
+	// Without the API server a kubelet starts no pod but static ones.
+	s.eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
 	_, err = node.Run(s.Context(), "rm", manifestsDir+wrapper.Name+".json", manifestsDir+proxy.Name+".json")
 	s.must(err)
 	s.must(node.PowerCut()) // without a link a kubelet ends no static pod

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authorization/union"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
@@ -184,18 +185,34 @@ func (s *Server) newAPI(
 	return api, nil
 }
 
-// closeWhenCut has every answer be the last one of its connection while the API server cannot be followed. Most
-// requests fail then before they come to a share, because the API server cannot be asked who may do what, and the
-// aggregator would send the next ones on the same connection to this replica. Over HTTP/2 what is under way on the
-// connection goes on.
+// closeWhenCut has every refusal be the last answer of its connection while the API server cannot be followed. Most
+// requests are refused then before they come to a share, because the API server cannot be asked who may do what, and
+// the aggregator would send the next ones on the same connection to this replica. Over HTTP/2 what is under way on the
+// connection goes on. A list is no refusal: the watch that follows it must come to the same replica.
 func (s *Server) closeWhenCut(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if failing(s.group.States()) {
-			w.Header().Set("Connection", "close")
+			w = responsewriter.WrapForHTTP1Or2(closingRefusals{w})
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// closingRefusals writes answers whose connection takes no more requests if they are errors.
+type closingRefusals struct{ http.ResponseWriter }
+
+var _ responsewriter.UserProvidedDecorator = closingRefusals{}
+
+// WriteHeader implements http.ResponseWriter.
+func (c closingRefusals) WriteHeader(code int) {
+	if code >= http.StatusBadRequest {
+		c.Header().Set("Connection", "close")
+	}
+	c.ResponseWriter.WriteHeader(code)
+}
+
+// Unwrap implements responsewriter.UserProvidedDecorator.
+func (c closingRefusals) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // Run serves until ctx is done, then lets requests under way end. It is called once in a process, for its metrics are
 // those of the process.

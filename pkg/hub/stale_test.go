@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
@@ -418,8 +419,7 @@ func TestAllReplicasAreStale(t *testing.T) {
 }
 
 // TestACutReplicaKeepsNoConnection: while a replica cannot follow the API server, it cannot ask it who may do what
-// either. Its answer, whatever it is, is the last one on its connection, so that the next request may come to another
-// replica.
+// either. Its refusal is the last answer on its connection, so that the next request may come to another replica.
 func TestACutReplicaKeepsNoConnection(t *testing.T) {
 	t.Parallel()
 	for _, follows := range []bool{true, false} {
@@ -441,5 +441,35 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 		if closes == follows || (w.Code == http.StatusOK) != follows {
 			t.Errorf("follows %v: status %d, the connection is closed: %v: %s", follows, w.Code, closes, w.Body)
 		}
+	}
+}
+
+// TestAListKeepsItsConnection: the watch that follows a list must come to the same replica, also while that cannot
+// follow the API server for a moment. Otherwise it is refused as expired.
+func TestAListKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	h := startHubWith(t, true, func(*genericapiserver.Config) error { return nil })
+	ask := func() *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+			hubv1alpha1.SharePath("a1")+"/api/v1/services", nil)
+		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
+		w := httptest.NewRecorder()
+		h.hub.api.Handler.ServeHTTP(w, r)
+		return w
+	}
+	if w := ask(); w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	h.cluster.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
+	h.cluster.Forget()
+	soon := await.Patience{Within: 20 * time.Second, Between: 5 * time.Millisecond}
+	soon.Until(t, "the API server cannot be followed", func() error {
+		if !failing(h.hub.group.States()) {
+			return errors.New("it is followed")
+		}
+		return nil
+	})
+	if w := ask(); w.Code != http.StatusOK || w.Header().Get("Connection") == "close" {
+		t.Errorf("status %d, Connection: %s", w.Code, w.Header().Get("Connection"))
 	}
 }

@@ -58,7 +58,7 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 	askContainerd(wrapper)
 	write(wrapper)
 	s.eventually("the wrapper has containerd's word on the node's pods", func() error {
-		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz")
+		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz?verbose")
 		if err != nil {
 			return err
 		}

@@ -16,8 +16,8 @@ const manifestsDir = "/etc/kubernetes/manifests/"
 
 // staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods,
 // which have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and
-// switches the node on. They start, and kube-proxy writes the rules of the snapshot. With --cri the wrapper then learns
-// from containerd that the node runs none of the Service's pods, and kube-proxy refuses connections. Then they are
+// switches the node on. They start, and kube-proxy writes the rules of the snapshot. Once more, with --cri, the wrapper
+// learns from containerd that the node runs none of the Service's pods, and kube-proxy refuses connections. Then they are
 // taken away again; the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
@@ -55,10 +55,13 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 		}
 	}
 	s.eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
+	s.must(node.PowerCut()) // without a link a kubelet ends no static pod
 	askContainerd(wrapper)
 	write(wrapper)
+	s.must(node.PowerOn())
+	s.must(node.CutLink())
 	s.eventually("the wrapper has containerd's word on the node's pods", func() error {
-		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz?verbose")
+		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz")
 		if err != nil {
 			return err
 		}
@@ -72,7 +75,7 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 	s.eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
 	_, err = node.Run(s.Context(), "rm", manifestsDir+wrapper.Name+".json", manifestsDir+proxy.Name+".json")
 	s.must(err)
-	s.must(node.PowerCut()) // without a link a kubelet ends no static pod
+	s.must(node.PowerCut())
 }
 
 // askContainerd lets the wrapper ask containerd, as docs/autonomy.md says for the DaemonSet.

@@ -17,8 +17,8 @@ const manifestsDir = "/etc/kubernetes/manifests/"
 // staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods,
 // which have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and
 // switches the node on. They start, and kube-proxy writes the rules of the snapshot. Once more, with --cri, the wrapper
-// learns from containerd that the node runs none of the Service's pods, and kube-proxy refuses connections. Then they are
-// taken away again; the node is off in the end.
+// learns from containerd that the node runs none of the Service's pods, and kube-proxy refuses connections. Then they
+// are taken away again; the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
 	wrapper, proxy := s.podOfDaemonSet("application-grid-wrapper", node), s.podOfDaemonSet("kube-proxy-edge", node)

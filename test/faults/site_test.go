@@ -185,11 +185,14 @@ func (s *site) awaitConverged() {
 	})
 }
 
-// expectIsolated checks that the change in the cloud has not arrived.
+// expectIsolated checks that the change in the cloud has not arrived. On a busy machine a look takes some requests for
+// refused that were only slow.
 func (s *site) expectIsolated() {
 	s.Helper()
-	if got := s.reach(s.canary); got != near1+" "+near2 {
-		s.Errorf("the change in the cloud arrived although the fault lasts: the node reaches %s", got)
+	got := workload.Reach(s.ctx, s.node, s.canary, tries)
+	delete(got, workload.Refused)
+	if nodes := strings.Join(got.Nodes(), " "); nodes != near1+" "+near2 {
+		s.Errorf("the change in the cloud arrived although the fault lasts: the node reaches %s", nodes)
 	}
 }
 

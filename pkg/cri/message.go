@@ -129,20 +129,11 @@ func (s *sandbox) readMetadata(message []byte) error {
 }
 
 func (s *sandbox) readAnnotation(message []byte) error {
-	var key, value []byte
-	f := field.Of(message)
-	for f.Next() {
-		switch f.Number {
-		case 1:
-			key = f.Value
-		case 2:
-			value = f.Value
-		}
-	}
+	key, value, err := field.MapEntry(message)
 	if string(key) == configSource {
 		s.source, s.hasSource = string(value), true
 	}
-	return f.Err
+	return err
 }
 
 func readContainer(message []byte) (container, error) {

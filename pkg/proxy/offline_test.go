@@ -71,7 +71,7 @@ func stateOf(t *testing.T) string {
 // unwritten says so if the wrapper has not written a snapshot yet. On a slow machine it writes several.
 func unwritten(w *wrapper) string {
 	const series = `application_grid_wrapper_snapshot_writes_total{result="ok"} `
-	lacks := missing(w, series)
+	lacks := missing(w, series, "application_grid_wrapper_snapshot_size_bytes")
 	if lacks == "" && missing(w, series+"0") == "" {
 		return "no snapshot is written"
 	}

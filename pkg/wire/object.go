@@ -85,6 +85,21 @@ func (o *Object) Annotations() map[string]string {
 	return annotations
 }
 
+// Annotation returns the value of one annotation; "" if the object has none of that key.
+func (o *Object) Annotation(key string) string {
+	f := field.Of(o.Meta)
+	for f.Next() {
+		if f.Number != metaAnnotations {
+			continue
+		}
+		// ParseObject has read it without an error.
+		if k, value, _ := field.MapEntry(f.Value); string(k) == key {
+			return string(value)
+		}
+	}
+	return ""
+}
+
 // keepsMeta reports whether a field of ObjectMeta stays in Object.Meta.
 func keepsMeta(number protowire.Number) bool {
 	return number != metaResourceVersion && number != metaManagedFields
@@ -106,7 +121,7 @@ func (o *Object) parseMeta(message []byte) (kept int, err error) {
 		case metaLabels:
 			err = addMapEntry(&o.Labels, f.Value)
 		case metaAnnotations:
-			_, _, err = mapEntry(f.Value)
+			_, _, err = field.MapEntry(f.Value)
 		}
 		if err != nil {
 			return 0, err
@@ -118,23 +133,9 @@ func (o *Object) parseMeta(message []byte) (kept int, err error) {
 	return kept, f.Err
 }
 
-// mapEntry reads one entry of a map<string,string> field.
-func mapEntry(entry []byte) (key, value []byte, err error) {
-	f := field.Of(entry)
-	for f.Next() {
-		switch f.Number {
-		case 1:
-			key = f.Value
-		case 2:
-			value = f.Value
-		}
-	}
-	return key, value, f.Err
-}
-
 // addMapEntry adds one entry of a map<string,string> field.
 func addMapEntry(to *map[string]string, entry []byte) error {
-	key, value, err := mapEntry(entry)
+	key, value, err := field.MapEntry(entry)
 	if err != nil {
 		return err
 	}

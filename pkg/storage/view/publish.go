@@ -292,7 +292,7 @@ const overCapacityTruncated = "truncated"
 // endpoints controller keeps at most 1,000 of them, and does not regard units.
 func isTruncated(o *facts.Object) bool {
 	return o.Resource() == history.Endpoints &&
-		o.Upstream.Annotations()[corev1.EndpointsOverCapacity] == overCapacityTruncated
+		o.Upstream.Annotation(corev1.EndpointsOverCapacity) == overCapacityTruncated
 }
 
 // addTruncated adds the truncated Endpoints of every Service whose slices are in the publication.

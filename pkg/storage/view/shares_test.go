@@ -220,7 +220,7 @@ func (m *shareModel) share(
 		if s == nil {
 			return topology.Unsatisfiable()
 		}
-		keys, err := topology.ParseKeys(cmp.Or(s.Annotations()["topologyKeys"], "[]"))
+		keys, err := topology.ParseKeys(cmp.Or(s.Annotation("topologyKeys"), "[]"))
 		if err != nil {
 			return topology.Unsatisfiable()
 		}

@@ -85,3 +85,17 @@ func (f *Walk) nextLong() bool {
 	f.Encoded, f.rest = f.rest[:n+m], f.rest[n+m:]
 	return true
 }
+
+// MapEntry reads an entry of a map field whose keys and values are strings or bytes.
+func MapEntry(entry []byte) (key, value []byte, err error) {
+	f := Of(entry)
+	for f.Next() {
+		switch f.Number {
+		case 1:
+			key = f.Value
+		case 2:
+			value = f.Value
+		}
+	}
+	return key, value, f.Err
+}

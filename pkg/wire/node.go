@@ -12,8 +12,12 @@ const (
 	nodeConditionType   = 1
 	nodeConditionStatus = 2
 
+	nodeAddressType    = 1
 	nodeAddressAddress = 2
 )
+
+// InternalIP is the type of the addresses at which nodes reach each other.
+const InternalIP = "InternalIP"
 
 // NodeReady reports whether the condition Ready of a Node with this Object.Body is True. The API server sets it to
 // Unknown if the kubelet has not reported for a while.
@@ -38,16 +42,23 @@ func NodeReady(body []byte) (ready bool, err error) {
 }
 
 // NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses
-// or names.
-func NodeAddresses(body []byte, visit func(address string)) error {
+// or names; kind is their type.
+func NodeAddresses(body []byte, visit func(kind, address string)) error {
 	return eachInStatus(body, statusAddresses, func(encoded []byte) error {
-		address := fieldsOf(encoded)
-		for address.next() {
-			if address.number == nodeAddressAddress {
-				visit(string(address.value))
+		var kind, address string
+		f := fieldsOf(encoded)
+		for f.next() {
+			switch f.number {
+			case nodeAddressType:
+				kind = string(f.value)
+			case nodeAddressAddress:
+				address = string(f.value)
 			}
 		}
-		return address.err
+		if f.err == nil {
+			visit(kind, address)
+		}
+		return f.err
 	})
 }
 

@@ -333,11 +333,17 @@ func (e *Exchange) peer(name string) *peer {
 	return p
 }
 
-// prepare forgets what an earlier session has heard.
-func (e *Exchange) prepare() {
+// begin notes that a session begins.
+func (e *Exchange) begin() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.leaving, e.opened = false, time.Now()
+}
+
+// end notes that the session has ended: what memberlist has said does not count any more.
+func (e *Exchange) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, p := range e.peers {
 		p.alive, p.silent, p.left = false, false, false
 		p.joinPause, p.joinAfter = 0, time.Time{}
@@ -479,6 +485,7 @@ func (e *Exchange) close(ctx context.Context) {
 	}
 	e.working.Wait()
 	e.session = nil
+	e.end()
 }
 
 // attempt is one of Join and ask with a member.

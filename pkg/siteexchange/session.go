@@ -57,7 +57,7 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 	config.DNSConfigPath = ""
 	config.Delegate, config.Events, config.Alive, config.Conflict = s, s, s, s
 	config.Logger = log.New(&logLines{e: e, logger: klog.FromContext(ctx)}, "", 0)
-	e.prepare()
+	e.begin()
 	s.said = e.meta()
 	if s.list, err = memberlist.Create(config); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting memberlist: %w", err), s.transport.Shutdown())

@@ -234,8 +234,8 @@ func (s *site) answersAgain() {
 	s.FailNow()
 }
 
-// TestSilentNeighbour: a node of a site that dies while the link is cut is not sent any connections soon, and is again
-// when it is back. While the link is there, its neighbours leave that to the cloud.
+// TestSilentNeighbour: a node of a site that dies while the link is cut is not sent any connections soon, neither when
+// its neighbours restart without it, and is again when it is back.
 func TestSilentNeighbour(t *testing.T) {
 	s := newSite(t, "unit-silent",
 		cluster.NodeSpec{Name: "q1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
@@ -256,6 +256,24 @@ func TestSilentNeighbour(t *testing.T) {
 	}
 	t.Logf("the endpoints on the dead neighbour were hidden after %s", time.Since(died).Round(time.Millisecond))
 	if took := time.Since(died); took > suspicion {
+		t.Errorf("it took %s", took)
+	}
+	// The others lose their power too, so they have not heard it since they started.
+	for _, node := range s.nodes[:2] {
+		s.must(node.PowerOff(s.ctx))
+	}
+	for _, node := range s.nodes[:2] {
+		s.must(node.PowerOn(s.ctx))
+	}
+	started := time.Now()
+	for _, node := range s.nodes[:2] {
+		s.must(node.Wrapper.WaitReady(s.ctx))
+		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
+	}
+	t.Logf("they were hidden again %s after the neighbours were switched on",
+		time.Since(started).Round(time.Millisecond))
+	if took := time.Since(started); took > 2*suspicion {
 		t.Errorf("it took %s", took)
 	}
 	s.must(s.nodes[2].PowerOn(s.ctx))

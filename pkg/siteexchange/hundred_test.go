@@ -22,8 +22,8 @@ const (
 // TestHundredNodes: what an exchange among a hundred nodes costs. Bytes are those that are sent, with the headers of IP
 // and UDP or TCP. The time of the processor is that of all nodes, over a network in memory, without system calls.
 func TestHundredNodes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes many seconds")
+	if testing.Short() || raceDetector {
+		t.Skip("it takes 20 s, and minutes with the race detector")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		l := newLAN()

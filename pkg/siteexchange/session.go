@@ -32,9 +32,18 @@ type session struct {
 	label     string
 	transport *door
 	list      *memberlist.Memberlist
-	// said is the meta that was given to memberlist last. Only the goroutine of Run uses it.
-	said meta
+	// said is the meta that was given to memberlist last. again has how long after that it is given once more each time;
+	// saidAt is when it was given last. Only the goroutine of Run uses them.
+	said   meta
+	again  []time.Duration
+	saidAt time.Time
 }
+
+// sayAgain is how long after a new meta, and after that, memberlist is given the same again. News may pass by a node,
+// which would hear of it half a minute later: memberlist sends it to a few nodes at random, and 0.7.0 loses it if
+// it takes the place of earlier news in an otherwise empty queue, and news of the same length about two other nodes
+// come before it is sent (TransmitLimitedQueue begins to count its items anew then, and two get the same number).
+var sayAgain = []time.Duration{time.Second, 3 * time.Second}
 
 // open opens a session.
 func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string) (*session, error) {
@@ -73,13 +82,18 @@ func (s *session) close() error {
 	return s.list.Shutdown()
 }
 
-// update gives memberlist this node's meta if it has changed.
+// update gives memberlist this node's meta if it has changed, or is due again.
 func (s *session) update() {
 	now := s.e.meta()
-	if now == s.said {
+	switch {
+	case now != s.said:
+		s.said, s.again = now, sayAgain
+	case len(s.again) > 0 && time.Since(s.saidAt) >= s.again[0]:
+		s.again = s.again[1:]
+	default:
 		return
 	}
-	s.said = now
+	s.saidAt = time.Now()
 	_ = s.list.UpdateNode(updatePatience) // an error says that it was not sent yet
 }
 

@@ -32,8 +32,8 @@ type session struct {
 	label     string
 	transport *door
 	list      *memberlist.Memberlist
-	// said is the meta that was given to memberlist last. again has how long after that it is given once more each time;
-	// saidAt is when it was given last. Only the goroutine of Run uses them.
+	// said is the meta that was given to memberlist last, at saidAt. again has how long after that it is given once
+	// more each time. Only the goroutine of Run uses them.
 	said   meta
 	again  []time.Duration
 	saidAt time.Time

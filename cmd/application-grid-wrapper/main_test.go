@@ -152,6 +152,12 @@ func TestBadCommandLine(t *testing.T) {
 			[]string{"--cri", "/run/containerd/containerd.sock", "unix://", "auto"}},
 		{[]string{"--kubeconfig=" + good, "--cri=auto", "--return-grace=-1s"}, flags.ExitFailure,
 			[]string{"--return-grace"}},
+		{[]string{"--kubeconfig=" + good, "--site-exchange=auto"}, flags.ExitFailure,
+			[]string{"--site-exchange", "auto", "off", "on"}},
+		{[]string{"--kubeconfig=" + good, "--site-exchange=on"}, flags.ExitFailure,
+			[]string{"--site-exchange-key-file", "plain text"}},
+		{[]string{"--kubeconfig=" + good, "--site-exchange=on", "--site-exchange-key-file=k", "--site-exchange-port=0"},
+			flags.ExitFailure, []string{"--site-exchange-port"}},
 	}
 	for _, test := range tests {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
@@ -214,6 +220,9 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		{[]string{"--hostname=n", "--debug", "--v=3"}, nil},
 		{[]string{"--return-grace=1m"}, []string{"--return-grace"}},
 		{[]string{"--return-grace=1m", "--cri=auto"}, nil},
+		{[]string{"--return-grace=1m", "--site-exchange=on"}, nil},
+		{[]string{"--site-exchange-port=1", "--site-exchange-key-file=k"},
+			[]string{"--site-exchange-port", "--site-exchange-key-file"}},
 	}
 	for _, test := range tests {
 		o := newOptions()

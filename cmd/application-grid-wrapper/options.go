@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
+	"github.com/application-grid/application-grid/pkg/siteexchange"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -38,6 +39,10 @@ type options struct {
 	stateWriteDelay time.Duration
 	cri             string
 	returnGrace     time.Duration
+
+	siteExchange        string
+	siteExchangePort    uint16
+	siteExchangeKeyFile string
 
 	bindAddress    string
 	metricsAddress string
@@ -75,6 +80,9 @@ const (
 
 // criOff is the value of --cri with which no container runtime is asked.
 const criOff = "off"
+
+// The values of --site-exchange.
+const exchangeOff, exchangeOn = "off", "on"
 
 const defaultAutonomy = "enabled=false,interval=30,address=http://localhost:51005/localinfo"
 
@@ -128,8 +136,19 @@ func newOptions() *options {
 			"and as ready as the runtime runs them, and those that it does not run are hidden. Whoever may connect to "+
 			"that socket is root on the node. off: what the upstream said last is shown.")
 	f.DurationVar(&o.returnGrace, "return-grace", livepods.DefaultReturnGrace,
-		"How long after the upstream is back the container runtime's word counts at most for the pods that the "+
-			"upstream knew before. For each pod it ends when the upstream says the same.")
+		"How long after the upstream is back the word of the container runtime, and of neighbours, counts at most for "+
+			"the pods that the upstream knew before. For each pod it ends when the upstream says the same.")
+
+	f = o.flags.Section("Neighbours")
+	f.StringVar(&o.siteExchange, "site-exchange", exchangeOff,
+		"on: while the upstream is away, tell the nodes that share Services with this one which pods it runs (with "+
+			"--cri), and show their pods as they say. Endpoints on neighbours that are not heard any more are hidden, "+
+			"unless no other one of their Service is ready. It needs --site-exchange-key-file.")
+	f.Uint16Var(&o.siteExchangePort, "site-exchange-port", siteexchange.DefaultPort,
+		"Port for that on this node's InternalIP, TCP and UDP. It is the same on all nodes of a site.")
+	f.StringVar(&o.siteExchangeKeyFile, "site-exchange-key-file", "",
+		"File with the keys that all nodes of a site have, base64 of 32 bytes, one a line: the first seals, all open. "+
+			"It is read again when it changes. While it has none, nothing is exchanged.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
@@ -171,8 +190,16 @@ func newOptions() *options {
 // ignored says which flags were given that have no meaning any more.
 func (o *options) ignored() []string {
 	notices := o.flags.Ignored("notify-channel-size", "support-endpointslice")
-	if (o.cri == criOff || o.cri == "") && o.flags.Lookup("return-grace").Changed {
+	if (o.cri == criOff || o.cri == "") && o.siteExchange != exchangeOn && o.flags.Lookup("return-grace").Changed {
 		notices = append(notices, "Ignoring --return-grace: no container runtime is asked; --cri names one")
+	}
+	if o.siteExchange != exchangeOn {
+		for _, name := range []string{"site-exchange-port", "site-exchange-key-file"} {
+			if o.flags.Lookup(name).Changed {
+				notices = append(notices, fmt.Sprintf(
+					"Ignoring --%s: nothing is exchanged without --site-exchange=on", name))
+			}
+		}
 	}
 	if o.hub == string(upstream.HubOff) && o.hubKubeconfig != "" {
 		notices = append(notices, "Ignoring --hub-kubeconfig: no hub is used; --hub=auto uses it")
@@ -233,6 +260,9 @@ func (o *options) config() (proxy.Config, error) {
 	if err := o.configureRuntime(&config); err != nil {
 		return proxy.Config{}, err
 	}
+	if config.SiteExchange, err = o.exchangeConfig(); err != nil {
+		return proxy.Config{}, err
+	}
 	if config.Hub, err = o.hubConfig(); err != nil {
 		return proxy.Config{}, err
 	}
@@ -247,6 +277,21 @@ func (o *options) config() (proxy.Config, error) {
 		return proxy.Config{}, err
 	}
 	return config, nil
+}
+
+// exchangeConfig returns what the flags say of the exchange with neighbours; nil if there is none.
+func (o *options) exchangeConfig() (*proxy.SiteExchange, error) {
+	switch {
+	case o.siteExchange == exchangeOff:
+		return nil, nil //nolint:nilnil // there is none
+	case o.siteExchange != exchangeOn:
+		return nil, fmt.Errorf("--site-exchange %q is neither %s nor %s", o.siteExchange, exchangeOff, exchangeOn)
+	case o.siteExchangeKeyFile == "":
+		return nil, errors.New("--site-exchange=on needs --site-exchange-key-file: nothing is exchanged in plain text")
+	case o.siteExchangePort == 0:
+		return nil, errors.New("--site-exchange-port must be greater than 0")
+	}
+	return &proxy.SiteExchange{Port: o.siteExchangePort, KeyFile: o.siteExchangeKeyFile}, nil
 }
 
 // configureRuntime sets what the flags say of the container runtime.

@@ -62,8 +62,15 @@ var templates = []template{
 			{
 				place: "          args:\n",
 				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
-					"            {{- end }}\n",
+					"            {{- end }}\n" + exchanged("            - --site-exchange=on\n"+
+					"            - --site-exchange-key-file=/etc/application-grid-site-exchange/keys\n"),
 			},
+			behind("            - {name: state, mountPath: /var/lib/application-grid-wrapper}\n",
+				"            - {name: site-exchange, mountPath: /etc/application-grid-site-exchange, "+
+					"readOnly: true}\n"),
+			behind("          emptyDir: {sizeLimit: 256Mi}\n", "        - name: site-exchange\n          secret:\n"+
+				"            secretName: {{ .Values.siteExchange.secretName }}\n            defaultMode: 0440\n"+
+				"            optional: true\n"),
 			extraArgs("--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf", "wrapper",
 				"--metrics-bind-address=[$(HOST_IP)]:51008"),
 			memoryLimit("90MiB", "wrapper", metricsPort(51008)),
@@ -170,6 +177,18 @@ const (
     verbs: [list, watch]
 `
 )
+
+// exchanged is what is there where wrappers exchange facts, as manifests/site-exchange has it. It is indented as its
+// first line is.
+func exchanged(lines string) string {
+	indent := lines[:len(lines)-len(strings.TrimLeft(lines, " "))]
+	return indent + "{{- if .Values.siteExchange.enabled }}\n" + lines + indent + "{{- end }}\n"
+}
+
+// behind puts what is there where wrappers exchange facts behind a place.
+func behind(place, lines string) replacement {
+	return replacement{place: place, by: place + exchanged(lines)}
+}
 
 // kubeconfigMap is what makes an object of a kubeconfig, as the kustomizations do.
 const kubeconfigMap = `---

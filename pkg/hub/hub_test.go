@@ -136,7 +136,10 @@ func (x allowed) ConditionsAwareAuthorize(
 func (h *testHub) putNode(name, zone, kernel string) {
 	h.cluster.Put(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
-		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KernelVersion: kernel}},
+		Status: corev1.NodeStatus{
+			NodeInfo:  corev1.NodeSystemInfo{KernelVersion: kernel},
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
+		},
 	})
 }
 
@@ -211,6 +214,11 @@ func TestAShare(t *testing.T) {
 		{path: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/free-1", has: []string{strictOfA, "10.0.0.2"}},
 		{path: "/apis/discovery.k8s.io/v1/endpointslices", protobuf: true, has: []string{"k8s\x00", "10.0.0.1"}},
 		{path: "/api/v1/nodes", has: []string{`"a2"`, `"a1"`}, hasNot: []string{`"b1"`, "kernelVersion\":\"6"}},
+		{ // as wrappers do that exchange facts
+			path: "/api/v1/nodes?labelSelector=zone%3Da&limit=250",
+			has:  []string{`"a1"`, `{"type":"InternalIP","address":"192.0.2.1"}`}, hasNot: []string{`"b1"`},
+		},
+		{path: "/api/v1/nodes?labelSelector=zone%3Db", has: []string{`"items":[]`}},
 		{path: "/api/v1/nodes/a2", has: []string{`"kernelVersion":"6"`}},
 		{
 			path: "/api/v1/nodes?fieldSelector=metadata.name=a2", has: []string{`"kernelVersion":"6"`},

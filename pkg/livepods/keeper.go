@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -51,8 +53,11 @@ const (
 type Facts interface {
 	// SetLivePods takes the pods of a node; nil if the upstream's word counts.
 	SetLivePods(node string, pods *facts.LivePods)
-	// PodsOn returns the pods that endpoints on a node name.
+	// PodsOn returns the pods that endpoints on a node name, PodsOnNodes those of several nodes.
 	PodsOn(node string) map[facts.PodKey]facts.KnownPod
+	PodsOnNodes(nodes map[string]struct{}) map[string]map[facts.PodKey]facts.KnownPod
+	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
+	Changes() uint64
 	// NodeReady reports whether the upstream says that this node is ready.
 	NodeReady() bool
 }
@@ -73,20 +78,35 @@ type Runtime interface {
 	Close()
 }
 
+// Neighbours are the other nodes of the site, as far as they say themselves which pods they run.
+type Neighbours interface {
+	// Words returns what they say, by the names of the nodes. As long as a node says nothing new, its word is the same
+	// pointer. The Keeper does not change it.
+	Words() map[string]*facts.LivePods
+	// Share takes the pods of this node for them; nil if these are not known any more.
+	Share(pods *facts.LivePods)
+	// Wanted reports whether any of them needs to know the pods of this node.
+	Wanted() bool
+}
+
 // Observer observes questions to the runtime.
 type Observer interface {
 	// RuntimeAsked is called after every question. err is nil if the runtime has answered.
 	RuntimeAsked(err error)
 }
 
-// Config is what a Keeper is made from. All fields are needed.
+// Config is what a Keeper is made from. All fields are needed, but one of Runtime and Neighbours may be nil.
 type Config struct {
 	// NodeName is this node's name.
 	NodeName string
 	Facts    Facts
 	Upstream Upstream
-	Runtime  Runtime
-	// ReturnGrace is how long after an outage the runtime's word counts at most; 0 for not at all.
+	// Runtime is nil if this node's own pods are not known.
+	Runtime Runtime
+	// Neighbours is nil if there is no exchange with them.
+	Neighbours Neighbours
+	// ReturnGrace is how long after an outage the word of the runtime, and of neighbours, counts at most; 0 for not at
+	// all.
 	ReturnGrace time.Duration
 	Observer    Observer
 }
@@ -97,8 +117,11 @@ type Status struct {
 	Used, Returning bool
 	// AsOf is when the runtime last answered; zero if it has not.
 	AsOf time.Time
-	// Corrected is the number of pods whose endpoints are shown differently from what the upstream says.
-	Corrected int
+	// Corrected is the number of this node's pods whose endpoints are shown differently from what the upstream says,
+	// NeighboursCorrected that of its neighbours' pods.
+	Corrected, NeighboursCorrected int
+	// Neighbours are the nodes whose own word counts, sorted.
+	Neighbours []string
 	// Err is why the runtime could not be asked the last time, or why its answer is doubtful; nil if neither.
 	Err error
 }
@@ -117,7 +140,7 @@ const (
 	returning
 )
 
-// Keeper asks the runtime, and passes what it says to the facts.
+// Keeper asks the runtime, and passes what it and the neighbours say to the facts.
 type Keeper struct {
 	config Config
 
@@ -143,6 +166,12 @@ type Keeper struct {
 	given bool
 	// checked is when the runtime was last asked in the phase following.
 	checked time.Time
+	// shared is set while the neighbours have this node's pods.
+	shared bool
+	// neighbours has the neighbours whose word the facts have, by name. heard is the facts' Changes when that was last
+	// looked at.
+	neighbours map[string]*neighbour
+	heard      uint64
 
 	mu sync.Mutex
 	// status is guarded by mu.
@@ -150,7 +179,9 @@ type Keeper struct {
 }
 
 // New makes a Keeper, which asks nothing before Run.
-func New(config Config) *Keeper { return &Keeper{config: config} }
+func New(config Config) *Keeper {
+	return &Keeper{config: config, neighbours: make(map[string]*neighbour)}
+}
 
 // Status returns what the Keeper does.
 func (k *Keeper) Status() Status {
@@ -161,7 +192,7 @@ func (k *Keeper) Status() Status {
 
 // Run works until ctx is done.
 func (k *Keeper) Run(ctx context.Context) {
-	defer k.config.Runtime.Close()
+	defer k.closeRuntime()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	k.since = time.Now()
@@ -182,6 +213,7 @@ func (k *Keeper) step(ctx context.Context) {
 	case state == Unknown && k.phase == starting:
 		// The answer is there when the snapshot is served.
 		k.correct(ctx)
+		k.hear()
 	case state == Unknown:
 	case state == Away:
 		if k.phase != away {
@@ -189,6 +221,7 @@ func (k *Keeper) step(ctx context.Context) {
 		}
 		k.noteEarlier()
 		k.correct(ctx)
+		k.hear()
 	case k.phase == away:
 		k.comeBack()
 		k.catchUp(ctx)
@@ -215,8 +248,9 @@ func (k *Keeper) leave(ctx context.Context) {
 		k.gone = k.config.Upstream.AsOf() // it was away before this process was there
 	}
 	k.enter(away)
-	k.about = nil
-	klog.FromContext(ctx).Info("The upstream is away: the container runtime says how this node's pods are reached")
+	k.about, k.heard = nil, math.MaxUint64 // look at the neighbours' words again
+	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
+		"thisNode", k.config.Runtime != nil, "neighbours", k.config.Neighbours != nil)
 }
 
 // noteEarlier notes which pods the upstream knew before it went away.
@@ -237,7 +271,7 @@ func (k *Keeper) comeBack() {
 	k.enter(returning)
 	// A pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
 	k.about, k.earlier = k.earlier, nil
-	if k.about == nil {
+	if k.about == nil || k.config.Runtime == nil {
 		k.about = make(map[facts.PodKey]struct{})
 	}
 	if k.pods != nil {
@@ -245,32 +279,35 @@ func (k *Keeper) comeBack() {
 	}
 }
 
-// catchUp drops the pods of which the upstream says what the runtime says, and ends the return if none are left.
+// catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
 func (k *Keeper) catchUp(ctx context.Context) {
 	if time.Since(k.since) >= k.config.ReturnGrace {
 		k.follow(ctx)
 		return
 	}
-	if !k.correct(ctx) || (!k.short && time.Since(k.since) < settling) {
+	answered := k.correct(ctx)
+	k.hearAgain()
+	if !k.short && time.Since(k.since) < settling {
 		return
 	}
-	known := k.config.Facts.PodsOn(k.config.NodeName)
-	left := make(map[facts.PodKey]struct{})
-	for pod := range k.about {
-		if known[pod].Disputed {
-			left[pod] = struct{}{}
-		}
+	left := k.agree()
+	if answered {
+		disputed(k.about, k.config.Facts.PodsOn(k.config.NodeName))
 	}
-	k.about = left
-	if len(left) == 0 {
+	if left+len(k.about) == 0 {
 		k.follow(ctx)
 	}
+}
+
+// disputed leaves of a set of pods only those of which the upstream does not say what their node says.
+func disputed(about map[facts.PodKey]struct{}, known map[facts.PodKey]facts.KnownPod) {
+	maps.DeleteFunc(about, func(pod facts.PodKey, _ struct{}) bool { return !known[pod].Disputed })
 }
 
 // follow lets the upstream's word count.
 func (k *Keeper) follow(ctx context.Context) {
 	if k.phase == returning {
-		klog.FromContext(ctx).Info("The upstream says how this node's pods are reached", "notAgreed", len(k.about))
+		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
 	}
 	k.enter(following)
 	k.about, k.earlier, k.unready, k.doubted = nil, nil, nil, nil
@@ -278,18 +315,41 @@ func (k *Keeper) follow(ctx context.Context) {
 		k.config.Facts.SetLivePods(k.config.NodeName, nil)
 		k.given = false
 	}
+	k.forgetNeighbours()
 	k.pods, k.checked = nil, time.Time{}
 	k.update(func(s *Status) { s.Used, s.Returning, s.Corrected = false, false, 0 })
-	k.config.Runtime.Close()
+	k.closeRuntime()
 }
 
-// check asks the runtime now and then, so that it is known whether it could be asked.
+func (k *Keeper) closeRuntime() {
+	if k.config.Runtime != nil {
+		k.config.Runtime.Close()
+	}
+}
+
+// check asks the runtime now and then, so that it is known whether it could be asked, and all the time if a neighbour
+// needs to know this node's pods.
 func (k *Keeper) check(ctx context.Context) {
+	switch {
+	case k.config.Runtime == nil:
+		return
+	case k.config.Neighbours != nil && k.config.Neighbours.Wanted():
+		if pods, err := k.ask(ctx); err == nil {
+			k.pods, k.asOf = byKey(pods), time.Now()
+			k.noteUnready()
+			k.share(k.current())
+		}
+		return
+	case k.shared:
+		k.share(nil)
+		k.pods, k.unready = nil, nil
+		k.closeRuntime()
+	}
 	if !k.checked.IsZero() && time.Since(k.checked) < checkInterval {
 		return
 	}
 	k.checked = time.Now()
-	defer k.config.Runtime.Close()
+	defer k.closeRuntime()
 	pods, err := k.ask(ctx)
 	if err != nil {
 		return
@@ -348,6 +408,10 @@ func (k *Keeper) update(change func(*Status)) {
 // correct asks the runtime and passes its last answer to the facts: also an older one is newer than what the upstream
 // says. It reports whether the runtime has answered now.
 func (k *Keeper) correct(ctx context.Context) bool {
+	if k.config.Runtime == nil {
+		k.update(func(s *Status) { s.Used, s.Returning = k.phase != starting, k.phase == returning })
+		return true
+	}
 	pods, err := k.ask(ctx)
 	if err == nil {
 		k.pods, k.asOf = byKey(pods), time.Now()
@@ -358,21 +422,37 @@ func (k *Keeper) correct(ctx context.Context) bool {
 	return err == nil
 }
 
-// give passes the last answer to the facts.
-func (k *Keeper) give() {
-	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods)), About: k.about}
+// current returns the pods of the last answer, as this node shows them.
+func (k *Keeper) current() *facts.LivePods {
+	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	for key, pod := range k.pods {
-		live.Pods[key] = facts.LivePod{Addresses: pod.Addresses, Serving: pod.Running}
+		since, unready := k.unready[key]
+		live.Pods[key] = facts.LivePod{
+			Addresses: pod.Addresses, Serving: pod.Running && (!unready || !pod.Since.Equal(since)),
+		}
 	}
+	return live
+}
+
+// share gives the neighbours the pods of this node.
+func (k *Keeper) share(pods *facts.LivePods) {
+	if k.config.Neighbours == nil {
+		return
+	}
+	k.config.Neighbours.Share(pods)
+	k.shared = pods != nil
+}
+
+// give passes the last answer to the facts, and to the neighbours.
+func (k *Keeper) give() {
 	if k.phase != returning {
 		k.noteUnready()
 	}
-	for key, since := range k.unready {
-		if pod, found := k.pods[key]; found && pod.Since.Equal(since) {
-			live.Pods[key] = facts.LivePod{Addresses: pod.Addresses, Serving: false}
-		}
-	}
-	k.config.Facts.SetLivePods(k.config.NodeName, live)
+	live := k.current()
+	k.share(live)
+	own := *live
+	own.About = maps.Clone(k.about) // the Keeper drops those that are agreed on
+	k.config.Facts.SetLivePods(k.config.NodeName, &own)
 	k.given = true
 	corrected := 0
 	for _, pod := range k.config.Facts.PodsOn(k.config.NodeName) {

@@ -115,8 +115,11 @@ func (h readiness) reasons() (reasons, details []string) {
 	if h.p.autonomy != nil {
 		details = append(details, autonomyDetails(h.p.autonomy.Status())...)
 	}
-	if h.p.livePods != nil {
+	if h.p.config.Runtime != nil && h.p.livePods != nil {
 		details = append(details, livePodsDetail(h.p.livePods.Status()))
+	}
+	if h.p.exchange != nil {
+		details = append(details, exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status()))
 	}
 	return reasons, details
 }

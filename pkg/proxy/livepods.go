@@ -32,6 +32,25 @@ func (u podsUpstream) AsOf() time.Time {
 	return u.p.upstream.AsOf()
 }
 
+// makeLivePods makes the Keeper, if any node says itself which pods it runs.
+func (p *Proxy) makeLivePods() {
+	if p.config.Runtime == nil && p.exchange == nil {
+		return
+	}
+	config := livepods.Config{
+		NodeName:    p.config.NodeName,
+		Facts:       p.facts,
+		Upstream:    podsUpstream{p},
+		Runtime:     p.config.Runtime,
+		ReturnGrace: p.config.ReturnGrace,
+		Observer:    p.metrics,
+	}
+	if p.exchange != nil { // a nil pointer would not be a nil Neighbours
+		config.Neighbours = p.exchange
+	}
+	p.livePods = livepods.New(config)
+}
+
 // livePodsDetail says whose word on this node's pods counts.
 func livePodsDetail(s livepods.Status) string {
 	var said string

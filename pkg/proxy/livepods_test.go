@@ -92,7 +92,7 @@ func TestLivePods(t *testing.T) {
 	close(there)
 	says(w, "until the API server says the same", "application_grid_wrapper_corrected_pods 1")
 	shows(w, "10.0.0.9")
-	if said := w.said.String(); !strings.Contains(said, "The upstream is away: the container runtime says") {
+	if said := w.said.String(); !strings.Contains(said, "The upstream is away: nodes themselves say") {
 		t.Errorf("the log says %s", said)
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/siteexchange"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 const namespace = "application_grid_wrapper"
 
-// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver, autonomy.Observer and
-// livepods.Observer.
+// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver, autonomy.Observer,
+// livepods.Observer and siteexchange.Observer.
 // Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
 	*health.Watches
@@ -28,6 +29,8 @@ type metrics struct {
 	requestDuration *prometheus.HistogramVec
 	autonomyPolls   *prometheus.CounterVec
 	runtimePolls    *prometheus.CounterVec
+	siteIgnored     *prometheus.CounterVec
+	siteQuestions   *prometheus.CounterVec
 }
 
 func newMetrics(p *Proxy) *metrics {
@@ -62,9 +65,29 @@ func newMetrics(p *Proxy) *metrics {
 			Help: "Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It " +
 				"is asked every second while the upstream is away, and every 5 minutes otherwise.",
 		}, []string{"result"}),
+		siteIgnored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace,
+			Name:      "site_ignored_total",
+			Help: "What came to the port of the site exchange and was ignored, by reason: stranger (the address is " +
+				"no neighbour's), flood, key (another key or cluster), node (a word about a node that is no " +
+				"neighbour, or in another's name), address (a node or pod with an address that cannot be its own), " +
+				"replay, old, or format.",
+		}, []string{"reason"}),
+		siteQuestions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace,
+			Name:      "site_questions_total",
+			Help: "Questions to neighbours which pods they run, by result: ok, timeout or error. They are asked " +
+				"while the upstream is away, when they have something new to say.",
+		}, []string{"result"}),
+	}
+	if p.config.SiteExchange != nil {
+		for _, reason := range siteexchange.Reasons() {
+			m.siteIgnored.WithLabelValues(reason) // so that a rate is seen from the first on
+		}
 	}
 	m.registry.MustRegister(m.Collectors()...)
-	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls,
+	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls, m.siteIgnored,
+		m.siteQuestions,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storageCollector{p}, health.Sources(namespace, p.upstream.States))
 	if p.config.StateDir != "" {
@@ -124,6 +147,21 @@ func (m *metrics) RuntimeAsked(err error) {
 	m.runtimePolls.WithLabelValues(result).Inc()
 }
 
+// Ignored implements siteexchange.Observer.
+func (m *metrics) Ignored(reason string) { m.siteIgnored.WithLabelValues(reason).Inc() }
+
+// Asked implements siteexchange.Observer.
+func (m *metrics) Asked(err error) {
+	result := "ok"
+	switch {
+	case siteexchange.IsTimeout(err):
+		result = "timeout"
+	case err != nil:
+		result = "error"
+	}
+	m.siteQuestions.WithLabelValues(result).Inc()
+}
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
@@ -145,6 +183,14 @@ var (
 	descLive     = desc("corrected_pods",
 		"Pods of this node whose endpoints are shown as its container runtime has them, because the upstream is away "+
 			"or has not caught up; absent without --cri.")
+	descMembers = desc("site_neighbours",
+		"Other nodes of the site, by state: alive (it takes part in the exchange), silent (it is not heard any more) "+
+			"or unknown (it was not heard since this wrapper started); absent without --site-exchange=on.", "state")
+	descHidden = desc("silent_nodes",
+		"Neighbours whose endpoints are hidden, because they are not heard any more while the upstream is away.")
+	descNeighbourPods = desc("neighbours_corrected_pods",
+		"Pods of neighbours whose endpoints are shown as these say themselves, because the upstream is away or has "+
+			"not caught up; absent without --site-exchange=on.")
 	descInvalid = desc("invalid_topology_keys",
 		"1 for every Service whose annotation topologyKeys, or openyurt.io/topologyKeys where that is absent, does "+
 			"not parse; all its endpoints are hidden.",
@@ -182,7 +228,7 @@ type storageCollector struct{ p *Proxy }
 func (c storageCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descObjects, descEndpoints, descLogLength, descPastBytes, descUnits, descRevision, descNodes, descDead,
-		descLive, descInvalid, descHub, descRestoredAge,
+		descLive, descMembers, descHidden, descNeighbourPods, descInvalid, descHub, descRestoredAge,
 	} {
 		ch <- d
 	}
@@ -219,8 +265,17 @@ func (c storageCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descHub, inUse)
 	}
 	gauge(descDead, float64(len(c.p.facts.DeadNodes())))
-	if c.p.livePods != nil {
+	if c.p.config.Runtime != nil && c.p.livePods != nil {
 		gauge(descLive, float64(c.p.livePods.Status().Corrected))
+	}
+	if c.p.exchange != nil {
+		status := c.p.exchange.Status()
+		alive, silent := len(status.Alive), len(status.Silent)
+		gauge(descMembers, float64(alive), "alive")
+		gauge(descMembers, float64(silent), "silent")
+		gauge(descMembers, float64(status.Members-alive-silent), "unknown")
+		gauge(descHidden, float64(len(c.p.facts.SilentNodes())))
+		gauge(descNeighbourPods, float64(c.p.livePods.Status().NeighboursCorrected))
 	}
 	for service := range c.p.facts.Invalid() {
 		gauge(descInvalid, 1, service.Namespace, service.Name)

@@ -23,6 +23,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/quota"
+	"github.com/application-grid/application-grid/pkg/siteexchange"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -64,9 +65,11 @@ type Config struct {
 	StateDir        string
 	StateWriteDelay time.Duration
 	// Runtime, if set, is this node's container runtime, which is asked for the node's pods while the upstream is away.
-	// ReturnGrace is how long after that its word counts at most.
+	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
 	Runtime     livepods.Runtime
 	ReturnGrace time.Duration
+	// SiteExchange, if set, exchanges facts with the neighbours while the upstream is away.
+	SiteExchange *SiteExchange
 	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
 	Autonomy *autonomy.Options
 }
@@ -117,9 +120,13 @@ type Proxy struct {
 	metrics    *metrics
 	// autonomy is nil without Config.Autonomy.
 	autonomy *autonomy.Poller
-	// livePods is nil without Config.Runtime.
+	// livePods is nil without Config.Runtime and Config.SiteExchange.
 	livePods *livepods.Keeper
-	tls      *reloadingTLS
+	// exchange is nil without Config.SiteExchange.
+	exchange *siteexchange.Exchange
+	// doubted yields something when an address of a neighbour may have changed.
+	doubted chan struct{}
+	tls     *reloadingTLS
 	// snapshots is nil without a state directory, and until it was opened.
 	snapshots atomic.Pointer[snapshot.Writer]
 	// stateErr is why the state directory cannot be used. It is set once, before anything is served.
@@ -249,15 +256,9 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 			return nil, fmt.Errorf("the health service: %w", err)
 		}
 	}
-	if config.Runtime != nil && config.NodeName != "" {
-		p.livePods = livepods.New(livepods.Config{
-			NodeName:    config.NodeName,
-			Facts:       p.facts,
-			Upstream:    podsUpstream{p},
-			Runtime:     config.Runtime,
-			ReturnGrace: config.ReturnGrace,
-			Observer:    p.metrics,
-		})
+	if config.NodeName != "" {
+		p.makeExchange()
+		p.makeLivePods()
 	}
 	return p, nil
 }
@@ -394,6 +395,10 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	}
 	if p.livePods != nil {
 		wg.Go(func() { p.livePods.Run(background) })
+	}
+	if p.exchange != nil {
+		wg.Go(func() { p.upstream.FollowSite(background, p.doubted) })
+		wg.Go(func() { p.exchange.Run(background) })
 	}
 	if p.metricsPort.Address != "" {
 		wg.Go(func() { p.metricsPort.Run(background) })

@@ -29,6 +29,12 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 		netip.MustParseAddr("192.0.2.1"): "node0", netip.MustParseAddr("2001:db8::1"): "node1",
 	}
 	before.SetNodeAddresses(addresses)
+	internal := map[string][]netip.Addr{
+		"node0": {netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, "node2": nil,
+	}
+	before.SetInternalIPs(internal)
+	partners := map[string]struct{}{"node2": {}}
+	before.SetPartners(partners)
 	path := saved(t, before)
 
 	d := open(t, path)
@@ -59,6 +65,12 @@ func TestWhatWasServedIsServedAgain(t *testing.T) {
 	}
 	if got := after.NodeAddresses(); !maps.Equal(got, addresses) {
 		t.Errorf("got the addresses %v", got)
+	}
+	if got := after.InternalIPs(); !maps.EqualFunc(got, internal, slices.Equal) {
+		t.Errorf("got the InternalIPs %v", got)
+	}
+	if got := after.Partners(); !maps.Equal(got, partners) {
+		t.Errorf("got the partners %v", got)
 	}
 	if after.History.Revision() <= before.History.Revision() {
 		t.Errorf("revisions went from %d to %d", before.History.Revision(), after.History.Revision())

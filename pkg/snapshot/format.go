@@ -47,8 +47,10 @@ const (
 	recordServed   = 7 // a number: the revision of the history in which the state was shown
 	// recordShown has two values for each object of the section: the revision at which it was shown, as the difference
 	// to the object before (a varint), and the digest of what was shown (8 bytes).
-	recordShown = 8
-	recordEnd   = 15
+	recordShown      = 8
+	recordInternalIP = 9  // the name of a node of the site, and after a space each of its InternalIPs
+	recordPartner    = 10 // the name of a node that exchanges facts with this one
+	recordEnd        = 15
 )
 
 // maxRecord is the most bytes of one record. By default etcd stores no object above 1.5 MiB.
@@ -129,6 +131,16 @@ func (w *recordWriter) body(state *facts.State) {
 	w.put(recordNode, []byte(state.NodeName))
 	for _, address := range slices.SortedFunc(maps.Keys(state.Addresses), netip.Addr.Compare) {
 		w.put(recordAddress, []byte(address.String()+" "+state.Addresses[address]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.InternalIPs)) {
+		value := []byte(name)
+		for _, address := range state.InternalIPs[name] {
+			value = address.AppendTo(append(value, ' '))
+		}
+		w.put(recordInternalIP, value)
+	}
+	for _, name := range slices.Sorted(maps.Keys(state.Partners)) {
+		w.put(recordPartner, []byte(name))
 	}
 	for _, section := range state.Sections {
 		w.put(recordSection, []byte(section.Input))
@@ -269,6 +281,13 @@ func readRecords(from *bufio.Reader) (content, error) {
 			err = addShown(state, value)
 		case recordAddress:
 			err = addAddress(state, string(value))
+		case recordInternalIP:
+			err = addInternalIPs(state, string(value))
+		case recordPartner:
+			if state.Partners == nil {
+				state.Partners = make(map[string]struct{})
+			}
+			state.Partners[string(value)] = struct{}{}
 		case recordEnd:
 			return c, nil
 		default:
@@ -304,6 +323,23 @@ func addAddress(state *facts.State, value string) error {
 		state.Addresses = make(map[netip.Addr]string)
 	}
 	state.Addresses[address] = name
+	return nil
+}
+
+func addInternalIPs(state *facts.State, value string) error {
+	fields := strings.Split(value, " ")
+	addresses := make([]netip.Addr, 0, len(fields)-1)
+	for _, text := range fields[1:] {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errFormat, err)
+		}
+		addresses = append(addresses, address)
+	}
+	if state.InternalIPs == nil {
+		state.InternalIPs = make(map[string][]netip.Addr)
+	}
+	state.InternalIPs[fields[0]] = addresses
 	return nil
 }
 

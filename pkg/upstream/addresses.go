@@ -5,12 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -27,6 +30,15 @@ const (
 	// addressAgent is the user agent of these requests. It differs from that of the source of nodes, because caching
 	// proxies cache by user agent, and would answer a request of the one with a page of the other.
 	addressAgent = "node-addresses"
+	// siteAgent is the same for the nodes of the site.
+	siteAgent = "site-addresses"
+	// siteInterval is the longest time between two lists of the addresses of the site. Addresses change seldom, and
+	// the list is made earlier when nodes come or go, or are not where they are said to be.
+	siteInterval = 3 * time.Hour
+	// siteAgain is the shortest time between two such lists.
+	siteAgain = 10 * time.Second
+	// maxSite is the most nodes whose addresses are taken.
+	maxSite = 2000
 )
 
 // addresses lists the addresses of nodes. Addresses are part of a node's status. The wrapper does not watch that,
@@ -41,6 +53,85 @@ type addresses struct {
 	mu sync.Mutex
 	// listed is when the last list began; guarded by mu.
 	listed time.Time
+}
+
+// FollowSite lists the InternalIPs of the nodes of the site for the facts until ctx is done: once the facts are
+// complete, when the site has changed, when doubted yields something, and every few hours. It is one small list,
+// because the nodes are selected by their labels.
+func (u *Upstream) FollowSite(ctx context.Context, doubted <-chan struct{}) {
+	f, logger := u.addresses.facts, klog.FromContext(ctx)
+	select {
+	case <-f.Live():
+	case <-ctx.Done():
+		return
+	}
+	var due, last time.Time // the zero time is long ago
+	var names, listed []string
+	changes := f.Changes() - 1
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		if now := f.Changes(); now != changes {
+			changes, names = now, siteNames(f)
+		}
+		now := u.addresses.clock()
+		select {
+		case <-doubted:
+			due = now
+		default:
+		}
+		state := u.addresses.nodes().State()
+		if state.Synced && state.Err == nil && now.Sub(last) >= siteAgain &&
+			(!now.Before(due) || !slices.Equal(names, listed)) {
+			last = now
+			if err := u.listSite(ctx); err == nil {
+				// At random, so that not all wrappers do it at once.
+				due, listed = now.Add(siteInterval/2+rand.N(siteInterval/2)), names //nolint:gosec // it spreads lists
+			} else if ctx.Err() == nil {
+				logger.Error(err, "Cannot list the addresses of the nodes of the site")
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// siteNames returns the names of the nodes of the site, sorted.
+func siteNames(f *facts.Facts) []string {
+	site := f.Site()
+	names := make([]string, 0, len(site))
+	for _, n := range site {
+		names = append(names, n.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// listSite lists the InternalIPs of the nodes of the site once.
+func (u *Upstream) listSite(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, addressWait)
+	defer cancel()
+	addresses := make(map[string][]netip.Addr)
+	for _, selector := range u.addresses.facts.SiteSelectors() {
+		err := eachAddress(ctx, func() *rest.Request {
+			return u.addresses.nodes().Request(siteAgent).Param("labelSelector", selector)
+		}, func(name, kind, text string) {
+			address, err := netip.ParseAddr(text)
+			if err != nil || kind != wire.InternalIP || len(addresses) >= maxSite ||
+				slices.Contains(addresses[name], address.Unmap()) {
+				return
+			}
+			addresses[name] = append(addresses[name], address.Unmap())
+		})
+		if err != nil {
+			return fmt.Errorf("listing the nodes with %s: %w", selector, err)
+		}
+	}
+	u.addresses.facts.SetInternalIPs(addresses)
+	return nil
 }
 
 // ListAddresses lists the nodes and stores their names by address in the facts. It waits until the facts are complete.
@@ -82,12 +173,11 @@ func (a *addresses) due() bool {
 	return true
 }
 
-// listAddresses returns the names of all nodes by their addresses. It reads the nodes page by page, and keeps nothing
-// else of them. nodes makes a request for nodes.
+// listAddresses returns the names of all nodes by their addresses. nodes makes a request for nodes.
 func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
-	add := func(name, text string) {
+	err := eachAddress(ctx, nodes, func(name, _, text string) {
 		address, err := netip.ParseAddr(text)
 		if err != nil {
 			// A node's addresses may also be host names.
@@ -98,23 +188,9 @@ func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.A
 			ambiguous[address] = struct{}{}
 		}
 		names[address] = name
-	}
-	next := ""
-	for {
-		request := nodes().Param("limit", strconv.Itoa(addressPage))
-		if next != "" {
-			request.Param("continue", next)
-		}
-		body, err := request.Do(ctx).Raw()
-		if err != nil {
-			return nil, err
-		}
-		if next, err = scanAddresses(body, add); err != nil {
-			return nil, err
-		}
-		if next == "" {
-			break
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	// An address that two nodes claim is left out: one of the two may be alive.
 	for address := range ambiguous {
@@ -123,8 +199,30 @@ func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.A
 	return names, nil
 }
 
+// eachAddress calls visit for every address of nodes, which it lists page by page. It keeps nothing else of them. nodes
+// makes a request for nodes.
+func eachAddress(ctx context.Context, nodes func() *rest.Request, visit func(name, kind, address string)) error {
+	next := ""
+	for {
+		request := nodes().Param("limit", strconv.Itoa(addressPage))
+		if next != "" {
+			request.Param("continue", next)
+		}
+		body, err := request.Do(ctx).Raw()
+		if err != nil {
+			return err
+		}
+		if next, err = scanAddresses(body, visit); err != nil {
+			return err
+		}
+		if next == "" {
+			return nil
+		}
+	}
+}
+
 // scanAddresses calls visit for every address in an encoded NodeList, and returns the continue token of the next page.
-func scanAddresses(body []byte, visit func(name, address string)) (next string, err error) {
+func scanAddresses(body []byte, visit func(name, kind, address string)) (next string, err error) {
 	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
 		return scanAddressesJSON(body, visit)
 	}
@@ -140,12 +238,12 @@ func scanAddresses(body []byte, visit func(name, address string)) (next string, 
 		if err != nil {
 			return err
 		}
-		return wire.NodeAddresses(node.Body, func(address string) { visit(node.Name, address) })
+		return wire.NodeAddresses(node.Body, func(kind, address string) { visit(node.Name, kind, address) })
 	})
 	return list.Continue, err
 }
 
-func scanAddressesJSON(body []byte, visit func(name, address string)) (next string, err error) {
+func scanAddressesJSON(body []byte, visit func(name, kind, address string)) (next string, err error) {
 	var list struct {
 		Kind     string `json:"kind"`
 		Metadata struct {
@@ -157,6 +255,7 @@ func scanAddressesJSON(body []byte, visit func(name, address string)) (next stri
 			} `json:"metadata"`
 			Status struct {
 				Addresses []struct {
+					Type    string `json:"type"`
 					Address string `json:"address"`
 				} `json:"addresses"`
 			} `json:"status"`
@@ -170,7 +269,7 @@ func scanAddressesJSON(body []byte, visit func(name, address string)) (next stri
 	}
 	for _, node := range list.Items {
 		for _, address := range node.Status.Addresses {
-			visit(node.Metadata.Name, address.Address)
+			visit(node.Metadata.Name, address.Type, address.Address)
 		}
 	}
 	return list.Metadata.Continue, nil

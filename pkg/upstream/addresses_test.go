@@ -162,12 +162,70 @@ func TestNodeAddressesWaitForTheUpstream(t *testing.T) {
 	}
 }
 
+// TestSiteAddressesAreListed: those of the nodes that share a value of any topology key with this one, when the site
+// has changed or an address is doubted, and not all the time.
+func TestSiteAddressesAreListed(t *testing.T) {
+	api := upstreamtest.New()
+	api.Put(nodeAt("node0", "10.0.0.1", "fd00::1"))
+	api.Put(nodeAt("node1", "10.0.0.2"))
+	other := nodeAt("node2", "10.0.0.3")
+	other.Labels = map[string]string{"zone": "b"}
+	api.Put(other)
+	governed := service("s")
+	governed.Annotations = map[string]string{"topologyKeys": `["zone"]`}
+	api.Put(governed)
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1800000000, 0))
+	f := followAt(t, api, clock.Now)
+	ctx, cancel := context.WithCancel(t.Context())
+	doubted, done := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		f.upstream.FollowSite(ctx, doubted)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	expect := func(what, want string, lists int) {
+		t.Helper()
+		soon.UntilQuiet(t, func() string {
+			got := fmt.Sprint(f.store.InternalIPs())
+			if count := len(addressLists(api)); got != want || count != lists {
+				return fmt.Sprintf("%s: got %s after %d lists, want %s after %d", what, got, count, want, lists)
+			}
+			return ""
+		})
+	}
+	expect("at first", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.2]]", 1)
+	if r := addressLists(api)[0]; fmt.Sprint(r.Query["labelSelector"]) != "[zone=a]" ||
+		!strings.Contains(r.Header.Get("User-Agent"), "+site-addresses") {
+		t.Errorf("asked with %v, %v", r.Query, r.Header)
+	}
+	other = other.DeepCopy()
+	other.Labels["zone"] = "a"
+	api.Put(other)
+	soon.UntilQuiet(t, func() string {
+		if len(f.store.Site()) != 3 {
+			return fmt.Sprint(f.store.Site())
+		}
+		return ""
+	})
+	clock.SetTime(clock.Now().Add(siteAgain))
+	expect("relabelled", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.2] node2:[10.0.0.3]]", 2)
+	api.Put(nodeAt("node1", "10.0.0.9"))
+	doubted <- struct{}{}
+	clock.SetTime(clock.Now().Add(siteAgain))
+	expect("doubted", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 3)
+	clock.SetTime(clock.Now().Add(siteInterval))
+	expect("hours later", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 4)
+}
+
 func TestListsOfAddressesThatAreNone(t *testing.T) {
 	for _, body := range []string{
 		"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"NodeList","items":[{"status":{"addresses":[1]}}]}`,
 		"k8s\x00", "k8s\x00\xff", "k8s\x00\x12\x03\x12\x01\xff",
 	} {
-		if _, err := scanAddresses([]byte(body), func(string, string) {}); err == nil {
+		if _, err := scanAddresses([]byte(body), func(string, string, string) {}); err == nil {
 			t.Errorf("%q is taken for a list of nodes", body)
 		}
 	}
@@ -180,7 +238,7 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 	enveloped := append([]byte("k8s\x00\x0a\x0e\x0a\x02v1\x12\x08NodeList\x12"), byte(len(whole)|0x80),
 		byte(len(whole)>>7))
 	enveloped = append(enveloped, whole...)
-	if next, err := scanAddresses(enveloped, func(string, string) {}); err != nil || next != "c" {
+	if next, err := scanAddresses(enveloped, func(string, string, string) {}); err != nil || next != "c" {
 		t.Errorf("%q, %v", next, err)
 	}
 }

@@ -16,8 +16,12 @@ const (
 	nodeConditionType   = 1
 	nodeConditionStatus = 2
 
+	nodeAddressType    = 1
 	nodeAddressAddress = 2
 )
+
+// InternalIP is the type of the addresses at which nodes reach each other.
+const InternalIP = "InternalIP"
 
 // NodeReady reports whether the condition Ready of a Node with this Object.Body is True. The API server sets it to
 // Unknown if the kubelet has not reported for a while.
@@ -42,16 +46,23 @@ func NodeReady(body []byte) (ready bool, err error) {
 }
 
 // NodeAddresses calls visit for every address in the status of a Node with this Object.Body. Addresses are IP addresses
-// or names.
-func NodeAddresses(body []byte, visit func(address string)) error {
+// or names; kind is their type.
+func NodeAddresses(body []byte, visit func(kind, address string)) error {
 	return eachInStatus(body, statusAddresses, func(encoded []byte) error {
-		address := field.Of(encoded)
-		for address.Next() {
-			if address.Number == nodeAddressAddress {
-				visit(string(address.Value))
+		var kind, address string
+		f := field.Of(encoded)
+		for f.Next() {
+			switch f.Number {
+			case nodeAddressType:
+				kind = string(f.Value)
+			case nodeAddressAddress:
+				address = string(f.Value)
 			}
 		}
-		return address.Err
+		if f.Err == nil {
+			visit(kind, address)
+		}
+		return f.Err
 	})
 }
 

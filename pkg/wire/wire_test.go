@@ -199,8 +199,8 @@ func TestNodeAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	if err := NodeAddresses(o.Body, func(address string) { got = append(got, address) }); err != nil ||
-		fmt.Sprint(got) != "[10.0.0.1 fd00::1 host]" {
+	err = NodeAddresses(o.Body, func(kind, address string) { got = append(got, kind+"="+address) })
+	if err != nil || fmt.Sprint(got) != "[InternalIP=10.0.0.1 InternalIP=fd00::1 Hostname=host]" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
@@ -283,7 +283,7 @@ func FuzzObject(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_ = NodeAddresses(o.Body, func(string) {})
+		_ = NodeAddresses(o.Body, func(string, string) {})
 		if EndpointSlice.Scan(o.Body, func(Endpoint) {}) == nil {
 			checkParts(t, o.Body, func(place int) bool { return place%3 != len(message)%3 })
 		}

@@ -34,6 +34,11 @@ import (
 // https://www.apache.org/legal/resolved.html. Another one is a decision to be made, and added here.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
+// unmodified are the licences, of category B there, that also ask binaries to say where the source of what they are for
+// is: section 3.2 of the Mozilla Public License. They are allowed for modules that nothing replaces; the file says
+// where their source is.
+var unmodified = []string{"MPL-2.0"}
+
 // platforms are those that releases are built for; some packages are linked on one only.
 var platforms = []string{"linux/amd64", "linux/arm64", "linux/arm", "darwin/arm64", "windows/amd64"}
 
@@ -88,6 +93,9 @@ func run(check, write, spdx string, packages []string) error {
 	if err != nil {
 		return err
 	}
+	if err := findSources(texts, linked, known); err != nil {
+		return err
+	}
 	fresh := render(texts)
 	if spdx != "" {
 		if fresh, err = perModule(texts, modules(linked), known); err != nil {
@@ -121,9 +129,11 @@ type linkedPackage struct {
 	Dir        string
 	Standard   bool
 	Module     *struct {
-		Path string
-		Dir  string
-		Main bool
+		Path    string
+		Version string
+		Dir     string
+		Main    bool
+		Replace *struct{ Path string }
 	}
 }
 
@@ -161,6 +171,8 @@ type text struct {
 	notice  bool
 	// of are the module paths, with the directory below where that has a licence of its own.
 	of []string
+	// sources are where the source of each is, if the licence asks for that.
+	sources []string
 }
 
 // collect reads the licence files of all packages' directories and those above, up to the module's: code that a module
@@ -274,7 +286,7 @@ func (t *text) judge(known *classifier.Classifier) ([]string, error) {
 		return nil, fmt.Errorf("no known licence in the text of %s", of)
 	}
 	for _, name := range names {
-		if !slices.Contains(allowed, name) {
+		if !slices.Contains(allowed, name) && !slices.Contains(unmodified, name) {
 			return nil, fmt.Errorf("%s is under %s, which is not among those allowed: %s",
 				of, name, strings.Join(allowed, ", "))
 		}
@@ -290,6 +302,42 @@ func (t *text) judge(known *classifier.Classifier) ([]string, error) {
 	}
 	return names, nil
 }
+
+// findSources notes where the source is of what is under a licence that asks for that.
+func findSources(texts []*text, linked map[string]linkedPackage, known *classifier.Classifier) error {
+	paths := modules(linked)
+	source := map[string]string{}
+	for _, p := range linked {
+		if m := p.Module; m != nil && !m.Main && m.Replace == nil {
+			source[m.Path] = fmt.Sprintf("%s %s, which go mod download fetches, and https://%s",
+				m.Path, m.Version, repository.ReplaceAllString(m.Path, ""))
+		}
+	}
+	for _, t := range texts {
+		if t.notice {
+			continue
+		}
+		names, err := t.judge(known)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(unmodified, name) }) {
+			continue
+		}
+		for _, of := range t.of {
+			where, found := source[moduleOf(of, paths)]
+			if !found {
+				return fmt.Errorf("%s is under %s, which is allowed only for modules that go.mod does not replace",
+					of, strings.Join(names, ", "))
+			}
+			t.sources = append(t.sources, where)
+		}
+	}
+	return nil
+}
+
+// repository matches what a module's path has and its repository's has not: the major version.
+var repository = regexp.MustCompile(`/v[0-9]+$`)
 
 // modules are the paths of the modules that packages are of.
 func modules(linked map[string]linkedPackage) []string {
@@ -341,8 +389,8 @@ func moduleOf(directory string, modules []string) string {
 	return directory
 }
 
-// render makes the file. It names no versions: they are in every binary (go version -m), and a module's next release
-// seldom changes its licence.
+// render makes the file. It names versions only where a licence asks for the source: they are in every binary (go
+// version -m), and a module's next release seldom changes its licence.
 func render(texts []*text) []byte {
 	var b bytes.Buffer
 	b.WriteString("Licences and notices of the code from elsewhere that is in application-grid's binaries.\n")
@@ -351,6 +399,12 @@ func render(texts []*text) []byte {
 		fmt.Fprintf(&b, "\n%s\n\n", strings.Repeat("=", 80))
 		for _, name := range t.of {
 			fmt.Fprintf(&b, "%s\n", name)
+		}
+		if len(t.sources) > 0 {
+			b.WriteString("\nUnmodified. The source code is that of\n")
+		}
+		for _, source := range t.sources {
+			fmt.Fprintf(&b, "%s\n", source)
 		}
 		fmt.Fprintf(&b, "\n%s\n\n%s\n", strings.Repeat("-", 80), t.content)
 	}

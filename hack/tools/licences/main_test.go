@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -33,6 +34,7 @@ func TestJudge(t *testing.T) {
 			content: known(t, "Apache-2.0/pristine") + "\n\n" + known(t, "BSD-3-Clause/pristine"),
 			want:    "Apache-2.0 BSD-3-Clause",
 		},
+		{name: "allowed for unmodified modules", content: known(t, "MPL-2.0/license"), want: "MPL-2.0"},
 		{name: "copyleft", content: known(t, "GPL-3.0/license"), problem: "is under GPL-3.0"},
 		{
 			name:    "one of two is not allowed",
@@ -96,5 +98,41 @@ func TestPerModule(t *testing.T) {
 `
 	if string(got) != want {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestSources: of what is under the Mozilla Public License the file says where the source is, and a module that is
+// replaced may be changed, so it is not allowed.
+func TestSources(t *testing.T) {
+	classifier, err := assets.DefaultClassifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, replaced := range []bool{false, true} {
+		var p linkedPackage
+		said := `{"ImportPath": "example.org/a/v2/b", "Module": {"Path": "example.org/a/v2", "Version": "v2.0.1"}}`
+		if replaced {
+			said = strings.Replace(said, `"v2.0.1"`, `"v2.0.1", "Replace": {"Path": "../a"}`, 1)
+		}
+		if err := json.Unmarshal([]byte(said), &p); err != nil {
+			t.Fatal(err)
+		}
+		texts := []*text{
+			{content: strings.TrimSpace(known(t, "MPL-2.0/license")), of: []string{"example.org/a/v2"}},
+			{content: strings.TrimSpace(known(t, "MIT/pristine")), of: []string{"example.org/a/v2/taken"}},
+		}
+		err := findSources(texts, map[string]linkedPackage{p.ImportPath: p}, classifier)
+		if replaced {
+			if err == nil || !strings.Contains(err.Error(), "example.org/a/v2 is under MPL-2.0") {
+				t.Errorf("got %v", err)
+			}
+			continue
+		}
+		file := string(render(texts))
+		const want = "Unmodified. The source code is that of\nexample.org/a/v2 v2.0.1, which go mod download " +
+			"fetches, and https://example.org/a\n"
+		if err != nil || strings.Count(file, want) != 1 || strings.Count(file, "Unmodified") != 1 {
+			t.Errorf("got %v, %s", err, file)
+		}
 	}
 }

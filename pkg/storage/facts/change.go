@@ -28,10 +28,18 @@ type Change struct {
 	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are
 	// included.
 	Relabelled map[*Node]topology.Labels
-	// Died has the nodes that were alive and are dead now, or the other way round.
+	// Died has the nodes that were alive and are dead or silent now, or the other way round.
 	Died map[string]struct{}
+	// Listed has the Services whose objects that list endpoints were added, changed or removed. It is filled only while
+	// nodes are silent.
+	Listed map[*Service]struct{}
 	// Keys is set if a topology key is used for the first time, or is not used any more.
 	Keys bool
+}
+
+// touches reports whether the step touched anything.
+func (c *Change) touches() bool {
+	return len(c.Services)+len(c.Nodes)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0 || c.Keys
 }
 
 // add adds a member to a set that may be nil.

@@ -8,6 +8,9 @@
 // What a node itself knows of its pods (pods.go) corrects what the upstream says of their endpoints, while the upstream
 // cannot know better.
 //
+// The nodes that share Services with this one are its site (site.go). Those of them that their neighbours do not hear
+// any more are silent.
+//
 // The facts are the same for every viewer. Indexes keep the cost of a change small: from a node to the objects that
 // list endpoints on it, from a topology key to the Services that it governs, and for a Service with several keys from a
 // label's value to the number of ready endpoints on nodes with that value.

@@ -43,8 +43,16 @@ type Facts struct {
 
 	// dead has the names of the nodes that count as dead; never this node.
 	dead map[string]struct{}
+	// silent has the names of the nodes that their neighbours do not hear any more; never this node.
+	silent map[string]struct{}
 	// addresses has the names of nodes by address, as far as they were listed.
 	addresses map[netip.Addr]string
+	// internalIPs has the InternalIPs of the nodes of the site by name, as far as they were listed.
+	internalIPs map[string][]netip.Addr
+	// partners has the names of the nodes that exchange facts with this one.
+	partners map[string]struct{}
+	// listings counts the changes of internalIPs and partners.
+	listings uint64
 	// livePods has the pods of nodes by the node's name, as the nodes themselves know them.
 	livePods map[string]*LivePods
 
@@ -56,6 +64,8 @@ type Facts struct {
 	watchers map[Watcher]struct{}
 	// step is what the current step has touched so far.
 	step Change
+	// changes counts the steps that have touched anything.
+	changes uint64
 }
 
 // New makes empty Facts.
@@ -119,7 +129,17 @@ func (f *Facts) update(step func()) {
 	for w := range f.watchers {
 		w.FactsChanged(&f.step)
 	}
+	if f.step.touches() {
+		f.changes++
+	}
 	f.step = Change{}
+}
+
+// Changes returns a number that grows with every step that touches anything.
+func (f *Facts) Changes() uint64 {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.changes
 }
 
 // complete reports whether a collection can be shown. That also requires the nodes, the Services, and the annotations

@@ -28,6 +28,10 @@ type State struct {
 	Sections []Section
 	// Addresses has the names of nodes by address, as NodeAddresses returns them.
 	Addresses map[netip.Addr]string
+	// InternalIPs are those of the nodes of the site by name, as InternalIPs returns them.
+	InternalIPs map[string][]netip.Addr
+	// Partners has the names of the nodes that exchange facts with this one, as Partners returns them.
+	Partners map[string]struct{}
 }
 
 // Section is the complete state of one input.
@@ -145,6 +149,7 @@ func (f *Facts) Restore(state *State) {
 	f.update(func() {
 		f.hold.state, f.hold.pending = state, make(map[string]*pending)
 		f.addresses = maps.Clone(state.Addresses)
+		f.internalIPs, f.partners = state.InternalIPs, state.Partners
 		for _, name := range inputOrder {
 			if section := state.section(name); section != nil {
 				f.inputs[name].replace(section.Objects)

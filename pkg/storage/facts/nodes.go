@@ -221,6 +221,45 @@ func (f *Facts) SetDeadNodes(names map[string]struct{}) {
 	})
 }
 
+// SetSilentNodes takes the names of all nodes that their neighbours do not hear any more. Their endpoints are hidden as
+// those on dead nodes are, but not if a viewer would lose the last ready endpoint of a Service: that a node is silent
+// says less than that it is dead.
+func (f *Facts) SetSilentNodes(names map[string]struct{}) {
+	silent := maps.Clone(names)
+	delete(silent, f.options.NodeName)
+	delete(silent, "")
+	f.update(func() {
+		before := f.silent
+		f.silent = silent
+		for _, pair := range [][2]map[string]struct{}{{before, silent}, {silent, before}} {
+			for name := range pair[0] {
+				if _, both := pair[1][name]; !both {
+					f.died(name)
+				}
+			}
+		}
+	})
+}
+
+// SilentNodes returns the names that SetSilentNodes got last, without this node's.
+func (f *Facts) SilentNodes() map[string]struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return maps.Clone(f.silent)
+}
+
+// AnySilent reports whether any node is silent. It is for Watchers.
+func (f *Facts) AnySilent() bool { return len(f.silent) > 0 }
+
+// Silent reports whether an endpoint of the Service, which may be nil, is on a silent node. It is for Watchers.
+func (f *Facts) Silent(s *Service, nodeName []byte) bool {
+	if len(f.silent) == 0 || s == nil || s.Name == KubernetesService {
+		return false
+	}
+	_, silent := f.silent[string(nodeName)]
+	return silent
+}
+
 // died notes that a node died or came back to life.
 func (f *Facts) died(name string) {
 	add(&f.step.Died, name)

@@ -209,6 +209,9 @@ func (c *collection) joinService(o *Object) {
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
 	o.Service.count(o, 1)
+	if c.f.AnySilent() {
+		add(&c.f.step.Listed, o.Service)
+	}
 }
 
 // leaveService undoes joinService.
@@ -218,6 +221,9 @@ func (c *collection) leaveService(o *Object) {
 		return
 	}
 	s.count(o, -1)
+	if c.f.AnySilent() {
+		add(&c.f.step.Listed, s)
+	}
 	if c.resource == history.EndpointSlices {
 		// Truncated Endpoints are completed from the slices, so they change too.
 		for _, legacy := range s.Objects(history.Endpoints) {

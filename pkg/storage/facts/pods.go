@@ -197,40 +197,66 @@ type KnownPod struct {
 	Address string
 	// Serving is unset if any endpoint of the pod is not serving.
 	Serving bool
+	// Governed is set if any endpoint of the pod belongs to a Service with topologyKeys.
+	Governed bool
 	// Disputed is set if SetLivePods says otherwise of any endpoint of the pod.
 	Disputed bool
 }
 
 // PodsOn returns the pods that endpoints on a node name.
 func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
-	pods := make(map[PodKey]KnownPod)
+	return f.PodsOnNodes(map[string]struct{}{node: {}})[node]
+}
+
+// PodsOnNodes returns the pods that endpoints on each of the nodes name. It reads every object once, however many of
+// the nodes it names.
+func (f *Facts) PodsOnNodes(nodes map[string]struct{}) map[string]map[PodKey]KnownPod {
+	pods := make(map[string]map[PodKey]KnownPod, len(nodes))
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	for _, o := range f.NodeObjectsOf(node) {
-		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
-			if string(e.NodeName) != node {
-				return
+	for node := range nodes {
+		pods[node] = make(map[PodKey]KnownPod)
+	}
+	seen := make(map[*Object]struct{})
+	for node := range nodes {
+		for _, o := range f.NodeObjectsOf(node) {
+			if _, again := seen[o]; again {
+				continue
 			}
-			key, ok := podOf(o.Upstream.Namespace, e)
-			if !ok {
-				return
-			}
-			known, found := pods[key]
-			if !found {
-				known.Serving = true
-			}
-			known.Address = string(e.Address)
-			known.Serving = known.Serving && e.Serving()
-			if correction, _ := f.Correction(o.Upstream.Namespace, e); correction != nil && !e.Is(correction) {
-				known.Disputed = true
-			}
-			pods[key] = known
-		})
-		if err != nil {
-			panic("facts: an object that was applied cannot be read: " + err.Error())
+			seen[o] = struct{}{}
+			f.addPods(pods, o)
 		}
 	}
 	return pods
+}
+
+// addPods adds the pods that an object's endpoints name to those of their nodes.
+func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
+	governed := o.Service != nil && o.Service.Keys.Governed()
+	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+		of := pods[string(e.NodeName)]
+		if of == nil {
+			return
+		}
+		key, ok := podOf(o.Upstream.Namespace, e)
+		if !ok {
+			return
+		}
+		known, found := of[key]
+		if !found {
+			known.Serving = true
+		}
+		known.Address = string(e.Address)
+		known.Serving = known.Serving && e.Serving()
+		known.Governed = known.Governed || governed
+		if correction, _ := f.Correction(o.Upstream.Namespace, e); correction != nil && !e.Is(correction) {
+			known.Disputed = true
+		}
+		of[key] = known
+	})
+	if err != nil {
+		panic("facts: an object that was applied cannot be read: " + err.Error())
+	}
 }
 
 // NodeReady reports whether the upstream says that this node is ready. It does not if the kubelet has not reported for

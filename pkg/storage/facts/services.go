@@ -30,8 +30,8 @@ type Service struct {
 // listing is what one collection lists for a Service.
 type listing struct {
 	objects []*Object
-	// ready counts the ready endpoints on nodes that are not dead, by key and value. Only a Service with several keys
-	// has it: its deciding key depends on it.
+	// ready counts the ready endpoints on nodes that are neither dead nor silent, by key and value. Only a Service with
+	// several keys has it: its deciding key depends on it.
 	ready map[string]map[string]int
 }
 
@@ -49,18 +49,39 @@ func listIndex(r *history.Resource) int {
 // Decide returns which of the Service's endpoints are shown to a viewer with these labels. It is for Watchers.
 func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Decision {
 	best := topology.NoRank
-	ready := s.listed[listIndex(r)].ready
+	listed := &s.listed[listIndex(r)]
 	for i, key := range s.Keys {
 		value, ok := here[key]
 		if key == topology.Any {
 			value, ok = "", true
 		}
-		if ok && ready[key][value] > 0 {
+		if ok && listed.ready[key][value] > 0 {
 			best = i
 			break
 		}
 	}
+	if best == topology.NoRank && len(s.Keys) > 1 {
+		best = listed.silentRank(s, here)
+	}
 	return s.Keys.Decide(here, best)
+}
+
+// silentRank returns the rank of the best key that a ready endpoint on a silent node matches: if no other endpoint is
+// ready, those on silent nodes are shown.
+func (l *listing) silentRank(s *Service, here topology.Labels) int {
+	best := topology.NoRank
+	for _, o := range l.objects {
+		f := o.collection.f
+		if !f.AnySilent() {
+			break
+		}
+		o.scan(func(e wire.Endpoint) {
+			if e.Ready && f.Silent(s, e.NodeName) && !f.Dead(s, e.NodeName) {
+				best = min(best, s.Keys.Rank(here, f.LabelsOf(e.NodeName)))
+			}
+		})
+	}
+	return best
 }
 
 // count adds an object's ready endpoints to the counts (delta 1), or subtracts them (delta -1).
@@ -71,7 +92,7 @@ func (s *Service) count(o *Object, delta int) {
 	ready := s.listed[listIndex(o.Resource())].ready
 	f := o.collection.f
 	o.scan(func(e wire.Endpoint) {
-		if !e.Ready || f.Dead(s, e.NodeName) {
+		if !e.Ready || f.Dead(s, e.NodeName) || f.Silent(s, e.NodeName) {
 			return
 		}
 		labels := f.LabelsOf(e.NodeName)

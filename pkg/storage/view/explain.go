@@ -65,7 +65,7 @@ func (v *View) Explain(service types.NamespacedName, nodeName, asNode string) (*
 	if _, err := v.history.Readable(history.EndpointSlices); err != nil {
 		return nil, err
 	}
-	q := question{e: &Explanation{
+	q := question{own: nodeName, e: &Explanation{
 		Namespace: service.Namespace,
 		Service:   service.Name,
 		Node:      cmp.Or(asNode, nodeName),
@@ -89,6 +89,10 @@ type question struct {
 	// nodes has the labels of the known nodes that the members name.
 	nodes    map[string]topology.Labels
 	decision topology.Decision
+	// own is the name of the node of the View.
+	own string
+	// spared is set if endpoints on silent nodes are shown, because no other one is ready.
+	spared bool
 }
 
 // member is one slice of the Service.
@@ -98,8 +102,9 @@ type member struct {
 	body        []byte
 	corrections []correction
 	local       *LocalEndpoint
-	// dead has the nodes whose endpoints are hidden because the nodes are dead.
-	dead map[string]bool
+	// dead has the nodes whose endpoints are hidden because the nodes are dead, silent those of which the neighbours
+	// do not hear any more.
+	dead, silent map[string]bool
 }
 
 // correction says whether an endpoint differs from the upstream's, because its node runs its pod differently (made) or
@@ -136,7 +141,8 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	q.nodes = make(map[string]topology.Labels)
 	for _, o := range s.Objects(history.EndpointSlices) {
 		m := member{
-			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o), dead: make(map[string]bool),
+			upstream: o.Upstream, body: o.Body(), local: v.localEndpointFor(o),
+			dead: make(map[string]bool), silent: make(map[string]bool),
 		}
 		err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
 			name := string(e.NodeName)
@@ -144,6 +150,7 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 				q.nodes[name] = n.Labels
 			}
 			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
+			m.silent[name] = name != q.e.Node && v.facts.Silent(s, e.NodeName)
 			c, asOf := v.facts.Correction(o.Upstream.Namespace, e)
 			if c == nil || e.Is(c) {
 				m.corrections = append(m.corrections, correction{})
@@ -159,19 +166,32 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	return nil
 }
 
-// decide picks the deciding key, for which it scans all slices of the Service.
+// decide picks the deciding key, for which it scans all slices of the Service. An endpoint on a silent node counts only
+// if there is no other one.
 func (q *question) decide() error {
-	best := topology.NoRank
+	best, silent := topology.NoRank, topology.NoRank
+	ready, readySilent := false, false
 	for _, m := range q.members {
 		err := wire.EndpointSlice.Scan(m.body, func(e wire.Endpoint) {
-			if e.Ready && !m.dead[string(e.NodeName)] {
-				best = min(best, q.keys.Rank(q.here, q.nodes[string(e.NodeName)]))
+			if !e.Ready || m.dead[string(e.NodeName)] {
+				return
+			}
+			rank := q.keys.Rank(q.here, q.nodes[string(e.NodeName)])
+			seen := rank != topology.NoRank || !q.keys.Governed()
+			if m.silent[string(e.NodeName)] {
+				silent, readySilent = min(silent, rank), readySilent || seen
+			} else {
+				best, ready = min(best, rank), ready || seen
 			}
 		})
 		if err != nil {
 			return err
 		}
 	}
+	if best == topology.NoRank {
+		best = silent
+	}
+	q.spared = readySilent && !ready
 	q.decision = q.keys.Decide(q.here, best)
 	return nil
 }
@@ -232,12 +252,20 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		Node: ptr.Deref(endpoint.NodeName, ""), Ready: ptr.Deref(endpoint.Conditions.Ready, true),
 	}
 	x.Kept, x.Reason = q.judge(m, x.Node)
+	who := "its container runtime"
+	if x.Node != q.own {
+		who = "that node itself"
+	}
 	switch {
 	case c.gone:
-		x.Kept, x.Reason = false, fmt.Sprintf("node %s does not run its pod (as of %s)", x.Node, timeOf(c.asOf))
+		x.Kept, x.Reason = false, fmt.Sprintf("node %s does not run its pod (as of %s, %s says so)", x.Node,
+			timeOf(c.asOf), who)
 	case c.made:
-		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of %s)",
-			x.Node, timeOf(c.asOf))
+		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of "+
+			"%s, %s says so)", x.Node, timeOf(c.asOf), who)
+	}
+	if x.Kept && m.silent[x.Node] {
+		x.Reason += fmt.Sprintf("; the neighbours do not hear node %s any more, but no other endpoint is ready", x.Node)
 	}
 	if x.Kept {
 		q.e.Kept++
@@ -265,6 +293,8 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 		return false, "replaced by this node's own API server"
 	case m.dead[node]:
 		return false, fmt.Sprintf("the health service calls node %s dead", node)
+	case m.silent[node] && !q.spared:
+		return false, fmt.Sprintf("the neighbours do not hear node %s any more (site exchange)", node)
 	case q.e.Invalid != "":
 		return false, "the " + q.e.Invalid
 	case !q.keys.Governed():

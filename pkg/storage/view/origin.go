@@ -82,7 +82,7 @@ func (v *View) altered(r *history.Resource, name types.NamespacedName, o *facts.
 	case o != nil && o.Corrected():
 		return "endpoints on nodes that the API server cannot reach are shown as these nodes run their pods"
 	case o != nil && v.counts[o].Hidden > 0:
-		return "endpoints on dead nodes are left out"
+		return "endpoints on dead or silent nodes are left out"
 	default:
 		return ""
 	}

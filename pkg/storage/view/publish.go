@@ -186,7 +186,7 @@ func (v *View) object(o *facts.Object) shown {
 }
 
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
-// upstream's body, with corrected endpoints and without those on dead nodes.
+// upstream's body, with corrected endpoints and without those on dead or silent nodes.
 func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
@@ -203,15 +203,15 @@ func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	}
 	decision := v.decision(o.Service, o.Resource())
 	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.facts.Dead(o.Service, e.NodeName)
+		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o.Service, o.Resource(), e.NodeName)
 	})
 }
 
-// alive returns the body of an object that is not governed: all endpoints but those on dead nodes.
+// alive returns the body of an object that is not governed: all endpoints but those on dead or silent nodes.
 func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	body = o.Body()
 	err := o.Codec().Scan(body, func(e wire.Endpoint) {
-		if v.facts.Dead(o.Service, e.NodeName) {
+		if v.hides(o.Service, o.Resource(), e.NodeName) {
 			count.Hidden++
 		} else {
 			count.Kept++
@@ -220,7 +220,9 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	if err == nil && count.Hidden == 0 {
 		return body, count
 	}
-	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool { return !v.facts.Dead(o.Service, e.NodeName) })
+	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool {
+		return !v.hides(o.Service, o.Resource(), e.NodeName)
+	})
 }
 
 // edit applies a function of an object's Codec to its body, and counts the endpoints. It cannot fail, because the facts
@@ -281,7 +283,7 @@ func (v *View) noteContent(all []shown) {
 // Content returns a number that grows with every change that is worth a new State on disk.
 func (v *View) Content() uint64 {
 	var content uint64
-	v.facts.Read(func() { content = v.content })
+	v.facts.Read(func() { content = v.content + v.facts.Listings() })
 	return content
 }
 

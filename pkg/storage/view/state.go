@@ -28,7 +28,8 @@ func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 		return nil, errNotLive
 	}
 	b := stateBuilder{v: v, state: &facts.State{
-		NodeName: nodeName, AsOf: asOf, Addresses: v.facts.NodeAddresses(),
+		NodeName: nodeName, AsOf: asOf, Addresses: v.facts.NodeAddresses(), InternalIPs: v.facts.InternalIPs(),
+		Partners: v.facts.Partners(),
 	}, named: map[string]struct{}{nodeName: {}}}
 	v.facts.Read(b.build)
 	return b.state, b.err
@@ -63,6 +64,13 @@ func (b *stateBuilder) build() {
 		b.metadata(facts.InputKubernetesEndpoints, []metav1.ObjectMeta{{
 			Namespace: facts.KubernetesService.Namespace, Name: facts.KubernetesService.Name, Annotations: annotations,
 		}})
+	}
+	if len(b.state.InternalIPs) > 0 {
+		v.facts.Nodes(func(n *facts.Node) {
+			if v.facts.InSite(n) {
+				b.named[n.Name] = struct{}{}
+			}
+		})
 	}
 	var nodes []metav1.ObjectMeta
 	for _, name := range slices.Sorted(maps.Keys(b.named)) {

@@ -62,7 +62,7 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 		for j := range slice.Endpoints {
 			e := &slice.Endpoints[j]
 			node := []byte(ptr.Deref(e.NodeName, ""))
-			if !decision.Keep(v.facts.LabelsOf(node)) || v.facts.Dead(o.Service, node) {
+			if !decision.Keep(v.facts.LabelsOf(node)) || v.hides(o.Service, history.EndpointSlices, node) {
 				count.Hidden++
 				continue
 			}

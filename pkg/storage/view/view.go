@@ -43,8 +43,10 @@ type View struct {
 	building bool
 	// decided has the deciding keys of every Service with several keys, as it is shown.
 	decided map[*facts.Service]decided
-	counts  map[*facts.Object]EndpointCount
-	totals  map[*history.Resource]EndpointCount
+	// spared has the Services of which endpoints on silent nodes are shown.
+	spared map[*facts.Service]spared
+	counts map[*facts.Object]EndpointCount
+	totals map[*history.Resource]EndpointCount
 	// content is the revision of the newest event that is worth a new State on disk.
 	content  uint64
 	nodeMeta []byte
@@ -72,6 +74,7 @@ func New(options Options) *View {
 		building: true,
 		filled:   make(map[*history.Resource]bool),
 		decided:  make(map[*facts.Service]decided),
+		spared:   make(map[*facts.Service]spared),
 		counts:   make(map[*facts.Object]EndpointCount),
 		totals:   make(map[*history.Resource]EndpointCount),
 	}
@@ -85,6 +88,7 @@ func New(options Options) *View {
 				v.fill(r, &there)
 			}
 		}
+		v.noteSpared(&facts.Change{}, &there)
 	})
 	for part := range slices.Chunk(there.objects(), buildStep) {
 		v.facts.Read(func() { v.publish(time.Time{}, &publication{listed: setOf(part)}) })
@@ -150,6 +154,7 @@ func (v *View) FactsChanged(c *facts.Change) {
 			p.cleared = append(p.cleared, r)
 		}
 	}
+	v.noteSpared(c, p)
 	v.publish(c.Received, p)
 }
 

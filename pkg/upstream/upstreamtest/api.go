@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -205,6 +206,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		q.fields = selector
+		if q.labels, err = labels.Parse(r.URL.Query().Get("labelSelector")); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
 		if r.URL.Query().Get("watch") == "true" {
 			a.watch(w, r, q)
 		} else {
@@ -217,13 +222,15 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type query struct {
 	resource, namespace string
 	fields              fields.Selector
+	labels              labels.Selector
 	encoding            encoding
 	behaviour           Behaviour
 }
 
 func (q query) matches(resource string, o runtime.Object) bool {
 	accessor := accessorOf(o)
-	return resource == q.resource && (q.namespace == "" || q.namespace == accessor.GetNamespace()) &&
+	return resource == q.resource && q.labels.Matches(labels.Set(accessor.GetLabels())) &&
+		(q.namespace == "" || q.namespace == accessor.GetNamespace()) &&
 		q.fields.Matches(fields.Set{"metadata.name": accessor.GetName(), "metadata.namespace": accessor.GetNamespace()})
 }
 

@@ -167,6 +167,12 @@ func TestChartIsTheKustomizations(t *testing.T) {
 			[]string{"--set=distribution=kubeadm", "--set=hub.enabled=true", "--set=hub.require=true",
 				"--set=hub.autoscaling=true"},
 		},
+		{
+			"kubeadm, with the exchange of sites",
+			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
+				"components: [../manifests/site-exchange]\n",
+			[]string{"--set=distribution=kubeadm", "--set=siteExchange.enabled=true"},
+		},
 		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n",
 			[]string{"--set=distribution=k3s"}},
 		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},

@@ -1,0 +1,5 @@
+//go:build !race
+
+package siteexchange
+
+const raceDetector = false

@@ -1,0 +1,146 @@
+package facts
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// This node shares Services with all nodes that have the same value of a topology key that any Service is governed by.
+// These nodes are its site.
+
+// SiteNode is a node of the site.
+type SiteNode struct {
+	Name string
+	// InternalIPs are its addresses of that type, in the order of its status, as far as they are known.
+	InternalIPs []netip.Addr
+}
+
+// Site returns the nodes of the site, this one included, in no order. It is empty if this node is not known.
+func (f *Facts) Site() []SiteNode {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	own := f.Node(f.options.NodeName)
+	if own == nil {
+		return nil
+	}
+	var site []SiteNode
+	f.Nodes(func(n *Node) {
+		switch {
+		case n == own:
+			site = append(site, SiteNode{n.Name, f.ownInternalIPs()})
+		case f.shares(own, n):
+			site = append(site, SiteNode{n.Name, f.internalIPs[n.Name]})
+		}
+	})
+	return site
+}
+
+// shares reports whether two nodes have the same value of a topology key in use.
+func (f *Facts) shares(a, b *Node) bool {
+	for key := range f.nodes.values {
+		value, ok := a.Labels[key]
+		if their, both := b.Labels[key]; ok && both && value == their {
+			return true
+		}
+	}
+	return false
+}
+
+// InSite reports whether a node belongs to the site. It is for Watchers.
+func (f *Facts) InSite(n *Node) bool {
+	own := f.Node(f.options.NodeName)
+	return own != nil && f.shares(own, n)
+}
+
+// ownInternalIPs returns those that this node's own Node object has now.
+func (f *Facts) ownInternalIPs() []netip.Addr {
+	o := f.node.objects[types.NamespacedName{Name: f.options.NodeName}]
+	if o == nil {
+		return nil
+	}
+	var addresses []netip.Addr
+	err := wire.NodeAddresses(o.Body, func(kind, text string) {
+		if address, err := netip.ParseAddr(text); err == nil && kind == wire.InternalIP {
+			addresses = append(addresses, address.Unmap())
+		}
+	})
+	if err != nil {
+		return nil
+	}
+	return addresses
+}
+
+// SiteSelectors returns label selectors, of which every node of the site matches one. They are sorted.
+func (f *Facts) SiteSelectors() []string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	own := f.Node(f.options.NodeName)
+	if own == nil {
+		return nil
+	}
+	var selectors []string
+	for key := range f.nodes.values {
+		if value, ok := own.Labels[key]; ok {
+			selectors = append(selectors, key+"="+value)
+		}
+	}
+	slices.Sort(selectors)
+	return selectors
+}
+
+// SetInternalIPs takes the InternalIPs of the nodes of the site by their names, as far as they are known. They must not
+// be changed afterwards. They do not affect what is shown.
+func (f *Facts) SetInternalIPs(addresses map[string][]netip.Addr) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if maps.EqualFunc(f.internalIPs, addresses, slices.Equal) {
+		return
+	}
+	f.internalIPs = addresses
+	f.listings++
+}
+
+// InternalIPs returns what SetInternalIPs got last, or what a State had. It must not be changed.
+func (f *Facts) InternalIPs() map[string][]netip.Addr {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.internalIPs
+}
+
+// SetPartners takes the names of the nodes that exchange facts with this one. They must not be changed afterwards. They
+// do not affect what is shown.
+func (f *Facts) SetPartners(names map[string]struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if maps.Equal(f.partners, names) {
+		return
+	}
+	f.partners = names
+	f.listings++
+}
+
+// Partners returns what SetPartners got last, or what a State had. It must not be changed.
+func (f *Facts) Partners() map[string]struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.partners
+}
+
+// Listings returns a number that grows whenever other addresses or partners are taken. It is for Watchers.
+func (f *Facts) Listings() uint64 { return f.listings }
+
+// ClusterUID returns the UID of the Service of the API server, which tells clusters apart; "" if it is not known.
+func (f *Facts) ClusterUID() string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if s := f.services.byName[KubernetesService]; s != nil && s.Upstream != nil {
+		return strings.Clone(s.Upstream.UID)
+	}
+	return ""
+}

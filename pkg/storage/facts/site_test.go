@@ -1,0 +1,144 @@
+package facts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+)
+
+// TestSite: the nodes that have the same value of any key in use, as labels and Services change.
+func TestSite(t *testing.T) {
+	f := New(Options{NodeName: "n0"})
+	node := func(name, zone, rack string) *wire.Object {
+		labels := map[string]string{}
+		if zone != "" {
+			labels["zone"] = zone
+		}
+		if rack != "" {
+			labels["rack"] = rack
+		}
+		return wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	}
+	expect := func(what, want, selectors string) {
+		t.Helper()
+		var names []string
+		for _, n := range f.Site() {
+			names = append(names, n.Name)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: got %q, want %q", what, got, want)
+		}
+		if got := strings.Join(f.SiteSelectors(), " "); got != selectors {
+			t.Errorf("%s: got the selectors %q, want %q", what, got, selectors)
+		}
+	}
+	expect("nothing is known", "", "")
+	f.Input(InputNodes).Replace([]*wire.Object{
+		node("n0", "a", "r1"), node("n1", "a", ""), node("n2", "b", "r1"), node("n3", "", ""),
+	})
+	f.Input(InputServices).Replace(nil)
+	f.Input(InputEndpointSlices).Replace(nil)
+	expect("no Service is governed", "n0", "")
+	f.Input(InputServices).Apply(testService("s", `["zone","*"]`))
+	expect("one key", "n0 n1", "zone=a")
+	f.Input(InputServices).Apply(testService("t", `["rack"]`))
+	expect("two keys", "n0 n1 n2", "rack=r1 zone=a")
+	f.Input(InputNodes).Apply(node("n1", "b", ""))
+	f.Input(InputNodes).Apply(node("n3", "a", ""))
+	expect("relabelled", "n0 n2 n3", "rack=r1 zone=a")
+	f.Input(InputNodes).Apply(node("n0", "", "r1"))
+	expect("without a key", "n0 n2", "rack=r1")
+	f.Input(InputNodes).Remove("", "n0")
+	expect("unknown", "", "")
+}
+
+// TestInternalIPs: those of neighbours are the listed ones, and those of this node what its own Node object says.
+func TestInternalIPs(t *testing.T) {
+	f := New(Options{NodeName: "n0"})
+	f.Input(InputNodes).Replace([]*wire.Object{testNode("n0", "a"), testNode("n1", "a"), testNode("n2", "a")})
+	f.Input(InputServices).Replace([]*wire.Object{testService("s", `["zone"]`)})
+	f.Input(InputNode).Replace([]*wire.Object{wiretest.Object(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n0"},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeHostName, Address: "n0"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"},
+		}},
+	})})
+	f.SetInternalIPs(map[string][]netip.Addr{
+		"n0": {netip.MustParseAddr("10.9.9.9")}, "n1": {netip.MustParseAddr("10.0.0.2")},
+	})
+	f.SetInternalIPs(map[string][]netip.Addr{
+		"n0": {netip.MustParseAddr("10.9.9.9")}, "n1": {netip.MustParseAddr("10.0.0.2")},
+	})
+	site := f.Site()
+	slices.SortFunc(site, func(a, b SiteNode) int { return strings.Compare(a.Name, b.Name) })
+	if got := fmt.Sprint(site); got != "[{n0 [10.0.0.1 fd00::1]} {n1 [10.0.0.2]} {n2 []}]" {
+		t.Errorf("got %s", got)
+	}
+	if got := f.Listings(); got != 1 {
+		t.Errorf("%d listings", got)
+	}
+	if got := f.ClusterUID(); got != "" {
+		t.Errorf("the cluster is %q", got)
+	}
+	f.Input(InputServices).Apply(wiretest.Object(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", UID: "u"},
+	}))
+	if got := f.ClusterUID(); got != "u" {
+		t.Errorf("the cluster is %q", got)
+	}
+}
+
+// TestPodsOnNodes: of several nodes, whose endpoints are in the same slice.
+func TestPodsOnNodes(t *testing.T) {
+	f := New(Options{NodeName: "n0"})
+	f.Input(InputServices).Replace([]*wire.Object{testService("governed", `["zone"]`), testService("open", `[]`)})
+	slice := func(service string, nodes ...string) *wire.Object {
+		s := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+		}
+		for i, node := range nodes {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{fmt.Sprint("10.0.0.", i)}, NodeName: &nodes[i],
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: service + "-" + node, UID: "u"},
+			})
+		}
+		return wiretest.Object(s)
+	}
+	f.Input(InputEndpointSlices).Replace([]*wire.Object{
+		slice("governed", "n0", "n1", "n2", "n3", "n4"), slice("open", "n3", "n2"),
+	})
+	got := f.PodsOnNodes(map[string]struct{}{"n1": {}, "n2": {}, "n3": {}, "n9": {}})
+	for node, want := range map[string]string{
+		"n1": "governed-n1+", "n2": "governed-n2+ open-n2", "n3": "governed-n3+ open-n3", "n9": "",
+	} {
+		var pods []string
+		for pod, known := range got[node] {
+			name := pod.Name
+			if known.Governed {
+				name += "+"
+			}
+			pods = append(pods, name)
+		}
+		slices.Sort(pods)
+		if got := strings.Join(pods, " "); got != want {
+			t.Errorf("node %s: got %q, want %q", node, got, want)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("got %v", got)
+	}
+}

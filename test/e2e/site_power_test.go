@@ -1,0 +1,291 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/workload"
+)
+
+// suspicion is how long a neighbour may take until it counts as silent: three probes of a site of three nodes, and the
+// suspicion time.
+const suspicion = 30 * time.Second
+
+// site is a unit of nodes with container runtimes that exchange facts, with a pod of a Service of the closed loop on
+// each.
+type site struct {
+	*fixture
+	nodes   []*cluster.Node
+	names   []string
+	service *corev1.Service
+}
+
+// writeSiteKey makes a file with a key for an exchange.
+func (f *fixture) writeSiteKey() string {
+	f.Helper()
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		f.Fatal(err)
+	}
+	file := filepath.Join(f.TempDir(), "keys")
+	f.must(os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(key)), 0o600))
+	return file
+}
+
+func newSite(t *testing.T, unit string, specs ...cluster.NodeSpec) *site {
+	t.Helper()
+	s := &site{fixture: newFixture(t)}
+	keys := s.writeSiteKey()
+	for _, spec := range specs {
+		spec.Labels = map[string]string{unitLabel: unit}
+		spec.Runtime = true
+		spec.WrapperArgs = append(spec.WrapperArgs, "--state-write-delay="+stateWriteDelay.String(),
+			"--site-exchange=on", "--site-exchange-key-file="+keys)
+		node, err := shared.AddNode(s.ctx, spec)
+		s.must(err)
+		s.Cleanup(func() {
+			if err := shared.RemoveNode(context.Background(), spec.Name); err != nil {
+				s.Errorf("removing the node: %v", err)
+			}
+		})
+		s.nodes, s.names = append(s.nodes, node), append(s.names, spec.Name)
+		s.must(workload.CreatePod(s.ctx, s.client, s.namespace, "echo-"+spec.Name, "echo", spec.Name))
+	}
+	s.service = s.fixture.service("echo", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	for _, node := range s.nodes {
+		s.must(workload.AwaitReach(s.ctx, node, s.service, strings.Join(s.names, " "), tries))
+		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %d neighbours take part",
+			len(s.nodes)-1, len(s.nodes)-1))
+	}
+	return s
+}
+
+// say waits until a page of a node's wrapper has a part.
+func (s *site) say(node *cluster.Node, path, part string) {
+	s.Helper()
+	s.eventually(node.Spec.Name+path+" says "+part, func() error {
+		reply, err := node.Get(s.ctx, node.WrapperURL()+path)
+		if err != nil {
+			return err
+		}
+		if reply.Status != http.StatusOK || !strings.Contains(reply.Body, part) {
+			return fmt.Errorf("it says %d %s", reply.Status, reply.Body)
+		}
+		return nil
+	})
+}
+
+// each does something with all nodes at the same time.
+func (s *site) each(act func(*cluster.Node) error) {
+	s.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, len(s.nodes))
+	for i, node := range s.nodes {
+		wg.Go(func() { errs[i] = act(node) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		s.must(err)
+	}
+}
+
+// kept waits until what the nodes see now is in their snapshots.
+func (s *site) kept() {
+	s.Helper()
+	time.Sleep(3 * stateWriteDelay) // a snapshot of the last change is begun by then
+	for _, node := range s.nodes {
+		s.eventually("there is a snapshot", func() error {
+			_, err := os.Stat(node.SnapshotFile())
+			return err
+		})
+	}
+}
+
+// TestSitePowerCut: power and link of a site with three nodes fail together. All pods start again with new addresses,
+// and every node reaches those of all nodes before the link is back. The cloud has changed meanwhile. When the link is
+// back no connection fails.
+func TestSitePowerCut(t *testing.T) {
+	s := newSite(t, "unit-site",
+		cluster.NodeSpec{Name: "s1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
+		cluster.NodeSpec{Name: "s2", ProxyMode: cluster.IPTables, Protocol: cluster.ListThenWatch},
+		cluster.NodeSpec{Name: "s3", ProxyMode: cluster.NFTables, Protocol: cluster.ListThenWatch},
+	)
+	s.must(workload.CreatePod(s.ctx, s.client, s.namespace, "old", "old", "s2"))
+	old := s.fixture.service("old", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	for _, node := range s.nodes {
+		s.must(workload.AwaitReach(s.ctx, node, old, "s2", tries))
+	}
+	s.kept()
+
+	s.each(func(n *cluster.Node) error { return n.CutLink(s.ctx) })
+	s.each(func(n *cluster.Node) error { return n.PowerOff(s.ctx) })
+	s.each(func(n *cluster.Node) error { return n.PowerOn(s.ctx) })
+	s.each(func(n *cluster.Node) error { return n.Wrapper.WaitReady(s.ctx) })
+	s.each(func(n *cluster.Node) error { return n.KubeProxy.WaitReady(s.ctx) })
+	s.answersAgain()
+	for _, node := range s.nodes {
+		s.say(node, "/readyz", "site-exchange: ok, 2 of 2 neighbours take part; pods on ")
+		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods")
+		s.say(node, "/debug/explain/"+s.namespace+"/echo", "that node itself says so")
+	}
+
+	// As the node lifecycle controller does, of nodes that it has not heard of.
+	for _, name := range s.names {
+		s.must(workload.SetPodCondition(s.ctx, s.client, s.namespace, "echo-"+name, corev1.PodReady,
+			corev1.ConditionFalse))
+	}
+	s.must(s.client.CoreV1().Services(s.namespace).Delete(s.ctx, "old", metav1.DeleteOptions{}))
+	s.must(workload.CreatePod(s.ctx, s.client, s.namespace, "late", "late", "s3"))
+	late := s.fixture.service("late", workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+
+	traffic := workload.StartTraffic(s.ctx, workload.URL(s.service), pause)
+	defer traffic.End()
+	for _, node := range s.nodes {
+		defer traffic.From(node, s.names)()
+	}
+	// One after another: those that are not back yet are still served by those that are.
+	for _, node := range s.nodes {
+		s.must(node.RestoreLink(s.ctx))
+		time.Sleep(time.Second)
+	}
+	for _, node := range s.nodes {
+		s.say(node, "/readyz", "endpointslices: ok")
+	}
+	time.Sleep(observed) // nothing is to happen
+	for _, node := range s.nodes {
+		s.must(node.KubeletReports(s.ctx))
+	}
+	for _, node := range s.nodes {
+		s.say(node, "/readyz", "cri: ok")
+		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0")
+		s.must(workload.AwaitReach(s.ctx, node, late, "s3", tries))
+		s.must(workload.AwaitReach(s.ctx, node, old, "", tries))
+	}
+	time.Sleep(observed)
+	tried, failed := traffic.End()
+	t.Logf("%d connections from before the link was back until the API server had caught up", tried)
+	if len(failed) > 0 {
+		t.Errorf("%d of %d connections failed: first %s, last %s", len(failed), tried, failed[0], failed[len(failed)-1])
+	}
+}
+
+// answersAgain checks how soon after all processes are up no connection of any node fails any more, and that the pods
+// of all nodes answer on each.
+func (s *site) answersAgain() {
+	s.Helper()
+	up := time.Now()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, node := range s.nodes {
+		wg.Go(func() {
+			tried, last := 0, time.Duration(0)
+			answered := map[string]int{}
+			var failed []string
+			for time.Since(up) < answersAgain+observed {
+				tried++
+				begun := time.Since(up)
+				ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+				answer, err := workload.Ask(ctx, node, workload.URL(s.service))
+				cancel()
+				if err != nil {
+					last = begun
+					failed = append(failed, fmt.Sprintf("%s: %v", begun.Round(time.Millisecond), err))
+					continue
+				}
+				answered[answer.Node]++
+				time.Sleep(pause)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			s.Logf("%s: %d of %d connections failed, the last %s after all processes were up; %v answered",
+				node.Spec.Name, len(failed), tried, last.Round(time.Millisecond), answered)
+			if last > answersAgain {
+				s.Errorf("%s: connections failed later than %s after all processes were up: %s", node.Spec.Name,
+					answersAgain, strings.Join(failed[max(len(failed)-5, 0):], "; "))
+			}
+			if len(answered) != len(s.nodes) {
+				s.Errorf("%s: not the pods of all nodes have answered: %v", node.Spec.Name, answered)
+			}
+		})
+	}
+	wg.Wait()
+	if !s.Failed() {
+		return
+	}
+	for _, node := range s.nodes {
+		for _, page := range []string{"/readyz", "/debug/explain/" + s.namespace + "/echo"} {
+			reply, err := node.Get(s.ctx, node.WrapperURL()+page)
+			s.Logf("%s%s: %v %+v", node.Spec.Name, page, err, reply)
+		}
+	}
+	s.FailNow()
+}
+
+// TestSilentNeighbour: a node of a site that dies while the link is cut is not sent any connections soon, neither when
+// its neighbours restart without it, and is again when it is back.
+func TestSilentNeighbour(t *testing.T) {
+	s := newSite(t, "unit-silent",
+		cluster.NodeSpec{Name: "q1", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
+		cluster.NodeSpec{Name: "q2", ProxyMode: cluster.IPTables, Protocol: cluster.WatchList},
+		cluster.NodeSpec{Name: "q3", ProxyMode: cluster.NFTables, Protocol: cluster.WatchList},
+	)
+	s.kept()
+	s.each(func(n *cluster.Node) error { return n.CutLink(s.ctx) })
+	for _, node := range s.nodes {
+		s.say(node, "/readyz", "cri: the upstream is away")
+	}
+	s.must(s.nodes[2].PowerOff(s.ctx))
+	died := time.Now()
+	for _, node := range s.nodes[:2] {
+		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
+		s.say(node, "/debug/explain/"+s.namespace+"/echo", "the neighbours do not hear node q3 any more")
+	}
+	t.Logf("the endpoints on the dead neighbour were hidden after %s", time.Since(died).Round(time.Millisecond))
+	if took := time.Since(died); took > suspicion {
+		t.Errorf("it took %s", took)
+	}
+	// The others lose their power too, so they have not heard it since they started.
+	for _, node := range s.nodes[:2] {
+		s.must(node.PowerOff(s.ctx))
+	}
+	for _, node := range s.nodes[:2] {
+		s.must(node.PowerOn(s.ctx))
+	}
+	started := time.Now()
+	for _, node := range s.nodes[:2] {
+		s.must(node.Wrapper.WaitReady(s.ctx))
+		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2", tries))
+		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 1")
+	}
+	t.Logf("they were hidden again %s after the neighbours were switched on",
+		time.Since(started).Round(time.Millisecond))
+	if took := time.Since(started); took > 2*suspicion {
+		t.Errorf("it took %s", took)
+	}
+	s.must(s.nodes[2].PowerOn(s.ctx))
+	for _, node := range s.nodes {
+		s.must(workload.AwaitReach(s.ctx, node, s.service, "q1 q2 q3", tries))
+		s.say(node, "/metrics", "application_grid_wrapper_silent_nodes 0")
+	}
+	s.each(func(n *cluster.Node) error { return n.RestoreLink(s.ctx) })
+	for _, node := range s.nodes {
+		s.must(node.KubeletReports(s.ctx))
+	}
+	for _, node := range s.nodes {
+		s.say(node, "/readyz", "cri: ok")
+	}
+}

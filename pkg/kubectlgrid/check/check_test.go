@@ -456,6 +456,25 @@ func TestAfter(t *testing.T) {
 			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it runs on node edge0, which " +
 				"says that its wrapper is a unit of systemd: both want port 51006", "unknown Credentials Node edge0"},
 		},
+		"static pods that the API server does not show": {
+			func(c *testCluster) {
+				get[*corev1.Node](c, "Node /edge0").Labels[v1.LabelEdgeNode] = "static"
+				delete(c.objects, "Pod kube-system/application-grid-wrapper-edge0")
+				delete(c.objects, "Pod kube-system/kube-proxy-edge-edge0")
+				delete(c.objects, "Pod kube-system/statefulset-grid-daemon-edge0")
+			},
+			[]string{"unknown Wrapper Node edge0: the node starts the wrapper itself",
+				"unknown KubeProxy Node edge0: the node starts kube-proxy itself",
+				"unknown Credentials Node edge0: the wrapper's credentials are files on the node"},
+		},
+		"static pods, and a kube-proxy of the cluster": {
+			func(c *testCluster) {
+				get[*corev1.Node](c, "Node /edge0").Labels[v1.LabelEdgeNode] = "static"
+				c.run("kube-proxy", "edge0")
+			},
+			[]string{"failure KubeProxy Node edge0: 2 kube-proxies run there", "unknown Credentials Node edge0",
+				"failure KubeProxy Pod kube-system/kube-proxy-edge0: it asks https://10.0.0.1:6443"},
+		},
 		"kube-proxy asks the API server": {
 			func(c *testCluster) {
 				m := get[*corev1.ConfigMap](c, "ConfigMap kube-system/kube-proxy-edge")

@@ -11,12 +11,6 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// The values of the label LabelEdgeNode that mean something.
-const (
-	edgePods    = "true"
-	edgeSystemd = "systemd"
-)
-
 // node is what is kept of a Node.
 type node struct {
 	name, edge               string
@@ -30,7 +24,7 @@ type node struct {
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
 
 // isEdge reports whether the node asked for the wrapper.
-func (n *node) isEdge() bool { return n.edge == edgePods || n.edge == edgeSystemd }
+func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 
 // nodeOf reduces a Node.
 func nodeOf(n *corev1.Node) node {
@@ -126,7 +120,7 @@ func (w *workload) placement(spec *corev1.PodSpec) {
 			case corev1.NodeSelectorOpDoesNotExist:
 				avoids = true
 			case corev1.NodeSelectorOpNotIn:
-				avoids = slices.Contains(e.Values, edgePods) && slices.Contains(e.Values, edgeSystemd)
+				avoids = slices.Contains(e.Values, v1.EdgeNodePods) && slices.Contains(e.Values, v1.EdgeNodeSystemd)
 			case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpExists:
 				w.selectsEdge = true
 			default:

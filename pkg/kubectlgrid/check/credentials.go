@@ -13,6 +13,8 @@ import (
 
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 // soon is how long before its end a certificate or token is worth a warning: kubeadm renews in its yearly upgrades.
@@ -124,7 +126,7 @@ func (r *report) checkCredentials(c *Cluster) {
 		}
 	}
 	for i := range c.nodes {
-		if n := &c.nodes[i]; n.edge == edgeSystemd {
+		if n := &c.nodes[i]; n.edge == v1.EdgeNodeSystemd || n.edge == v1.EdgeNodeStatic {
 			r.add(Unknown, check, n.about(),
 				"the wrapper's credentials are files on the node, which the API server does not "+
 					"show",

@@ -33,8 +33,8 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 		case !n.isEdge():
 			r.add(Warning, "EdgeLabel", n.about(),
 				fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
-				fmt.Sprintf("set it to %s, or to %s if the wrapper is no pod there, or remove it",
-					edgePods, edgeSystemd))
+				fmt.Sprintf("set it to %s, to %s if the wrapper is a unit of systemd there, to %s if wrapper and kube-proxy "+
+					"are both the node's own, or remove it", v1.EdgeNodePods, v1.EdgeNodeSystemd, v1.EdgeNodeStatic))
 			continue
 		}
 		edges++
@@ -46,6 +46,9 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 		switch {
 		case len(proxies[n.name]) > 0:
 			r.checkKubeProxy(n, proxies[n.name], port)
+		case n.edge == v1.EdgeNodeStatic:
+			r.add(Unknown, "KubeProxy", n.about(), "the node starts kube-proxy itself, and the API server does not show "+
+				"whom it asks", onNode)
 		case anyProxy || n.distribution != "" || n.proxyDisabled:
 			r.inProcess(n, port)
 		default:
@@ -53,7 +56,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 				"no pod of this cluster runs kube-proxy; whom one asks that is started "+
 					"outside of Kubernetes is not known here", onNode)
 		}
-		if n.edge == edgePods {
+		if n.edge == v1.EdgeNodePods {
 			pods++
 			if names {
 				r.checkAgent("Daemon", n, daemonProgram, daemons[n.name])
@@ -64,7 +67,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	if edges == 0 {
 		r.add(Warning, "EdgeLabel", about, "no node has the label "+v1.LabelEdgeNode+", so nothing keeps Services to "+
 			"their site",
-			"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+edgePods)
+			"label the nodes of the sites: kubectl label node NODE "+v1.LabelEdgeNode+"="+v1.EdgeNodePods)
 		return
 	}
 	r.ok("EdgeLabel", about, "%d of %s are edge nodes", edges, count(len(c.nodes), "node"))
@@ -91,7 +94,7 @@ func (r *report) checkOtherNode(n *node, wrappers, proxies []*pod) {
 					p.proxy.server,
 					p.proxy.source, n.name),
 				fmt.Sprintf("label the node %s=%s, or give this kube-proxy the API server's address",
-					v1.LabelEdgeNode, edgePods))
+					v1.LabelEdgeNode, v1.EdgeNodePods))
 		}
 	}
 	if len(proxies) > 1 {
@@ -102,17 +105,21 @@ func (r *report) checkOtherNode(n *node, wrappers, proxies []*pod) {
 // checkWrapper looks for the one wrapper of an edge node.
 func (r *report) checkWrapper(n *node, wrappers []*pod) {
 	const check = "Wrapper"
-	if n.edge == edgePods {
+	switch {
+	case n.edge == v1.EdgeNodePods, n.edge == v1.EdgeNodeStatic && len(wrappers) > 0:
 		r.checkAgent(check, n, wrapperProgram, wrappers)
 		return
-	}
-	if len(wrappers) > 0 {
+	case n.edge == v1.EdgeNodeStatic:
+		r.add(Unknown, check, n.about(), "the node starts the wrapper itself, and the API server does not show it: neither "+
+			"whether it runs nor whether it is ready", "on the node: curl localhost:51006/readyz")
+		return
+	case len(wrappers) > 0:
 		r.add(Failure, check, wrappers[0].about(),
 			fmt.Sprintf("it runs on node %s, which says that its wrapper is a unit of systemd: both want port %d",
 				n.name,
 				wrappers[0].port),
 			fmt.Sprintf("label the node %s=%s and stop the unit, or keep this pod off the node",
-				v1.LabelEdgeNode, edgePods))
+				v1.LabelEdgeNode, v1.EdgeNodePods))
 		return
 	}
 	r.add(Unknown, check, n.about(), "the wrapper is a unit of systemd there, of which the API server shows nothing: "+

@@ -30,7 +30,7 @@ type Node struct {
 func NodeOf(n *corev1.Node) Node {
 	node := Node{
 		Labels: n.Labels,
-		Edge:   n.Labels[v1.LabelEdgeNode] == "true" || n.Labels[v1.LabelEdgeNode] == "systemd",
+		Edge:   v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode]),
 	}
 	if node.Labels == nil {
 		node.Labels = topology.Labels{}

@@ -21,11 +21,27 @@ const (
 	// the workload's selector requires it.
 	LabelGridUnit = "superedge.io/grid-unit"
 
-	// LabelEdgeNode is a label of nodes. With the value "true" the wrapper, the DNS hosts daemon and a kube-proxy that
-	// uses the wrapper run on the node as pods; with "systemd" only that kube-proxy does, because wrapper and daemon
-	// are systemd units there. The manifests leave nodes without it alone.
+	// LabelEdgeNode is a label of nodes: which of the wrapper, the DNS hosts daemon and a kube-proxy that uses the wrapper
+	// the manifests run there as pods. Its values are EdgeNodePods, EdgeNodeSystemd and EdgeNodeStatic. The manifests
+	// leave nodes without it alone.
 	LabelEdgeNode = "superedge.io/application-grid"
+	// EdgeNodePods is the value with which all of them run.
+	EdgeNodePods = "true"
+	// EdgeNodeSystemd is the value with which only kube-proxy runs: wrapper and daemon are systemd units there.
+	EdgeNodeSystemd = "systemd"
+	// EdgeNodeStatic is the value with which none runs, nor kubeadm's kube-proxy: they start without an API server there,
+	// as static pods or as systemd units.
+	EdgeNodeStatic = "static"
 )
+
+// IsEdgeNode reports whether a node with this value of LabelEdgeNode has the wrapper.
+func IsEdgeNode(value string) bool {
+	switch value {
+	case EdgeNodePods, EdgeNodeSystemd, EdgeNodeStatic:
+		return true
+	}
+	return false
+}
 
 // Names of OpenYurt, which count where AnnotationTopologyKeys is absent. See package topology.
 const (

@@ -239,10 +239,17 @@ func listed(ctx context.Context, client dynamic.Interface, resource schema.Group
 	return found, list.GetResourceVersion(), nil
 }
 
-// content is the object without what the wrapper gives its own value to, or drops.
+// content is the object without what the wrapper gives its own value to, or drops, and of a slice without what changes
+// with endpoints that the node is not shown: the wrapper passes on no change of these alone.
 func content(object *unstructured.Unstructured) map[string]any {
 	object.SetResourceVersion("")
 	object.SetManagedFields(nil)
+	if object.GetKind() == "EndpointSlice" {
+		object.SetGeneration(0)
+		annotations := object.GetAnnotations()
+		delete(annotations, corev1.EndpointsLastChangeTriggerTime)
+		object.SetAnnotations(annotations)
+	}
 	return object.Object
 }
 

@@ -21,9 +21,6 @@ const (
 	answersAgain = 5 * time.Second
 	// observed is how long connections are tried after that.
 	observed = 4 * time.Second
-	// askTimeout is how long an answer may take on a busy machine. A connection that began before the rules were there
-	// never gets one.
-	askTimeout = 3 * time.Second
 	// pause is the one after every connection.
 	pause = 5 * time.Millisecond
 	// stateWriteDelay is that of the wrappers that are switched off here.
@@ -91,36 +88,15 @@ func (p *powered) powerCut() {
 	p.must(p.node.Wrapper.WaitReady(p.ctx))
 	p.must(p.node.KubeProxy.WaitReady(p.ctx))
 	up := time.Now()
-	last, tried := time.Duration(0), 0
-	answered := map[string]int{}
-	var failed []string
-	for time.Since(up) < answersAgain+observed {
-		tried++
-		begun := time.Since(up)
-		answer, err := p.ask()
-		if err != nil {
-			last = begun
-			failed = append(failed, fmt.Sprintf("%s: %v", begun.Round(time.Millisecond), err))
-			continue
-		}
-		answered[answer.Pod]++
-		time.Sleep(pause)
+	recovery := workload.Recover(p.ctx, p.node, workload.URL(p.service), up, answersAgain+observed)
+	p.Logf("all processes are up: %s", recovery)
+	if recovery.Last > answersAgain {
+		p.Fatalf("connections failed later than %s after all processes were up: %s", answersAgain, recovery)
 	}
-	p.Logf("%d of %d connections failed, the last %s after all processes were up; %v answered",
-		len(failed), tried, last.Round(time.Millisecond), answered)
-	if last > answersAgain {
-		p.Fatalf("connections failed later than %s after all processes were up: first %s, last %s",
-			answersAgain, failed[0], strings.Join(failed[max(len(failed)-5, 0):], "; "))
-	}
+	answered := recovery.Pods
 	if answered[p.pods[0]] == 0 || answered[p.pods[1]] == 0 || len(answered) != 2 {
 		p.Errorf("not the node's own two pods have answered: %v", answered)
 	}
-}
-
-func (p *powered) ask() (workload.Answer, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, askTimeout)
-	defer cancel()
-	return workload.Ask(ctx, p.node, workload.URL(p.service))
 }
 
 // say waits until a page of the wrapper has a part.
@@ -210,10 +186,9 @@ func TestWithoutRuntime(t *testing.T) {
 	p.must(p.node.PowerOn(p.ctx))
 	p.must(p.node.Wrapper.WaitReady(p.ctx))
 	p.must(p.node.KubeProxy.WaitReady(p.ctx))
-	for until := time.Now().Add(answersAgain); time.Now().Before(until); {
-		if answer, err := p.ask(); err == nil {
-			p.Fatalf("%v answered, so this test proves nothing", answer)
-		}
+	recovery := workload.Recover(p.ctx, p.node, workload.URL(p.service), time.Now(), answersAgain)
+	if len(recovery.Failed) < recovery.Tried {
+		p.Fatalf("this test proves nothing: %s", recovery)
 	}
 	p.must(p.node.RestoreLink(p.ctx))
 	p.must(p.node.KubeletReports(p.ctx))

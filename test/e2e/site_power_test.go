@@ -2,12 +2,9 @@ package e2e
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -33,22 +30,11 @@ type site struct {
 	service *corev1.Service
 }
 
-// writeSiteKey makes a file with a key for an exchange.
-func (f *fixture) writeSiteKey() string {
-	f.Helper()
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		f.Fatal(err)
-	}
-	file := filepath.Join(f.TempDir(), "keys")
-	f.must(os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(key)), 0o600))
-	return file
-}
-
 func newSite(t *testing.T, unit string, specs ...cluster.NodeSpec) *site {
 	t.Helper()
 	s := &site{fixture: newFixture(t)}
-	keys := s.writeSiteKey()
+	keys, err := cluster.WriteSiteKey(s.TempDir())
+	s.must(err)
 	for _, spec := range specs {
 		spec.Labels = map[string]string{unitLabel: unit}
 		spec.Runtime = true
@@ -187,37 +173,16 @@ func TestSitePowerCut(t *testing.T) {
 func (s *site) answersAgain() {
 	s.Helper()
 	up := time.Now()
-	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, node := range s.nodes {
 		wg.Go(func() {
-			tried, last := 0, time.Duration(0)
-			answered := map[string]int{}
-			var failed []string
-			for time.Since(up) < answersAgain+observed {
-				tried++
-				begun := time.Since(up)
-				ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
-				answer, err := workload.Ask(ctx, node, workload.URL(s.service))
-				cancel()
-				if err != nil {
-					last = begun
-					failed = append(failed, fmt.Sprintf("%s: %v", begun.Round(time.Millisecond), err))
-					continue
-				}
-				answered[answer.Node]++
-				time.Sleep(pause)
+			recovery := workload.Recover(s.ctx, node, workload.URL(s.service), up, answersAgain+observed)
+			s.Logf("%s: all processes are up: %s", node.Spec.Name, recovery)
+			if recovery.Last > answersAgain {
+				s.Errorf("%s: connections failed later than %s after all processes were up", node.Spec.Name, answersAgain)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			s.Logf("%s: %d of %d connections failed, the last %s after all processes were up; %v answered",
-				node.Spec.Name, len(failed), tried, last.Round(time.Millisecond), answered)
-			if last > answersAgain {
-				s.Errorf("%s: connections failed later than %s after all processes were up: %s", node.Spec.Name,
-					answersAgain, strings.Join(failed[max(len(failed)-5, 0):], "; "))
-			}
-			if len(answered) != len(s.nodes) {
-				s.Errorf("%s: not the pods of all nodes have answered: %v", node.Spec.Name, answered)
+			if len(recovery.Nodes) != len(s.nodes) {
+				s.Errorf("%s: not the pods of all nodes have answered: %v", node.Spec.Name, recovery.Nodes)
 			}
 		})
 	}

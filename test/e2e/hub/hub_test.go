@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -440,6 +441,77 @@ func TestAWrapperAsksForNothingElse(t *testing.T) {
 		if asked[resource] > 0 {
 			t.Errorf("it asked kube-apiserver for %s %d times", resource, asked[resource])
 		}
+	}
+}
+
+// TestASiteComesBackAlone: wrappers that may list nothing of the cluster find their neighbours by the hub, and when the
+// site has lost power and link, each node reaches the pods of both at their new addresses.
+func TestASiteComesBackAlone(t *testing.T) {
+	const answersAgain, observed = 5 * time.Second, 4 * time.Second
+	f := newFixture(t)
+	f.takeRights()
+	keys, err := cluster.WriteSiteKey(t.TempDir())
+	f.must(err)
+	names := []string{"h1", "h2"}
+	nodes := make([]*cluster.Node, len(names))
+	for i, name := range names {
+		nodes[i], err = shared.AddNode(f.ctx, cluster.NodeSpec{
+			Name: name, Labels: map[string]string{unitLabel: "unit-alone"}, ProxyMode: cluster.NFTables,
+			Protocol: cluster.WatchList, Runtime: true, WrapperArgs: []string{
+				"--state-write-delay=200ms", "--site-exchange=on", "--site-exchange-key-file=" + keys,
+			},
+		})
+		f.must(err)
+		f.Cleanup(func() {
+			if err := shared.RemoveNode(context.Background(), name); err != nil {
+				f.Errorf("removing the node: %v", err)
+			}
+		})
+		f.must(workload.CreatePod(f.ctx, f.client, f.namespace, "echo-"+name, "echo", name))
+	}
+	service, err := workload.CreateService(f.ctx, f.client, f.namespace, "echo",
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	f.must(err)
+	for _, node := range nodes {
+		f.must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
+		f.eventually("the other node takes part", func() error {
+			reply, err := node.Get(f.ctx, node.WrapperURL()+"/readyz")
+			if err == nil && !strings.Contains(reply.Body, "site-exchange: ok, 1 of 1 neighbours take part") {
+				err = fmt.Errorf("/readyz says %s", reply.Body)
+			}
+			return err
+		})
+	}
+	time.Sleep(3 * time.Second) // no write is delayed as long
+
+	for _, act := range []func(*cluster.Node) error{
+		func(n *cluster.Node) error { return n.CutLink(f.ctx) },
+		func(n *cluster.Node) error { return n.PowerOff(f.ctx) },
+		func(n *cluster.Node) error { return n.PowerOn(f.ctx) },
+		func(n *cluster.Node) error { return n.Wrapper.WaitReady(f.ctx) },
+		func(n *cluster.Node) error { return n.KubeProxy.WaitReady(f.ctx) },
+	} {
+		for _, node := range nodes {
+			f.must(act(node))
+		}
+	}
+	up := time.Now()
+	var recovering sync.WaitGroup
+	for _, node := range nodes {
+		recovering.Go(func() {
+			recovery := workload.Recover(f.ctx, node, workload.URL(service), up, answersAgain+observed)
+			t.Logf("%s: all processes are up: %s", node.Spec.Name, recovery)
+			if recovery.Last > answersAgain || !slices.Equal(slices.Sorted(maps.Keys(recovery.Nodes)), names) {
+				t.Errorf("%s does not reach exactly the pods of its site %s after all processes were up",
+					node.Spec.Name, answersAgain)
+			}
+		})
+	}
+	recovering.Wait()
+	for _, node := range nodes {
+		f.must(node.RestoreLink(f.ctx))
+		f.must(node.KubeletReports(f.ctx))
+		f.must(workload.AwaitReach(f.ctx, node, service, "h1 h2", tries))
 	}
 }
 

@@ -1,0 +1,58 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// askTimeout is how long an answer may take on a busy machine. A connection that began before the rules were there
+	// never gets one.
+	askTimeout = 3 * time.Second
+	// recoveryPause is the one after every connection.
+	recoveryPause = 5 * time.Millisecond
+)
+
+// Recovery is how the connections of a node went since a moment.
+type Recovery struct {
+	Tried int
+	// Failed says of each connection that failed when it began, and why.
+	Failed []string
+	// Last is when the last connection that failed began; 0 if none has failed.
+	Last time.Duration
+	// Nodes and Pods count the answers by who gave them.
+	Nodes, Pods map[string]int
+}
+
+// Recover connects to an echo Service again and again until the given time has passed since a moment.
+func Recover(ctx context.Context, from Source, url string, since time.Time, until time.Duration) Recovery {
+	r := Recovery{Nodes: map[string]int{}, Pods: map[string]int{}}
+	for time.Since(since) < until && ctx.Err() == nil {
+		r.Tried++
+		begun := time.Since(since)
+		attempt, cancel := context.WithTimeout(ctx, askTimeout)
+		answer, err := Ask(attempt, from, url)
+		cancel()
+		if err != nil {
+			r.Last = begun
+			r.Failed = append(r.Failed, fmt.Sprintf("%s: %v", begun.Round(time.Millisecond), err))
+			continue
+		}
+		r.Nodes[answer.Node]++
+		r.Pods[answer.Pod]++
+		time.Sleep(recoveryPause)
+	}
+	return r
+}
+
+// String says how it went, with the first failure and the last ones.
+func (r Recovery) String() string {
+	text := fmt.Sprintf("%d of %d connections failed, the last %s after that moment; the nodes %v answered",
+		len(r.Failed), r.Tried, r.Last.Round(time.Millisecond), r.Nodes)
+	if len(r.Failed) > 0 {
+		text += "; first " + r.Failed[0] + ", last " + strings.Join(r.Failed[max(len(r.Failed)-5, 0):], "; ")
+	}
+	return text
+}

@@ -280,6 +280,20 @@ func TestPages(t *testing.T) {
 		s.check(closed)
 	})
 
+	step("a site that comes back alone", func(*testing.T) {
+		s.comesBackAlone(shared.Node("node0"), shared.Node("node1"))
+		for node, unit := range map[string]string{"node0": "east", "node1": "west"} {
+			o.shell("kubectl label node " + node + " --overwrite " + unitLabel + "=" + unit +
+				" superedge.io/application-grid=true")
+		}
+		o.expectOn(ourProxies, "node0", "node1")
+		o.expectOn(wrappers, "node0", "node1")
+		s.expect("node0", "node0")
+		s.expect("node1", "node1")
+		s.expect("cloud0", everybody...)
+		s.check(closed)
+	})
+
 	step("names in every unit", func(*testing.T) {
 		manual := o.reading("coredns.md")
 		o.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")

@@ -3,46 +3,34 @@ package kubeadm_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
+	"github.com/application-grid/application-grid/test/workload"
 )
 
 const manifestsDir = "/etc/kubernetes/manifests/"
 
-// staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods,
-// which have files for what comes from the API server otherwise, and the snapshot that the unit's wrapper has left, and
-// switches the node on. They start, and kube-proxy writes the rules of the snapshot. Once more, with --cri, the wrapper
-// learns from containerd that the node runs none of the Service's pods, and kube-proxy refuses connections. Then they
-// are taken away again; the node is off in the end.
+// staticPods cuts the power of a node whose link is down, gives it the wrapper and kube-proxy-edge as static pods, and
+// the snapshot that the unit's wrapper has left, and switches the node on. They start, and kube-proxy writes the rules
+// of the snapshot. Once more, with --cri, the wrapper learns from containerd that the node runs none of the Service's
+// pods, and kube-proxy refuses connections. Then they are taken away again; the node is off in the end.
 func (s *sites) staticPods(node *kubeadm.Node) {
 	s.Helper()
-	wrapper, proxy := s.podOfDaemonSet("application-grid-wrapper", node), s.podOfDaemonSet("kube-proxy-edge", node)
-	configuration, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(s.Context(), "kube-proxy",
-		metav1.GetOptions{})
-	s.must(err)
-	server, err := s.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(s.Context(), "kube-proxy-edge",
-		metav1.GetOptions{})
-	s.must(err)
+	wrapper, proxy := s.staticWrapper(node), s.staticProxy(node)
 	s.must(node.PowerCut())
-	s.must(node.WriteFile("/etc/static-config.conf", configuration.Data["config.conf"]))
-	s.must(node.WriteFile("/etc/static-kubeconfig.conf", server.Data["kubeconfig.conf"]))
-	wrapper.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)} // the snapshot's owner
-	files(wrapper, "kubeconfig", map[string]string{"kubeconfig.conf": unitKubeconfig})
-	files(wrapper, "state", map[string]string{"": "/var/lib/application-grid-wrapper"})
-	files(proxy, "kube-proxy", map[string]string{"config.conf": "/etc/static-config.conf",
-		"kubeconfig.conf": "/etc/static-kubeconfig.conf"})
-	write := func(pod *corev1.Pod) {
-		data, err := json.Marshal(pod)
-		s.must(err)
-		s.must(node.WriteFile(manifestsDir+pod.Name+".json", string(data)))
-	}
-	write(wrapper)
-	write(proxy)
+	s.start(node, wrapper, proxy)
 	s.must(node.PowerOn())
 	s.must(node.CutLink())
 	hasRules := func(table string) func() error {
@@ -57,25 +45,261 @@ func (s *sites) staticPods(node *kubeadm.Node) {
 	s.eventually("kube-proxy has written rules for the Service, without a link", hasRules("nat"))
 	s.must(node.PowerCut()) // without a link a kubelet ends no static pod
 	askContainerd(wrapper)
-	write(wrapper)
+	s.start(node, wrapper)
 	s.must(node.PowerOn())
 	s.must(node.CutLink())
-	s.eventually("the wrapper has containerd's word on the node's pods", func() error {
-		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/readyz")
-		if err != nil {
-			return err
-		}
-		const says = "cri: the upstream is away, and this node's pods are shown as the container runtime has them"
-		if !strings.Contains(reply.Body, says) {
-			return fmt.Errorf("/readyz says %s", reply.Body)
-		}
-		return nil
-	})
+	s.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
 	// Without the API server a kubelet starts no pod but static ones.
 	s.eventually("kube-proxy refuses connections to the Service, none of whose pods runs", hasRules("filter"))
-	_, err = node.Run(s.Context(), "rm", manifestsDir+wrapper.Name+".json", manifestsDir+proxy.Name+".json")
-	s.must(err)
+	s.end(node, wrapper, proxy)
 	s.must(node.PowerCut())
+}
+
+const (
+	// answersAgain is how soon after all processes of a site are up the last connection may fail, observed how long
+	// connections are tried after that.
+	answersAgain, observed = 5 * time.Second, 10 * time.Second
+	siteKeys               = "/etc/application-grid/site-exchange.keys"
+)
+
+// comesBackAlone makes a site of the nodes, whose wrappers exchange facts, all of static pods: wrapper, kube-proxy, and
+// a Service's pods with addresses of the CNI. The site loses its link and all its power. When power is back, each node
+// reaches the pods of all nodes at their new addresses, and goes on to while the link comes back. In the end the nodes
+// are as before.
+func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
+	s.Helper()
+	manual := s.reading("autonomy.md")
+	manual.shell(strings.TrimSuffix(manual.commands("### Turning it on", "openssl rand"), "shred -u keys\n"))
+	keys, err := os.ReadFile(filepath.Join(s.directory, "keys"))
+	s.must(err)
+	names := make([]string, 0, len(nodes))
+	var running [][]*corev1.Pod
+	for _, node := range nodes {
+		names = append(names, node.Name())
+		s.must(node.WriteFile(siteKeys, string(keys)))
+		s.must(node.Install(filepath.Join(s.directory, "application-grid-wrapper.kubeconfig"), unitKubeconfig))
+		s.widen(node.Name(), everybody...)
+		wrapper := s.staticWrapper(node)
+		askContainerd(wrapper)
+		wrapper.Spec.Containers[0].Args = append(wrapper.Spec.Containers[0].Args, "--state-write-delay=1s",
+			"--site-exchange=on", "--site-exchange-key-file="+siteKeys)
+		mountFile(wrapper, siteKeys)
+		echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
+		echo.Name, echo.Labels = "site", workload.Labels("site")
+		s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
+			"=alone superedge.io/application-grid=static")
+		s.eventually("no DaemonSet's kube-proxy or wrapper is on "+node.Name(), func() error {
+			for _, pod := range s.podsOn(node.Name()) {
+				if strings.HasPrefix(pod, "kube-proxy-") || strings.HasPrefix(pod, "application-grid-wrapper-") {
+					return fmt.Errorf("there is %s", pod)
+				}
+			}
+			return nil
+		})
+		pods := []*corev1.Pod{wrapper, s.staticProxy(node), echo}
+		s.start(node, pods...)
+		running = append(running, pods)
+	}
+	service, err := workload.CreateService(s.Context(), s.client, metav1.NamespaceDefault, "site",
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	s.must(err)
+	site := &sites{operator: s.operator, streaming: s.streaming, service: service, streams: map[string]*stream{}}
+	for _, node := range nodes {
+		site.expect(node.Name(), names...)
+		s.expect(node.Name(), names...)
+		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part", len(nodes)-1))
+	}
+	before := s.addresses(nodes)
+	for _, node := range nodes {
+		s.kept(node)
+		s.pause(node.Name())
+		site.pause(node.Name())
+	}
+	s.pause(shared.ControlPlane().Name())
+
+	s.must(shared.ControlPlane().CutLink())
+	for _, node := range nodes {
+		s.must(node.PowerCut())
+	}
+	for _, node := range nodes {
+		s.must(node.PowerOn())
+	}
+	begin := time.Now()
+	for _, node := range nodes {
+		s.eventually("wrapper, kube-proxy and the Service's pod run on "+node.Name(), func() error {
+			if err := wrapperReady(s.Context(), node); err != nil {
+				return err
+			}
+			if _, err := node.Run(s.Context(), "curl", "-sS", "--max-time", "1",
+				"http://localhost:10256/livez"); err != nil {
+				return err
+			}
+			return contains(s.processesOn(node.Name()), "echo")
+		})
+	}
+	up := time.Now()
+	s.Logf("all processes are up %.1f s after power came back", up.Sub(begin).Seconds())
+	var recovering sync.WaitGroup
+	for _, node := range nodes {
+		recovering.Go(func() {
+			recovery := workload.Recover(s.Context(), node, workload.URL(service), up, answersAgain+observed)
+			s.Logf("%s: all processes are up: %s", node.Name(), recovery)
+			if recovery.Last > answersAgain || !slices.Equal(slices.Sorted(maps.Keys(recovery.Nodes)), names) {
+				s.Errorf("%s does not reach exactly the pods of its site %s after all processes were up", node.Name(),
+					answersAgain)
+			}
+		})
+	}
+	recovering.Wait()
+	for _, node := range nodes {
+		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
+			len(nodes)-1))
+	}
+
+	for _, name := range names {
+		site.resume(name, names)
+	}
+	s.must(shared.ControlPlane().JoinLink())
+	for _, node := range nodes {
+		s.say(node, "/readyz", "cri: ok")
+		s.say(node, "/readyz", "endpointslices: ok")
+		s.say(node, "/metrics", "application_grid_wrapper_neighbours_corrected_pods 0\n")
+	}
+	after := s.addresses(nodes)
+	s.Logf("the pods had the addresses %v before the power cut, and %v after it", before, after)
+	for _, name := range names {
+		if before[name] == after[name] {
+			s.Errorf("the pod on %s has the address %s again, so this proves nothing", name, after[name])
+		}
+		site.pause(name)
+	}
+
+	s.must(s.client.CoreV1().Services(metav1.NamespaceDefault).Delete(s.Context(), "site", metav1.DeleteOptions{}))
+	for i, node := range nodes {
+		s.end(node, running[i]...)
+		s.eventually("no static pod runs on "+node.Name(), func() error {
+			names := s.processesOn(node.Name())
+			if slices.Contains(names, "kube-proxy") || slices.Contains(names, "application-grid-wrapper") {
+				return fmt.Errorf("there run %v", names)
+			}
+			return nil
+		})
+	}
+}
+
+// addresses are those of the pods of the Service "site", by the nodes' names, when all of them are ready.
+func (s *sites) addresses(nodes []*kubeadm.Node) map[string]string {
+	s.Helper()
+	found := map[string]string{}
+	for _, node := range nodes {
+		s.eventually("the kubelet of "+node.Name()+" says that its pod is ready", func() error {
+			pod, err := s.client.CoreV1().Pods(metav1.NamespaceDefault).Get(s.Context(), "site-"+node.Name(),
+				metav1.GetOptions{})
+			if err == nil && !isReady(pod) {
+				err = fmt.Errorf("it is %s", pod.Status.Phase)
+			}
+			if err == nil {
+				found[node.Name()] = pod.Status.PodIP
+			}
+			return err
+		})
+	}
+	return found
+}
+
+// kept waits until the node's wrapper has written a snapshot that it has begun later than this.
+func (s *sites) kept(node *kubeadm.Node) {
+	s.Helper()
+	const metric = `application_grid_wrapper_snapshot_writes_total{result="ok"} `
+	written := func() (count int, err error) {
+		reply, err := node.Get(s.Context(), "http://127.0.0.1:51006/metrics")
+		if err != nil {
+			return 0, err
+		}
+		_, rest, _ := strings.Cut(reply.Body, "\n"+metric)
+		rest, _, _ = strings.Cut(rest, "\n")
+		return strconv.Atoi(rest)
+	}
+	for range 2 { // one may have been begun before
+		before, err := written()
+		s.must(err)
+		s.shell("kubectl annotate --overwrite service site written=" + strconv.FormatInt(time.Now().UnixNano(), 10))
+		s.eventually("another snapshot is written on "+node.Name(), func() error {
+			now, err := written()
+			if err == nil && now == before {
+				err = fmt.Errorf("there are %d", now)
+			}
+			return err
+		})
+	}
+}
+
+// say waits until a page of the node's wrapper has a part.
+func (o *operator) say(node *kubeadm.Node, path, part string) {
+	o.Helper()
+	o.eventually(node.Name()+path+" says "+part, func() error {
+		reply, err := node.Get(o.Context(), "http://127.0.0.1:51006"+path)
+		if err == nil && !strings.Contains(reply.Body, part) {
+			err = fmt.Errorf("it says %s", reply.Body)
+		}
+		return err
+	})
+}
+
+// start gives a node static pods; end takes them away again.
+func (o *operator) start(node *kubeadm.Node, pods ...*corev1.Pod) {
+	o.Helper()
+	for _, pod := range pods {
+		data, err := json.Marshal(pod)
+		o.must(err)
+		o.must(node.WriteFile(manifestsDir+pod.Name+".json", string(data)))
+	}
+}
+
+func (o *operator) end(node *kubeadm.Node, pods ...*corev1.Pod) {
+	o.Helper()
+	for _, pod := range pods {
+		_, err := node.Run(o.Context(), "rm", manifestsDir+pod.Name+".json")
+		o.must(err)
+	}
+}
+
+// staticWrapper is the DaemonSet's wrapper with files of the node: the kubeconfig and the state directory of the unit.
+func (o *operator) staticWrapper(node *kubeadm.Node) *corev1.Pod {
+	o.Helper()
+	wrapper := o.podOfDaemonSet(metav1.NamespaceSystem, "application-grid-wrapper", node)
+	wrapper.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](0)} // the snapshot's owner
+	files(wrapper, "kubeconfig", map[string]string{"kubeconfig.conf": unitKubeconfig})
+	files(wrapper, "state", map[string]string{"": "/var/lib/application-grid-wrapper"})
+	return wrapper
+}
+
+// staticProxy is kube-proxy-edge with files of the node, which it writes, for what comes from ConfigMaps otherwise.
+func (o *operator) staticProxy(node *kubeadm.Node) *corev1.Pod {
+	o.Helper()
+	const configuration, kubeconfig = "/etc/static-config.conf", "/etc/static-kubeconfig.conf"
+	for _, file := range []struct{ configMap, key, name string }{
+		{"kube-proxy", "config.conf", configuration}, {"kube-proxy-edge", "kubeconfig.conf", kubeconfig},
+	} {
+		source, err := o.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(o.Context(), file.configMap,
+			metav1.GetOptions{})
+		o.must(err)
+		o.must(node.WriteFile(file.name, source.Data[file.key]))
+	}
+	proxy := o.podOfDaemonSet(metav1.NamespaceSystem, "kube-proxy-edge", node)
+	files(proxy, "kube-proxy", map[string]string{"config.conf": configuration, "kubeconfig.conf": kubeconfig})
+	return proxy
+}
+
+// mountFile gives the pod's container a file of the node, in the same place.
+func mountFile(pod *corev1.Pod, path string) {
+	const name = "keys"
+	container := &pod.Spec.Containers[0]
+	container.VolumeMounts = append(container.VolumeMounts,
+		corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: true})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
+		Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
+	})
 }
 
 // askContainerd lets the wrapper ask containerd, as docs/autonomy.md says for the DaemonSet.
@@ -90,17 +314,17 @@ func askContainerd(wrapper *corev1.Pod) {
 	})
 }
 
-// podOfDaemonSet is what a DaemonSet of kube-system runs on the node, as a static pod.
-func (o *operator) podOfDaemonSet(name string, node *kubeadm.Node) *corev1.Pod {
+// podOfDaemonSet is what a DaemonSet runs on the node, as a static pod.
+func (o *operator) podOfDaemonSet(namespace, name string, node *kubeadm.Node) *corev1.Pod {
 	o.Helper()
-	set, err := o.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(o.Context(), name, metav1.GetOptions{})
+	set, err := o.client.AppsV1().DaemonSets(namespace).Get(o.Context(), name, metav1.GetOptions{})
 	o.must(err)
 	spec := set.Spec.Template.Spec
 	spec.ServiceAccountName, spec.DeprecatedServiceAccount, spec.AutomountServiceAccountToken = "", "", ptr.To(false)
 	spec.NodeName, spec.NodeSelector, spec.Affinity = node.Name(), nil, nil
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}, Spec: spec,
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: spec,
 	}
 }
 

@@ -148,7 +148,7 @@ func (d discard) Flush() {}
 func BenchmarkEvent(b *testing.B) {
 	for _, way := range []struct {
 		name    string
-		connect func(b *testing.B, h *testHub)
+		connect func(tb testing.TB, h *testHub)
 	}{
 		{"handler", connectHandler},
 		{"http2", connectOver(startHTTP2, benchTogether)},
@@ -228,11 +228,11 @@ func benchSlice(version int) *wire.Object {
 	return wiretest.Object(slice)
 }
 
-func connectHandler(b *testing.B, h *testHub) {
-	b.Helper()
-	ctx, cancel := context.WithCancel(b.Context())
+func connectHandler(tb testing.TB, h *testHub) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(tb.Context())
 	var running sync.WaitGroup
-	b.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		running.Wait()
 	})
@@ -244,10 +244,10 @@ func connectHandler(b *testing.B, h *testHub) {
 }
 
 // connectOver lets another process connect to a server that start starts, with so many streams a connection.
-func connectOver(start func(*testHub) *httptest.Server, together int) func(*testing.B, *testHub) {
-	return func(b *testing.B, h *testHub) {
-		b.Helper()
-		connectProcess(b, start(h), together)
+func connectOver(start func(*testHub) *httptest.Server, together int) func(testing.TB, *testHub) {
+	return func(tb testing.TB, h *testHub) {
+		tb.Helper()
+		connectProcess(tb, start(h), together)
 	}
 }
 
@@ -268,33 +268,33 @@ func startTLS(h *testHub) *httptest.Server {
 }
 
 // connectProcess lets another process connect to a server that was started, with so many streams a connection.
-func connectProcess(b *testing.B, server *httptest.Server, together int) {
-	b.Helper()
+func connectProcess(tb testing.TB, server *httptest.Server, together int) {
+	tb.Helper()
 	// It ends with its input, when the benchmark is over.
-	client := exec.CommandContext(context.WithoutCancel(b.Context()), os.Args[0])
+	client := exec.CommandContext(context.WithoutCancel(tb.Context()), os.Args[0])
 	client.Env = append(os.Environ(), benchClient+"="+server.URL, benchStreams+"="+strconv.Itoa(together))
 	client.Stderr = os.Stderr
 	input, err := client.StdinPipe()
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
 	output, err := client.StdoutPipe()
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := client.Start(); err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
-	b.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = input.Close()
 		if err := client.Wait(); err != nil {
-			b.Errorf("the client: %v", err)
+			tb.Errorf("the client: %v", err)
 		}
 		server.CloseClientConnections()
 		server.Close()
 	})
 	if line, err := bufio.NewReader(output).ReadString('\n'); err != nil {
-		b.Fatalf("the client says %q: %v", line, err)
+		tb.Fatalf("the client says %q: %v", line, err)
 	}
 }
 

@@ -13,11 +13,13 @@ import (
 	"k8s.io/apiserver/pkg/authorization/union"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
+	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -144,6 +146,12 @@ func (s *Server) newAPI(
 ) (*genericapiserver.GenericAPIServer, error) {
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	// The filters of a watch return before its stream begins (later), so their stacks are not held as long as that.
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := gates.Set(string(genericfeatures.APIServingWithRoutine) + "=true"); err != nil {
+		return nil, fmt.Errorf("setting feature gates: %w", err)
+	}
+	config.FeatureGate = gates
 	// A share is watched by the subresource, and kube-apiserver takes one of this name for long-running as well.
 	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"),
 		sets.NewString(hubv1alpha1.Subresource))

@@ -11,9 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/routine"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/serve"
@@ -88,8 +90,22 @@ func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ res
 			serve.WriteError(w, r, notFound(r))
 			return
 		}
-		p.share(w, r, node, path)
+		p.share(w, later(r), node, path)
 	}), nil
+}
+
+// later has a watch go on when the filters of the API server have returned, if these expect that (newAPI). It counts as
+// long-running as it does in the filters.
+func later(r *http.Request) *http.Request {
+	ctx := r.Context()
+	task := routine.TaskFrom(ctx)
+	if task == nil {
+		return r
+	}
+	return r.WithContext(serve.WithLater(ctx, func(stream func()) {
+		info, _ := request.RequestInfoFrom(ctx)
+		task.Func = func() { endpointmetrics.RecordLongRunning(r, info, endpointmetrics.APIServerComponent, stream) }
+	}))
 }
 
 // resolver takes a path that names no resource, such as that of the group with nothing but "proxy" below it, for one of

@@ -25,22 +25,36 @@ type shareServer struct {
 	server  *serve.Server
 }
 
-// historyKey is where the History that answers a request is kept.
-type historyKey struct{}
+// heldKey is where the held of a request is kept.
+type heldKey struct{}
 
-// historyOf is a serve.Server's HistoryOf. What is released, ServeShare releases.
+// held is what a request holds until it is over, and the History that answers it.
+type held struct {
+	history *history.History
+	release func()
+	// taken is set if the serve.Server calls release.
+	taken bool
+}
+
+// historyOf is a serve.Server's HistoryOf.
 func historyOf(r *http.Request) (h *history.History, release func(), err error) {
-	h, ok := r.Context().Value(historyKey{}).(*history.History)
+	holds, ok := r.Context().Value(heldKey{}).(*held)
 	if !ok {
 		return nil, nil, errors.New("a request for no share")
 	}
-	return h, func() {}, nil
+	holds.taken = true
+	return holds.history, holds.release, nil
 }
 
 // ServeShare answers a request for a node's share.
 func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, path string) {
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
+	holds := &held{release: cancel}
+	defer func() {
+		if !holds.taken {
+			holds.release()
+		}
+	}()
 	r = r.Clone(ctx)
 	r.URL.Path, r.URL.RawPath = path, ""
 	info := serve.ParseRequest(r)
@@ -70,14 +84,18 @@ func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, p
 		serve.WriteError(w, r, err)
 		return
 	}
-	defer release()
 	done, full := s.shedder.begin(cancel)
-	defer done()
+	holds.history = h
+	holds.release = func() {
+		done()
+		release()
+		cancel()
+	}
 	if full {
 		// Over HTTP/2 what is under way on the connection goes on.
 		w.Header().Set("Connection", "close")
 	}
-	r = r.WithContext(context.WithValue(ctx, historyKey{}, h))
+	r = r.WithContext(context.WithValue(ctx, heldKey{}, holds))
 	if info.Verb == "get" {
 		s.server.Object(w, r, resource, info)
 	} else {

@@ -94,9 +94,9 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *hi
 		as, err = s.represent(r, resource, reads)
 	}
 	if err == nil {
-		err = s.answer(r, resource, func(h *history.History) error {
+		err = s.answer(r, resource, func(h *history.History, end *ending) error {
 			if options.Watch {
-				return s.watch(w, r, h, options, as)
+				return s.watch(w, r, h, options, as, end)
 			}
 			return s.list(w, r, h, options, as)
 		})
@@ -123,7 +123,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 	if q.err != nil {
 		return q.err
 	}
-	return s.answer(r, resource, func(h *history.History) error {
+	return s.answer(r, resource, func(h *history.History, _ *ending) error {
 		object, err := h.Get(resource, types.NamespacedName{Namespace: info.Namespace, Name: info.Name}, revision)
 		if err != nil {
 			return readError(err, h, resource, revision)
@@ -139,15 +139,20 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 	})
 }
 
-// answer calls from with the History of a valid request, once the resource can be read.
-func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*history.History) error) error {
+// answer calls from with the History of a valid request, once the resource can be read. What from defers ends with the
+// request.
+func (s *Server) answer(
+	r *http.Request, resource *history.Resource, from func(h *history.History, end *ending) error,
+) error {
+	end := &ending{}
+	defer end.unlessLater()
 	h, release, err := s.HistoryOf(r)
 	if err != nil {
 		return err
 	}
-	defer release()
+	end.then(release)
 	if s.Demand != nil {
-		defer s.Demand(resource)()
+		end.then(s.Demand(resource))
 	}
 	if err := s.ready(r, h, resource); err != nil {
 		return err
@@ -156,7 +161,7 @@ func (s *Server) answer(r *http.Request, resource *history.Resource, from func(*
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}
-	return from(h)
+	return from(h, end)
 }
 
 // refusesStale reports whether a client wants no answer from a snapshot (RFC 9111, section 5.2.1.4): one that keeps on

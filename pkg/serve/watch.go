@@ -42,9 +42,10 @@ type watcher struct {
 	sent []time.Time
 }
 
-// watch answers a WATCH. It returns an error only if it has not written anything yet.
+// watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the stream
+// has ended, which may be later.
 func (s *Server) watch(
-	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation,
+	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation, end *ending,
 ) error {
 	resource := as.resource
 	state, cursor, err := openWatch(h, resource, options)
@@ -56,21 +57,23 @@ func (s *Server) watch(
 		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
 	}
 	if s.Observer != nil {
-		defer s.Observer.WatchStarted(resource.Resource)()
+		end.then(s.Observer.WatchStarted(resource.Resource))
 	}
 	w.Header().Set("Content-Type", as.encoding.contentType(true))
 	w.Header().Set("Cache-Control", "no-cache, private")
 	w.WriteHeader(http.StatusOK)
 	writes, release := s.stalls.guard(w, s.writeTimeout())
-	defer release()
+	end.then(release)
 	awaitNothing(w)
 	watcher := &watcher{s: s, w: w, writes: writes, as: as, options: options, cursor: cursor}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
-	defer cancel()
-	if err := watcher.run(ctx, state); err != nil {
-		klog.FromContext(r.Context()).V(4).Info("Watch ended",
-			"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
-	}
+	end.then(cancel)
+	end.after(ctx, func() {
+		if err := watcher.run(ctx, state); err != nil {
+			klog.FromContext(ctx).V(4).Info("Watch ended",
+				"resource", resource.Resource, "revision", cursor.Revision(), "reason", err)
+		}
+	})
 	return nil
 }
 

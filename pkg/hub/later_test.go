@@ -1,0 +1,95 @@
+package hub
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+)
+
+// TestAStreamHoldsNoFilters: what waits for the next event holds little stack, because the filters that it came through
+// have returned. It still counts as long-running, and ends when its client leaves.
+func TestAStreamHoldsNoFilters(t *testing.T) {
+	const most = 16 << 10 // with the filters they were 33 kB
+	h := startHub(t, true)
+	fillForBench(h.hub.facts)
+	before, _ := memoryInUse()
+	t.Run("streams", func(t *testing.T) {
+		connectOver(startHTTP2, benchTogether)(t, h)
+		expectSoon(t, "all streams count as long-running", func() bool { return longRunning(t, h) == "200" })
+		after, _ := memoryInUse()
+		each := (after - before) / benchWatchers
+		t.Logf("a stream holds %d bytes of stacks", each)
+		if each > most {
+			t.Errorf("a stream holds %d bytes of stacks, more than %d", each, most)
+		}
+	})
+	expectSoon(t, "no stream counts any more", func() bool { return longRunning(t, h) == "0" })
+	expectSoon(t, "all streams are released", func() bool {
+		h.hub.shedder.mu.Lock()
+		defer h.hub.shedder.mu.Unlock()
+		return len(h.hub.shedder.streams) == 0
+	})
+}
+
+// longRunning is what the metric of k8s.io/apiserver says of watches of shares.
+func longRunning(t *testing.T, h *testHub) string {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+	r.Header.Set("Test-User", "alice")
+	w := httptest.NewRecorder()
+	h.hub.api.Handler.ServeHTTP(w, r)
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `subresource="proxy"`) {
+			_, value, _ := strings.Cut(line, "} ")
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// TestAWatchIsAudited: the audit log has the answer of a watch that begins, and of one that is refused.
+func TestAWatchIsAudited(t *testing.T) {
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	audit := genericoptions.NewAuditOptions()
+	audit.PolicyFile, audit.LogOptions.Path = policy, filepath.Join(dir, "audit.log")
+	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
+	for query, code := range map[string]string{
+		"watch=true&timeoutSeconds=1&resourceVersion=0": `"code":200`,
+		"watch=true&resourceVersion=1":                  `"code":410`,
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+			hubv1alpha1.SharePath("a1")+"/api/v1/services?"+query, nil)
+		r.Header.Set("Test-User", "alice")
+		w := httptest.NewRecorder()
+		h.hub.api.Handler.ServeHTTP(w, r)
+		log, err := os.ReadFile(audit.LogOptions.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for line := range strings.Lines(string(log)) {
+			if strings.Contains(line, `"stage":"ResponseStarted"`) && strings.Contains(line, strings.ReplaceAll(query, "&", `\u0026`)) {
+				found = true
+				if !strings.Contains(line, code) || strings.Contains(line, "closed early") {
+					t.Errorf("%s: %s", query, line)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s: nothing is audited, and the answer is %d %s", query, w.Code, w.Body)
+		}
+	}
+}

@@ -154,7 +154,7 @@ picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid 
 	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestDashboard$$' ./e2e/dashboard
 
 .PHONY: test-faults
-test-faults: build cluster ## Runs the whole fault suite, 8 minutes. ARGS='-run TestLink -short' for less. Needs root.
+test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run TestLink -short' for less. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./faults/... $(ARGS)
 

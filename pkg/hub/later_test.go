@@ -81,7 +81,8 @@ func TestAWatchIsAudited(t *testing.T) {
 		}
 		found := false
 		for line := range strings.Lines(string(log)) {
-			if strings.Contains(line, `"stage":"ResponseStarted"`) && strings.Contains(line, strings.ReplaceAll(query, "&", `\u0026`)) {
+			if strings.Contains(line, `"stage":"ResponseStarted"`) &&
+				strings.Contains(line, strings.ReplaceAll(query, "&", `\u0026`)) {
 				found = true
 				if !strings.Contains(line, code) || strings.Contains(line, "closed early") {
 					t.Errorf("%s: %s", query, line)

@@ -42,8 +42,8 @@ type watcher struct {
 	sent []time.Time
 }
 
-// watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the stream
-// has ended, which may be later.
+// watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
+// stream has ended, which may be later.
 func (s *Server) watch(
 	w http.ResponseWriter, r *http.Request, h *history.History, options Options, as *representation, end *ending,
 ) error {

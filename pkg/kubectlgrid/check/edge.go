@@ -33,8 +33,8 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 		case !n.isEdge():
 			r.add(Warning, "EdgeLabel", n.about(),
 				fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
-				fmt.Sprintf("set it to %s, to %s if the wrapper is a unit of systemd there, to %s if wrapper and kube-proxy "+
-					"are both the node's own, or remove it", v1.EdgeNodePods, v1.EdgeNodeSystemd, v1.EdgeNodeStatic))
+				fmt.Sprintf("set it to %s, to %s if the wrapper is a unit of systemd there, to %s if wrapper and "+
+					"kube-proxy are both the node's own, or remove it", v1.EdgeNodePods, v1.EdgeNodeSystemd, v1.EdgeNodeStatic))
 			continue
 		}
 		edges++
@@ -47,8 +47,9 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 		case len(proxies[n.name]) > 0:
 			r.checkKubeProxy(n, proxies[n.name], port)
 		case n.edge == v1.EdgeNodeStatic:
-			r.add(Unknown, "KubeProxy", n.about(), "the node starts kube-proxy itself, and the API server does not show "+
-				"whom it asks", onNode)
+			r.add(Unknown, "KubeProxy", n.about(),
+				"the node starts kube-proxy itself, and the API server does not show "+
+					"whom it asks", onNode)
 		case anyProxy || n.distribution != "" || n.proxyDisabled:
 			r.inProcess(n, port)
 		default:
@@ -110,8 +111,9 @@ func (r *report) checkWrapper(n *node, wrappers []*pod) {
 		r.checkAgent(check, n, wrapperProgram, wrappers)
 		return
 	case n.edge == v1.EdgeNodeStatic:
-		r.add(Unknown, check, n.about(), "the node starts the wrapper itself, and the API server does not show it: neither "+
-			"whether it runs nor whether it is ready", "on the node: curl localhost:51006/readyz")
+		r.add(Unknown, check, n.about(),
+			"the node starts the wrapper itself, and the API server does not show it: neither "+
+				"whether it runs nor whether it is ready", "on the node: curl localhost:51006/readyz")
 		return
 	case len(wrappers) > 0:
 		r.add(Failure, check, wrappers[0].about(),

@@ -21,16 +21,16 @@ const (
 	// the workload's selector requires it.
 	LabelGridUnit = "superedge.io/grid-unit"
 
-	// LabelEdgeNode is a label of nodes: which of the wrapper, the DNS hosts daemon and a kube-proxy that uses the wrapper
-	// the manifests run there as pods. Its values are EdgeNodePods, EdgeNodeSystemd and EdgeNodeStatic. The manifests
-	// leave nodes without it alone.
+	// LabelEdgeNode is a label of nodes: which of the wrapper, the DNS hosts daemon and a kube-proxy that uses the
+	// wrapper the manifests run there as pods. Its values are EdgeNodePods, EdgeNodeSystemd and EdgeNodeStatic. The
+	// manifests leave nodes without it alone.
 	LabelEdgeNode = "superedge.io/application-grid"
 	// EdgeNodePods is the value with which all of them run.
 	EdgeNodePods = "true"
 	// EdgeNodeSystemd is the value with which only kube-proxy runs: wrapper and daemon are systemd units there.
 	EdgeNodeSystemd = "systemd"
-	// EdgeNodeStatic is the value with which none runs, nor kubeadm's kube-proxy: they start without an API server there,
-	// as static pods or as systemd units.
+	// EdgeNodeStatic is the value with which none runs, nor kubeadm's kube-proxy: they start without an API server
+	// there, as static pods or as systemd units.
 	EdgeNodeStatic = "static"
 )
 

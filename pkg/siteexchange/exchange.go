@@ -281,15 +281,17 @@ func (e *Exchange) poke() {
 
 // admit reports whether a packet or a connection from an address is taken.
 func (e *Exchange) admit(from netip.Addr) bool {
-	if _, member := e.directory().byAddress[from]; !member {
+	member := e.member(from)
+	if !member {
 		e.config.Observer.Ignored(reasonStranger)
-		return false
 	}
-	if !e.limits.packets.allow(from) {
-		e.config.Observer.Ignored(reasonFlood)
-		return false
-	}
-	return true
+	return member
+}
+
+// member reports whether a node of the site has an address, and no other one has it too.
+func (e *Exchange) member(address netip.Addr) bool {
+	_, member := e.directory().byAddress[address]
+	return member
 }
 
 // possibleAddress returns a function that reports whether a neighbour's pod may have an address. Nobody else's address
@@ -408,8 +410,7 @@ func (e *Exchange) takeMembers(ctx context.Context) {
 		return
 	}
 	e.site.Store(now)
-	e.limits.packets.keep(now.byAddress)
-	e.limits.questions.keep(now.byAddress)
+	e.limits.keep(now.byAddress)
 	klog.FromContext(ctx).Info("The site has changed", "nodes", len(now.byName))
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -338,10 +338,10 @@ func beginQuestion(t *testing.T, n *node, from *host) (net.Conn, []byte) {
 		t.Fatal(err)
 	}
 	challenge := make([]byte, challengeSize)
-	if _, err := conn.Write([]byte{questionByte}); err != nil {
-		t.Fatal(err)
+	if _, err = conn.Write([]byte{questionByte}); err == nil {
+		_, err = io.ReadFull(conn, challenge)
 	}
-	if _, err := io.ReadFull(conn, challenge); err != nil {
+	if err != nil {
 		_ = conn.Close()
 		return nil, nil
 	}
@@ -369,6 +369,7 @@ func TestFlood(t *testing.T) {
 		before := n.ignoredFor(reasonFlood)
 		for range 2 * packetBurst {
 			_, _ = neighbour.WriteTo([]byte("nonsense"), netip.AddrPortFrom(n.address, testPort).String())
+			synctest.Wait()
 		}
 		if got := n.ignoredFor(reasonFlood) - before; got != packetBurst {
 			t.Errorf("%d packets are counted", got)
@@ -382,23 +383,52 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestManyConnections: connections that say nothing take a limited number of places, for a limited time.
+// TestManyConnections: connections that say nothing take a limited number of places, for a limited time. Those of one
+// node keep no other one out.
 func TestManyConnections(t *testing.T) {
-	inPair(t, func(t *testing.T, n *node, neighbour *host) {
-		t.Helper()
-		for range maxStreams + 10 {
-			conn, err := neighbour.DialTimeout(netip.AddrPortFrom(n.address, testPort).String(), time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, maxStreams/maxStreamsOf+2)
+		n := nodes[0]
+		var neighbours []*host
+		for _, other := range nodes[1:] {
+			played, err := l.listen(netip.AddrPortFrom(other.address, testPort), func(netip.Addr) bool { return true })
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
+			defer func() { _ = played.Shutdown() }()
+			neighbours = append(neighbours, played.(*host)) //nolint:forcetypeassert // a test's
 		}
+		defer startAll(nodes[:1])()
+		n.runs("own=10.0.0.77")
 		synctest.Wait()
-		if got := n.ignoredFor(reasonFlood); got != 10 {
-			t.Errorf("%d connections are counted", got)
+		last := neighbours[len(neighbours)-1]
+		for i, neighbour := range neighbours[:len(neighbours)-1] {
+			for range maxStreamsOf + 1 {
+				conn, err := neighbour.DialTimeout(netip.AddrPortFrom(n.address, testPort).String(), time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+			}
+			synctest.Wait()
+			if got := n.ignoredFor(reasonFlood); got != i+1 {
+				t.Fatalf("%d connections are counted, not %d", got, i+1)
+			}
+			if i == 0 {
+				conn, _ := beginQuestion(t, n, last)
+				if conn == nil {
+					t.Fatal("the other nodes' questions are not answered")
+				}
+				_ = conn.Close()
+				synctest.Wait()
+			}
+		}
+		if conn, _ := beginQuestion(t, n, last); conn != nil {
+			t.Error("there is no limit for all")
 		}
 		time.Sleep(2 * firstByte)
-		conn, _ := beginQuestion(t, n, neighbour)
+		conn, _ := beginQuestion(t, n, last)
 		if conn == nil {
 			t.Fatal("no question is answered any more")
 		}

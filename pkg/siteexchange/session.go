@@ -1,7 +1,6 @@
 package siteexchange
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +51,10 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 		return nil, err
 	}
 	s := &session{e: e, local: local, label: label}
-	s.transport = newDoor(inner, func(conn net.Conn) { s.answer(ctx, conn) }, e.config.Observer.Ignored)
+	s.transport = newDoor(inner, doorConfig{
+		guard: &guard{keys: e.keys, label: label}, limits: e.limits, member: e.member,
+		answer: func(conn net.Conn) { s.answer(ctx, conn) }, ignored: e.config.Observer.Ignored,
+	})
 	config := memberlist.DefaultLANConfig()
 	config.Name = e.config.NodeName
 	config.Transport = s.transport
@@ -65,7 +67,7 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 	config.EnableCompression = false
 	config.DNSConfigPath = ""
 	config.Delegate, config.Events, config.Alive, config.Conflict = s, s, s, s
-	config.Logger = log.New(&logLines{e: e, logger: klog.FromContext(ctx)}, "", 0)
+	config.Logger = log.New(logLines{klog.FromContext(ctx)}, "", 0)
 	e.begin()
 	s.said = e.meta()
 	if s.list, err = memberlist.Create(config); err != nil {
@@ -188,24 +190,11 @@ func (s *session) heard(node *memberlist.Node, alive bool) {
 	s.e.heard(node.Name, said, alive)
 }
 
-// logLines takes memberlist's log. What memberlist cannot decrypt it says there only.
-type logLines struct {
-	e      *Exchange
-	logger klog.Logger
-}
-
-// notDecrypted is in every line about a message that none of the keys opens, otherLabel in those about one of another
-// cluster.
-var (
-	notDecrypted = []byte("no installed keys could decrypt the message")
-	otherLabel   = []byte("unacceptable label")
-)
+// logLines takes memberlist's log.
+type logLines struct{ logger klog.Logger }
 
 // Write implements io.Writer.
-func (l *logLines) Write(line []byte) (int, error) {
-	if bytes.Contains(line, notDecrypted) || bytes.Contains(line, otherLabel) {
-		l.e.config.Observer.Ignored(reasonKey)
-	}
+func (l logLines) Write(line []byte) (int, error) {
 	l.logger.V(4).Info("memberlist", "line", strings.TrimSpace(string(line)))
 	return len(line), nil
 }

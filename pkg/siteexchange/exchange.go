@@ -312,13 +312,14 @@ func (e *Exchange) possibleAddress() func(netip.Addr) bool {
 func (e *Exchange) heard(name string, said meta, alive bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, member := e.directory().byName[name]; !member && e.peers[name] == nil {
+	_, member := e.directory().byName[name]
+	if !member && e.peers[name] == nil {
 		return // it did belong to the site, and memberlist still says how it is
 	}
 	p := e.peer(name)
 	p.alive, p.said = alive, said
 	p.left = !alive && said.flags&flagLeaving != 0
-	p.silent = !alive && !p.left
+	p.silent = !alive && !p.left && member
 	if alive {
 		p.joinPause, p.joinAfter = 0, time.Time{}
 	}
@@ -415,8 +416,13 @@ func (e *Exchange) takeMembers(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, p := range e.peers {
-		// One that is asked or joined just now is forgotten when the site changes next.
-		if _, member := now.byName[name]; !member && !p.asking && !p.joining {
+		if _, member := now.byName[name]; member {
+			continue
+		}
+		p.word, p.version, p.silent = nil, version{}, false
+		// One that is asked or joined just now is forgotten when the site changes next. So is one that memberlist takes
+		// for alive: if it comes back before it is dead, memberlist does not say so again.
+		if !p.alive && !p.asking && !p.joining {
 			delete(e.peers, name)
 		}
 	}

@@ -234,6 +234,26 @@ func TestRelabelled(t *testing.T) {
 	})
 }
 
+// TestRelabelledBriefly: a node that has left the site, and comes back before memberlist has taken it for dead, takes part
+// again. What it said before does not count.
+func TestRelabelledBriefly(t *testing.T) {
+	inSite(t, 3, func(_ *testing.T, _ *lan, nodes []*node) {
+		all := nodes[0].Members()
+		for _, n := range nodes {
+			n.away.Store(true)
+			n.runs("p=10.0.0.1" + n.name[1:])
+		}
+		time.Sleep(settle)
+		nodes[0].setMembers(all[:2])
+		time.Sleep(2 * interval)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+		nodes[0].setMembers(all)
+		time.Sleep(settle)
+		nodes[0].expect("alive", nodes[0].alive(), "n1 n2")
+		nodes[0].expect("n2 says", nodes[0].hears("n2"), "p=10.0.0.12")
+	})
+}
+
 // TestAddressChanges: a node that has another address now is reached there, once the cluster says so.
 func TestAddressChanges(t *testing.T) {
 	inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {

@@ -37,8 +37,11 @@ const (
 	firstPause, lastPause = time.Second, 30 * time.Second
 	// firstWord is how long a node that took part before may be unheard after this one has begun to listen.
 	firstWord = 30 * time.Second
-	// maxJoins and maxQuestions are the most members that are joined, or asked, at the same time.
-	maxJoins, maxQuestions = 4, 8
+	// maxJoins, maxChecks and maxQuestions are the most members that are joined, joined because memberlist takes them
+	// for dead, or asked, at the same time.
+	maxJoins, maxChecks, maxQuestions = 4, 16, 8
+	// checkInterval is the time between two attempts to join a member that answers, and that memberlist takes for dead.
+	checkInterval = 5 * time.Second
 )
 
 // Errors of Status.
@@ -100,11 +103,12 @@ type Status struct {
 
 // peer is what is known of another node.
 type peer struct {
-	// alive is memberlist's word. silent is set if the node was alive and has not said that its wrapper stops.
-	alive, silent bool
-	// left is set if the node has said that its wrapper stops.
-	left bool
-	said meta
+	// alive is memberlist's word. Any node that has the key can make memberlist say that another one is dead. So lost is
+	// set then, unless the node has said that its wrapper stops, which sets left; and silent only when the node does not
+	// answer this one either. reached is set if it does.
+	alive, lost, left bool
+	silent, reached   bool
+	said              meta
 	// word is what the node has said of its pods, in this version; nil if that is not known.
 	word    *facts.LivePods
 	version version
@@ -115,6 +119,9 @@ type peer struct {
 	askPause, joinPause time.Duration
 	askAfter, joinAfter time.Time
 }
+
+// takesPart reports whether the node is there.
+func (p *peer) takesPart() bool { return p.alive || p.reached }
 
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
@@ -184,7 +191,7 @@ func (e *Exchange) Status() Status {
 		p := e.peers[name]
 		_, partner := partners[name]
 		switch {
-		case p != nil && p.alive:
+		case p != nil && p.takesPart():
 			s.Alive = append(s.Alive, name)
 		case p != nil && p.silent, late && partner && (p == nil || !p.left):
 			s.Silent = append(s.Silent, name)
@@ -217,7 +224,7 @@ func (e *Exchange) Wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name := range e.directory().byName {
-		if p := e.peers[name]; p != nil && p.alive && p.said.flags&flagAway != 0 {
+		if p := e.peers[name]; p != nil && p.takesPart() && p.said.flags&flagAway != 0 {
 			return true
 		}
 	}
@@ -319,10 +326,9 @@ func (e *Exchange) heard(name string, said meta, alive bool) {
 	p := e.peer(name)
 	p.alive, p.said = alive, said
 	p.left = !alive && said.flags&flagLeaving != 0
-	p.silent = !alive && !p.left && member
-	if alive {
-		p.joinPause, p.joinAfter = 0, time.Time{}
-	}
+	p.lost = !alive && !p.left && member
+	p.silent, p.reached = false, false
+	p.joinPause, p.joinAfter = 0, time.Time{}
 	e.poke()
 }
 
@@ -348,7 +354,7 @@ func (e *Exchange) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range e.peers {
-		p.alive, p.silent, p.left = false, false, false
+		p.alive, p.lost, p.left, p.silent, p.reached = false, false, false, false, false
 		p.joinPause, p.joinAfter = 0, time.Time{}
 	}
 }
@@ -419,7 +425,7 @@ func (e *Exchange) takeMembers(ctx context.Context) {
 		if _, member := now.byName[name]; member {
 			continue
 		}
-		p.word, p.version, p.silent = nil, version{}, false
+		p.word, p.version, p.lost, p.silent, p.reached = nil, version{}, false, false, false
 		// One that is asked or joined just now is forgotten when the site changes next. So is one that memberlist takes
 		// for alive: if it comes back before it is dead, memberlist does not say so again.
 		if !p.alive && !p.asking && !p.joining {
@@ -531,25 +537,41 @@ func pause(last time.Duration) (after time.Time, next time.Duration) {
 	return time.Now().Add(next/2 + mathrand.N(next/2)), next //nolint:gosec // it spreads attempts
 }
 
-// joinMissing joins members that memberlist does not know, or has given up: it never tries those again itself.
+// joinMissing joins members that memberlist does not know, or has given up: it never tries those again itself. Those that
+// it has just given up come first.
 func (e *Exchange) joinMissing(ctx context.Context) {
-	now, s := time.Now(), e.session
-	missing := e.due(maxJoins, func(p *peer) bool { return p.joining },
-		func(p *peer) bool { return !p.alive && !now.Before(p.joinAfter) })
-	for _, a := range missing {
+	now := time.Now()
+	isDue := func(p *peer) bool { return !p.alive && !now.Before(p.joinAfter) }
+	e.join(ctx, maxChecks, func(p *peer) bool { return p.lost && !p.silent && isDue(p) })
+	e.join(ctx, maxJoins, isDue)
+}
+
+// join joins members, so that no more than most are joined at the same time. wants is called with mu held.
+func (e *Exchange) join(ctx context.Context, most int, wants func(*peer) bool) {
+	s := e.session
+	for _, a := range e.due(most, func(p *peer) bool { return p.joining }, wants) {
 		e.mu.Lock()
 		a.peer.joining = true
+		wasLost := a.peer.lost
 		e.mu.Unlock()
 		e.working.Go(func() {
 			err := s.join(a.member)
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			a.peer.joining = false
-			a.peer.joinAfter, a.peer.joinPause = pause(a.peer.joinPause)
 			if err != nil {
 				klog.FromContext(ctx).V(4).Info("A node of the site does not take part", "node", a.member.Name,
 					"err", err)
 			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			a.peer.joining = false
+			a.peer.joinAfter, a.peer.joinPause = pause(a.peer.joinPause)
+			if !wasLost || !a.peer.lost {
+				return
+			}
+			a.peer.reached, a.peer.silent = err == nil, err != nil
+			if err == nil {
+				a.peer.joinAfter, a.peer.joinPause = time.Now().Add(checkInterval), 0
+			}
+			e.poke()
 		})
 	}
 }
@@ -562,7 +584,7 @@ func (e *Exchange) askPeers(ctx context.Context) {
 	}
 	now, s := time.Now(), e.session
 	news := e.due(maxQuestions, func(p *peer) bool { return p.asking }, func(p *peer) bool {
-		return p.alive && p.said.flags&flagPods != 0 && !now.Before(p.askAfter) &&
+		return p.takesPart() && p.said.flags&flagPods != 0 && !now.Before(p.askAfter) &&
 			(p.word == nil || !p.version.covers(p.said.version))
 	})
 	for _, a := range news {
@@ -643,7 +665,7 @@ func (e *Exchange) passPartners() {
 	for name := range site.byName {
 		p := e.peers[name]
 		_, was := before[name]
-		if name != e.config.NodeName && (p != nil && p.alive || was && (p == nil || !p.left)) {
+		if name != e.config.NodeName && (p != nil && p.takesPart() || was && (p == nil || !p.left)) {
 			now[name] = struct{}{}
 		}
 	}

@@ -7,9 +7,11 @@ import (
 	"crypto/cipher"
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,5 +211,93 @@ func TestLentSender(t *testing.T) {
 		if got := len(stranger.PacketCh()); got > 0 {
 			t.Errorf("it has sent %d packets", got)
 		}
+	})
+}
+
+// TestLiesAboutOthers: a node that has the key and says of another one that it is dead cannot hide that one's endpoints,
+// and not keep it from being heard. When that node dies, it is silent nevertheless.
+func TestLiesAboutOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, 4)
+		liar := nodes[3]
+		played, err := l.listen(netip.AddrPortFrom(liar.address, testPort), func(netip.Addr) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = played.Shutdown() }()
+		defer startAll(nodes[:3])()
+		for _, n := range nodes[:3] {
+			n.away.Store(true)
+			n.runs("p=10.0.0.1" + n.name[1:])
+		}
+		time.Sleep(settle)
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() { // it says that n2 is dead, so that n2 cannot say otherwise
+			kill := packed(t, 5, map[string]any{"Incarnation": uint32(math.MaxUint32), "Node": "n2", "From": "n3"})
+			for {
+				select {
+				case <-played.StreamCh(): // it answers nobody
+				case <-time.After(time.Second):
+					for _, n := range nodes[:2] {
+						to := netip.AddrPortFrom(n.address, testPort).String()
+						_, _ = played.WriteTo(memberPacket(t, 1, kill), to)
+					}
+				case <-stop:
+					return
+				}
+			}
+		}()
+		for i := range 60 {
+			nodes[2].runs("p=10.0.2." + strconv.Itoa(i+1))
+			time.Sleep(time.Second)
+			if hidden := nodes[0].hidden() + nodes[1].hidden(); hidden != "" {
+				t.Fatalf("%s is hidden after %d s", hidden, i)
+			}
+		}
+		time.Sleep(2 * settle)
+		nodes[0].expect("n2 says", nodes[0].hears("n2"), "p=10.0.2.60")
+		dead := nodes[2].address
+		l.setCut(func(from, to netip.Addr) bool { return from == dead || to == dead })
+		time.Sleep(20 * time.Second)
+		nodes[0].expect("silent", nodes[0].hidden(), "n2")
+	})
+}
+
+// TestOtherProtocol: a node that says of itself that it speaks another version of memberlist's protocol does not keep
+// the others from each other: memberlist refuses all states of which one node does not fit.
+func TestOtherProtocol(t *testing.T) {
+	inSite(t, 3, func(t *testing.T, l *lan, nodes []*node) {
+		t.Helper()
+		liar := nodes[2]
+		liar.stop()
+		time.Sleep(settle)
+		played, err := l.listen(netip.AddrPortFrom(liar.address, testPort), func(netip.Addr) bool { return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = played.Shutdown() }()
+		alive := packed(t, 4, map[string]any{
+			"Incarnation": uint32(1000), "Node": "n2", "Addr": liar.address.AsSlice(), "Port": testPort,
+			"Meta": meta{}.encode(), "Vsn": []uint8{5, 5, 5, 0, 0, 0},
+		})
+		for _, n := range nodes[:2] {
+			_, err := played.WriteTo(memberPacket(t, 1, alive), netip.AddrPortFrom(n.address, testPort).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+		if nodes[0].ignoredFor(reasonFormat) == 0 {
+			t.Error("it is not counted")
+		}
+		nodes[1].stop()
+		time.Sleep(settle)
+		nodes[1].start()
+		time.Sleep(settle)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+		nodes[1].expect("alive", nodes[1].alive(), "n0")
 	})
 }

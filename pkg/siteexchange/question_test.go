@@ -487,6 +487,7 @@ func TestNotifyAlive(t *testing.T) {
 			before := n.ignoredFor(test.reason)
 			err := n.session.NotifyAlive(&memberlist.Node{
 				Name: test.name, Addr: netip.MustParseAddr(test.address).AsSlice(), Port: test.port, Meta: test.meta,
+				PMin: 1, PMax: 9, PCur: 2,
 			})
 			if (err == nil) != (test.reason == "") || n.ignoredFor(test.reason)-before != min(len(test.reason), 1) {
 				t.Errorf("%+v: got %v, counted %v", test, err, n.reasons)

@@ -58,6 +58,7 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 	config := memberlist.DefaultLANConfig()
 	config.Name = e.config.NodeName
 	config.Transport = s.transport
+	config.ProtocolVersion = memberlist.ProtocolVersion2Compatible
 	config.Label = label
 	config.AdvertiseAddr, config.AdvertisePort = local.Addr().String(), int(local.Port())
 	config.BindAddr, config.BindPort = local.Addr().String(), int(local.Port())
@@ -161,6 +162,12 @@ func (s *session) judge(node *memberlist.Node) (reason string, err error) {
 	}
 	if _, err := parseMeta(node.Meta); err != nil {
 		return reasonFormat, err
+	}
+	// memberlist refuses the state of all nodes if one of them does not speak what all others do.
+	const ours = memberlist.ProtocolVersion2Compatible
+	if node.PMin > ours || node.PMax < ours || node.PCur != ours || node.DMin != 0 || node.DCur != 0 {
+		return reasonFormat, fmt.Errorf("node %s speaks version %d of memberlist's protocol, not %d",
+			node.Name, node.PCur, ours)
 	}
 	return "", nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"os"
 	"path/filepath"
 	"slices"
@@ -199,6 +200,21 @@ func TestSlowAnswer(t *testing.T) {
 			t.Errorf("got %v after %s", err, time.Since(begun))
 		}
 	})
+}
+
+// TestManyPods: an answer with more pods than a node can run is refused before it takes memory.
+func TestManyPods(t *testing.T) {
+	pods := "[" + strings.Repeat("{},", maxAnswer/4) + "{}]"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := parseAnswer([]byte(`{"version":1,"pods":` + pods + `}`))
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("got %v", err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 3*maxAnswer {
+		t.Errorf("it took %d bytes", took)
+	}
 }
 
 // TestOldAnswer: an answer that is older than the one before changes nothing.

@@ -49,6 +49,8 @@ type scene struct {
 	hangs  bool
 	asked  int
 	closed int
+	// refused counts pods.
+	refused int
 	polls  []error
 }
 
@@ -86,6 +88,12 @@ func (s *scene) RuntimeAsked(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.polls = append(s.polls, err)
+}
+
+func (s *scene) PodsRefused(count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused += count
 }
 
 func (s *scene) change(change func()) {

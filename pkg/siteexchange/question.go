@@ -142,7 +142,7 @@ func (s *session) ask(m Member) (word *facts.LivePods, v version, err error) {
 		return nil, version{}, ignore(reasonFormat, "the answer of node %s: %w", m.Name, err)
 	}
 	for range leftOut {
-		s.e.config.Observer.Ignored(reasonAddress)
+		s.e.config.Observer.Ignored(ReasonAddress)
 	}
 	return word, version{a.Run, a.Sequence}, nil
 }

@@ -265,7 +265,7 @@ func TestPodAddresses(t *testing.T) {
 			kept = append(kept, pod.Addresses[0].String())
 		}
 		slices.Sort(kept)
-		if got := strings.Join(kept, " "); got != "10.1.1.1 fd00::1" || n.ignoredFor(reasonAddress) != len(said)-2 {
+		if got := strings.Join(kept, " "); got != "10.1.1.1 fd00::1" || n.ignoredFor(ReasonAddress) != len(said)-2 {
 			t.Errorf("kept %s, counted %v", got, n.reasons)
 		}
 	})
@@ -492,9 +492,9 @@ func TestNotifyAlive(t *testing.T) {
 			{"n1", "192.168.0.2", testPort, good, ""},
 			{"n1", "192.168.0.2", testPort, append(slices.Clone(good), "and what a later version adds"...), ""},
 			{"n0", "192.168.0.1", testPort, nil, ""},
-			{"n0", "192.168.0.2", testPort, nil, reasonAddress},
-			{"n1", "192.168.0.1", testPort, good, reasonAddress},
-			{"n1", "192.168.0.2", testPort + 1, good, reasonAddress},
+			{"n0", "192.168.0.2", testPort, nil, ReasonAddress},
+			{"n1", "192.168.0.1", testPort, good, ReasonAddress},
+			{"n1", "192.168.0.2", testPort + 1, good, ReasonAddress},
 			{"n2", "192.168.0.2", testPort, good, reasonNode},
 			{"", "192.168.0.2", testPort, good, reasonNode},
 			{"n1", "192.168.0.2", testPort, nil, reasonFormat},

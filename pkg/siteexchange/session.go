@@ -136,7 +136,7 @@ func (s *session) NotifyAlive(node *memberlist.Node) error {
 	reason, err := s.judge(node)
 	if err != nil {
 		s.e.config.Observer.Ignored(reason)
-		if reason == reasonAddress {
+		if reason == ReasonAddress {
 			s.e.config.AddressDoubted()
 		}
 	}
@@ -149,7 +149,7 @@ func (s *session) judge(node *memberlist.Node) (reason string, err error) {
 	if node.Name == s.e.config.NodeName {
 		// What others say of this node is refuted by memberlist, but only if it is the same address.
 		if address != s.local.Addr() || node.Port != s.local.Port() {
-			return reasonAddress, fmt.Errorf("this node is not at %s port %d", address, node.Port)
+			return ReasonAddress, fmt.Errorf("this node is not at %s port %d", address, node.Port)
 		}
 		return "", nil
 	}
@@ -158,7 +158,7 @@ func (s *session) judge(node *memberlist.Node) (reason string, err error) {
 		return reasonNode, fmt.Errorf("node %s does not belong to the site", node.Name)
 	}
 	if to, ok := member.reach(s.local.Addr()); !ok || to != address || node.Port != s.local.Port() {
-		return reasonAddress, fmt.Errorf("node %s is not at %s port %d", node.Name, address, node.Port)
+		return ReasonAddress, fmt.Errorf("node %s is not at %s port %d", node.Name, address, node.Port)
 	}
 	if _, err := parseMeta(node.Meta); err != nil {
 		return reasonFormat, err
@@ -174,7 +174,7 @@ func (s *session) judge(node *memberlist.Node) (reason string, err error) {
 
 // NotifyConflict implements memberlist.ConflictDelegate: the one that is there stays.
 func (s *session) NotifyConflict(*memberlist.Node, *memberlist.Node) {
-	s.e.config.Observer.Ignored(reasonAddress)
+	s.e.config.Observer.Ignored(ReasonAddress)
 }
 
 // NotifyJoin implements memberlist.EventDelegate. As the two below it is called with memberlist's lock held.

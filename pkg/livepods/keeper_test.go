@@ -51,7 +51,7 @@ type scene struct {
 	closed int
 	// refused counts pods.
 	refused int
-	polls  []error
+	polls   []error
 }
 
 func (s *scene) State() UpstreamState {

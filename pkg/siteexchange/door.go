@@ -28,9 +28,18 @@ type doorConfig struct {
 	member func(netip.Addr) bool
 	// answer answers the question on a connection, whose first byte was read, and closes it.
 	answer func(net.Conn)
-	// ignored is called for everything that is ignored.
+	// inspected is called after the guard has seen a message that came from an address over a network, UDP or TCP.
+	// refused is nil if it let the message pass.
+	inspected func(from netip.Addr, network string, refused *ignoredError)
+	// ignored is called for everything else that is ignored.
 	ignored func(reason string)
 }
+
+// The networks.
+const (
+	networkUDP = "udp"
+	networkTCP = "tcp"
+)
 
 // door is a Transport that keeps the connections with questions for itself, and hands memberlist the others, which share
 // the port with them. All connections of memberlist begin with its label, whose first byte is another one than that of a
@@ -67,8 +76,7 @@ func (d *door) takePackets() {
 	for {
 		select {
 		case packet := <-d.Transport.PacketCh():
-			if err := d.inspect(packet); err != nil {
-				d.config.ignored(err.reason)
+			if !d.passes(packet) {
 				continue
 			}
 			select {
@@ -82,13 +90,25 @@ func (d *door) takePackets() {
 	}
 }
 
-// inspect returns why a packet is ignored; nil if it is not.
-func (d *door) inspect(packet *memberlist.Packet) *ignoredError {
+// passes reports whether memberlist gets a packet.
+func (d *door) passes(packet *memberlist.Packet) bool {
 	from, ok := addressOf(packet.From)
 	if !ok || !d.config.limits.packets.allow(from) {
-		return ignore(reasonFlood, "too many packets of %s", from)
+		d.config.ignored(reasonFlood)
+		return false
 	}
-	return d.config.guard.packet(packet.Buf)
+	refused := d.config.guard.packet(packet.Buf)
+	d.config.inspected(from, networkUDP, refused)
+	return refused == nil
+}
+
+// guarded returns a connection of which memberlist reads what the guard lets pass.
+func (d *door) guarded(conn net.Conn) *guardedConn {
+	return &guardedConn{Conn: conn, guard: d.config.guard, inspected: func(refused *ignoredError) {
+		if from, ok := addressOf(conn.RemoteAddr()); ok {
+			d.config.inspected(from, networkTCP, refused)
+		}
+	}}
 }
 
 func (d *door) takeStreams() {
@@ -158,9 +178,8 @@ func (d *door) welcome(conn net.Conn, leave func()) {
 		d.config.answer(conn)
 		return
 	}
-	guarded := &guardedConn{
-		Conn: conn, guard: d.config.guard, first: first, ignored: d.config.ignored, closed: leave,
-	}
+	guarded := d.guarded(conn)
+	guarded.first, guarded.closed = first, leave
 	select {
 	case d.streams <- guarded:
 	case <-d.done:
@@ -188,7 +207,7 @@ func (d *door) refuse(operation, network, to string) error {
 
 // WriteTo implements memberlist.Transport.
 func (d *door) WriteTo(packet []byte, address string) (time.Time, error) {
-	if err := d.refuse("write", "udp", address); err != nil {
+	if err := d.refuse("write", networkUDP, address); err != nil {
 		return time.Time{}, err
 	}
 	return d.Transport.WriteTo(packet, address)
@@ -210,13 +229,13 @@ func (d *door) DialAddressTimeout(address memberlist.Address, timeout time.Durat
 	if err != nil {
 		return nil, err
 	}
-	return &guardedConn{Conn: conn, guard: d.config.guard, ignored: d.config.ignored}, nil
+	return d.guarded(conn), nil
 }
 
 // dial makes a connection to a node of the site. It has a deadline from the beginning: memberlist writes its label before
 // it sets one.
 func (d *door) dial(address string, timeout time.Duration) (net.Conn, error) {
-	if err := d.refuse("dial", "tcp", address); err != nil {
+	if err := d.refuse("dial", networkTCP, address); err != nil {
 		return nil, err
 	}
 	conn, err := d.Transport.DialTimeout(address, timeout)

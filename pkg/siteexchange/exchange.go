@@ -37,6 +37,9 @@ const (
 	firstPause, lastPause = time.Second, 30 * time.Second
 	// firstWord is how long a node that took part before may be unheard after this one has begun to listen.
 	firstWord = 30 * time.Second
+	// udpPatience is how long a node may take part without sending a packet, and keyPatience how long it is known that one
+	// has another key. In a site of 100 nodes each is probed by each other one in 100 s.
+	udpPatience, keyPatience = 5 * time.Minute, 2 * time.Minute
 	// maxJoins, maxChecks and maxQuestions are the most members that are joined, joined because memberlist takes them
 	// for dead, or asked, at the same time.
 	maxJoins, maxChecks, maxQuestions = 4, 16, 8
@@ -97,6 +100,14 @@ type Status struct {
 	Alive, Silent []string
 	// Words is the number of nodes whose word on their pods is known.
 	Words int
+	// OtherKey are nodes that have sent something a short time ago which none of the keys opens, WithoutUDP those that
+	// take part, and of which no packet comes; both are sorted.
+	OtherKey, WithoutUDP []string
+	// Unreached is why the first of the nodes that do not take part, by name, was not reached; nil if all were.
+	Unreached error
+	unreached string
+	// KeyErr is why the file with the keys could not be read the last time; nil if it could. Keys from before count.
+	KeyErr error
 	// Err is why nothing is exchanged; nil if it is.
 	Err error
 }
@@ -109,9 +120,18 @@ type peer struct {
 	alive, lost, left bool
 	silent, reached   bool
 	said              meta
-	// word is what the node has said of its pods, in this version; nil if that is not known.
+	// joinErr is why the node was not reached the last time.
+	joinErr error
+	// since is when it began to take part, packet whether a packet of it has come in this session. otherKey is when
+	// something came that none of the keys opens.
+	since    time.Time
+	packet   bool
+	otherKey time.Time
+	// word is what the node has said of its pods, in this version; nil if that is not known. stale is set if it may have
+	// said something else since, and memberlist does not pass that on.
 	word    *facts.LivePods
 	version version
+	stale   bool
 	// asking and joining are set while the node is asked, or joined.
 	asking, joining bool
 	// askPause and joinPause are the pauses after the next failures, askAfter and joinAfter when the next attempts are
@@ -139,7 +159,6 @@ type Exchange struct {
 	session *session
 	// loaded is when the file with the keys was read last, listened when a session was opened last.
 	loaded, listened time.Time
-	keyErr           error
 	// given is what SetSilent got last.
 	given map[string]struct{}
 	// working are the goroutines that join and ask.
@@ -149,6 +168,8 @@ type Exchange struct {
 	// The fields below are guarded by mu. Nothing else is called while it is held.
 
 	leaving bool
+	// keyErr is why the file with the keys could not be read the last time. Only the goroutine of Run writes it.
+	keyErr error
 	// opened is when the session began; the zero time while there is none.
 	opened   time.Time
 	own      *facts.LivePods
@@ -181,7 +202,7 @@ func (e *Exchange) Status() Status {
 	partners := e.config.Partners()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := Status{Err: e.err}
+	s := Status{Err: e.err, KeyErr: e.keyErr}
 	late := !e.opened.IsZero() && time.Since(e.opened) >= firstWord
 	for name := range e.directory().byName {
 		if name == e.config.NodeName {
@@ -196,13 +217,32 @@ func (e *Exchange) Status() Status {
 		case p != nil && p.silent, late && partner && (p == nil || !p.left):
 			s.Silent = append(s.Silent, name)
 		}
-		if p != nil && p.word != nil {
-			s.Words++
+		if p != nil {
+			s.add(name, p)
 		}
 	}
 	slices.Sort(s.Alive)
 	slices.Sort(s.Silent)
+	slices.Sort(s.OtherKey)
+	slices.Sort(s.WithoutUDP)
 	return s
+}
+
+// add adds what is known of a node.
+func (s *Status) add(name string, p *peer) {
+	if p.word != nil {
+		s.Words++
+	}
+	if !p.otherKey.IsZero() && time.Since(p.otherKey) < keyPatience {
+		s.OtherKey = append(s.OtherKey, name)
+	}
+	switch {
+	case !p.takesPart() && p.joinErr != nil && (s.Unreached == nil || name < s.unreached):
+		s.Unreached, s.unreached = p.joinErr, name
+	case !p.takesPart():
+	case !p.packet && time.Since(p.since) >= udpPatience:
+		s.WithoutUDP = append(s.WithoutUDP, name)
+	}
 }
 
 // Words returns what the other nodes of the site say of their pods, by the names of the nodes. The caller must not
@@ -315,6 +355,25 @@ func (e *Exchange) possibleAddress() func(netip.Addr) bool {
 	}
 }
 
+// inspected notes what came from the address of a node: nil if it was opened and passed on, or why it was not. Packets
+// may come from others in the name of that address.
+func (e *Exchange) inspected(from netip.Addr, network string, refused *ignoredError) {
+	if refused != nil {
+		e.config.Observer.Ignored(refused.reason)
+	}
+	name, member := e.directory().byAddress[from]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.peers[name]
+	switch {
+	case !member || p == nil:
+	case refused != nil && refused.reason == reasonKey:
+		p.otherKey = time.Now()
+	case refused == nil && network == networkUDP:
+		p.packet = true
+	}
+}
+
 // heard takes what memberlist says of another node.
 func (e *Exchange) heard(name string, said meta, alive bool) {
 	e.mu.Lock()
@@ -324,6 +383,9 @@ func (e *Exchange) heard(name string, said meta, alive bool) {
 		return // it did belong to the site, and memberlist still says how it is
 	}
 	p := e.peer(name)
+	if alive && !p.takesPart() {
+		p.since = time.Now()
+	}
 	p.alive, p.said = alive, said
 	p.left = !alive && said.flags&flagLeaving != 0
 	p.lost = !alive && !p.left && member
@@ -354,7 +416,7 @@ func (e *Exchange) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range e.peers {
-		p.alive, p.lost, p.left, p.silent, p.reached = false, false, false, false, false
+		p.alive, p.lost, p.left, p.silent, p.reached, p.packet = false, false, false, false, false, false
 		p.joinPause, p.joinAfter = 0, time.Time{}
 	}
 }
@@ -400,14 +462,17 @@ func (e *Exchange) loadKeys(ctx context.Context) {
 	}
 	e.loaded = time.Now()
 	changed, err := e.keys.load()
+	e.mu.Lock()
+	before := e.keyErr
+	e.keyErr = err
+	e.mu.Unlock()
 	logger := klog.FromContext(ctx)
 	switch {
-	case err != nil && e.keyErr == nil:
+	case err != nil && before == nil:
 		logger.Error(err, "Cannot read the keys of the site exchange", "goingOnWithEarlierOnes", e.keys.keys() != nil)
 	case changed:
 		logger.Info("Using the keys of the site exchange", "file", e.config.KeyFile, "keys", len(e.keys.keys().words))
 	}
-	e.keyErr = err
 }
 
 // takeMembers takes the members of the site as they are now.
@@ -562,7 +627,7 @@ func (e *Exchange) join(ctx context.Context, most int, wants func(*peer) bool) {
 			}
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			a.peer.joining = false
+			a.peer.joining, a.peer.joinErr = false, err
 			a.peer.joinAfter, a.peer.joinPause = pause(a.peer.joinPause)
 			if !wasLost || !a.peer.lost {
 				return
@@ -570,6 +635,7 @@ func (e *Exchange) join(ctx context.Context, most int, wants func(*peer) bool) {
 			a.peer.reached, a.peer.silent = err == nil, err != nil
 			if err == nil {
 				a.peer.joinAfter, a.peer.joinPause = time.Now().Add(checkInterval), 0
+				a.peer.stale = true
 			}
 			e.poke()
 		})
@@ -585,7 +651,7 @@ func (e *Exchange) askPeers(ctx context.Context) {
 	now, s := time.Now(), e.session
 	news := e.due(maxQuestions, func(p *peer) bool { return p.asking }, func(p *peer) bool {
 		return p.takesPart() && p.said.flags&flagPods != 0 && !now.Before(p.askAfter) &&
-			(p.word == nil || !p.version.covers(p.said.version))
+			(p.word == nil || p.stale || !p.version.covers(p.said.version))
 	})
 	for _, a := range news {
 		e.mu.Lock()
@@ -606,7 +672,7 @@ func (e *Exchange) take(ctx context.Context, a attempt, word *facts.LivePods, v 
 		err = ignore(reasonOld, "the answer of node %s is older than the one before", a.member.Name)
 	}
 	if err == nil {
-		a.peer.word, a.peer.version = word, v
+		a.peer.word, a.peer.version, a.peer.stale = word, v, false
 		a.peer.askPause, a.peer.askAfter = 0, time.Now().Add(firstPause)
 	} else {
 		a.peer.askAfter, a.peer.askPause = pause(a.peer.askPause)

@@ -394,6 +394,67 @@ func TestOthers(t *testing.T) {
 	}
 }
 
+// TestWithoutUDP: nodes between which only TCP passes take part, know each other's pods, and say what is wrong.
+func TestWithoutUDP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		l.lossy.Store(true)
+		nodes := newSite(t, l, 3)
+		defer startAll(nodes)()
+		for i, n := range nodes {
+			n.away.Store(true)
+			n.runs("p=10.0.0." + string(rune('0'+i)))
+		}
+		time.Sleep(lastPause)
+		nodes[0].expect("n2 says", nodes[0].hears("n2"), "p=10.0.0.2")
+		time.Sleep(udpPatience)
+		for _, n := range nodes {
+			n.expect("silent", n.hidden(), "")
+			if got := n.Status().WithoutUDP; len(got) != 2 {
+				t.Errorf("node %s: no packets come from %v", n.name, got)
+			}
+		}
+		l.lossy.Store(false)
+		time.Sleep(settle)
+		if got := nodes[0].Status().WithoutUDP; len(got) > 0 {
+			t.Errorf("packets come, and not from %v", got)
+		}
+	})
+}
+
+// TestMistakes: a Status says what an operator may have done wrong: a node has another key or another port, or the file
+// with the keys was damaged later.
+func TestMistakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := newSite(t, newLAN(), 4)
+		nodes[2].keys(testKey(9))
+		nodes[3].port = testPort + 1
+		defer startAll(nodes)()
+		time.Sleep(time.Minute)
+		for _, n := range nodes[:2] {
+			s := n.Status()
+			if !slices.Equal(s.OtherKey, []string{"n2"}) || s.Unreached == nil || s.KeyErr != nil {
+				t.Errorf("node %s: %+v", n.name, s)
+			}
+		}
+		if s := nodes[2].Status(); len(s.OtherKey) == 0 || len(s.Alive) > 0 {
+			t.Errorf("the node with another key: %+v", s)
+		}
+		s := nodes[3].Status()
+		if len(s.Alive) > 0 || s.Unreached == nil || !strings.HasPrefix(s.Unreached.Error(), "node n0: ") ||
+			!strings.Contains(s.Unreached.Error(), "refused") {
+			t.Errorf("the node with another port: %+v", s)
+		}
+		nodes[2].keys(testKey(1))
+		nodes[0].keys(testKey(1), "and a line that is none")
+		time.Sleep(lastPause + 2*keyInterval + keyPatience)
+		s = nodes[0].Status()
+		if s.KeyErr == nil || s.Err != nil || !slices.Equal(s.Alive, []string{"n1", "n2"}) || len(s.OtherKey) > 0 {
+			t.Errorf("the node with a damaged file: %+v", s)
+		}
+	})
+}
+
 // TestTooMany: no exchange begins among more nodes than a site can have.
 func TestTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

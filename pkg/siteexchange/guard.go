@@ -196,8 +196,9 @@ type guardedConn struct {
 	guard *guard
 	// first is the byte that was read before. It is nil on a connection that this node has made, whose other end sends
 	// no label.
-	first   []byte
-	ignored func(reason string)
+	first []byte
+	// inspected is called after the message has come. refused is nil if the guard let it pass.
+	inspected func(refused *ignoredError)
 	// closed, if set, is called when the connection is closed.
 	closed func()
 	// rest is what memberlist has not read yet. taken is set once the message was read; err is why it was refused.
@@ -211,9 +212,9 @@ func (c *guardedConn) Read(p []byte) (int, error) {
 	if !c.taken {
 		c.taken = true
 		c.rest, c.err = c.take()
-		var ignored *ignoredError
-		if errors.As(c.err, &ignored) {
-			c.ignored(ignored.reason)
+		var refused *ignoredError
+		if errors.As(c.err, &refused) || c.err == nil {
+			c.inspected(refused)
 		}
 	}
 	if c.err != nil {

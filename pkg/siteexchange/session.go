@@ -53,7 +53,8 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 	s := &session{e: e, local: local, label: label}
 	s.transport = newDoor(inner, doorConfig{
 		guard: &guard{keys: e.keys, label: label}, limits: e.limits, member: e.member,
-		answer: func(conn net.Conn) { s.answer(ctx, conn) }, ignored: e.config.Observer.Ignored,
+		answer:    func(conn net.Conn) { s.answer(ctx, conn) },
+		inspected: e.inspected, ignored: e.config.Observer.Ignored,
 	})
 	config := memberlist.DefaultLANConfig()
 	config.Name = e.config.NodeName
@@ -108,7 +109,12 @@ func (s *session) join(m Member) error {
 	}
 	// Without the name memberlist would take anyone at that address.
 	_, err := s.list.Join([]string{m.Name + "/" + netip.AddrPortFrom(to, s.local.Port()).String()})
-	return err
+	if err != nil {
+		// It is a list of one error, in several lines.
+		_, line, _ := strings.Cut(err.Error(), "* ")
+		return fmt.Errorf("node %s: %s", m.Name, strings.TrimSpace(line))
+	}
+	return nil
 }
 
 // NodeMeta implements memberlist.Delegate.

@@ -91,7 +91,7 @@ type Neighbours interface {
 	Wanted() bool
 }
 
-// Observer observes what a Keeper is told.
+// Observer observes what the runtime and the neighbours answer.
 type Observer interface {
 	// RuntimeAsked is called after every question to the runtime. err is nil if it has answered.
 	RuntimeAsked(err error)

@@ -58,7 +58,7 @@ type Facts interface {
 	PodsOnNodes(nodes map[string]struct{}) map[string]map[facts.PodKey]facts.KnownPod
 	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
 	Changes() uint64
-	// HeldByOthers returns which of the addresses that nodes say their pods have belong to others, as far as that is known.
+	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
 	HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{}
 	// NodeReady reports whether the upstream says that this node is ready.
 	NodeReady() bool

@@ -116,9 +116,9 @@ func (k *Keeper) forgetNeighbours() {
 	k.update(func(s *Status) { s.Neighbours, s.NeighboursCorrected = nil, 0 })
 }
 
-// giveNeighbours passes what neighbours say to the facts, without the pods that have an address which is known to belong
-// to others: a node could lead connections to places that others may reach and it may not. It reports whether there are
-// such pods.
+// giveNeighbours passes what neighbours say to the facts, without the pods that have an address which is known to
+// belong to others: a node could lead connections to places that others may reach and it may not. It reports whether
+// there are such pods.
 func (k *Keeper) giveNeighbours(names map[string]struct{}) (refused bool) {
 	claimed := make(map[string][]netip.Addr, len(names))
 	for name := range names {

@@ -41,10 +41,10 @@ const (
 	networkTCP = "tcp"
 )
 
-// door is a Transport that keeps the connections with questions for itself, and hands memberlist the others, which share
-// the port with them. All connections of memberlist begin with its label, whose first byte is another one than that of a
-// question. memberlist gets what the guard lets pass, and sends to nodes of the site only: by its protocol any node can
-// make another one send packets anywhere.
+// door is a Transport that keeps the connections with questions for itself, and hands memberlist the others, which
+// share the port with them. All connections of memberlist begin with its label, whose first byte is another one than
+// that of a question. memberlist gets what the guard lets pass, and sends to nodes of the site only: by its protocol
+// any node can make another one send packets anywhere.
 type door struct {
 	Transport
 	config doorConfig
@@ -199,7 +199,7 @@ func (d *door) refuse(operation, network, to string) error {
 	address, err := netip.ParseAddrPort(to)
 	if err == nil && !d.config.member(address.Addr().Unmap()) {
 		err = &net.OpError{
-			Op: operation, Net: network, Err: fmt.Errorf("no node of the site has the address %s", address.Addr()),
+			Op: operation, Net: network, Err: fmt.Errorf("%s is not the address of one node of the site", address.Addr()),
 		}
 	}
 	return err
@@ -232,8 +232,8 @@ func (d *door) DialAddressTimeout(address memberlist.Address, timeout time.Durat
 	return d.guarded(conn), nil
 }
 
-// dial makes a connection to a node of the site. It has a deadline from the beginning: memberlist writes its label before
-// it sets one.
+// dial makes a connection to a node of the site. It has a deadline from the beginning: memberlist writes its label
+// before it sets one.
 func (d *door) dial(address string, timeout time.Duration) (net.Conn, error) {
 	if err := d.refuse("dial", networkTCP, address); err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -37,9 +38,11 @@ const (
 	firstPause, lastPause = time.Second, 30 * time.Second
 	// firstWord is how long a node that took part before may be unheard after this one has begun to listen.
 	firstWord = 30 * time.Second
-	// udpPatience is how long a node may take part without sending a packet, and keyPatience how long it is known that one
-	// has another key. In a site of 100 nodes each is probed by each other one in 100 s.
+	// udpPatience is how long a node may take part without sending a packet, and keyPatience how long it is known that
+	// one has another key. In a site of 100 nodes each is probed by each other one in 100 s.
 	udpPatience, keyPatience = 5 * time.Minute, 2 * time.Minute
+	// doubtPause is the time between two doubts of the addresses.
+	doubtPause = time.Minute
 	// maxJoins, maxChecks and maxQuestions are the most members that are joined, joined because memberlist takes them
 	// for dead, or asked, at the same time.
 	maxJoins, maxChecks, maxQuestions = 4, 16, 8
@@ -85,7 +88,8 @@ type Config struct {
 	// process or an earlier one. One that is not heard soon after the start is silent.
 	Partners    func() map[string]struct{}
 	SetPartners func(names map[string]struct{})
-	// AddressDoubted is called if a node of the site says that it has another address than Site does.
+	// AddressDoubted is called, no more than once a minute, if a node of the site seems to have another address than
+	// Site says: if it says so itself, or if something comes from an address that no node has while one is missing.
 	AddressDoubted func()
 	Observer       Observer
 	// Listen is that of the network if nil.
@@ -105,7 +109,9 @@ type Status struct {
 	OtherKey, WithoutUDP []string
 	// Unreached is why the first of the nodes that do not take part, by name, was not reached; nil if all were.
 	Unreached error
+	// unreached is the name of that node. missing is set if a node took part before, and does not now.
 	unreached string
+	missing   bool
 	// KeyErr is why the file with the keys could not be read the last time; nil if it could. Keys from before count.
 	KeyErr error
 	// Err is why nothing is exchanged; nil if it is.
@@ -114,9 +120,9 @@ type Status struct {
 
 // peer is what is known of another node.
 type peer struct {
-	// alive is memberlist's word. Any node that has the key can make memberlist say that another one is dead. So lost is
-	// set then, unless the node has said that its wrapper stops, which sets left; and silent only when the node does not
-	// answer this one either. reached is set if it does.
+	// alive is memberlist's word. Any node that has the key can make memberlist say that another one is dead. So lost
+	// is set then, unless the node has said that its wrapper stops, which sets left; and silent only when the node does
+	// not answer this one either. reached is set if it does.
 	alive, lost, left bool
 	silent, reached   bool
 	said              meta
@@ -152,7 +158,10 @@ type Exchange struct {
 	run uint64
 	// site is the directory of the members.
 	site atomic.Pointer[directory]
-	wake chan struct{}
+	// missing is set while a node that took part before does not.
+	missing atomic.Bool
+	doubts  *rate.Limiter
+	wake    chan struct{}
 
 	// Only the goroutine of Run uses these.
 
@@ -189,7 +198,8 @@ func New(config Config) *Exchange {
 	rand.Read(run[:])
 	e := &Exchange{
 		config: config, keys: newKeyFile(config.KeyFile), limits: newLimits(), run: binary.BigEndian.Uint64(run[:]),
-		wake: make(chan struct{}, 1), peers: make(map[string]*peer), err: ErrNoKey,
+		doubts: rate.NewLimiter(rate.Every(doubtPause), 1),
+		wake:   make(chan struct{}, 1), peers: make(map[string]*peer), err: ErrNoKey,
 	}
 	e.site.Store(newDirectory(nil))
 	return e
@@ -214,8 +224,11 @@ func (e *Exchange) Status() Status {
 		switch {
 		case p != nil && p.takesPart():
 			s.Alive = append(s.Alive, name)
-		case p != nil && p.silent, late && partner && (p == nil || !p.left):
+		case p != nil && p.silent, late && partner && (p == nil || !p.left && !p.lost):
 			s.Silent = append(s.Silent, name)
+			s.missing = true
+		case p != nil && p.left:
+			s.missing = true
 		}
 		if p != nil {
 			s.add(name, p)
@@ -331,8 +344,17 @@ func (e *Exchange) admit(from netip.Addr) bool {
 	member := e.member(from)
 	if !member {
 		e.config.Observer.Ignored(reasonStranger)
+		if e.missing.Load() {
+			e.doubtAddresses()
+		}
 	}
 	return member
+}
+
+func (e *Exchange) doubtAddresses() {
+	if e.doubts.Allow() {
+		e.config.AddressDoubted()
+	}
 }
 
 // member reports whether a node of the site has an address, and no other one has it too.
@@ -450,7 +472,9 @@ func (e *Exchange) step(ctx context.Context) {
 		e.joinMissing(ctx)
 	}
 	e.askPeers(ctx)
-	e.passSilent(ctx)
+	status := e.Status()
+	e.missing.Store(status.missing)
+	e.passSilent(ctx, status)
 	if err == nil {
 		e.passPartners()
 	}
@@ -602,8 +626,8 @@ func pause(last time.Duration) (after time.Time, next time.Duration) {
 	return time.Now().Add(next/2 + mathrand.N(next/2)), next //nolint:gosec // it spreads attempts
 }
 
-// joinMissing joins members that memberlist does not know, or has given up: it never tries those again itself. Those that
-// it has just given up come first.
+// joinMissing joins members that memberlist does not know, or has given up: it never tries those again itself. Those
+// that it has just given up come first.
 func (e *Exchange) joinMissing(ctx context.Context) {
 	now := time.Now()
 	isDue := func(p *peer) bool { return !p.alive && !now.Before(p.joinAfter) }
@@ -701,14 +725,11 @@ func (e *Exchange) forgetWords() {
 }
 
 // passSilent passes on which neighbours are silent. If all are, this node may be the one that is cut off.
-func (e *Exchange) passSilent(ctx context.Context) {
+func (e *Exchange) passSilent(ctx context.Context, status Status) {
 	silent := make(map[string]struct{})
-	if e.config.Away() {
-		status := e.Status()
-		if len(status.Alive) > 0 && status.Err == nil {
-			for _, name := range status.Silent {
-				silent[name] = struct{}{}
-			}
+	if e.config.Away() && len(status.Alive) > 0 && status.Err == nil {
+		for _, name := range status.Silent {
+			silent[name] = struct{}{}
 		}
 	}
 	if maps.Equal(silent, e.given) {

@@ -234,8 +234,8 @@ func TestRelabelled(t *testing.T) {
 	})
 }
 
-// TestRelabelledBriefly: a node that has left the site, and comes back before memberlist has taken it for dead, takes part
-// again. What it said before does not count.
+// TestRelabelledBriefly: a node that has left the site, and comes back before memberlist has taken it for dead, takes
+// part again.
 func TestRelabelledBriefly(t *testing.T) {
 	inSite(t, 3, func(_ *testing.T, _ *lan, nodes []*node) {
 		all := nodes[0].Members()
@@ -265,6 +265,9 @@ func TestAddressChanges(t *testing.T) {
 		nodes[0].expect("alive", nodes[0].alive(), "n1")
 		if nodes[0].ignoredFor(reasonStranger) == 0 {
 			t.Error("packets from an address that nobody has are not counted")
+		}
+		if doubted := nodes[0].doubted; doubted == 0 || doubted > 3 {
+			t.Errorf("the addresses were doubted %d times", doubted)
 		}
 		nodes[0].setMembers(moved)
 		nodes[1].setMembers(moved)
@@ -396,6 +399,12 @@ func TestOthers(t *testing.T) {
 
 // TestWithoutUDP: nodes between which only TCP passes take part, know each other's pods, and say what is wrong.
 func TestWithoutUDP(t *testing.T) {
+	if raceDetector {
+		// Without packets every probe of memberlist lasts until the next is due. Then a ticker is overdue when a select
+		// looks at it, and Go 1.26 runs it there. For all goroutines of a bubble that do so at the same time, the race
+		// detector has one context, and crashes.
+		t.Skip("the race detector crashes")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		l := newLAN()
 		l.lossy.Store(true)

@@ -1,12 +1,12 @@
 package siteexchange
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
@@ -131,12 +131,11 @@ func partOfPacket(message []byte) *ignoredError {
 
 // streamLabel reads the label of a connection of which first was read before. It returns its bytes.
 func (g *guard) streamLabel(first []byte, from io.Reader) ([]byte, error) {
-	want := append([]byte{typeLabel, byte(len(g.label))}, g.label...)
-	label := append(make([]byte, 0, len(want)), first...)[:len(want)]
-	if _, err := io.ReadFull(from, label[len(first):]); err != nil {
+	label := make([]byte, 2+len(g.label))
+	if _, err := io.ReadFull(from, label[copy(label, first):]); err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(label, want) {
+	if label[0] != typeLabel || int(label[1]) != len(g.label) || string(label[2:]) != g.label {
 		return nil, ignore(reasonKey, "a connection of another cluster, or not of memberlist")
 	}
 	return label, nil
@@ -145,26 +144,26 @@ func (g *guard) streamLabel(first []byte, from io.Reader) ([]byte, error) {
 // stream reads the only message that comes on a connection, after the label. It returns its bytes.
 func (g *guard) stream(from io.Reader) ([]byte, error) {
 	const headSize = 5 // the type and the length
-	raw := make([]byte, headSize)
-	if _, err := io.ReadFull(from, raw); err != nil {
+	head := make([]byte, headSize)
+	if _, err := io.ReadFull(from, head); err != nil {
 		return nil, err
 	}
-	length := binary.BigEndian.Uint32(raw[1:])
-	if raw[0] != typeEncrypted || length > maxStream {
-		return nil, ignore(reasonFormat, "a message of type %d and %d bytes on a connection", raw[0], length)
+	length := binary.BigEndian.Uint32(head[1:])
+	if head[0] != typeEncrypted || length > maxStream {
+		return nil, ignore(reasonFormat, "a message of type %d and %d bytes on a connection", head[0], length)
 	}
 	sealed, err := readExactly(from, int64(length))
 	if err != nil {
 		return nil, err
 	}
-	message, ignored := g.open(sealed, append(raw[:headSize:headSize], g.label...))
+	message, ignored := g.open(sealed, slices.Concat(head, []byte(g.label)))
 	if ignored == nil {
 		ignored = onStream(message)
 	}
 	if ignored != nil {
 		return nil, ignored
 	}
-	return append(raw, sealed...), nil
+	return slices.Concat(head, sealed), nil
 }
 
 // onStream returns why a message on a connection is refused; nil if it is not.
@@ -230,18 +229,15 @@ func (c *guardedConn) Read(p []byte) (int, error) {
 
 // take reads all that memberlist may read.
 func (c *guardedConn) take() ([]byte, error) {
-	var label []byte
-	if c.first != nil {
-		var err error
-		if label, err = c.guard.streamLabel(c.first, c.Conn); err != nil {
-			return nil, err
-		}
+	if c.first == nil {
+		return c.guard.stream(c.Conn)
 	}
-	message, err := c.guard.stream(c.Conn)
+	label, err := c.guard.streamLabel(c.first, c.Conn)
 	if err != nil {
 		return nil, err
 	}
-	return append(label, message...), nil
+	message, err := c.guard.stream(c.Conn)
+	return slices.Concat(label, message), err
 }
 
 // Close implements net.Conn.

@@ -47,7 +47,7 @@ func memberPacket(t *testing.T, way byte, plain []byte) []byte {
 // memberStream is what a node that has the key sends on a connection, after the label.
 func memberStream(t *testing.T, way byte, plain []byte) []byte {
 	t.Helper()
-	head := binary.BigEndian.AppendUint32([]byte{10}, uint32(29+len(plain))) //nolint:gosec // a test's
+	head := binary.BigEndian.AppendUint32([]byte{10}, uint32(29+len(plain)))
 	return append(head, memberSealed(t, way, plain, slices.Concat(head, []byte(label)))...)
 }
 
@@ -132,7 +132,7 @@ func TestGuardPackets(t *testing.T) {
 	compound := func(parts ...[]byte) []byte {
 		message := []byte{7, byte(len(parts))}
 		for _, part := range parts {
-			message = binary.BigEndian.AppendUint16(message, uint16(len(part))) //nolint:gosec // a test's
+			message = binary.BigEndian.AppendUint16(message, uint16(len(part)))
 		}
 		return append(message, slices.Concat(parts...)...)
 	}
@@ -214,8 +214,8 @@ func TestLentSender(t *testing.T) {
 	})
 }
 
-// TestLiesAboutOthers: a node that has the key and says of another one that it is dead cannot hide that one's endpoints,
-// and not keep it from being heard. When that node dies, it is silent nevertheless.
+// TestLiesAboutOthers: a node that has the key and says of another one that it is dead cannot hide that one's
+// endpoints, and not keep it from being heard. When that node dies, it is silent nevertheless.
 func TestLiesAboutOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLAN()

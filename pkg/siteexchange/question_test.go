@@ -413,7 +413,7 @@ func TestManyConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = played.Shutdown() }()
-			neighbours = append(neighbours, played.(*host)) //nolint:forcetypeassert // a test's
+			neighbours = append(neighbours, played.(*host))
 		}
 		defer startAll(nodes[:1])()
 		n.runs("own=10.0.0.77")
@@ -509,7 +509,7 @@ func TestNotifyAlive(t *testing.T) {
 				t.Errorf("%+v: got %v, counted %v", test, err, n.reasons)
 			}
 		}
-		if n.doubted != 3 {
+		if n.doubted != 1 { // no more than once a minute
 			t.Errorf("the addresses were doubted %d times", n.doubted)
 		}
 		n.session.NotifyMsg([]byte("from nobody knows whom"))

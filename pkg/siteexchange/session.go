@@ -143,7 +143,7 @@ func (s *session) NotifyAlive(node *memberlist.Node) error {
 	if err != nil {
 		s.e.config.Observer.Ignored(reason)
 		if reason == ReasonAddress {
-			s.e.config.AddressDoubted()
+			s.e.doubtAddresses()
 		}
 	}
 	return err

@@ -113,8 +113,8 @@ type answer struct {
 
 type answerPods []answerPod
 
-// UnmarshalJSON implements json.Unmarshaler. It reads pod by pod, and no more than maxPods: a pod without anything has 3
-// bytes in JSON, and about 100 here.
+// UnmarshalJSON implements json.Unmarshaler. It reads pod by pod, and no more than maxPods: a pod without anything has
+// 3 bytes in JSON, and about 100 here.
 func (p *answerPods) UnmarshalJSON(encoded []byte) error {
 	list := json.NewDecoder(bytes.NewReader(encoded))
 	begin, err := list.Token()

@@ -10,8 +10,8 @@ const (
 	specClusterIPs = 18
 )
 
-// ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and may
-// be None.
+// ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and
+// may be None.
 func ClusterIPs(body []byte, visit func(address []byte)) error {
 	f := field.Of(body)
 	for f.Next() {

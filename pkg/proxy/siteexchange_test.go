@@ -163,8 +163,8 @@ func TestExchangeDetail(t *testing.T) {
 		},
 		{
 			siteexchange.Status{Members: 2, Alive: []string{"b"}, OtherKey: []string{"c"}, WithoutUDP: []string{"b"}},
-			"site-exchange: ok, 1 of 2 neighbours take part, and what none of the keys opens comes from c, and no UDP " +
-				"packets come from b",
+			"site-exchange: ok, 1 of 2 neighbours take part, and what none of the keys opens comes from c, and no " +
+				"UDP packets come from b",
 		},
 		{
 			siteexchange.Status{Members: 1, Alive: []string{"b"}, KeyErr: os.ErrNotExist},

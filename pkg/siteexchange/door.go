@@ -199,7 +199,8 @@ func (d *door) refuse(operation, network, to string) error {
 	address, err := netip.ParseAddrPort(to)
 	if err == nil && !d.config.member(address.Addr().Unmap()) {
 		err = &net.OpError{
-			Op: operation, Net: network, Err: fmt.Errorf("%s is not the address of one node of the site", address.Addr()),
+			Op: operation, Net: network,
+			Err: fmt.Errorf("%s is not the address of one node of the site", address.Addr()),
 		}
 	}
 	return err

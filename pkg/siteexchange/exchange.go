@@ -133,8 +133,8 @@ type peer struct {
 	since    time.Time
 	packet   bool
 	otherKey time.Time
-	// word is what the node has said of its pods, in this version; nil if that is not known. stale is set if it may have
-	// said something else since, and memberlist does not pass that on.
+	// word is what the node has said of its pods, in this version; nil if that is not known. stale is set if it may
+	// have said something else since, and memberlist does not pass that on.
 	word    *facts.LivePods
 	version version
 	stale   bool

@@ -58,6 +58,8 @@ type Facts interface {
 	PodsOnNodes(nodes map[string]struct{}) map[string]map[facts.PodKey]facts.KnownPod
 	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
 	Changes() uint64
+	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
+	HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{}
 	// NodeReady reports whether the upstream says that this node is ready.
 	NodeReady() bool
 }
@@ -89,10 +91,12 @@ type Neighbours interface {
 	Wanted() bool
 }
 
-// Observer observes questions to the runtime.
+// Observer observes what the runtime and the neighbours answer.
 type Observer interface {
-	// RuntimeAsked is called after every question. err is nil if the runtime has answered.
+	// RuntimeAsked is called after every question to the runtime. err is nil if it has answered.
 	RuntimeAsked(err error)
+	// PodsRefused is called with the number of pods that a neighbour says have addresses of others.
+	PodsRefused(count int)
 }
 
 // Config is what a Keeper is made from. All fields are needed, but one of Runtime and Neighbours may be nil.

@@ -49,7 +49,9 @@ type scene struct {
 	hangs  bool
 	asked  int
 	closed int
-	polls  []error
+	// refused counts pods.
+	refused int
+	polls   []error
 }
 
 func (s *scene) State() UpstreamState {
@@ -86,6 +88,12 @@ func (s *scene) RuntimeAsked(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.polls = append(s.polls, err)
+}
+
+func (s *scene) PodsRefused(count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused += count
 }
 
 func (s *scene) change(change func()) {

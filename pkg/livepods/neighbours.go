@@ -2,6 +2,7 @@ package livepods
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -13,6 +14,8 @@ type neighbour struct {
 	// about has the pods for which the word counts: those of governed Services that the upstream knew before it went
 	// away, and in the phase returning only those of which it does not say the same yet.
 	about map[facts.PodKey]struct{}
+	// refused is the number of pods of the word that have addresses of others, so that they are not shown.
+	refused int
 }
 
 // hear passes what the neighbours say to the facts, before the upstream is known to be there or while it is away.
@@ -40,15 +43,21 @@ func (k *Keeper) hear() {
 	}
 	for name := range news {
 		n := &neighbour{word: words[name], about: make(map[facts.PodKey]struct{})}
+		if before := k.neighbours[name]; before != nil && before.word == n.word {
+			n.refused = before.refused
+		}
 		for pod, said := range known[name] {
 			if said.Governed {
 				n.about[pod] = struct{}{}
 			}
 		}
 		k.neighbours[name] = n
-		k.giveNeighbour(name, n)
 	}
-	k.heard = k.config.Facts.Changes()
+	before := k.config.Facts.Changes()
+	refused := k.giveNeighbours(news)
+	if k.heard = k.config.Facts.Changes(); refused {
+		k.heard = before // what others have said now may set the addresses free
+	}
 	if len(news) > 0 || len(words) == 0 {
 		k.countNeighbours()
 	}
@@ -59,12 +68,14 @@ func (k *Keeper) hearAgain() {
 	if k.config.Neighbours == nil {
 		return
 	}
+	news := make(map[string]struct{})
 	for name, word := range k.config.Neighbours.Words() {
 		if n := k.neighbours[name]; n != nil && n.word != word {
-			n.word = word
-			k.giveNeighbour(name, n)
+			n.word, n.refused = word, 0
+			news[name] = struct{}{}
 		}
 	}
+	k.giveNeighbours(news)
 	k.countNeighbours()
 }
 
@@ -75,6 +86,7 @@ func (k *Keeper) agree() (left int) {
 		names[name] = struct{}{}
 	}
 	known := k.config.Facts.PodsOnNodes(names)
+	fewer := make(map[string]struct{})
 	for name, n := range k.neighbours {
 		before := len(n.about)
 		disputed(n.about, known[name])
@@ -83,10 +95,11 @@ func (k *Keeper) agree() (left int) {
 			k.config.Facts.SetLivePods(name, nil)
 			delete(k.neighbours, name)
 		case len(n.about) < before:
-			k.giveNeighbour(name, n)
+			fewer[name] = struct{}{}
 		}
 		left += len(n.about)
 	}
+	k.giveNeighbours(fewer)
 	return left
 }
 
@@ -103,8 +116,37 @@ func (k *Keeper) forgetNeighbours() {
 	k.update(func(s *Status) { s.Neighbours, s.NeighboursCorrected = nil, 0 })
 }
 
-func (k *Keeper) giveNeighbour(name string, n *neighbour) {
-	k.config.Facts.SetLivePods(name, &facts.LivePods{AsOf: n.word.AsOf, Pods: n.word.Pods, About: maps.Clone(n.about)})
+// giveNeighbours passes what neighbours say to the facts, without the pods that have an address which is known to
+// belong to others: a node could lead connections to places that others may reach and it may not. It reports whether
+// there are such pods.
+func (k *Keeper) giveNeighbours(names map[string]struct{}) (refused bool) {
+	claimed := make(map[string][]netip.Addr, len(names))
+	for name := range names {
+		for _, pod := range k.neighbours[name].word.Pods {
+			claimed[name] = append(claimed[name], pod.Addresses...)
+		}
+	}
+	held := k.config.Facts.HeldByOthers(claimed)
+	for name := range names {
+		n := k.neighbours[name]
+		pods := n.word.Pods
+		if of := held[name]; len(of) > 0 {
+			pods = maps.Clone(pods)
+			maps.DeleteFunc(pods, func(_ facts.PodKey, pod facts.LivePod) bool {
+				return slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
+					_, isHeld := of[a]
+					return isHeld
+				})
+			})
+		}
+		count := len(n.word.Pods) - len(pods)
+		if count > n.refused {
+			k.config.Observer.PodsRefused(count - n.refused)
+		}
+		n.refused, refused = count, refused || count > 0
+		k.config.Facts.SetLivePods(name, &facts.LivePods{AsOf: n.word.AsOf, Pods: pods, About: maps.Clone(n.about)})
+	}
+	return refused
 }
 
 // countNeighbours updates the status.

@@ -119,20 +119,29 @@ func inSite(t *testing.T, withRuntime bool, test func(*scene, *others)) {
 
 // neighbourHas makes endpoints on the neighbour those of a Service.
 func (s *scene) neighbourHas(service string, endpoints ...endpoint) {
+	s.slice("ns", service, there, endpoints...)
+}
+
+// slice makes endpoints on a node those of a Service. Without a node they are no pods.
+func (s *scene) slice(namespace, service, node string, endpoints ...endpoint) {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+			Namespace: namespace, Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for _, e := range endpoints {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{e.address}, NodeName: ptr.To(there),
+		made := discoveryv1.Endpoint{
+			Addresses:  []string{e.address},
 			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(e.ready), Serving: ptr.To(e.ready)},
-			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: "ns", Name: e.pod, UID: types.UID("uid-" + e.pod),
-			},
-		})
+		}
+		if node != "" {
+			made.NodeName = &node
+			made.TargetRef = &corev1.ObjectReference{
+				Kind: "Pod", Namespace: namespace, Name: e.pod, UID: types.UID("uid-" + e.pod),
+			}
+		}
+		slice.Endpoints = append(slice.Endpoints, made)
 	}
 	s.store.EndpointSlices().Apply(wiretest.Object(slice))
 }
@@ -199,6 +208,68 @@ func TestNeighboursWord(t *testing.T) {
 			s.expectFar("no word any more", "far", "10.2.0.1")
 		})
 	}
+}
+
+// TestAddressesOfOthers: a neighbour's pod is not shown at an address that is known to be another's.
+func TestAddressesOfOthers(t *testing.T) {
+	const third = "node-3"
+	inSite(t, true, func(s *scene, o *others) {
+		s.store.NodeLabels().Apply(wiretest.Object(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: third, Labels: map[string]string{"zone": "a"}},
+		}))
+		s.store.Services().Apply(wiretest.Object(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "open"},
+			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9", "fd00::9"}},
+		}))
+		s.store.Services().Apply(wiretest.Object(&corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+		}))
+		s.slice("default", "kubernetes", "", endpoint{"", "203.0.113.6", true, false})
+		s.slice("ns", "third", third, endpoint{"z", "10.3.0.1", true, false})
+		s.upstreamIs(Away)
+		for i, address := range []string{
+			"10.96.0.9", "fd00::9", "10.96.0.1", "203.0.113.6", "10.3.0.1", "10.0.0.1", // the last is here
+		} {
+			o.say(there, "x="+address)
+			s.after(2 * interval)
+			s.expectFar("at "+address, "far", "")
+			s.change(func() {
+				if s.refused != i+1 {
+					s.Errorf("at %s: %d pods are counted, want %d", address, s.refused, i+1)
+				}
+			})
+		}
+		o.say(there, "x=10.2.1.1")
+		s.after(interval)
+		s.expectFar("at an address of its own", "far", "10.2.1.1")
+
+		// Addresses may go from one node to another. Both say so at the same time.
+		s.store.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: "third", Annotations: map[string]string{"topologyKeys": `["zone"]`},
+		}}))
+		o.say(there, "x=10.3.0.1")
+		o.say(third, "z=10.2.0.1")
+		s.after(2 * interval)
+		s.expectFar("exchanged", "far", "10.3.0.1")
+		s.expectFar("exchanged", "third", "10.2.0.1")
+		// That a node says its pod has the address of another's does not keep that one from saying so.
+		o.say(there, "x=10.3.0.7")
+		s.after(interval)
+		o.say(third, "z=10.3.0.7")
+		s.after(interval)
+		s.expectFar("claimed", "third", "10.3.0.7")
+		// What a silent node had is free.
+		o.mu.Lock()
+		delete(o.words, third)
+		o.mu.Unlock()
+		o.say(there, "x=10.3.0.1")
+		s.after(2 * interval)
+		s.expectFar("not silent", "far", "")
+		s.store.SetSilentNodes(map[string]struct{}{third: {}})
+		s.after(2 * interval)
+		s.expectFar("silent", "far", "10.3.0.1")
+	})
 }
 
 // TestNeighboursReturn: when the upstream is back, a neighbour's word counts for the pods that the upstream knew

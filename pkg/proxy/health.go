@@ -119,7 +119,11 @@ func (h readiness) reasons() (reasons, details []string) {
 		details = append(details, livePodsDetail(h.p.livePods.Status()))
 	}
 	if h.p.exchange != nil {
-		details = append(details, exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status()))
+		detail := exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status())
+		if h.p.config.Runtime == nil {
+			detail += "; without --cri this node does not say which pods it runs"
+		}
+		details = append(details, detail)
 	}
 	return reasons, details
 }

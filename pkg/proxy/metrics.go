@@ -150,6 +150,11 @@ func (m *metrics) RuntimeAsked(err error) {
 // Ignored implements siteexchange.Observer.
 func (m *metrics) Ignored(reason string) { m.siteIgnored.WithLabelValues(reason).Inc() }
 
+// PodsRefused implements livepods.Observer.
+func (m *metrics) PodsRefused(count int) {
+	m.siteIgnored.WithLabelValues(siteexchange.ReasonAddress).Add(float64(count))
+}
+
 // Asked implements siteexchange.Observer.
 func (m *metrics) Asked(err error) {
 	result := "ok"

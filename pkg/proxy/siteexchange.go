@@ -78,7 +78,7 @@ func (s *site) Members() []siteexchange.Member {
 // Cluster implements siteexchange.Site.
 func (s *site) Cluster() string { return s.facts.ClusterUID() }
 
-// exchangeDetail says who of the site takes part.
+// exchangeDetail says who of the site takes part, and what may be wrong.
 func exchangeDetail(s siteexchange.Status, pods livepods.Status) string {
 	if s.Err != nil {
 		return fmt.Sprintf("site-exchange: off: %v", s.Err)
@@ -86,6 +86,18 @@ func exchangeDetail(s siteexchange.Status, pods livepods.Status) string {
 	said := fmt.Sprintf("site-exchange: ok, %d of %d neighbours take part", len(s.Alive), s.Members)
 	if len(s.Silent) > 0 {
 		said += ", not heard any more: " + some(s.Silent)
+	}
+	if s.Unreached != nil && len(s.Alive) < s.Members {
+		said += fmt.Sprintf(" (%v)", s.Unreached)
+	}
+	if len(s.OtherKey) > 0 {
+		said += ", and what none of the keys opens comes from " + some(s.OtherKey)
+	}
+	if len(s.WithoutUDP) > 0 {
+		said += ", and no UDP packets come from " + some(s.WithoutUDP)
+	}
+	if s.KeyErr != nil {
+		said += fmt.Sprintf("; the keys are those from before, for the file cannot be used: %v", s.KeyErr)
 	}
 	if len(pods.Neighbours) > 0 {
 		said += fmt.Sprintf("; pods on %s are shown as these nodes say, %d of them differently from what the API "+

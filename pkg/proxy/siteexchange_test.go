@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -95,8 +96,9 @@ func TestSiteExchange(t *testing.T) {
 		})
 	}
 	a, b := start(t, api, node(0, "")), start(t, api, node(1, "10.0.0.9"))
-	for _, w := range []*wrapper{a, b} {
-		says(w, "[+] site-exchange: ok, 1 of 1 neighbours take part\n",
+	for i, w := range []*wrapper{a, b} {
+		says(w, "[+] site-exchange: ok, 1 of 1 neighbours take part"+
+			[]string{"; without --cri this node does not say which pods it runs\n", "\n"}[i],
 			`application_grid_wrapper_site_neighbours{state="alive"} 1`, "application_grid_wrapper_silent_nodes 0",
 			"application_grid_wrapper_neighbours_corrected_pods 0",
 			`application_grid_wrapper_site_ignored_total{reason="key"} 0`)
@@ -143,4 +145,35 @@ func TestSiteExchangeOff(t *testing.T) {
 		c.SiteExchange = &SiteExchange{Port: siteexchange.DefaultPort, KeyFile: "/absent"}
 	})
 	w.expectReadyz(http.StatusOK, "[+] site-exchange: off: ", "/absent")
+}
+
+// TestExchangeDetail: what /readyz says.
+func TestExchangeDetail(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("node c: connection refused")
+	for _, test := range []struct {
+		status siteexchange.Status
+		want   string
+	}{
+		{siteexchange.Status{Err: siteexchange.ErrNoKey}, "site-exchange: off: " + siteexchange.ErrNoKey.Error()},
+		{siteexchange.Status{Members: 1, Alive: []string{"b"}}, "site-exchange: ok, 1 of 1 neighbours take part"},
+		{
+			siteexchange.Status{Members: 2, Alive: []string{"b"}, Silent: []string{"c"}, Unreached: refused},
+			"site-exchange: ok, 1 of 2 neighbours take part, not heard any more: c (node c: connection refused)",
+		},
+		{
+			siteexchange.Status{Members: 2, Alive: []string{"b"}, OtherKey: []string{"c"}, WithoutUDP: []string{"b"}},
+			"site-exchange: ok, 1 of 2 neighbours take part, and what none of the keys opens comes from c, and no " +
+				"UDP packets come from b",
+		},
+		{
+			siteexchange.Status{Members: 1, Alive: []string{"b"}, KeyErr: os.ErrNotExist},
+			"site-exchange: ok, 1 of 1 neighbours take part; the keys are those from before, for the file cannot be " +
+				"used: file does not exist",
+		},
+	} {
+		if got := exchangeDetail(test.status, livepods.Status{}); got != test.want {
+			t.Errorf("%+v: got %q, want %q", test.status, got, test.want)
+		}
+	}
 }

@@ -9,7 +9,8 @@
 //
 // Everything is sealed with AES-GCM under keys from a file (keys.go). Without a key nothing is sent and no port is
 // opened. Packets and connections from addresses that are not those of the site's nodes are dropped before they are
-// read (network.go, door.go). What is ignored is counted by reason (reason.go).
+// read (network.go), and those above a limit too (door.go). What memberlist should not read although it is sealed, does
+// not reach it (guard.go). What is ignored is counted by reason (reason.go).
 //
 // An Exchange passes nothing on by itself: package livepods decides when a neighbour's word counts, package
 // storage/view what a silent neighbour means for what is shown, and package proxy connects them.

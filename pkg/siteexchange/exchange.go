@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -37,8 +38,16 @@ const (
 	firstPause, lastPause = time.Second, 30 * time.Second
 	// firstWord is how long a node that took part before may be unheard after this one has begun to listen.
 	firstWord = 30 * time.Second
-	// maxJoins and maxQuestions are the most members that are joined, or asked, at the same time.
-	maxJoins, maxQuestions = 4, 8
+	// udpPatience is how long a node may take part without sending a packet, and keyPatience how long it is known that
+	// one has another key. In a site of 100 nodes each is probed by each other one in 100 s.
+	udpPatience, keyPatience = 5 * time.Minute, 2 * time.Minute
+	// doubtPause is the time between two doubts of the addresses.
+	doubtPause = time.Minute
+	// maxJoins, maxChecks and maxQuestions are the most members that are joined, joined because memberlist takes them
+	// for dead, or asked, at the same time.
+	maxJoins, maxChecks, maxQuestions = 4, 16, 8
+	// checkInterval is the time between two attempts to join a member that answers, and that memberlist takes for dead.
+	checkInterval = 5 * time.Second
 )
 
 // Errors of Status.
@@ -79,7 +88,8 @@ type Config struct {
 	// process or an earlier one. One that is not heard soon after the start is silent.
 	Partners    func() map[string]struct{}
 	SetPartners func(names map[string]struct{})
-	// AddressDoubted is called if a node of the site says that it has another address than Site does.
+	// AddressDoubted is called, no more than once a minute, if a node of the site seems to have another address than
+	// Site says: if it says so itself, or if something comes from an address that no node has while one is missing.
 	AddressDoubted func()
 	Observer       Observer
 	// Listen is that of the network if nil.
@@ -94,20 +104,40 @@ type Status struct {
 	Alive, Silent []string
 	// Words is the number of nodes whose word on their pods is known.
 	Words int
+	// OtherKey are nodes that have sent something a short time ago which none of the keys opens, WithoutUDP those that
+	// take part, and of which no packet comes; both are sorted.
+	OtherKey, WithoutUDP []string
+	// Unreached is why the first of the nodes that do not take part, by name, was not reached; nil if all were.
+	Unreached error
+	// unreached is the name of that node. missing is set if a node took part before, and does not now.
+	unreached string
+	missing   bool
+	// KeyErr is why the file with the keys could not be read the last time; nil if it could. Keys from before count.
+	KeyErr error
 	// Err is why nothing is exchanged; nil if it is.
 	Err error
 }
 
 // peer is what is known of another node.
 type peer struct {
-	// alive is memberlist's word. silent is set if the node was alive and has not said that its wrapper stops.
-	alive, silent bool
-	// left is set if the node has said that its wrapper stops.
-	left bool
-	said meta
-	// word is what the node has said of its pods, in this version; nil if that is not known.
+	// alive is memberlist's word. Any node that has the key can make memberlist say that another one is dead. So lost
+	// is set then, unless the node has said that its wrapper stops, which sets left; and silent only when the node does
+	// not answer this one either. reached is set if it does.
+	alive, lost, left bool
+	silent, reached   bool
+	said              meta
+	// joinErr is why the node was not reached the last time.
+	joinErr error
+	// since is when it began to take part, packet whether a packet of it has come in this session. otherKey is when
+	// something came that none of the keys opens.
+	since    time.Time
+	packet   bool
+	otherKey time.Time
+	// word is what the node has said of its pods, in this version; nil if that is not known. stale is set if it may
+	// have said something else since, and memberlist does not pass that on.
 	word    *facts.LivePods
 	version version
+	stale   bool
 	// asking and joining are set while the node is asked, or joined.
 	asking, joining bool
 	// askPause and joinPause are the pauses after the next failures, askAfter and joinAfter when the next attempts are
@@ -115,6 +145,9 @@ type peer struct {
 	askPause, joinPause time.Duration
 	askAfter, joinAfter time.Time
 }
+
+// takesPart reports whether the node is there.
+func (p *peer) takesPart() bool { return p.alive || p.reached }
 
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
@@ -125,14 +158,16 @@ type Exchange struct {
 	run uint64
 	// site is the directory of the members.
 	site atomic.Pointer[directory]
-	wake chan struct{}
+	// missing is set while a node that took part before does not.
+	missing atomic.Bool
+	doubts  *rate.Limiter
+	wake    chan struct{}
 
 	// Only the goroutine of Run uses these.
 
 	session *session
 	// loaded is when the file with the keys was read last, listened when a session was opened last.
 	loaded, listened time.Time
-	keyErr           error
 	// given is what SetSilent got last.
 	given map[string]struct{}
 	// working are the goroutines that join and ask.
@@ -142,6 +177,8 @@ type Exchange struct {
 	// The fields below are guarded by mu. Nothing else is called while it is held.
 
 	leaving bool
+	// keyErr is why the file with the keys could not be read the last time. Only the goroutine of Run writes it.
+	keyErr error
 	// opened is when the session began; the zero time while there is none.
 	opened   time.Time
 	own      *facts.LivePods
@@ -161,7 +198,8 @@ func New(config Config) *Exchange {
 	rand.Read(run[:])
 	e := &Exchange{
 		config: config, keys: newKeyFile(config.KeyFile), limits: newLimits(), run: binary.BigEndian.Uint64(run[:]),
-		wake: make(chan struct{}, 1), peers: make(map[string]*peer), err: ErrNoKey,
+		doubts: rate.NewLimiter(rate.Every(doubtPause), 1),
+		wake:   make(chan struct{}, 1), peers: make(map[string]*peer), err: ErrNoKey,
 	}
 	e.site.Store(newDirectory(nil))
 	return e
@@ -174,7 +212,7 @@ func (e *Exchange) Status() Status {
 	partners := e.config.Partners()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := Status{Err: e.err}
+	s := Status{Err: e.err, KeyErr: e.keyErr}
 	late := !e.opened.IsZero() && time.Since(e.opened) >= firstWord
 	for name := range e.directory().byName {
 		if name == e.config.NodeName {
@@ -184,18 +222,40 @@ func (e *Exchange) Status() Status {
 		p := e.peers[name]
 		_, partner := partners[name]
 		switch {
-		case p != nil && p.alive:
+		case p != nil && p.takesPart():
 			s.Alive = append(s.Alive, name)
-		case p != nil && p.silent, late && partner && (p == nil || !p.left):
+		case p != nil && p.silent, late && partner && (p == nil || !p.left && !p.lost):
 			s.Silent = append(s.Silent, name)
+			s.missing = true
+		case p != nil && p.left:
+			s.missing = true
 		}
-		if p != nil && p.word != nil {
-			s.Words++
+		if p != nil {
+			s.add(name, p)
 		}
 	}
 	slices.Sort(s.Alive)
 	slices.Sort(s.Silent)
+	slices.Sort(s.OtherKey)
+	slices.Sort(s.WithoutUDP)
 	return s
+}
+
+// add adds what is known of a node.
+func (s *Status) add(name string, p *peer) {
+	if p.word != nil {
+		s.Words++
+	}
+	if !p.otherKey.IsZero() && time.Since(p.otherKey) < keyPatience {
+		s.OtherKey = append(s.OtherKey, name)
+	}
+	switch {
+	case !p.takesPart() && p.joinErr != nil && (s.Unreached == nil || name < s.unreached):
+		s.Unreached, s.unreached = p.joinErr, name
+	case !p.takesPart():
+	case !p.packet && time.Since(p.since) >= udpPatience:
+		s.WithoutUDP = append(s.WithoutUDP, name)
+	}
 }
 
 // Words returns what the other nodes of the site say of their pods, by the names of the nodes. The caller must not
@@ -217,7 +277,7 @@ func (e *Exchange) Wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name := range e.directory().byName {
-		if p := e.peers[name]; p != nil && p.alive && p.said.flags&flagAway != 0 {
+		if p := e.peers[name]; p != nil && p.takesPart() && p.said.flags&flagAway != 0 {
 			return true
 		}
 	}
@@ -281,15 +341,26 @@ func (e *Exchange) poke() {
 
 // admit reports whether a packet or a connection from an address is taken.
 func (e *Exchange) admit(from netip.Addr) bool {
-	if _, member := e.directory().byAddress[from]; !member {
+	member := e.member(from)
+	if !member {
 		e.config.Observer.Ignored(reasonStranger)
-		return false
+		if e.missing.Load() {
+			e.doubtAddresses()
+		}
 	}
-	if !e.limits.packets.allow(from) {
-		e.config.Observer.Ignored(reasonFlood)
-		return false
+	return member
+}
+
+func (e *Exchange) doubtAddresses() {
+	if e.doubts.Allow() {
+		e.config.AddressDoubted()
 	}
-	return true
+}
+
+// member reports whether a node of the site has an address, and no other one has it too.
+func (e *Exchange) member(address netip.Addr) bool {
+	_, member := e.directory().byAddress[address]
+	return member
 }
 
 // possibleAddress returns a function that reports whether a neighbour's pod may have an address. Nobody else's address
@@ -306,20 +377,42 @@ func (e *Exchange) possibleAddress() func(netip.Addr) bool {
 	}
 }
 
+// inspected notes what came from the address of a node: nil if it was opened and passed on, or why it was not. Packets
+// may come from others in the name of that address.
+func (e *Exchange) inspected(from netip.Addr, network string, refused *ignoredError) {
+	if refused != nil {
+		e.config.Observer.Ignored(refused.reason)
+	}
+	name, member := e.directory().byAddress[from]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.peers[name]
+	switch {
+	case !member || p == nil:
+	case refused != nil && refused.reason == reasonKey:
+		p.otherKey = time.Now()
+	case refused == nil && network == networkUDP:
+		p.packet = true
+	}
+}
+
 // heard takes what memberlist says of another node.
 func (e *Exchange) heard(name string, said meta, alive bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, member := e.directory().byName[name]; !member && e.peers[name] == nil {
+	_, member := e.directory().byName[name]
+	if !member && e.peers[name] == nil {
 		return // it did belong to the site, and memberlist still says how it is
 	}
 	p := e.peer(name)
+	if alive && !p.takesPart() {
+		p.since = time.Now()
+	}
 	p.alive, p.said = alive, said
 	p.left = !alive && said.flags&flagLeaving != 0
-	p.silent = !alive && !p.left
-	if alive {
-		p.joinPause, p.joinAfter = 0, time.Time{}
-	}
+	p.lost = !alive && !p.left && member
+	p.silent, p.reached = false, false
+	p.joinPause, p.joinAfter = 0, time.Time{}
 	e.poke()
 }
 
@@ -345,7 +438,7 @@ func (e *Exchange) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range e.peers {
-		p.alive, p.silent, p.left = false, false, false
+		p.alive, p.lost, p.left, p.silent, p.reached, p.packet = false, false, false, false, false, false
 		p.joinPause, p.joinAfter = 0, time.Time{}
 	}
 }
@@ -379,7 +472,9 @@ func (e *Exchange) step(ctx context.Context) {
 		e.joinMissing(ctx)
 	}
 	e.askPeers(ctx)
-	e.passSilent(ctx)
+	status := e.Status()
+	e.missing.Store(status.missing)
+	e.passSilent(ctx, status)
 	if err == nil {
 		e.passPartners()
 	}
@@ -391,14 +486,17 @@ func (e *Exchange) loadKeys(ctx context.Context) {
 	}
 	e.loaded = time.Now()
 	changed, err := e.keys.load()
+	e.mu.Lock()
+	before := e.keyErr
+	e.keyErr = err
+	e.mu.Unlock()
 	logger := klog.FromContext(ctx)
 	switch {
-	case err != nil && e.keyErr == nil:
+	case err != nil && before == nil:
 		logger.Error(err, "Cannot read the keys of the site exchange", "goingOnWithEarlierOnes", e.keys.keys() != nil)
 	case changed:
 		logger.Info("Using the keys of the site exchange", "file", e.config.KeyFile, "keys", len(e.keys.keys().words))
 	}
-	e.keyErr = err
 }
 
 // takeMembers takes the members of the site as they are now.
@@ -408,14 +506,18 @@ func (e *Exchange) takeMembers(ctx context.Context) {
 		return
 	}
 	e.site.Store(now)
-	e.limits.packets.keep(now.byAddress)
-	e.limits.questions.keep(now.byAddress)
+	e.limits.keep(now.byAddress)
 	klog.FromContext(ctx).Info("The site has changed", "nodes", len(now.byName))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, p := range e.peers {
-		// One that is asked or joined just now is forgotten when the site changes next.
-		if _, member := now.byName[name]; !member && !p.asking && !p.joining {
+		if _, member := now.byName[name]; member {
+			continue
+		}
+		p.word, p.version, p.lost, p.silent, p.reached = nil, version{}, false, false, false
+		// One that is asked or joined just now is forgotten when the site changes next. So is one that memberlist takes
+		// for alive: if it comes back before it is dead, memberlist does not say so again.
+		if !p.alive && !p.asking && !p.joining {
 			delete(e.peers, name)
 		}
 	}
@@ -524,25 +626,42 @@ func pause(last time.Duration) (after time.Time, next time.Duration) {
 	return time.Now().Add(next/2 + mathrand.N(next/2)), next //nolint:gosec // it spreads attempts
 }
 
-// joinMissing joins members that memberlist does not know, or has given up: it never tries those again itself.
+// joinMissing joins members that memberlist does not know, or has given up: it never tries those again itself. Those
+// that it has just given up come first.
 func (e *Exchange) joinMissing(ctx context.Context) {
-	now, s := time.Now(), e.session
-	missing := e.due(maxJoins, func(p *peer) bool { return p.joining },
-		func(p *peer) bool { return !p.alive && !now.Before(p.joinAfter) })
-	for _, a := range missing {
+	now := time.Now()
+	isDue := func(p *peer) bool { return !p.alive && !now.Before(p.joinAfter) }
+	e.join(ctx, maxChecks, func(p *peer) bool { return p.lost && !p.silent && isDue(p) })
+	e.join(ctx, maxJoins, isDue)
+}
+
+// join joins members, so that no more than most are joined at the same time. wants is called with mu held.
+func (e *Exchange) join(ctx context.Context, most int, wants func(*peer) bool) {
+	s := e.session
+	for _, a := range e.due(most, func(p *peer) bool { return p.joining }, wants) {
 		e.mu.Lock()
 		a.peer.joining = true
+		wasLost := a.peer.lost
 		e.mu.Unlock()
 		e.working.Go(func() {
 			err := s.join(a.member)
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			a.peer.joining = false
-			a.peer.joinAfter, a.peer.joinPause = pause(a.peer.joinPause)
 			if err != nil {
 				klog.FromContext(ctx).V(4).Info("A node of the site does not take part", "node", a.member.Name,
 					"err", err)
 			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			a.peer.joining, a.peer.joinErr = false, err
+			a.peer.joinAfter, a.peer.joinPause = pause(a.peer.joinPause)
+			if !wasLost || !a.peer.lost {
+				return
+			}
+			a.peer.reached, a.peer.silent = err == nil, err != nil
+			if err == nil {
+				a.peer.joinAfter, a.peer.joinPause = time.Now().Add(checkInterval), 0
+				a.peer.stale = true
+			}
+			e.poke()
 		})
 	}
 }
@@ -555,8 +674,8 @@ func (e *Exchange) askPeers(ctx context.Context) {
 	}
 	now, s := time.Now(), e.session
 	news := e.due(maxQuestions, func(p *peer) bool { return p.asking }, func(p *peer) bool {
-		return p.alive && p.said.flags&flagPods != 0 && !now.Before(p.askAfter) &&
-			(p.word == nil || !p.version.covers(p.said.version))
+		return p.takesPart() && p.said.flags&flagPods != 0 && !now.Before(p.askAfter) &&
+			(p.word == nil || p.stale || !p.version.covers(p.said.version))
 	})
 	for _, a := range news {
 		e.mu.Lock()
@@ -577,7 +696,7 @@ func (e *Exchange) take(ctx context.Context, a attempt, word *facts.LivePods, v 
 		err = ignore(reasonOld, "the answer of node %s is older than the one before", a.member.Name)
 	}
 	if err == nil {
-		a.peer.word, a.peer.version = word, v
+		a.peer.word, a.peer.version, a.peer.stale = word, v, false
 		a.peer.askPause, a.peer.askAfter = 0, time.Now().Add(firstPause)
 	} else {
 		a.peer.askAfter, a.peer.askPause = pause(a.peer.askPause)
@@ -606,14 +725,11 @@ func (e *Exchange) forgetWords() {
 }
 
 // passSilent passes on which neighbours are silent. If all are, this node may be the one that is cut off.
-func (e *Exchange) passSilent(ctx context.Context) {
+func (e *Exchange) passSilent(ctx context.Context, status Status) {
 	silent := make(map[string]struct{})
-	if e.config.Away() {
-		status := e.Status()
-		if len(status.Alive) > 0 && status.Err == nil {
-			for _, name := range status.Silent {
-				silent[name] = struct{}{}
-			}
+	if e.config.Away() && len(status.Alive) > 0 && status.Err == nil {
+		for _, name := range status.Silent {
+			silent[name] = struct{}{}
 		}
 	}
 	if maps.Equal(silent, e.given) {
@@ -636,7 +752,7 @@ func (e *Exchange) passPartners() {
 	for name := range site.byName {
 		p := e.peers[name]
 		_, was := before[name]
-		if name != e.config.NodeName && (p != nil && p.alive || was && (p == nil || !p.left)) {
+		if name != e.config.NodeName && (p != nil && p.takesPart() || was && (p == nil || !p.left)) {
 			now[name] = struct{}{}
 		}
 	}

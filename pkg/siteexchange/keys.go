@@ -38,9 +38,10 @@ var errNotOpened = errors.New("none of the keys opens it")
 
 // keys are the keys of a file.
 type keys struct {
-	// gossip are those of memberlist, words those of questions and answers. The first of each seals, all open.
-	gossip [][]byte
-	words  []cipher.AEAD
+	// gossip are those of memberlist, and messages open what it has sealed with them. words are those of questions and
+	// answers. The first of each seals, all open.
+	gossip          [][]byte
+	messages, words []cipher.AEAD
 }
 
 // parseKeys reads a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with # are skipped.
@@ -79,16 +80,24 @@ func (k *keys) add(key []byte) error {
 	if err != nil {
 		return fmt.Errorf("deriving a key: %w", err)
 	}
-	block, err := aes.NewCipher(words)
+	k.gossip = append(k.gossip, gossip)
+	if k.messages, err = addCipher(k.messages, gossip); err != nil {
+		return err
+	}
+	k.words, err = addCipher(k.words, words)
+	return err
+}
+
+func addCipher(to []cipher.AEAD, key []byte) ([]cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
 	if err != nil {
-		return fmt.Errorf("using a key: %w", err)
+		return nil, fmt.Errorf("using a key: %w", err)
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		return fmt.Errorf("using a key: %w", err)
+		return nil, fmt.Errorf("using a key: %w", err)
 	}
-	k.gossip, k.words = append(k.gossip, gossip), append(k.words, aead)
-	return nil
+	return append(to, aead), nil
 }
 
 // seal seals a message with the first key. What is authenticated is not part of the result.
@@ -98,7 +107,16 @@ func (k *keys) seal(message, authenticated []byte) []byte {
 
 // open opens what seal has sealed with any of the keys.
 func (k *keys) open(sealed, authenticated []byte) ([]byte, error) {
-	for _, key := range k.words {
+	return openWith(k.words, sealed, authenticated)
+}
+
+// openMessage opens what memberlist has sealed with any of the keys: a nonce, and what GCM made of a message.
+func (k *keys) openMessage(sealed, authenticated []byte) ([]byte, error) {
+	return openWith(k.messages, sealed, authenticated)
+}
+
+func openWith(ring []cipher.AEAD, sealed, authenticated []byte) ([]byte, error) {
+	for _, key := range ring {
 		if message, err := key.Open(nil, nil, sealed, authenticated); err == nil {
 			return message, nil
 		}

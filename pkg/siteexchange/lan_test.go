@@ -31,6 +31,8 @@ type lan struct {
 	hosts map[netip.AddrPort]*host
 	// cut reports whether nothing comes from one address to another.
 	cut func(from, to netip.Addr) bool
+	// lossy is set while all packets are lost, and connections are not.
+	lossy atomic.Bool
 	// packets and bytes count what was sent, connections those that were made.
 	packets, bytes, connections atomic.Int64
 }
@@ -100,7 +102,7 @@ func (h *host) WriteTo(p []byte, address string) (time.Time, error) {
 	h.lan.packets.Add(1)
 	h.lan.bytes.Add(int64(len(p)) + 28) // the headers of IP and UDP
 	to, reached := h.lan.to(h.local.Addr(), netip.MustParseAddrPort(address))
-	if to != nil && reached && to.admit(h.local.Addr()) {
+	if to != nil && reached && !h.lan.lossy.Load() && to.admit(h.local.Addr()) {
 		packet := &memberlist.Packet{
 			Buf: slices.Clone(p), From: net.UDPAddrFromAddrPort(h.local), Timestamp: time.Now(),
 		}
@@ -173,6 +175,7 @@ type node struct {
 	address netip.Addr
 	lan     *lan
 	listen  Listen
+	port    uint16
 	keyFile string
 	away    atomic.Bool
 
@@ -244,7 +247,7 @@ func (n *node) setMembers(members []Member) {
 // start starts the node's Exchange.
 func (n *node) start() {
 	n.Exchange = New(Config{
-		NodeName: n.name, Port: testPort, KeyFile: n.keyFile, Site: n,
+		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Site: n,
 		Away: n.away.Load, Needed: n.away.Load,
 		SetSilent: func(names map[string]struct{}) {
 			n.mu.Lock()
@@ -339,7 +342,7 @@ func newSite(t *testing.T, l *lan, count int) []*node {
 	}
 	for i := range nodes {
 		n := &node{
-			T: t, name: members[i].Name, address: members[i].Addresses[0], lan: l, listen: l.listen,
+			T: t, name: members[i].Name, address: members[i].Addresses[0], lan: l, listen: l.listen, port: testPort,
 			members: members, cluster: "one",
 			keyFile: filepath.Join(t.TempDir(), "keys"), reasons: make(map[string]int),
 		}

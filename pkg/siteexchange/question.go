@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/hashicorp/memberlist"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -52,7 +51,7 @@ type ignoredError struct {
 func (e *ignoredError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
 func (e *ignoredError) Unwrap() error { return e.err }
 
-func ignore(reason, format string, args ...any) error {
+func ignore(reason, format string, args ...any) *ignoredError {
 	return &ignoredError{reason: reason, err: fmt.Errorf(format, args...)}
 }
 
@@ -65,7 +64,7 @@ func writeFrame(to io.Writer, frame []byte) error {
 	return err
 }
 
-// readFrame reads a frame of no more than most bytes. It takes memory only for what has come.
+// readFrame reads a frame of no more than most bytes.
 func readFrame(from io.Reader, most int64) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(from, head[:]); err != nil {
@@ -75,11 +74,16 @@ func readFrame(from io.Reader, most int64) ([]byte, error) {
 	if length > most {
 		return nil, ignore(reasonFormat, "a frame of %d bytes", length)
 	}
-	var frame bytes.Buffer
-	if _, err := io.CopyN(&frame, from, length); err != nil {
+	return readExactly(from, length)
+}
+
+// readExactly reads so many bytes. It takes memory only for what has come.
+func readExactly(from io.Reader, length int64) ([]byte, error) {
+	var read bytes.Buffer
+	if _, err := io.CopyN(&read, from, length); err != nil {
 		return nil, err
 	}
-	return frame.Bytes(), nil
+	return read.Bytes(), nil
 }
 
 // ask asks a member for its word. version is the one of the answer.
@@ -89,9 +93,7 @@ func (s *session) ask(m Member) (word *facts.LivePods, v version, err error) {
 		return nil, version{}, fmt.Errorf("node %s has no address of the family of %s", m.Name, s.local.Addr())
 	}
 	asked := time.Now()
-	conn, err := s.transport.DialAddressTimeout(memberlist.Address{
-		Addr: netip.AddrPortFrom(to, s.local.Port()).String(), Name: m.Name,
-	}, patience)
+	conn, err := s.transport.dial(netip.AddrPortFrom(to, s.local.Port()).String(), patience)
 	if err != nil {
 		return nil, version{}, err
 	}
@@ -140,7 +142,7 @@ func (s *session) ask(m Member) (word *facts.LivePods, v version, err error) {
 		return nil, version{}, ignore(reasonFormat, "the answer of node %s: %w", m.Name, err)
 	}
 	for range leftOut {
-		s.e.config.Observer.Ignored(reasonAddress)
+		s.e.config.Observer.Ignored(ReasonAddress)
 	}
 	return word, version{a.Run, a.Sequence}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -201,6 +202,21 @@ func TestSlowAnswer(t *testing.T) {
 	})
 }
 
+// TestManyPods: an answer with more pods than a node can run is refused before it takes memory.
+func TestManyPods(t *testing.T) {
+	pods := "[" + strings.Repeat("{},", maxAnswer/4) + "{}]"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := parseAnswer([]byte(`{"version":1,"pods":` + pods + `}`))
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("got %v", err)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 3*maxAnswer {
+		t.Errorf("it took %d bytes", took)
+	}
+}
+
 // TestOldAnswer: an answer that is older than the one before changes nothing.
 func TestOldAnswer(t *testing.T) {
 	inPair(t, func(t *testing.T, n *node, _ *host) {
@@ -249,7 +265,7 @@ func TestPodAddresses(t *testing.T) {
 			kept = append(kept, pod.Addresses[0].String())
 		}
 		slices.Sort(kept)
-		if got := strings.Join(kept, " "); got != "10.1.1.1 fd00::1" || n.ignoredFor(reasonAddress) != len(said)-2 {
+		if got := strings.Join(kept, " "); got != "10.1.1.1 fd00::1" || n.ignoredFor(ReasonAddress) != len(said)-2 {
 			t.Errorf("kept %s, counted %v", got, n.reasons)
 		}
 	})
@@ -338,10 +354,10 @@ func beginQuestion(t *testing.T, n *node, from *host) (net.Conn, []byte) {
 		t.Fatal(err)
 	}
 	challenge := make([]byte, challengeSize)
-	if _, err := conn.Write([]byte{questionByte}); err != nil {
-		t.Fatal(err)
+	if _, err = conn.Write([]byte{questionByte}); err == nil {
+		_, err = io.ReadFull(conn, challenge)
 	}
-	if _, err := io.ReadFull(conn, challenge); err != nil {
+	if err != nil {
 		_ = conn.Close()
 		return nil, nil
 	}
@@ -369,6 +385,7 @@ func TestFlood(t *testing.T) {
 		before := n.ignoredFor(reasonFlood)
 		for range 2 * packetBurst {
 			_, _ = neighbour.WriteTo([]byte("nonsense"), netip.AddrPortFrom(n.address, testPort).String())
+			synctest.Wait()
 		}
 		if got := n.ignoredFor(reasonFlood) - before; got != packetBurst {
 			t.Errorf("%d packets are counted", got)
@@ -382,23 +399,52 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestManyConnections: connections that say nothing take a limited number of places, for a limited time.
+// TestManyConnections: connections that say nothing take a limited number of places, for a limited time. Those of one
+// node keep no other one out.
 func TestManyConnections(t *testing.T) {
-	inPair(t, func(t *testing.T, n *node, neighbour *host) {
-		t.Helper()
-		for range maxStreams + 10 {
-			conn, err := neighbour.DialTimeout(netip.AddrPortFrom(n.address, testPort).String(), time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, maxStreams/maxStreamsOf+2)
+		n := nodes[0]
+		var neighbours []*host
+		for _, other := range nodes[1:] {
+			played, err := l.listen(netip.AddrPortFrom(other.address, testPort), func(netip.Addr) bool { return true })
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
+			defer func() { _ = played.Shutdown() }()
+			neighbours = append(neighbours, played.(*host))
 		}
+		defer startAll(nodes[:1])()
+		n.runs("own=10.0.0.77")
 		synctest.Wait()
-		if got := n.ignoredFor(reasonFlood); got != 10 {
-			t.Errorf("%d connections are counted", got)
+		last := neighbours[len(neighbours)-1]
+		for i, neighbour := range neighbours[:len(neighbours)-1] {
+			for range maxStreamsOf + 1 {
+				conn, err := neighbour.DialTimeout(netip.AddrPortFrom(n.address, testPort).String(), time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+			}
+			synctest.Wait()
+			if got := n.ignoredFor(reasonFlood); got != i+1 {
+				t.Fatalf("%d connections are counted, not %d", got, i+1)
+			}
+			if i == 0 {
+				conn, _ := beginQuestion(t, n, last)
+				if conn == nil {
+					t.Fatal("the other nodes' questions are not answered")
+				}
+				_ = conn.Close()
+				synctest.Wait()
+			}
+		}
+		if conn, _ := beginQuestion(t, n, last); conn != nil {
+			t.Error("there is no limit for all")
 		}
 		time.Sleep(2 * firstByte)
-		conn, _ := beginQuestion(t, n, neighbour)
+		conn, _ := beginQuestion(t, n, last)
 		if conn == nil {
 			t.Fatal("no question is answered any more")
 		}
@@ -446,9 +492,9 @@ func TestNotifyAlive(t *testing.T) {
 			{"n1", "192.168.0.2", testPort, good, ""},
 			{"n1", "192.168.0.2", testPort, append(slices.Clone(good), "and what a later version adds"...), ""},
 			{"n0", "192.168.0.1", testPort, nil, ""},
-			{"n0", "192.168.0.2", testPort, nil, reasonAddress},
-			{"n1", "192.168.0.1", testPort, good, reasonAddress},
-			{"n1", "192.168.0.2", testPort + 1, good, reasonAddress},
+			{"n0", "192.168.0.2", testPort, nil, ReasonAddress},
+			{"n1", "192.168.0.1", testPort, good, ReasonAddress},
+			{"n1", "192.168.0.2", testPort + 1, good, ReasonAddress},
 			{"n2", "192.168.0.2", testPort, good, reasonNode},
 			{"", "192.168.0.2", testPort, good, reasonNode},
 			{"n1", "192.168.0.2", testPort, nil, reasonFormat},
@@ -457,12 +503,13 @@ func TestNotifyAlive(t *testing.T) {
 			before := n.ignoredFor(test.reason)
 			err := n.session.NotifyAlive(&memberlist.Node{
 				Name: test.name, Addr: netip.MustParseAddr(test.address).AsSlice(), Port: test.port, Meta: test.meta,
+				PMin: 1, PMax: 9, PCur: 2,
 			})
 			if (err == nil) != (test.reason == "") || n.ignoredFor(test.reason)-before != min(len(test.reason), 1) {
 				t.Errorf("%+v: got %v, counted %v", test, err, n.reasons)
 			}
 		}
-		if n.doubted != 3 {
+		if n.doubted != 1 { // no more than once a minute
 			t.Errorf("the addresses were doubted %d times", n.doubted)
 		}
 		n.session.NotifyMsg([]byte("from nobody knows whom"))

@@ -10,9 +10,9 @@ const (
 	reasonKey = "key"
 	// reasonNode is a word about a node that does not belong to the site, or an answer of another node than the asked.
 	reasonNode = "node"
-	// reasonAddress is a word that a node has another address than it has in the cluster, or that a pod has an address
-	// that none of that node's pods can have.
-	reasonAddress = "address"
+	// ReasonAddress is a word that a node has another address than it has in the cluster, or that a pod has an address
+	// that none of that node's pods can have, or that is known to be another's.
+	ReasonAddress = "address"
 	// reasonReplay is a question or an answer that belongs to another connection.
 	reasonReplay = "replay"
 	// reasonOld is an answer that is older than one that came before.
@@ -24,6 +24,6 @@ const (
 // Reasons returns all reasons for which something is ignored.
 func Reasons() []string {
 	return []string{
-		reasonStranger, reasonFlood, reasonKey, reasonNode, reasonAddress, reasonReplay, reasonOld, reasonFormat,
+		reasonStranger, reasonFlood, reasonKey, reasonNode, ReasonAddress, reasonReplay, reasonOld, reasonFormat,
 	}
 }

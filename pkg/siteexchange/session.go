@@ -1,7 +1,6 @@
 package siteexchange
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -52,10 +51,15 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 		return nil, err
 	}
 	s := &session{e: e, local: local, label: label}
-	s.transport = newDoor(inner, func(conn net.Conn) { s.answer(ctx, conn) }, e.config.Observer.Ignored)
+	s.transport = newDoor(inner, doorConfig{
+		guard: &guard{keys: e.keys, label: label}, limits: e.limits, member: e.member,
+		answer:    func(conn net.Conn) { s.answer(ctx, conn) },
+		inspected: e.inspected, ignored: e.config.Observer.Ignored,
+	})
 	config := memberlist.DefaultLANConfig()
 	config.Name = e.config.NodeName
 	config.Transport = s.transport
+	config.ProtocolVersion = memberlist.ProtocolVersion2Compatible
 	config.Label = label
 	config.AdvertiseAddr, config.AdvertisePort = local.Addr().String(), int(local.Port())
 	config.BindAddr, config.BindPort = local.Addr().String(), int(local.Port())
@@ -65,7 +69,7 @@ func (e *Exchange) open(ctx context.Context, local netip.AddrPort, label string)
 	config.EnableCompression = false
 	config.DNSConfigPath = ""
 	config.Delegate, config.Events, config.Alive, config.Conflict = s, s, s, s
-	config.Logger = log.New(&logLines{e: e, logger: klog.FromContext(ctx)}, "", 0)
+	config.Logger = log.New(logLines{klog.FromContext(ctx)}, "", 0)
 	e.begin()
 	s.said = e.meta()
 	if s.list, err = memberlist.Create(config); err != nil {
@@ -105,7 +109,12 @@ func (s *session) join(m Member) error {
 	}
 	// Without the name memberlist would take anyone at that address.
 	_, err := s.list.Join([]string{m.Name + "/" + netip.AddrPortFrom(to, s.local.Port()).String()})
-	return err
+	if err != nil {
+		// It is a list of one error, in several lines.
+		_, line, _ := strings.Cut(err.Error(), "* ")
+		return fmt.Errorf("node %s: %s", m.Name, strings.TrimSpace(line))
+	}
+	return nil
 }
 
 // NodeMeta implements memberlist.Delegate.
@@ -133,8 +142,8 @@ func (s *session) NotifyAlive(node *memberlist.Node) error {
 	reason, err := s.judge(node)
 	if err != nil {
 		s.e.config.Observer.Ignored(reason)
-		if reason == reasonAddress {
-			s.e.config.AddressDoubted()
+		if reason == ReasonAddress {
+			s.e.doubtAddresses()
 		}
 	}
 	return err
@@ -146,7 +155,7 @@ func (s *session) judge(node *memberlist.Node) (reason string, err error) {
 	if node.Name == s.e.config.NodeName {
 		// What others say of this node is refuted by memberlist, but only if it is the same address.
 		if address != s.local.Addr() || node.Port != s.local.Port() {
-			return reasonAddress, fmt.Errorf("this node is not at %s port %d", address, node.Port)
+			return ReasonAddress, fmt.Errorf("this node is not at %s port %d", address, node.Port)
 		}
 		return "", nil
 	}
@@ -155,17 +164,23 @@ func (s *session) judge(node *memberlist.Node) (reason string, err error) {
 		return reasonNode, fmt.Errorf("node %s does not belong to the site", node.Name)
 	}
 	if to, ok := member.reach(s.local.Addr()); !ok || to != address || node.Port != s.local.Port() {
-		return reasonAddress, fmt.Errorf("node %s is not at %s port %d", node.Name, address, node.Port)
+		return ReasonAddress, fmt.Errorf("node %s is not at %s port %d", node.Name, address, node.Port)
 	}
 	if _, err := parseMeta(node.Meta); err != nil {
 		return reasonFormat, err
+	}
+	// memberlist refuses the state of all nodes if one of them does not speak what all others do.
+	const ours = memberlist.ProtocolVersion2Compatible
+	if node.PMin > ours || node.PMax < ours || node.PCur != ours || node.DMin != 0 || node.DCur != 0 {
+		return reasonFormat, fmt.Errorf("node %s speaks version %d of memberlist's protocol, not %d",
+			node.Name, node.PCur, ours)
 	}
 	return "", nil
 }
 
 // NotifyConflict implements memberlist.ConflictDelegate: the one that is there stays.
 func (s *session) NotifyConflict(*memberlist.Node, *memberlist.Node) {
-	s.e.config.Observer.Ignored(reasonAddress)
+	s.e.config.Observer.Ignored(ReasonAddress)
 }
 
 // NotifyJoin implements memberlist.EventDelegate. As the two below it is called with memberlist's lock held.
@@ -188,24 +203,11 @@ func (s *session) heard(node *memberlist.Node, alive bool) {
 	s.e.heard(node.Name, said, alive)
 }
 
-// logLines takes memberlist's log. What memberlist cannot decrypt it says there only.
-type logLines struct {
-	e      *Exchange
-	logger klog.Logger
-}
-
-// notDecrypted is in every line about a message that none of the keys opens, otherLabel in those about one of another
-// cluster.
-var (
-	notDecrypted = []byte("no installed keys could decrypt the message")
-	otherLabel   = []byte("unacceptable label")
-)
+// logLines takes memberlist's log.
+type logLines struct{ logger klog.Logger }
 
 // Write implements io.Writer.
-func (l *logLines) Write(line []byte) (int, error) {
-	if bytes.Contains(line, notDecrypted) || bytes.Contains(line, otherLabel) {
-		l.e.config.Observer.Ignored(reasonKey)
-	}
+func (l logLines) Write(line []byte) (int, error) {
 	l.logger.V(4).Info("memberlist", "line", strings.TrimSpace(string(line)))
 	return len(line), nil
 }

@@ -1,6 +1,7 @@
 package siteexchange
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -32,6 +33,8 @@ const (
 	wordVersion = 1
 	// maxAnswer is the most bytes of a sealed answer. A pod takes about 150.
 	maxAnswer = 1 << 20
+	// maxPods is the most pods of an answer: those that package cri lists at most.
+	maxPods = 2000
 	// maxPodAddresses is the most addresses of a pod, maxNameLength of its namespace, name and UID.
 	maxPodAddresses, maxNameLength = 8, 253
 )
@@ -104,8 +107,38 @@ type answer struct {
 	Run      uint64 `json:"run"`
 	Sequence uint64 `json:"sequence"`
 	// AgeMillis is how long ago the node ran these pods. Clocks of a site without a link may differ.
-	AgeMillis int64       `json:"ageMillis"`
-	Pods      []answerPod `json:"pods"`
+	AgeMillis int64      `json:"ageMillis"`
+	Pods      answerPods `json:"pods"`
+}
+
+type answerPods []answerPod
+
+// UnmarshalJSON implements json.Unmarshaler. It reads pod by pod, and no more than maxPods: a pod without anything has
+// 3 bytes in JSON, and about 100 here.
+func (p *answerPods) UnmarshalJSON(encoded []byte) error {
+	list := json.NewDecoder(bytes.NewReader(encoded))
+	begin, err := list.Token()
+	if err != nil {
+		return err
+	}
+	if begin == nil {
+		return nil // null
+	}
+	if begin != json.Delim('[') {
+		return fmt.Errorf("the pods begin with %v", begin)
+	}
+	*p = nil
+	for list.More() {
+		if len(*p) == maxPods {
+			return fmt.Errorf("it has more than %d pods", maxPods)
+		}
+		var pod answerPod
+		if err := list.Decode(&pod); err != nil {
+			return err
+		}
+		*p = append(*p, pod)
+	}
+	return nil
 }
 
 type answerPod struct {
@@ -117,8 +150,8 @@ type answerPod struct {
 }
 
 // podsOf returns pods as an answer has them, in a fixed order.
-func podsOf(word *facts.LivePods) []answerPod {
-	pods := make([]answerPod, 0, len(word.Pods))
+func podsOf(word *facts.LivePods) answerPods {
+	pods := make(answerPods, 0, len(word.Pods))
 	for key, pod := range word.Pods {
 		pods = append(pods, answerPod{
 			Namespace: key.Namespace, Name: key.Name, UID: key.UID, Addresses: pod.Addresses, Serving: pod.Serving,
@@ -148,7 +181,8 @@ func parseAnswer(message []byte) (*answer, error) {
 
 var errPod = errors.New("a pod without a name, or with too much of something")
 
-// word returns what an answer says. Pods with an address that cannot be theirs are left out: of those nothing is known.
+// word returns what an answer says. Pods with an address that cannot be theirs are left out,
+// so that they are not shown.
 func (a *answer) word(asked time.Time, possible func(netip.Addr) bool) (word *facts.LivePods, leftOut int, err error) {
 	word = &facts.LivePods{
 		AsOf: asked.Add(-time.Duration(a.AgeMillis) * time.Millisecond),

@@ -34,7 +34,8 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 			r.add(Warning, "EdgeLabel", n.about(),
 				fmt.Sprintf("the label %s=%s means nothing", v1.LabelEdgeNode, n.edge),
 				fmt.Sprintf("set it to %s, to %s if the wrapper is a unit of systemd there, to %s if wrapper and "+
-					"kube-proxy are both the node's own, or remove it", v1.EdgeNodePods, v1.EdgeNodeSystemd, v1.EdgeNodeStatic))
+					"kube-proxy are both the node's own, or remove it",
+					v1.EdgeNodePods, v1.EdgeNodeSystemd, v1.EdgeNodeStatic))
 			continue
 		}
 		edges++

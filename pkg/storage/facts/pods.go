@@ -233,7 +233,7 @@ func (f *Facts) PodsOnNodes(nodes map[string]struct{}) map[string]map[PodKey]Kno
 // addPods adds the pods that an object's endpoints name to those of their nodes.
 func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 	governed := o.Service != nil && o.Service.Keys.Governed()
-	err := o.Codec().Scan(o.Upstream.Body, func(e wire.Endpoint) {
+	scanUpstream(o, func(e wire.Endpoint) {
 		of := pods[string(e.NodeName)]
 		if of == nil {
 			return
@@ -254,9 +254,6 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 		}
 		of[key] = known
 	})
-	if err != nil {
-		panic("facts: an object that was applied cannot be read: " + err.Error())
-	}
 }
 
 // NodeReady reports whether the upstream says that this node is ready. It does not if the kubelet has not reported for

@@ -1,0 +1,101 @@
+package facts
+
+import (
+	"net/netip"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// claims are addresses that nodes say their pods have.
+type claims struct {
+	by map[netip.Addr][]string
+	// held has those of each node that belong to others.
+	held map[string]map[netip.Addr]struct{}
+}
+
+// isHeld notes that an address belongs to a node's pod; to none if the node is "".
+func (c *claims) isHeld(address, node []byte) {
+	parsed, err := netip.ParseAddr(string(address))
+	if err != nil {
+		return
+	}
+	for _, claimant := range c.by[parsed.Unmap()] {
+		if claimant == string(node) {
+			continue
+		}
+		if c.held[claimant] == nil {
+			c.held[claimant] = make(map[netip.Addr]struct{})
+		}
+		c.held[claimant][parsed.Unmap()] = struct{}{}
+	}
+}
+
+// HeldByOthers returns which of the addresses that nodes say their pods have, by the nodes' names, belong to others:
+// cluster IPs of Services, API servers, and the addresses that the upstream says pods on another node of the site have,
+// unless that node says otherwise or is silent.
+func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{} {
+	c := claims{by: make(map[netip.Addr][]string), held: make(map[string]map[netip.Addr]struct{})}
+	for node, claimed := range addresses {
+		for _, address := range claimed {
+			c.by[address] = append(c.by[address], node)
+		}
+	}
+	if len(c.by) == 0 {
+		return nil
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for _, s := range f.services.byName {
+		if s.Upstream == nil {
+			continue
+		}
+		if err := wire.ClusterIPs(s.Upstream.Body, func(address []byte) { c.isHeld(address, nil) }); err != nil {
+			f.options.Logger.Error(err, "Cannot read the cluster IPs of a Service", "service", s.Name)
+		}
+	}
+	if s := f.services.byName[KubernetesService]; s != nil {
+		for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
+			for _, o := range s.Objects(r) {
+				scanUpstream(o, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
+			}
+		}
+	}
+	f.holders(&c)
+	return c.held
+}
+
+// holders notes which addresses the pods on the nodes of the site have.
+func (f *Facts) holders(c *claims) {
+	seen := make(map[*Object]struct{})
+	f.Nodes(func(n *Node) {
+		if !f.InSite(n) {
+			return
+		}
+		for _, o := range n.objects {
+			if _, again := seen[o]; again {
+				continue
+			}
+			seen[o] = struct{}{}
+			scanUpstream(o, func(e wire.Endpoint) {
+				if len(e.NodeName) > 0 && !f.Silent(o.Service, e.NodeName) && f.stillHas(o, e) {
+					c.isHeld(e.Address, e.NodeName)
+				}
+			})
+		}
+	})
+}
+
+// stillHas reports whether a pod still has the address of its endpoint, as far as its node has said.
+func (f *Facts) stillHas(o *Object, e wire.Endpoint) bool {
+	correction, _ := f.Correction(o.Upstream.Namespace, e)
+	return correction == nil ||
+		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
+}
+
+// scanUpstream calls visit for every endpoint of an object as the upstream has it.
+func scanUpstream(o *Object, visit func(wire.Endpoint)) {
+	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
+		panic("facts: an object that was applied cannot be read: " + err.Error())
+	}
+}

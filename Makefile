@@ -178,7 +178,7 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 	@$(BIN)/kubeadm-cluster up $(ARGS)
 
 .PHONY: test-kubeadm
-test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 4 minutes. Needs root.
+test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 7 minutes. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
 	@# The images of the page, of what is built already: `make images` builds everything anew, with other flags.
 	@$(foreach p,$(PROGRAMS),install -D $(BIN)/$(p) dist/kubeadm/bin/linux_$$(go env GOARCH)/$(p) && \

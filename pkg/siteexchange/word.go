@@ -181,8 +181,8 @@ func parseAnswer(message []byte) (*answer, error) {
 
 var errPod = errors.New("a pod without a name, or with too much of something")
 
-// word returns what an answer says. Pods with an address that cannot be theirs are left out,
-// so that they are not shown.
+// word returns what an answer says. Pods with an address that cannot be theirs are left out, so
+// that they are not shown.
 func (a *answer) word(asked time.Time, possible func(netip.Addr) bool) (word *facts.LivePods, leftOut int, err error) {
 	word = &facts.LivePods{
 		AsOf: asked.Add(-time.Duration(a.AgeMillis) * time.Millisecond),

@@ -24,7 +24,7 @@ func TestEdgeNodePolicy(t *testing.T) {
 	unlabel := func() { f.kubectl("label", "node", "edge1", v1.LabelEdgeNode+"-") }
 	refused := func(why, says string) {
 		t.Helper()
-		for _, value := range []string{"true", "systemd"} {
+		for _, value := range []string{"true", "systemd", "static"} {
 			f.eventually(value+" is refused: "+why, func() error {
 				switch err := label(value); {
 				case err == nil:

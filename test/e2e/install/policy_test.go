@@ -97,7 +97,7 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			}
 			if want := terms[0].MatchExpressions[0]; want.Key != v1.LabelEdgeNode ||
 				want.Operator != corev1.NodeSelectorOpNotIn ||
-				!slices.Equal(want.Values, []string{"true", "systemd"}) {
+				!slices.Equal(want.Values, []string{"true", "systemd", "static"}) {
 				t.Errorf("it requires %+v", want)
 			}
 			if affinity == nil {

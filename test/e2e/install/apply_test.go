@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -56,6 +57,7 @@ func TestInstallAndRemove(t *testing.T) {
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
 		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
+	f.awaitPolicy()
 	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"=true")
@@ -171,6 +173,25 @@ func (f *fixture) writeKubeadmsKubeProxy(verb string) {
 		_, err := f.tryKubectl(manifest.String(), verb, "-f", "-")
 		f.must(err)
 	}
+}
+
+// awaitPolicy waits until the policy for kubeadm's kube-proxy is in effect. kube-apiserver compiles what is applied a
+// second later or two; what is written before that stays as it is written.
+func (f *fixture) awaitPolicy() {
+	f.Helper()
+	sets := f.client.AppsV1().DaemonSets("kube-system")
+	f.eventually("the policy adds an affinity", func() error {
+		set, err := sets.Get(f.ctx, "kube-proxy", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		set.Spec.Template.Spec.Affinity = nil
+		set, err = sets.Update(f.ctx, set, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && set.Spec.Template.Spec.Affinity == nil {
+			err = errors.New("there is none")
+		}
+		return err
+	})
 }
 
 // expectPods waits until the pods of an app are on exactly one of these sets of nodes, and run.

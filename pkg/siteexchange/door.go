@@ -214,19 +214,9 @@ func (d *door) WriteTo(packet []byte, address string) (time.Time, error) {
 	return d.Transport.WriteTo(packet, address)
 }
 
-// WriteToAddress implements memberlist.NodeAwareTransport.
-func (d *door) WriteToAddress(packet []byte, address memberlist.Address) (time.Time, error) {
-	return d.WriteTo(packet, address.Addr)
-}
-
 // DialTimeout implements memberlist.Transport.
 func (d *door) DialTimeout(address string, timeout time.Duration) (net.Conn, error) {
-	return d.DialAddressTimeout(memberlist.Address{Addr: address}, timeout)
-}
-
-// DialAddressTimeout implements memberlist.NodeAwareTransport.
-func (d *door) DialAddressTimeout(address memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	conn, err := d.dial(address.Addr, timeout)
+	conn, err := d.dial(address, timeout)
 	if err != nil {
 		return nil, err
 	}

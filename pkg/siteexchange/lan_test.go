@@ -94,10 +94,6 @@ func (h *host) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 func (h *host) PacketCh() <-chan *memberlist.Packet { return h.packets }
 func (h *host) StreamCh() <-chan net.Conn           { return h.streams }
 
-func (h *host) WriteToAddress(p []byte, a memberlist.Address) (time.Time, error) {
-	return h.WriteTo(p, a.Addr)
-}
-
 func (h *host) WriteTo(p []byte, address string) (time.Time, error) {
 	h.lan.packets.Add(1)
 	h.lan.bytes.Add(int64(len(p)) + 28) // the headers of IP and UDP
@@ -112,10 +108,6 @@ func (h *host) WriteTo(p []byte, address string) (time.Time, error) {
 		}
 	}
 	return time.Now(), nil
-}
-
-func (h *host) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	return h.DialTimeout(a.Addr, timeout)
 }
 
 func (h *host) DialTimeout(address string, timeout time.Duration) (net.Conn, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 // Transport carries the packets and connections of an Exchange.
-type Transport = memberlist.NodeAwareTransport
+type Transport = memberlist.Transport
 
 // Listen opens a Transport at an address. admit is called for every packet and every connection that comes; what it
 // does not admit is dropped unread.
@@ -136,22 +136,12 @@ func (n *network) WriteTo(packet []byte, address string) (time.Time, error) {
 	return time.Now(), err
 }
 
-// WriteToAddress implements memberlist.NodeAwareTransport.
-func (n *network) WriteToAddress(packet []byte, address memberlist.Address) (time.Time, error) {
-	return n.WriteTo(packet, address.Addr)
-}
-
 // DialTimeout implements memberlist.Transport. The connection comes from the address that the others know.
 func (n *network) DialTimeout(address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.local.Addr(), 0))}
 	return dialer.DialContext(ctx, "tcp", address)
-}
-
-// DialAddressTimeout implements memberlist.NodeAwareTransport.
-func (n *network) DialAddressTimeout(address memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	return n.DialTimeout(address.Addr, timeout)
 }
 
 // Shutdown implements memberlist.Transport.

@@ -11,7 +11,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"net/netip"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -88,12 +87,12 @@ func readExactly(from io.Reader, length int64) ([]byte, error) {
 
 // ask asks a member for its word. version is the one of the answer.
 func (s *session) ask(m Member) (word *facts.LivePods, v version, err error) {
-	to, ok := m.reach(s.local.Addr())
-	if !ok {
-		return nil, version{}, fmt.Errorf("node %s has no address of the family of %s", m.Name, s.local.Addr())
+	to, err := s.reach(m)
+	if err != nil {
+		return nil, version{}, err
 	}
 	asked := time.Now()
-	conn, err := s.transport.dial(netip.AddrPortFrom(to, s.local.Port()).String(), patience)
+	conn, err := s.transport.dial(to, patience)
 	if err != nil {
 		return nil, version{}, err
 	}

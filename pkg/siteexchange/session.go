@@ -101,15 +101,23 @@ func (s *session) update() {
 	_ = s.list.UpdateNode(updatePatience) // an error says that it was not sent yet
 }
 
-// join asks a member for all nodes that it knows, and makes this one known to it.
-func (s *session) join(m Member) error {
+// reach returns where a member is reached, with the port.
+func (s *session) reach(m Member) (string, error) {
 	to, ok := m.reach(s.local.Addr())
 	if !ok {
-		return fmt.Errorf("node %s has no address of the family of %s", m.Name, s.local.Addr())
+		return "", fmt.Errorf("node %s has no address of the family of %s", m.Name, s.local.Addr())
+	}
+	return netip.AddrPortFrom(to, s.local.Port()).String(), nil
+}
+
+// join asks a member for all nodes that it knows, and makes this one known to it.
+func (s *session) join(m Member) error {
+	to, err := s.reach(m)
+	if err != nil {
+		return err
 	}
 	// Without the name memberlist would take anyone at that address.
-	_, err := s.list.Join([]string{m.Name + "/" + netip.AddrPortFrom(to, s.local.Port()).String()})
-	if err != nil {
+	if _, err := s.list.Join([]string{m.Name + "/" + to}); err != nil {
 		// It is a list of one error, in several lines.
 		_, line, _ := strings.Cut(err.Error(), "* ")
 		return fmt.Errorf("node %s: %s", m.Name, strings.TrimSpace(line))

@@ -28,19 +28,8 @@ func TestAFloodOfRefusedRequestsIsBounded(t *testing.T) {
 		// A request that is refused is an event of about this size.
 		long = 1 << 10
 	)
-	dir := t.TempDir()
-	policy := filepath.Join(dir, "policy.yaml")
-	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
-	audit := genericoptions.NewAuditOptions()
-	audit.PolicyFile = policy
-	audit.LogOptions.Path = filepath.Join(dir, "log", "audit.log")
+	audit := auditEverything(t)
 	audit.LogOptions.MaxSize, audit.LogOptions.MaxBackups = megabytes, 1
-	if err := os.Mkdir(filepath.Join(dir, "log"), 0o700); err != nil {
-		t.Fatal(err)
-	}
 	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
 	path := hubv1alpha1.SharePath("b1") + "/api/v1/services?x=" + strings.Repeat("x", long)
 	for range requests {
@@ -55,7 +44,7 @@ func TestAFloodOfRefusedRequestsIsBounded(t *testing.T) {
 	// One backup, next to the file that is written. Older ones are removed in the background.
 	const most = 2 * megabytes << 20
 	await.Patience{Within: time.Minute, Between: 10 * time.Millisecond}.Until(t, "old files are removed", func() error {
-		total, files, events, err := auditLog(filepath.Join(dir, "log"))
+		total, files, events, err := auditLog(filepath.Dir(audit.LogOptions.Path))
 		switch {
 		case err != nil:
 			return err
@@ -67,6 +56,19 @@ func TestAFloodOfRefusedRequestsIsBounded(t *testing.T) {
 		t.Logf("%d refused requests: %d kB in %d files, with %d events", requests, total/1000, files, events)
 		return nil
 	})
+}
+
+// auditEverything has every request audited, to a file in a directory of its own.
+func auditEverything(t *testing.T) *genericoptions.AuditOptions {
+	t.Helper()
+	audit := genericoptions.NewAuditOptions()
+	audit.PolicyFile = filepath.Join(t.TempDir(), "policy.yaml")
+	audit.LogOptions.Path = filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(audit.PolicyFile,
+		[]byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return audit
 }
 
 // auditLog returns how many bytes and files the audit log has, and how many refused requests are in it.

@@ -4,12 +4,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	genericoptions "k8s.io/apiserver/pkg/server/options"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 )
@@ -57,14 +55,7 @@ func longRunning(t *testing.T, h *testHub) string {
 
 // TestAWatchIsAudited: the audit log has the answer of a watch that begins, and of one that is refused.
 func TestAWatchIsAudited(t *testing.T) {
-	dir := t.TempDir()
-	policy := filepath.Join(dir, "policy.yaml")
-	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
-	audit := genericoptions.NewAuditOptions()
-	audit.PolicyFile, audit.LogOptions.Path = policy, filepath.Join(dir, "audit.log")
+	audit := auditEverything(t)
 	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
 	for query, code := range map[string]string{
 		"watch=true&timeoutSeconds=1&resourceVersion=0": `"code":200`,

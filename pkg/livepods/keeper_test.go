@@ -123,22 +123,31 @@ type endpoint struct {
 
 // upstreamSays makes endpoints those of the Service.
 func (s *scene) upstreamSays(endpoints ...endpoint) {
+	s.slice("ns", "svc", here, endpoints...)
+}
+
+// slice makes endpoints on a node those of a Service. Without a node they are no pods.
+func (s *scene) slice(namespace, service, node string, endpoints ...endpoint) {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "svc-1", Labels: map[string]string{discoveryv1.LabelServiceName: "svc"},
+			Namespace: namespace, Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
 	for _, e := range endpoints {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{e.address}, NodeName: ptr.To(here),
+		made := discoveryv1.Endpoint{
+			Addresses: []string{e.address},
 			Conditions: discoveryv1.EndpointConditions{
 				Ready: ptr.To(e.ready), Serving: ptr.To(e.ready), Terminating: ptr.To(e.terminating),
 			},
-			TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: "ns", Name: e.pod, UID: types.UID("uid-" + e.pod),
-			},
-		})
+		}
+		if node != "" {
+			made.NodeName = &node
+			made.TargetRef = &corev1.ObjectReference{
+				Kind: "Pod", Namespace: namespace, Name: e.pod, UID: types.UID("uid-" + e.pod),
+			}
+		}
+		slice.Endpoints = append(slice.Endpoints, made)
 	}
 	s.store.EndpointSlices().Apply(wiretest.Object(slice))
 }
@@ -165,10 +174,16 @@ func (s *scene) runtimeRuns(pods ...cri.Pod) { s.change(func() { s.pods = pods }
 
 func (s *scene) upstreamIs(state UpstreamState) { s.change(func() { s.state = state }) }
 
-// expectShown checks which addresses are shown, those that are not ready in brackets.
+// expectShown checks which addresses are shown of the Service, those that are not ready in brackets.
 func (s *scene) expectShown(what, want string) {
 	s.Helper()
-	o, err := s.store.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: "svc-1"}, 0)
+	s.expectOf("svc", what, want)
+}
+
+// expectOf is expectShown of a Service.
+func (s *scene) expectOf(service, what, want string) {
+	s.Helper()
+	o, err := s.store.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: service}, 0)
 	if err != nil || o == nil {
 		s.Fatalf("%s: %v, %v", what, o, err)
 	}
@@ -185,7 +200,7 @@ func (s *scene) expectShown(what, want string) {
 		}
 	}
 	if got := strings.Join(shown, " "); got != want {
-		s.Errorf("%s: shown are %q, want %q", what, got, want)
+		s.Errorf("%s: of %s are shown %q, want %q", what, service, got, want)
 	}
 }
 

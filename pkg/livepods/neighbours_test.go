@@ -10,13 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -122,64 +118,17 @@ func (s *scene) neighbourHas(service string, endpoints ...endpoint) {
 	s.slice("ns", service, there, endpoints...)
 }
 
-// slice makes endpoints on a node those of a Service. Without a node they are no pods.
-func (s *scene) slice(namespace, service, node string, endpoints ...endpoint) {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	for _, e := range endpoints {
-		made := discoveryv1.Endpoint{
-			Addresses:  []string{e.address},
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(e.ready), Serving: ptr.To(e.ready)},
-		}
-		if node != "" {
-			made.NodeName = &node
-			made.TargetRef = &corev1.ObjectReference{
-				Kind: "Pod", Namespace: namespace, Name: e.pod, UID: types.UID("uid-" + e.pod),
-			}
-		}
-		slice.Endpoints = append(slice.Endpoints, made)
-	}
-	s.store.EndpointSlices().Apply(wiretest.Object(slice))
-}
-
-func (s *scene) expectFar(what, service, want string) {
-	s.Helper()
-	o, err := s.store.History.Get(history.EndpointSlices, types.NamespacedName{Namespace: "ns", Name: service}, 0)
-	if err != nil || o == nil {
-		s.Fatalf("%s: %v, %v", what, o, err)
-	}
-	typed, err := o.Decode()
-	if err != nil {
-		s.Fatal(err)
-	}
-	var shown []string
-	for _, e := range typed.(*discoveryv1.EndpointSlice).Endpoints {
-		if *e.Conditions.Ready {
-			shown = append(shown, e.Addresses[0])
-		} else {
-			shown = append(shown, "("+e.Addresses[0]+")")
-		}
-	}
-	if got := strings.Join(shown, " "); got != want {
-		s.Errorf("%s: of %s are shown %q, want %q", what, service, got, want)
-	}
-}
-
 // TestNeighboursWord: it counts while the upstream is away, for pods of governed Services on that node.
 func TestNeighboursWord(t *testing.T) {
 	for _, withRuntime := range []bool{true, false} {
 		inSite(t, withRuntime, func(s *scene, o *others) {
 			o.say(there, "x=10.2.1.1", "y=10.2.1.2", "a=10.6.6.6")
 			s.after(interval)
-			s.expectFar("followed", "far", "10.2.0.1")
+			s.expectOf("far", "followed", "10.2.0.1")
 			s.upstreamIs(Away)
 			s.after(interval)
-			s.expectFar("away", "far", "10.2.1.1")
-			s.expectFar("not governed", "open", "10.2.0.2")
+			s.expectOf("far", "away", "10.2.1.1")
+			s.expectOf("open", "not governed", "10.2.0.2")
 			s.expectShown("this node's pods", "10.0.0.1 10.0.0.2")
 			if status := s.keeper.Status(); !slices.Equal(status.Neighbours, []string{there}) ||
 				status.NeighboursCorrected != 1 {
@@ -187,25 +136,25 @@ func TestNeighboursWord(t *testing.T) {
 			}
 			o.say(there, "x=10.2.1.9!")
 			s.after(interval)
-			s.expectFar("another word", "far", "(10.2.1.9)")
+			s.expectOf("far", "another word", "(10.2.1.9)")
 			o.say(there)
 			s.after(interval)
-			s.expectFar("the pod is gone", "far", "")
+			s.expectOf("far", "the pod is gone", "")
 			o.say(there, "x=10.2.1.1")
 			s.after(interval)
-			s.expectFar("it is back", "far", "10.2.1.1")
+			s.expectOf("far", "it is back", "10.2.1.1")
 			// What becomes governed while it is away, from a snapshot that is restored later, counts too.
 			s.store.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: "open", Annotations: map[string]string{"topologyKeys": `["zone"]`},
 			}}))
 			o.say(there, "x=10.2.1.1", "y=10.2.1.2")
 			s.after(interval)
-			s.expectFar("governed now", "open", "10.2.1.2")
+			s.expectOf("open", "governed now", "10.2.1.2")
 			o.mu.Lock()
 			delete(o.words, there)
 			o.mu.Unlock()
 			s.after(interval)
-			s.expectFar("no word any more", "far", "10.2.0.1")
+			s.expectOf("far", "no word any more", "10.2.0.1")
 		})
 	}
 }
@@ -233,7 +182,7 @@ func TestAddressesOfOthers(t *testing.T) {
 		} {
 			o.say(there, "x="+address)
 			s.after(2 * interval)
-			s.expectFar("at "+address, "far", "")
+			s.expectOf("far", "at "+address, "")
 			s.change(func() {
 				if s.refused != i+1 {
 					s.Errorf("at %s: %d pods are counted, want %d", address, s.refused, i+1)
@@ -242,7 +191,7 @@ func TestAddressesOfOthers(t *testing.T) {
 		}
 		o.say(there, "x=10.2.1.1")
 		s.after(interval)
-		s.expectFar("at an address of its own", "far", "10.2.1.1")
+		s.expectOf("far", "at an address of its own", "10.2.1.1")
 
 		// Addresses may go from one node to another. Both say so at the same time.
 		s.store.Services().Apply(wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
@@ -251,24 +200,24 @@ func TestAddressesOfOthers(t *testing.T) {
 		o.say(there, "x=10.3.0.1")
 		o.say(third, "z=10.2.0.1")
 		s.after(2 * interval)
-		s.expectFar("exchanged", "far", "10.3.0.1")
-		s.expectFar("exchanged", "third", "10.2.0.1")
+		s.expectOf("far", "exchanged", "10.3.0.1")
+		s.expectOf("third", "exchanged", "10.2.0.1")
 		// That a node says its pod has the address of another's does not keep that one from saying so.
 		o.say(there, "x=10.3.0.7")
 		s.after(interval)
 		o.say(third, "z=10.3.0.7")
 		s.after(interval)
-		s.expectFar("claimed", "third", "10.3.0.7")
+		s.expectOf("third", "claimed", "10.3.0.7")
 		// What a silent node had is free.
 		o.mu.Lock()
 		delete(o.words, third)
 		o.mu.Unlock()
 		o.say(there, "x=10.3.0.1")
 		s.after(2 * interval)
-		s.expectFar("not silent", "far", "")
+		s.expectOf("far", "not silent", "")
 		s.store.SetSilentNodes(map[string]struct{}{third: {}})
 		s.after(2 * interval)
-		s.expectFar("silent", "far", "10.3.0.1")
+		s.expectOf("far", "silent", "10.3.0.1")
 	})
 }
 
@@ -280,14 +229,14 @@ func TestNeighboursReturn(t *testing.T) {
 			s.upstreamIs(Away)
 			o.say(there, "x=10.2.1.1")
 			s.after(time.Minute)
-			s.expectFar("away", "far", "10.2.1.1")
+			s.expectOf("far", "away", "10.2.1.1")
 			s.neighbourHas("far", endpoint{"x", "10.2.0.1", false, false}, endpoint{"new", "10.2.3.3", true, false})
 			s.upstreamIs(Followed)
 			s.after(interval)
-			s.expectFar("back", "far", "10.2.1.1 10.2.3.3")
+			s.expectOf("far", "back", "10.2.1.1 10.2.3.3")
 			o.say(there, "x=10.2.1.4")
 			s.after(interval)
-			s.expectFar("it still says", "far", "10.2.1.4 10.2.3.3")
+			s.expectOf("far", "it still says", "10.2.1.4 10.2.3.3")
 			s.neighbourHas("far", endpoint{"x", "10.2.1.4", true, false}, endpoint{"new", "10.2.3.3", true, false})
 			s.after(settling)
 			if status := s.keeper.Status(); len(status.Neighbours) > 0 || status.Used {
@@ -295,16 +244,16 @@ func TestNeighboursReturn(t *testing.T) {
 			}
 			o.say(there, "x=10.2.9.9", "new=10.2.3.3")
 			s.after(interval)
-			s.expectFar("agreed", "far", "10.2.1.4 10.2.3.3")
+			s.expectOf("far", "agreed", "10.2.1.4 10.2.3.3")
 
 			s.upstreamIs(Away)
 			s.after(time.Minute)
-			s.expectFar("away again", "far", "10.2.9.9 10.2.3.3")
+			s.expectOf("far", "away again", "10.2.9.9 10.2.3.3")
 			s.upstreamIs(Followed)
 			s.after(DefaultReturnGrace - time.Second)
-			s.expectFar("not agreed", "far", "10.2.9.9 10.2.3.3")
+			s.expectOf("far", "not agreed", "10.2.9.9 10.2.3.3")
 			s.after(2 * interval)
-			s.expectFar("the grace is over", "far", "10.2.1.4 10.2.3.3")
+			s.expectOf("far", "the grace is over", "10.2.1.4 10.2.3.3")
 		})
 	}
 }

@@ -172,21 +172,11 @@ func TestSitePowerCut(t *testing.T) {
 // of all nodes answer on each.
 func (s *site) answersAgain() {
 	s.Helper()
-	up := time.Now()
-	var wg sync.WaitGroup
-	for _, node := range s.nodes {
-		wg.Go(func() {
-			recovery := workload.Recover(s.ctx, node, workload.URL(s.service), up, answersAgain+observed)
-			s.Logf("%s: all processes are up: %s", node.Spec.Name, recovery)
-			if recovery.Last > answersAgain {
-				s.Errorf("%s: connections failed later than %s after all processes were up", node.Spec.Name, answersAgain)
-			}
-			if len(recovery.Nodes) != len(s.nodes) {
-				s.Errorf("%s: not the pods of all nodes have answered: %v", node.Spec.Name, recovery.Nodes)
-			}
-		})
+	report, err := workload.SiteRecovers(s.ctx, s.nodes, workload.URL(s.service), answersAgain, observed)
+	s.Logf("all processes are up:\n%s", report)
+	if err != nil {
+		s.Error(err)
 	}
-	wg.Wait()
 	if !s.Failed() {
 		return
 	}

@@ -3,13 +3,11 @@ package kubeadm_test
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -137,20 +135,12 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 			return contains(s.processesOn(node.Name()), "echo")
 		})
 	}
-	up := time.Now()
-	s.Logf("all processes are up %.1f s after power came back", up.Sub(begin).Seconds())
-	var recovering sync.WaitGroup
-	for _, node := range nodes {
-		recovering.Go(func() {
-			recovery := workload.Recover(s.Context(), node, workload.URL(service), up, answersAgain+observed)
-			s.Logf("%s: all processes are up: %s", node.Name(), recovery)
-			if recovery.Last > answersAgain || !slices.Equal(slices.Sorted(maps.Keys(recovery.Nodes)), names) {
-				s.Errorf("%s does not reach exactly the pods of its site %s after all processes were up", node.Name(),
-					answersAgain)
-			}
-		})
+	s.Logf("all processes are up %.1f s after power came back", time.Since(begin).Seconds())
+	report, err := workload.SiteRecovers(s.Context(), nodes, workload.URL(service), answersAgain, observed)
+	s.Logf("all processes are up:\n%s", report)
+	if err != nil {
+		s.Error(err)
 	}
-	recovering.Wait()
 	for _, node := range nodes {
 		s.say(node, "/readyz", fmt.Sprintf("site-exchange: ok, %d of %[1]d neighbours take part; pods on ",
 			len(nodes)-1))

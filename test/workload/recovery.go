@@ -2,8 +2,12 @@ package workload
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -45,6 +49,37 @@ func Recover(ctx context.Context, from Source, url string, since time.Time, unti
 		time.Sleep(recoveryPause)
 	}
 	return r
+}
+
+// SiteRecovers connects from all nodes of a site to an echo Service that has a pod on each, from now on. The last
+// connection may fail within the first time; connections are tried for the second one after that. The report says how
+// it went from each node, the error from which it did not go well.
+func SiteRecovers[N Source](
+	ctx context.Context, nodes []N, url string, within, observed time.Duration,
+) (report string, err error) {
+	since := time.Now()
+	recoveries := make([]Recovery, len(nodes))
+	names := make([]string, len(nodes))
+	var wg sync.WaitGroup
+	for i, node := range nodes {
+		names[i] = node.Name()
+		wg.Go(func() { recoveries[i] = Recover(ctx, node, url, since, within+observed) })
+	}
+	wg.Wait()
+	slices.Sort(names)
+	var lines strings.Builder
+	var errs []error
+	for i, r := range recoveries {
+		fmt.Fprintf(&lines, "%s: %s\n", nodes[i].Name(), r)
+		if r.Last > within {
+			errs = append(errs, fmt.Errorf("%s: a connection failed after more than %s", nodes[i].Name(), within))
+		}
+		if answered := slices.Sorted(maps.Keys(r.Nodes)); !slices.Equal(answered, names) {
+			errs = append(errs, fmt.Errorf("%s: the nodes %v have answered, and not %v", nodes[i].Name(), answered,
+				names))
+		}
+	}
+	return lines.String(), errors.Join(errs...)
 }
 
 // String says how it went, with the first failure and the last ones.

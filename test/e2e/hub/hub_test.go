@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -495,19 +494,11 @@ func TestASiteComesBackAlone(t *testing.T) {
 			f.must(act(node))
 		}
 	}
-	up := time.Now()
-	var recovering sync.WaitGroup
-	for _, node := range nodes {
-		recovering.Go(func() {
-			recovery := workload.Recover(f.ctx, node, workload.URL(service), up, answersAgain+observed)
-			t.Logf("%s: all processes are up: %s", node.Spec.Name, recovery)
-			if recovery.Last > answersAgain || !slices.Equal(slices.Sorted(maps.Keys(recovery.Nodes)), names) {
-				t.Errorf("%s does not reach exactly the pods of its site %s after all processes were up",
-					node.Spec.Name, answersAgain)
-			}
-		})
+	report, err := workload.SiteRecovers(f.ctx, nodes, workload.URL(service), answersAgain, observed)
+	t.Logf("all processes are up:\n%s", report)
+	if err != nil {
+		t.Error(err)
 	}
-	recovering.Wait()
 	for _, node := range nodes {
 		f.must(node.RestoreLink(f.ctx))
 		f.must(node.KubeletReports(f.ctx))

@@ -23,7 +23,8 @@ func TestDefaults(t *testing.T) {
 		"leader-elect": "true", "leader-elect-lease-duration": "15s", "leader-elect-renew-deadline": "10s",
 		"leader-elect-retry-period":  "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
-		"unit-removal-grace": "5m0s", "manage-crds": "auto", "allowed-unit-keys": "", "max-units-per-grid": "0",
+		"unit-removal-grace": "5m0s", "manage-crds": "auto", "namespaces": "",
+		"allowed-unit-keys": "", "max-units-per-grid": "0",
 	} {
 		f := o.flags.Lookup(name)
 		if f == nil {
@@ -104,6 +105,7 @@ func TestBadCommandLine(t *testing.T) {
 		"--kubeconfig=GOOD --metrics-bind-address=nonsense":  "--metrics-bind-address",
 		"--kubeconfig=GOOD --manage-crds=maybe":              "neither auto nor off",
 		"--kubeconfig=GOOD --allowed-unit-keys=zone1,a/b/c":  "\"a/b/c\" cannot be the key",
+		"--kubeconfig=GOOD --namespaces=shop,Mall":           "\"Mall\" cannot be a namespace",
 		"--kubeconfig=GOOD --max-units-per-grid=-1":          "--max-units-per-grid",
 		"--kubeconfig=GOOD --leader-elect-lease-duration=1s": "--leader-elect-lease-duration",
 		"--kubeconfig=GOOD --leader-elect-resource-name=":    "--leader-elect-resource-name",

@@ -39,6 +39,7 @@ type options struct {
 	worker           int
 	unitRemovalGrace time.Duration
 	manageCRDs       string
+	namespaces       string
 	allowedUnitKeys  string
 	maxUnitsPerGrid  int
 
@@ -78,6 +79,8 @@ func newOptions() *options {
 	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and let "+
 		"the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait "+
 		"until someone else has installed them.")
+	f.StringVar(&o.namespaces, "namespaces", "", "Namespaces whose grids are worked on, with commas between them. "+
+		"Empty: all. With some, the controller needs its rights only there, and that to nodes.")
 	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, "+
 		"with commas between them. Empty: any.")
 	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Most units that one grid may have; of one that has more "+
@@ -141,6 +144,15 @@ func (o *options) config() (gridcontroller.Config, error) {
 		config.CRDs = gridcontroller.CRDsOff
 	default:
 		return none, fmt.Errorf("--manage-crds: %q is neither auto nor off", o.manageCRDs)
+	}
+	for namespace := range strings.SplitSeq(o.namespaces, ",") {
+		if namespace = strings.TrimSpace(namespace); namespace == "" {
+			continue
+		}
+		if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+			return none, fmt.Errorf("--namespaces: %q cannot be a namespace: %s", namespace, problems[0])
+		}
+		config.Namespaces = append(config.Namespaces, namespace)
 	}
 	for key := range strings.SplitSeq(o.allowedUnitKeys, ",") {
 		if key = strings.TrimSpace(key); key == "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/flags"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/rollout"
 	"github.com/application-grid/application-grid/pkg/version"
 )
 
@@ -21,6 +22,9 @@ import (
 // `kubectl diff` and `systemctl status` tell the answer so, and a script can wait for 0; a failure to ask is
 // flags.ExitFailure.
 const exitProblems = 3
+
+// exitPerson is the exit code of rollout status where the rollout waits for a person.
+const exitPerson = 4
 
 // exitCodes is what --help says of them.
 const exitCodes = `
@@ -59,6 +63,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitDifferences
 	case errors.Is(err, errUnanswered):
 		return flags.ExitFailure
+	case errors.Is(err, rollout.ErrPerson):
+		fmt.Fprintf(stderr, "error: %v\n", err)
+		return exitPerson
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "error: %v\nSee 'kubectl grid --help' for usage.\n", err)
 		return flags.ExitUsage
@@ -77,7 +84,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Short: "The state of grids, and what the units see of a Service",
 		Long: "kubectl grid says in which state the grids of application-grid are, unit by unit, what a change of\n" +
 			"them would do, and what the nodes of every unit see of a Service.\n" + exitCodes +
-			" Those of diff are as\nkubectl diff has them.",
+			" Those of diff are as\nkubectl diff has them, and rollout status has one of its own.",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl grid"},
 		Version:       version.String(),
 		SilenceErrors: true,

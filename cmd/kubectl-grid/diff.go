@@ -48,7 +48,8 @@ func newDiffCommand(c *command) *cobra.Command {
 		Short: "What applying grids would change in their children",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
 			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
-			"Units whose children come of the same template are answered for by the first of them, and named.\n\n" +
+			"Units whose children are the same now and get the same are answered for by the first of them, and\n" +
+			"named.\n\n" +
 			"With --unit, what one unit of a grid in the cluster has is compared with what it will get. A rollout\n" +
 			"may not have reached it yet.\n\n" +
 			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You\n" +

@@ -48,16 +48,22 @@ func newRolloutCommand(c *command) *cobra.Command {
 		{
 			use: "resume KIND/NAME", short: "Let a rollout go on that is paused, or has halted",
 			long: "Lets a rollout go on that is paused, or that has halted. The units that have failed until now\n" +
-				"count no longer.",
+				"count no longer. Of a rollout that is paused and has halted too it lifts the pause, and says so.",
 			example: "  kubectl grid rollout resume dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
-				return c.done(g, "resumed", g.Resume(ctx))
+				still, err := g.Resume(ctx)
+				if still != "" {
+					return c.done(g, "is not paused any more, but it has halted: "+still+
+						"\nTo let it go on: kubectl grid rollout resume "+g.Ref(), err)
+				}
+				return c.done(g, "resumed", err)
 			},
 		},
 		{
-			use: "approve KIND/NAME [WAVE]", short: "Approve a wave, so that the next one begins", more: 1,
-			long: "Approves a wave of the rollout that goes on; without a name, the one that waits. A wave may be\n" +
-				"approved before its units are ready.",
+			use: "approve KIND/NAME [WAVE]", more: 1,
+			short: "Approve the wave that waits, so that the next one begins",
+			long: "Gives the approval that the rollout waits for. It is good for this wave and this attempt. If a\n" +
+				"wave is named, it must be the one that waits.",
 			example: "  kubectl grid rollout approve dg/echo canary",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, more []string) error {
 				wave, err := g.Approve(ctx, strings.Join(more, ""))
@@ -65,10 +71,31 @@ func newRolloutCommand(c *command) *cobra.Command {
 			},
 		},
 		{
-			use: "restart KIND/NAME", short: "Make all pods anew, wave by wave",
+			use: "restart KIND/NAME", short: "Make all pods again, wave by wave, or unit by unit",
+			long: "Makes all pods of a grid again. With spec.rollout the templates are changed, and the change goes\n" +
+				"through the waves as any other. Without, the units' workloads are restarted one after the other:\n" +
+				"the command waits until a unit is ready, for spec.progressDeadlineSeconds at most, and ends at the\n" +
+				"first one that is not. Units that cannot be reached, or are held, are left out.",
 			example: "  kubectl grid rollout restart dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
-				return c.done(g, "restarted", g.Restart(ctx, time.Now()))
+				units, left := 0, 0
+				begun, err := g.Restart(ctx, time.Now(), func(unit, leftOut string) {
+					if leftOut != "" {
+						left++
+						fmt.Fprintf(c.stdout, "%s: unit %s is left out: %s\n", g, unit, leftOut)
+						return
+					}
+					units++
+					fmt.Fprintf(c.stdout, "%s: unit %s restarted\n", g, unit)
+				})
+				switch {
+				case begun:
+					return c.done(g, "restarts; to follow it: kubectl grid rollout status "+g.Ref(), err)
+				case left > 0:
+					what := fmt.Sprintf("restarted in %s; %d left out", output.Count(units, "unit"), left)
+					return c.done(g, what, err)
+				}
+				return c.done(g, "restarted", err)
 			},
 		},
 	} {
@@ -120,13 +147,15 @@ func (c *command) grid(ctx context.Context, name rollout.Name) (*rollout.Grid, e
 }
 
 func newRolloutStatusCommand(c *command) *cobra.Command {
-	watch, timeout := true, time.Duration(0)
+	watch, wait, timeout := true, false, time.Duration(0)
 	cmd := c.rolloutCommand(rolloutVerb{
 		use: "status KIND/NAME", short: "How far the rollout has come, wave by wave",
 		long: "Prints a table of the waves, and waits until the rollout is complete, unless --watch=false is\n" +
-			"given.\n\n" +
-			"Exit codes: 0 the rollout is complete, or goes on with --watch=false; 1 it has halted or gone back,\n" +
-			"the time is over, or the question could not be asked; 2 the command line is wrong.",
+			"given. It ends when a person is needed: for an approval, or because the rollout is paused, has halted,\n" +
+			"or waits for units that fell silent all at once. With --wait it goes on then, until someone has\n" +
+			"answered.\n\n" +
+			"Exit codes: 0 the rollout is complete, or goes on with --watch=false; 1 it has gone back, the time is\n" +
+			"over, or the question could not be asked; 2 the command line is wrong; 4 a person is needed.",
 		example: "  kubectl grid rollout status dg/echo\n" +
 			"  kubectl grid rollout status dg/echo --watch=false",
 		do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
@@ -138,8 +167,12 @@ func newRolloutStatusCommand(c *command) *cobra.Command {
 			file, isFile := c.stdout.(*os.File)
 			printer := &rollout.Printer{Out: c.stdout}
 			printer.Live = watch && isFile && term.IsTerminal(int(file.Fd()))
+			patience := rollout.UntilPerson
+			if wait {
+				patience = rollout.UntilDone
+			}
 			if watch {
-				return g.Follow(ctx, printer.Print)
+				return g.Follow(ctx, patience, printer.Print)
 			}
 			state, err := g.State()
 			if err != nil {
@@ -149,6 +182,7 @@ func newRolloutStatusCommand(c *command) *cobra.Command {
 		},
 	})
 	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "Wait until the rollout is done")
+	cmd.Flags().BoolVar(&wait, "wait", false, "Wait also while a person is needed")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "How long to wait. 0: as long as it takes")
 	return cmd
 }
@@ -164,7 +198,7 @@ func newRolloutHistoryCommand(c *command) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := [][]string{{"REVISION", "NAME", "CREATED", "IN USE AS"}}
+			rows := [][]string{{"REVISION", "NAME", "CREATED", "COMPLETED", "IN USE AS"}}
 			for _, entry := range entries {
 				if entry.Number == revision {
 					text, err := entry.YAML()
@@ -174,9 +208,13 @@ func newRolloutHistoryCommand(c *command) *cobra.Command {
 					fmt.Fprintf(c.stdout, "# %s, revision %d: %s\n%s", g, entry.Number, entry.Name, text)
 					return nil
 				}
+				completed := "no"
+				if entry.Completed {
+					completed = "yes"
+				}
 				rows = append(rows, []string{
 					strconv.FormatInt(entry.Number, 10), entry.Name, entry.Created.UTC().Format(time.RFC3339),
-					entry.Role,
+					completed, entry.Role,
 				})
 			}
 			if revision != 0 {
@@ -193,6 +231,8 @@ func newRolloutUndoCommand(c *command) *cobra.Command {
 	revision, atOnce := int64(0), false
 	cmd := c.rolloutCommand(rolloutVerb{
 		use: "undo KIND/NAME", short: "Go back to an earlier revision, through the same waves",
+		long: "Writes an earlier revision into the spec: the one that ran everywhere last, unless --to-revision\n" +
+			"names another. The replicas stay as they are.",
 		example: "  kubectl grid rollout undo dg/echo\n" +
 			"  kubectl grid rollout undo dg/echo --to-revision=3 --at-once",
 		do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
@@ -206,11 +246,11 @@ func newRolloutUndoCommand(c *command) *cobra.Command {
 					entry.Number)
 				return nil
 			}
-			return c.done(g, "rolled back to revision "+strconv.FormatInt(entry.Number, 10), err)
+			return c.done(g, "goes back to revision "+strconv.FormatInt(entry.Number, 10), err)
 		},
 	})
 	cmd.Flags().Int64Var(&revision, "to-revision", 0,
-		"The revision to go back to. 0: the last one before the present one")
+		"The revision to go back to. 0: the one that ran everywhere last")
 	cmd.Flags().BoolVar(&atOnce, "at-once", false, "Without waves: all units at once")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -24,15 +25,38 @@ type kubectlError int
 func (e kubectlError) Error() string { return fmt.Sprintf("kubectl has ended with code %d", int(e)) }
 
 func newLogsCommand(c *command) *cobra.Command {
-	return newUnitCommand(c, &cobra.Command{
-		Use:   "logs KIND/NAME --unit UNIT [-- KUBECTL-FLAGS]",
-		Short: "The logs of a pod of a unit's workload",
-		Long: "Runs kubectl logs on a pod of a unit's workload, a ready one if there is one. What follows -- are\n" +
-			"flags of kubectl logs. The exit code is that of kubectl.",
-		Example: "  kubectl grid logs dg/echo --unit lyon -- --tail=20 -f",
+	check := false
+	cmd := newUnitCommand(c, &cobra.Command{
+		Use:   "logs KIND/NAME --unit UNIT [--check] [-- KUBECTL-FLAGS]",
+		Short: "The logs of a pod of a unit's workload, or of its check",
+		Long: "Runs kubectl logs on a pod of a unit's workload, a ready one if there is one; with --check on the\n" +
+			"Job by which the unit was checked last in a rollout. What follows -- are flags of kubectl logs. The\n" +
+			"exit code is that of kubectl.",
+		Example: "  kubectl grid logs dg/echo --unit lyon -- --tail=20 -f\n" +
+			"  kubectl grid logs dg/echo --unit lyon --check",
 	}, func(pod string, after []string) []string {
 		return append([]string{"logs", pod}, after...)
+	}, func(ctx context.Context, g *rollout.Grid, unit string) (string, error) {
+		if !check {
+			return c.pod(ctx, g, unit)
+		}
+		job, err := g.Check(ctx, unit)
+		return "job/" + job, err
 	})
+	cmd.Flags().BoolVar(&check, "check", false, "The logs of the unit's last check")
+	return cmd
+}
+
+// pod is the pod of a unit's workload that a command is about, as kubectl names it.
+func (c *command) pod(ctx context.Context, g *rollout.Grid, unit string) (string, error) {
+	pods, err := g.Pods(ctx, unit)
+	if err != nil {
+		return "", err
+	}
+	if len(pods) > 1 {
+		fmt.Fprintf(c.stderr, "Unit %s has %d pods; this is %s.\n", unit, len(pods), pods[0])
+	}
+	return "pod/" + pods[0], nil
 }
 
 func newExecCommand(c *command) *cobra.Command {
@@ -56,7 +80,7 @@ func newExecCommand(c *command) *cobra.Command {
 			arguments = append(arguments, "--tty")
 		}
 		return append(append(arguments, "--"), after...)
-	})
+	}, c.pod)
 	args := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, given []string) error {
 		if err := args(cmd, given); err != nil {
@@ -74,10 +98,11 @@ func newExecCommand(c *command) *cobra.Command {
 	return cmd
 }
 
-// newUnitCommand makes a command that runs kubectl on a pod of a unit's workload. arguments returns those for kubectl;
-// after is what follows -- on the command line.
+// newUnitCommand makes a command that runs kubectl on what find returns of a unit, such as a pod of its workload.
+// arguments returns those for kubectl; after is what follows -- on the command line.
 func newUnitCommand(
-	c *command, cmd *cobra.Command, arguments func(pod string, after []string) []string,
+	c *command, cmd *cobra.Command, arguments func(found string, after []string) []string,
+	find func(ctx context.Context, g *rollout.Grid, unit string) (string, error),
 ) *cobra.Command {
 	unit := ""
 	var name rollout.Name
@@ -108,15 +133,12 @@ func newUnitCommand(
 		if err != nil {
 			return err
 		}
-		pods, err := g.Pods(cmd.Context(), unit)
+		found, err := find(cmd.Context(), g, unit)
 		if err != nil {
 			return err
 		}
-		if len(pods) > 1 {
-			fmt.Fprintf(c.stderr, "Unit %s has %d pods; this is %s.\n", unit, len(pods), pods[0])
-		}
 		connection := append(kubectlFlags(cmd.InheritedFlags()), "--namespace="+g.Object.GetNamespace())
-		return c.kubectl(cmd, append(connection, arguments("pod/"+pods[0], after)...))
+		return c.kubectl(cmd, append(connection, arguments(found, after)...))
 	}
 	cmd.Flags().StringVar(&unit, "unit", "", "The unit")
 	return cmd

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -112,6 +113,28 @@ func TestLogsAndExec(t *testing.T) {
 		if got := string(rune('0' + o.code)); got != test.code {
 			t.Errorf("%s: got exit code %d, want %s", test.args, o.code, test.code)
 		}
+	}
+}
+
+// TestLogsOfACheck: the unit's last Job is asked, of this grid and no other owner's.
+func TestLogsOfACheck(t *testing.T) {
+	s := withEcho(nil)
+	jobs := &batchv1.JobList{}
+	s.objects["/apis/batch/v1/namespaces/shop/jobs"] = jobs
+	fakeKubectl(t, "0")
+	if o := call(t, s, "logs", "dg/echo", "--unit=west", "--check"); o.code != flags.ExitFailure ||
+		!strings.Contains(o.stderr, `there is no check of unit "west"`) {
+		t.Errorf("got %+v", o)
+	}
+	for i, by := range []string{"u", "u", "another"} {
+		jobs.Items = append(jobs.Items, batchv1.Job{ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("check-%d", i), CreationTimestamp: metav1.Unix(int64(i), 0),
+			OwnerReferences: []metav1.OwnerReference{{UID: types.UID(by), Controller: ptr.To(true)}},
+		}})
+	}
+	o := call(t, s, "logs", "dg/echo", "--unit=west", "--check", "--", "--all-containers")
+	if want := "--namespace=shop\nlogs\njob/check-1\n--all-containers\n"; o.stdout != want {
+		t.Errorf("got %+v, want %s", o, want)
 	}
 }
 

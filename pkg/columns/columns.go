@@ -32,6 +32,8 @@ func Definitions(o runtime.Object) ([]metav1.TableColumnDefinition, error) {
 		return endpointsColumns, nil
 	case *corev1.Node:
 		return nodeColumns, nil
+	case *corev1.Namespace:
+		return namespaceColumns, nil
 	default:
 		return nil, fmt.Errorf("there are no columns for a %T", o)
 	}
@@ -48,12 +50,18 @@ func Cells(o runtime.Object, now time.Time) ([]any, error) {
 		return endpointsCells(o, now), nil
 	case *corev1.Node:
 		return nodeCells(o, now), nil
+	case *corev1.Namespace:
+		return []any{o.Name, string(o.Status.Phase), age(o.CreationTimestamp, now)}, nil
 	default:
 		return nil, fmt.Errorf("there are no columns for a %T", o)
 	}
 }
 
-// text makes a column of strings. All cells of the four kinds are strings.
+var namespaceColumns = []metav1.TableColumnDefinition{
+	nameColumn(), text("Status", "The status of the namespace"), ageColumn(),
+}
+
+// text makes a column of strings. All cells of these kinds are strings.
 func text(name, description string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
 }

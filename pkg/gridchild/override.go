@@ -1,6 +1,7 @@
 package gridchild
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -60,7 +61,7 @@ func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
 		return m, nil
 	}
 	var err error
-	m.nodes, err = metav1.LabelSelectorAsSelector(selector.NodeSelector)
+	m.nodes, err = metav1.LabelSelectorAsSelector(selector.NodeSelector.LabelSelector())
 	return m, err
 }
 
@@ -165,21 +166,31 @@ func (t *Templates) overridesOf(unit string) ([]*v1.Override, error) {
 	return all, nil
 }
 
-// Variant names what a unit's template is made of: the units with the same variant have the same template.
+// Variant names what a unit's template is made of: the units with the same variant have the same template. It is the
+// names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
 func (t *Templates) Variant(unit string) string {
-	name := t.Name(unit)
 	if len(t.spec.Overrides) == 0 {
-		return name
+		return "/" + t.Name(unit)
 	}
 	all, err := t.overridesOf(unit)
 	if err != nil {
-		return name + "/!" // rendering it is the same error
+		return "!/" + t.Name(unit) // rendering it is the same error
 	}
-	parts := []string{name}
-	for _, o := range all {
-		parts = append(parts, o.Name)
+	return strings.Join(namesOf(all), ",") + "/" + t.Name(unit)
+}
+
+// Parts returns the name of a unit's template, and those of the overrides that change it.
+func (t *Templates) Parts(unit string) (template string, overrides []string) {
+	all, _ := t.overridesOf(unit) // rendering it is the same error
+	return cmp.Or(t.Name(unit), string(v1.DefaultTemplate)), namesOf(all)
+}
+
+func namesOf(overrides []*v1.Override) []string {
+	names := make([]string, len(overrides))
+	for i, o := range overrides {
+		names[i] = o.Name
 	}
-	return strings.Join(parts, "/")
+	return names
 }
 
 // override changes a template as an override says.

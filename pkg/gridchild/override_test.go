@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -27,7 +26,7 @@ func units(names ...string) *v1.UnitSelector { return &v1.UnitSelector{Names: na
 func TestWaves(t *testing.T) {
 	t.Parallel()
 	big := &v1.UnitSelector{
-		Names: []string{"lab"}, NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}},
+		Names: []string{"lab"}, NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
 	}
 	rollout := &v1.Rollout{Waves: []v1.Wave{
 		{Name: "a", Units: units("lab", "hz-*")}, {Name: "b", Units: big},
@@ -76,7 +75,7 @@ func TestOverrides(t *testing.T) {
 		replicas int64
 		image    string
 	}{
-		"lab": {"", 1, "one"}, "big-2": {"/more", 5, "one"}, "big-1": {"/more/new/none", 0, "two"},
+		"lab": {"/", 1, "one"}, "big-2": {"more/", 5, "one"}, "big-1": {"more,new,none/", 0, "two"},
 	} {
 		if got := templates.Variant(unit); got != want.variant {
 			t.Errorf("%s has the variant %q, want %q", unit, got, want.variant)
@@ -99,6 +98,39 @@ func TestOverrides(t *testing.T) {
 	}
 	if got := templates.Idle([]string{"big-1", "lab"}); !slices.Equal(got, []string{"idle"}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestVariantsDiffer: the name of a template in the pool may be any text, also one that looks like a template and an
+// override.
+func TestVariantsDiffer(t *testing.T) {
+	t.Parallel()
+	template := func(image string) v1.Template {
+		return v1.Template{Raw: []byte(`{"template":{"spec":{"containers":[{"name":"c","image":"` + image + `"}]}}}`)}
+	}
+	spec := &v1.WorkloadGridSpec{
+		TemplatePool: map[string]v1.Template{"x": template("x"), "x/y": template("x/y"), "y/x": template("y/x")},
+		Templates:    map[string]v1.TemplateName{"a": "x", "b": "x/y", "c": "y/x", "d": "x/y"},
+		Overrides: []v1.Override{
+			{Name: "y", Units: *units("a", "d"), Images: map[string]string{"c": "override"}},
+		},
+	}
+	templates := NewTemplates(spec, Context{})
+	for unit, want := range map[string]string{"a": "override", "b": "x/y", "c": "y/x", "d": "override"} {
+		got, err := templates.Of(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod, err := object(got, "template", "spec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if image := pod["containers"].([]any)[0].(map[string]any)["image"]; image != want {
+			t.Errorf("%s has the image %v, want %s (variant %s)", unit, image, want, templates.Variant(unit))
+		}
+	}
+	if name, overrides := templates.Parts("d"); name != "x/y" || !slices.Equal(overrides, []string{"y"}) {
+		t.Errorf("got %s, %q", name, overrides)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -141,6 +142,23 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	return runtime.DeepCopyJSON(spec), nil
 }
 
+// Replicas returns the replicas that a unit gets. set is false if its template leaves them to others.
+func (t *Templates) Replicas(unit string) (replicas int64, set bool, err error) {
+	variant := t.Variant(unit)
+	if t.decoded[variant] == nil {
+		if _, err := t.Of(unit); err != nil {
+			return 0, false, err
+		}
+	}
+	replicas, set = t.decoded[variant]["replicas"].(int64)
+	return replicas, set, nil
+}
+
+// ByLabels reports whether labels of nodes decide which overrides a unit gets.
+func (t *Templates) ByLabels() bool {
+	return slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Units.NodeSelector != nil })
+}
+
 func decodeTemplate(template v1.Template, where string) (map[string]any, error) {
 	if template.IsZero() {
 		return nil, Errorf(v1.ReasonTemplateNotFound, "there is no %s; write one", where)
@@ -163,8 +181,9 @@ type Owner struct {
 	Fallback []string
 	// UnitInPods is set if the pods have the unit as a label, UnitInSelector if the workload's selector has it too.
 	UnitInPods, UnitInSelector bool
-	// Revision is the revision that the child's template is of; empty without a rollout.
-	Revision            string
+	// Revision is the revision that the child's template is of; empty without a rollout. Variant names the unit's
+	// template and overrides, if labels of nodes decide on them.
+	Revision, Variant   string
 	Labels, Annotations map[string]string
 }
 
@@ -194,13 +213,13 @@ func (o *Owner) WithUnitInSelector(selects bool) *Owner {
 	return &kept
 }
 
-// WithRevision returns the owner for a child of a revision.
-func (o *Owner) WithRevision(revision string) *Owner {
-	if revision == o.Revision {
+// WithRevision returns the owner for a child of a revision, and of a variant.
+func (o *Owner) WithRevision(revision, variant string) *Owner {
+	if revision == o.Revision && variant == o.Variant {
 		return o
 	}
 	of := *o
-	of.Revision = revision
+	of.Revision, of.Variant = revision, variant
 	return &of
 }
 
@@ -244,9 +263,12 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 		}
 		labels[v1.LabelGridUnit] = unit
 	}
-	var annotations map[string]string
+	annotations := map[string]string{}
 	if o.Revision != "" {
-		annotations = map[string]string{v1.AnnotationRevision: o.Revision}
+		annotations[v1.AnnotationRevision] = o.Revision
+	}
+	if o.Variant != "" {
+		annotations[v1.AnnotationVariant] = o.Variant
 	}
 	return newChild(o, k, name, unit, annotations, template)
 }
@@ -309,7 +331,9 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 	for key, value := range o.Annotations {
 		switch key {
 		case corev1.LastAppliedConfigAnnotation: // it describes the grid, not the Service
-		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval:
+		case v1.AnnotationTopologyKeys, v1.AnnotationAppliedDigest, v1.AnnotationApproveRemoval, v1.AnnotationApproved,
+			v1.AnnotationApprovedBy, v1.AnnotationResumed, v1.AnnotationAtOnce, v1.AnnotationHold:
+			// They are about the grid, or keep an object from being changed.
 		default:
 			annotations[key] = value
 		}

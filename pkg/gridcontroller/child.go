@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -32,7 +33,10 @@ type child struct {
 	// revision is the revision that our manager has written to it; empty if there is none, or if somebody has changed
 	// it.
 	revision string
-	// held is set if an annotation keeps the child as it is. hold is the annotation's value.
+	// variant is the value of AnnotationVariant, if our manager has written it. key is the gridUniqKey for which the
+	// child was made, as its label has it.
+	variant, key string
+	// held is set if an annotation of somebody else keeps the child as it is. hold is the annotation's value.
 	held bool
 	hold string
 	// ownsReplicas is set if our manager owns spec.replicas.
@@ -96,13 +100,17 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	if err := c.readManagedFields(u); err != nil {
 		return nil, fmt.Errorf("managedFields of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
-	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationAppliedDigest] != nil {
-		c.applied = u.GetAnnotations()[v1.AnnotationAppliedDigest]
+	owns := at(c.tree, "metadata", "annotations")
+	for name, field := range map[string]*string{
+		v1.AnnotationAppliedDigest: &c.applied, v1.AnnotationRevision: &c.revision, v1.AnnotationVariant: &c.variant,
+	} {
+		if owns["f:"+name] != nil {
+			*field = u.GetAnnotations()[name]
+		}
 	}
-	if owns := at(c.tree, "metadata", "annotations"); owns["f:"+v1.AnnotationRevision] != nil {
-		c.revision = u.GetAnnotations()[v1.AnnotationRevision]
-	}
+	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
+	c.held = c.held && owns["f:"+v1.AnnotationHold] == nil
 	_, c.ownsReplicas = at(c.tree, "spec")["f:replicas"]
 	c.unit = v1.UnitOf(u, c.grid)
 	c.selectsUnit = gridchild.SelectsUnit(u)

@@ -62,9 +62,12 @@ type childMemory struct {
 	// selectsUnit says whether the selector of a workload that is about to be adopted names the unit; nil if there is
 	// none.
 	selectsUnit *bool
-	// mark identifies the child's last known progress, which was first seen at progressAt.
-	mark       string
-	progressAt time.Time
+	// mark identifies what the child is to become. It last came closer to that at progressAt: best are the most pods
+	// that were updated, ready and available, and reached is set if it was ready. It is ready since readyAt.
+	mark                string
+	best                [3]int64
+	reached             bool
+	progressAt, readyAt time.Time
 	// pod says what was found wrong, at podAt, with the pods of a child that makes no progress.
 	pod   string
 	podAt time.Time
@@ -74,8 +77,10 @@ type childMemory struct {
 type result struct {
 	// child is the live child as far as it is known; nil if there is none, or if it is not the grid's.
 	child *child
-	// err is why the child is not as desired.
-	err error
+	// err is why the child is not as desired. untried is set if that is another unit's fault, and this one was not
+	// tried.
+	err     error
+	untried bool
 	// applied is set if something was written.
 	applied bool
 	// handedOver is the number of replicas that were handed over, because the template does not set them any more; ""
@@ -335,6 +340,31 @@ func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[strin
 		}
 	}
 	return children, nil
+}
+
+// orphansOf returns the workloads without an owner that a grid may adopt, by name.
+func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace),
+		client.MatchingLabels{v1.LabelGridSelector: o.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing what may be adopted: %w", err)
+	}
+	orphans := map[string]*child{}
+	for i := range list.Items {
+		live, err := k.childOf(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		if live.deleting || live.controller != nil {
+			continue
+		}
+		if gridchild.Claim(o, k.GridKind, live.name, nil, live.grid) == nil {
+			orphans[live.name] = live
+		}
+	}
+	return orphans, nil
 }
 
 // ownedBy reports whether the grid is the child's controller.

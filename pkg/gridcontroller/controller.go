@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -44,6 +46,8 @@ type Config struct {
 	API *rest.Config
 	// Workers is how many grids of each kind are reconciled at once.
 	Workers int
+	// Namespaces are those whose grids are reconciled; empty for all.
+	Namespaces []string
 	// UnitRemovalGrace is how long a workload outlives the last node of its unit, if its grid does not say.
 	UnitRemovalGrace time.Duration
 	// Limits restrict what grids may ask for.
@@ -75,7 +79,7 @@ func Run(ctx context.Context, c Config) error {
 	ctrllog.SetLogger(logger)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, v1.AddToScheme, apiextensionsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("building the scheme: %w", err)
@@ -90,7 +94,15 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if err := installCRDs(ctx, api, c.CRDs); err != nil {
+	if c.CRDs == CRDsAuto {
+		err = installCRDs(ctx, api)
+	} else {
+		var served *discovery.DiscoveryClient
+		if served, err = discovery.NewDiscoveryClientForConfig(c.API); err == nil {
+			err = awaitCRDs(ctx, served)
+		}
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
 		}
@@ -127,13 +139,18 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 			Label: labels.NewSelector().Add(*labelled), Transform: k.transform, UnsafeDisableDeepCopy: ptr.To(true),
 		}
 	}
+	namespaces := map[string]cache.Config{} // empty for all
+	for _, namespace := range c.Namespaces {
+		namespaces[namespace] = cache.Config{}
+	}
 	options := ctrl.Options{
 		Scheme:         scheme,
 		MapperProvider: staticMapper,
 		Logger:         klog.Background(),
 		Cache: cache.Options{
-			ByObject:         byObject,
-			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:          byObject,
+			DefaultNamespaces: namespaces,
+			DefaultTransform:  cache.TransformStripManagedFields(),
 		},
 		Metrics:                 server.Options{BindAddress: c.MetricsAddress},
 		HealthProbeBindAddress:  c.HealthAddress,
@@ -177,12 +194,18 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	// The cache of some namespaces asks of lists, too, whether they are of a namespace.
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("NodeList"), meta.RESTScopeRoot)
 	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"), meta.RESTScopeNamespace)
+	mapper.Add(batchv1.SchemeGroupVersion.WithKind("Job"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
 	for _, k := range v1.Kinds {
-		mapper.Add(k.Child, meta.RESTScopeNamespace)
-		mapper.Add(v1.GroupVersion.WithKind(k.Kind), meta.RESTScopeNamespace)
+		for _, suffix := range []string{"", "List"} {
+			mapper.Add(k.Child.GroupVersion().WithKind(k.Child.Kind+suffix), meta.RESTScopeNamespace)
+			mapper.Add(v1.GroupVersion.WithKind(k.Kind+suffix), meta.RESTScopeNamespace)
+		}
 	}
 	return mapper, nil
 }
@@ -210,7 +233,9 @@ func onlyState(object any) (any, error) {
 	}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
-			small.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: condition.Status}}
+			small.Status.Conditions = []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
+			}}
 		}
 	}
 	return small, nil

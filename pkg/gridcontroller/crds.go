@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,12 +40,25 @@ const (
 	CRDsAuto
 )
 
-// installCRDs waits until the API server serves the grids. With CRDsAuto it first installs missing CRDs. Every replica
-// may do that, because it changes nothing that exists.
-func installCRDs(ctx context.Context, api client.Client, policy CRDPolicy) error {
+// awaitCRDs waits until the API server serves the grids. It needs no right to the CRDs.
+func awaitCRDs(ctx context.Context, api discovery.ServerResourcesInterface) error {
+	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
+		plural := strings.TrimSuffix(crd.GetName(), "."+v1.GroupName)
+		served, err := api.ServerResourcesForGroupVersion(v1.GroupVersion.String())
+		is := func(r metav1.APIResource) bool { return r.Name == plural }
+		if err == nil && !slices.ContainsFunc(served.APIResources, is) {
+			err = fmt.Errorf("%s are not served yet", plural)
+		}
+		return err
+	})
+}
+
+// installCRDs installs missing CRDs, and waits until the API server serves the grids. Every replica may do that,
+// because it changes nothing that exists.
+func installCRDs(ctx context.Context, api client.Client) error {
 	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
 		err := established(ctx, api, crd)
-		if !apierrors.IsNotFound(err) || policy == CRDsOff {
+		if !apierrors.IsNotFound(err) {
 			return err
 		}
 		// It applies instead of creating, because the controller's role allows only these names, and a create request

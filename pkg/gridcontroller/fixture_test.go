@@ -100,6 +100,9 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 			},
 			Create: func(ctx context.Context, c client.WithWatch, o client.Object,
 				options ...client.CreateOption) error {
+				if _, ok := o.(*corev1.Pod); ok {
+					return c.Create(ctx, o, options...)
+				}
 				if err := f.failure("create " + o.GetName()); err != nil {
 					return err
 				}
@@ -110,6 +113,9 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 				options ...client.PatchOption) error {
+				if _, ok := o.(*appsv1.ControllerRevision); ok {
+					return c.Patch(ctx, o, patch, options...)
+				}
 				if err := f.call("patch " + o.GetName()); err != nil {
 					return err
 				}
@@ -117,6 +123,9 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 			},
 			Delete: func(ctx context.Context, c client.WithWatch, o client.Object,
 				options ...client.DeleteOption) error {
+				if _, ok := o.(*corev1.Pod); ok {
+					return c.Delete(ctx, o, options...)
+				}
 				if err := f.call("delete " + o.GetName()); err != nil {
 					return err
 				}
@@ -219,9 +228,18 @@ func condense(u *unstructured.Unstructured) error {
 func (r liveReader) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if pods, ok := list.(*corev1.PodList); ok {
 		asked := (&client.ListOptions{}).ApplyOptions(options)
-		return r.client.List(ctx, pods, &client.ListOptions{
+		err := r.client.List(ctx, pods, &client.ListOptions{
 			Namespace: asked.Namespace, LabelSelector: asked.LabelSelector,
 		})
+		node, ok := "", false
+		if asked.FieldSelector != nil {
+			node, ok = asked.FieldSelector.RequiresExactMatch("spec.nodeName")
+		}
+		pods.Items = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return ok && pod.Spec.NodeName != node })
+		return err
+	}
+	if services, ok := list.(*corev1.ServiceList); ok {
+		return r.client.List(ctx, services, options...)
 	}
 	if revisions, ok := list.(*appsv1.ControllerRevisionList); ok {
 		if err := r.failure("list revisions"); err != nil {
@@ -312,7 +330,7 @@ func (f *fixture) hear(name string, labels map[string]string) {
 
 // lose tells the reconcilers that the node of a unit has fallen silent.
 func (f *fixture) lose(name, unit string) {
-	f.note(name, &nodeState{labels: map[string]string{"zone1": unit}, lost: true})
+	f.note(name, &nodeState{labels: map[string]string{"zone1": unit}, lost: true, since: f.clock.Now()})
 }
 
 func (f *fixture) note(name string, state *nodeState) {

@@ -1,6 +1,8 @@
 package gridcontroller
 
 import (
+	"fmt"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -31,10 +33,27 @@ type progress struct {
 	// complete is set if all pods exist as the spec says, and are available. A rollout that waits for the user (a
 	// partition, OnDelete) is complete.
 	complete bool
+	// waits says which pods wait until a person replaces them; empty if none do.
+	waits string
+	// stranded is how many pods have the template of an attempt that was given up: neither the newest nor the one that
+	// ran before. With podManagementPolicy OrderedReady they are not replaced while one is not ready.
+	stranded int64
 	// serves is set if enough pods are available, new or old ones.
 	serves bool
 	// stuck is why the child's controller cannot go on. Its Reason is empty if the controller does not report that.
 	stuck gridchild.Error
+}
+
+// onDelete is the update strategy with which a person replaces pods.
+const onDelete = "OnDelete"
+
+// waitForDeletion says how many pods wait until a person deletes them.
+func (p *progress) waitForDeletion() string {
+	if p.updated >= p.replicas {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d pods wait until somebody deletes them (OnDelete): those without the newest "+
+		"controller-revision-hash", p.replicas-p.updated, p.replicas)
 }
 
 func integer(object map[string]any, fields ...string) int64 {
@@ -87,10 +106,20 @@ func statefulSetProgress(spec, status map[string]any) progress {
 		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
 	}
 	toUpdate := p.replicas
-	if strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type"); strategy == "OnDelete" {
-		toUpdate = 0
-	} else {
-		toUpdate -= integer(spec, "updateStrategy", "rollingUpdate", "partition")
+	if strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type"); strategy == onDelete {
+		toUpdate, p.waits = 0, p.waitForDeletion()
+	} else if partition := integer(spec, "updateStrategy", "rollingUpdate", "partition"); partition > 0 {
+		toUpdate -= partition
+		if p.updated < p.replicas {
+			p.waits = fmt.Sprintf("pods 0 to %d wait for a smaller updateStrategy.rollingUpdate.partition than %d",
+				min(partition, p.replicas)-1, partition)
+		}
+	}
+	if policy, _, _ := unstructured.NestedString(spec, "podManagementPolicy"); policy != "Parallel" {
+		p.stranded = integer(status, "replicas") - p.updated
+		if status["currentRevision"] != status["updateRevision"] {
+			p.stranded -= integer(status, "currentReplicas")
+		}
 	}
 	p.complete = p.updated >= toUpdate && p.available >= p.replicas && integer(status, "replicas") <= p.replicas
 	p.serves = p.available > 0 || p.replicas == 0
@@ -103,7 +132,10 @@ func daemonSetProgress(spec, status map[string]any) progress {
 		ready: integer(status, "numberReady"), available: integer(status, "numberAvailable"),
 	}
 	strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type")
-	p.complete = (p.updated >= p.replicas || strategy == "OnDelete") && p.available >= p.replicas &&
+	if strategy == onDelete {
+		p.waits = p.waitForDeletion()
+	}
+	p.complete = (p.updated >= p.replicas || strategy == onDelete) && p.available >= p.replicas &&
 		integer(status, "numberMisscheduled") == 0
 	p.serves = p.available > 0 || p.replicas == 0
 	return p

@@ -44,12 +44,13 @@ func newGauges() *gauges {
 			"Grids of which so many units have vanished that their removal waits for an approval."),
 		rolling: describe("rollouts_in_progress", "Grids whose units are being given a change."),
 		halted: describe("rollouts_halted",
-			"Grids whose rollout has halted or gone back, because too many units have failed."),
+			"Grids whose rollout has halted or gone back, because too many units have failed, or because of an "+
+				"outage."),
 		waiting: describe("rollouts_awaiting_approval",
-			"Grids whose rollout waits for someone to approve a wave."),
+			"Grids whose rollout waits for a person to approve of a wave."),
 		waveUnits: prometheus.NewDesc("application_grid_controller_rollout_units",
 			"Units of the waves of a rollout that is not complete, by what became of them: all, updated (which "+
-				"includes those that are ready), ready, failed, deferred.",
+				"includes those that are ready), ready, proven, failed, suspects, deferred.",
 			[]string{"kind", "namespace", "name", "wave", "state"}, nil),
 		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 	}
@@ -116,8 +117,8 @@ func (g *gauges) collectWaves(
 	for i := range waves {
 		wave := &waves[i]
 		for state, units := range map[string]int32{
-			"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "failed": wave.Failed,
-			"deferred": wave.Deferred,
+			"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
+			"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
 		} {
 			out <- prometheus.MustNewConstMetric(g.waveUnits, prometheus.GaugeValue, float64(units), kind,
 				name.Namespace, name.Name, wave.Name, state)

@@ -24,9 +24,10 @@ import (
 const (
 	// defaultDeadlineSeconds is the default of spec.progressDeadlineSeconds.
 	defaultDeadlineSeconds = 600
-	// podPause is the least time between two reads of the pods of one unit. podTimeout is how long all reads of one
-	// pass may take.
+	// podPause is the least time between two reads of the pods of one unit for a message, askPause of those for a
+	// proof. podTimeout is how long all reads of one pass may take.
 	podPause   = 30 * time.Second
+	askPause   = 10 * time.Second
 	podTimeout = 2 * time.Second
 	// podsAtOnce is the most pods that one request reads, nodesAtOnce the most nodes whose pods are read.
 	podsAtOnce  = 500
@@ -51,7 +52,8 @@ func progressTold(grid v1.Object, unit string, live *child) v1.UnitState {
 // followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. told is the unit's
 // state in the live status: an earlier controller may have noted the last progress there.
 func (r *workloadReconciler) followProgress(
-	state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost bool, spec *v1.WorkloadGridSpec, p *pass,
+	state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost, partly bool,
+	spec *v1.WorkloadGridSpec, p *pass,
 ) {
 	switch {
 	case state.Phase == v1.UnitFailed, state.Phase == v1.UnitHeld:
@@ -59,24 +61,40 @@ func (r *workloadReconciler) followProgress(
 	case lost:
 		state.Phase = v1.UnitUnreachable
 	}
+	now := r.clock.Now()
+	deadline := time.Duration(ptr.Deref(spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
 	if state.Phase != v1.UnitProgressing {
-		m.mark, m.pod, m.podAt = "", "", time.Time{}
+		m.pod, m.podAt = "", time.Time{}
+		if state.Phase != v1.UnitReady {
+			m.mark, m.readyAt = "", time.Time{}
+		} else if m.readyAt.IsZero() {
+			m.readyAt = now
+			if !m.reached { // being ready for the first time is progress, being so again is none
+				m.reached, m.progressAt = true, now.Truncate(time.Second)
+			}
+		}
 		return
 	}
-	now := r.clock.Now()
-	mark := fmt.Sprint(state.Replicas, state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas,
-		m.same.desired)
-	if m.mark != mark {
-		m.progressAt = now.Truncate(time.Second)
-		same := told.Replicas == state.Replicas && told.UpdatedReplicas == state.UpdatedReplicas &&
-			told.ReadyReplicas == state.ReadyReplicas && told.AvailableReplicas == state.AvailableReplicas
+	if !m.readyAt.IsZero() && now.Sub(m.readyAt) >= deadline { // what happens now has a time of its own
+		m.mark = ""
+	}
+	m.readyAt = time.Time{}
+	counts := [...]int64{state.UpdatedReplicas, state.ReadyReplicas, state.AvailableReplicas}
+	if mark := fmt.Sprint(state.Replicas, m.same.desired); m.mark != mark {
+		m.progressAt, m.best, m.reached = now.Truncate(time.Second), counts, false
+		same := told.Replicas == state.Replicas &&
+			counts == [...]int64{told.UpdatedReplicas, told.ReadyReplicas, told.AvailableReplicas}
 		if m.mark == "" && told.ProgressTime != nil && same {
 			m.progressAt = told.ProgressTime.Time
 		}
 		m.mark = mark
 	}
+	for i, count := range counts { // pods that come and go make no progress
+		if count > m.best[i] {
+			m.best[i], m.progressAt = count, now.Truncate(time.Second)
+		}
+	}
 	state.ProgressTime = &metav1.Time{Time: m.progressAt}
-	deadline := time.Duration(ptr.Deref(spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
 	over := m.progressAt.Add(deadline)
 	switch {
 	case live != nil && live.observed && live.progress.stuck.Reason != "":
@@ -86,6 +104,13 @@ func (r *workloadReconciler) followProgress(
 		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
 		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated",
 			deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
+		if partly {
+			state.Message += "; silent nodes of the unit use up the DaemonSet's maxUnavailable"
+		}
+		if live != nil && live.progress.stranded > 0 {
+			state.Message += "; a pod that is not ready keeps the template of an earlier attempt until somebody " +
+				"deletes it, because podManagementPolicy is OrderedReady"
+		}
 	default:
 		p.lookAgain(over)
 	}
@@ -137,27 +162,39 @@ func (r *workloadReconciler) podIn(
 	if err != nil {
 		return "", err
 	}
-	selector, err := podSelector(template)
-	if err != nil {
-		return "", err
-	}
-	looks := []fields.Selector{fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))}
-	for _, node := range r.units.nodesIn(o.Key, unit, nodesAtOnce) {
-		looks = append(looks, fields.OneTermEqualSelector("spec.nodeName", node))
+	looks := [][2]string{{"status.phase", string(corev1.PodPending)}}
+	for node := range r.units.nodesIn(o.Key, unit) {
+		if len(looks) <= nodesAtOnce {
+			looks = append(looks, [2]string{"spec.nodeName", node})
+		}
 	}
 	for _, look := range looks {
-		pods := &corev1.PodList{}
-		err := r.live.List(ctx, pods, client.InNamespace(o.Namespace),
-			client.MatchingLabelsSelector{Selector: selector},
-			client.MatchingFieldsSelector{Selector: look}, client.Limit(podsAtOnce))
+		pods, err := r.podsOn(ctx, o.Namespace, template, look[0], look[1])
 		if err != nil {
-			return "", fmt.Errorf("listing pods: %w", err)
+			return "", err
 		}
-		if problem := gridview.FirstPodProblem(pods.Items, o.Key, unit); problem != "" {
+		if problem := gridview.FirstPodProblem(pods, o.Key, unit); problem != "" {
 			return problem, nil
 		}
 	}
 	return "", nil
+}
+
+// podsOn reads the pods that a template selects, and whose field has a value.
+func (r *workloadReconciler) podsOn(
+	ctx context.Context, namespace string, template map[string]any, field, value string,
+) ([]corev1.Pod, error) {
+	selector, err := podSelector(template)
+	if err != nil {
+		return nil, err
+	}
+	pods := &corev1.PodList{}
+	err = r.live.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector},
+		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, value)}, client.Limit(podsAtOnce))
+	if err != nil {
+		return nil, fmt.Errorf("listing pods: %w", err)
+	}
+	return pods.Items, nil
 }
 
 // podSelector returns the selector of a template.

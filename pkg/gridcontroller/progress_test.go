@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -205,6 +206,41 @@ func TestLargeStatus(t *testing.T) {
 		}
 		if status.States["unit-00000"].Phase != v1.UnitStalled {
 			t.Errorf("%s: the unit that is stalled is left out", name)
+		}
+	}
+}
+
+// TestStrandedPods: those that an undo leaves in a StatefulSet, by the status that kube-controller-manager writes.
+func TestStrandedPods(t *testing.T) {
+	for _, c := range []struct {
+		name, spec, status string
+		stranded           int64
+	}{
+		{
+			"a change is on its way", `{}`,
+			`{"replicas":3,"updatedReplicas":1,"currentReplicas":2,"currentRevision":"a","updateRevision":"b"}`, 0,
+		},
+		{
+			"it was given up", `{}`,
+			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, 1,
+		},
+		{
+			"another change came instead", `{}`,
+			`{"replicas":3,"currentReplicas":2,"currentRevision":"a","updateRevision":"c"}`, 1,
+		},
+		{
+			"they are replaced all at once", `{"podManagementPolicy":"Parallel"}`,
+			`{"replicas":3,"updatedReplicas":2,"currentReplicas":2,"currentRevision":"a","updateRevision":"a"}`, 0,
+		},
+	} {
+		var spec, status map[string]any
+		for text, into := range map[string]*map[string]any{c.spec: &spec, c.status: &status} {
+			if err := utiljson.Unmarshal([]byte(text), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p := statefulSetProgress(spec, status); p.stranded != c.stranded {
+			t.Errorf("%s: %d pods are stranded, want %d", c.name, p.stranded, c.stranded)
 		}
 	}
 }

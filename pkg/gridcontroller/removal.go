@@ -1,12 +1,14 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,9 +23,8 @@ import (
 const (
 	// defaultMaxUnits is the default of spec.removal.maxUnits.
 	defaultMaxUnits = "10%"
-	// leastWindow is the least time within which vanished units are counted together. Without it, a grace time of 0
-	// would allow the removal of all units, one after the other.
-	leastWindow = time.Minute
+	// lossWindow is the time within which units that lose something are counted together.
+	lossWindow = 24 * time.Hour
 )
 
 // removal is spec.removal with its defaults.
@@ -68,6 +69,9 @@ func token(units []string, more ...string) string {
 type vanished struct {
 	unit string
 	live *child
+	// at is when the child is deleted. known is set if that was told before.
+	at    time.Time
+	known bool
 }
 
 // vanishedOf returns the children of units without nodes.
@@ -84,74 +88,169 @@ func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []va
 				"unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
 			continue
 		}
-		all = append(all, vanished{live.unit, live})
+		all = append(all, vanished{unit: live.unit, live: live})
 	}
 	return all
 }
 
-// removeVanished deletes the children of units without nodes after the grace time, unless they are too many at once.
-func (r *workloadReconciler) removeVanished(
-	ctx context.Context, grid v1.Object, o *gridchild.Owner, a *assignment, m *gridMemory, p *pass,
-) {
+// loss is what a unit is about to lose. at tells it from another loss of the same.
+type loss struct {
+	unit, at string
+	kind     lossKind
+}
+
+// lossKind says what units lose.
+type lossKind string
+
+const (
+	vanishes lossKind = "have no node any more"
+	zeroed   lossKind = "are to be scaled to 0"
+	moved    lossKind = "lose or gain an override, because labels of nodes have changed"
+)
+
+// losses returns what units are about to lose, although nobody has asked for it unit by unit.
+func (r *workloadReconciler) losses(
+	grid v1.Object, t targets, a *assignment, gone []vanished, m *gridMemory,
+) []loss {
 	spec, status := v1.Workload(grid)
 	rules, now := r.removalOf(spec), r.clock.Now()
-	gone := r.vanishedOf(ctx, a)
-	window := max(rules.grace, leastWindow)
-	m.removed = slices.DeleteFunc(m.removed, func(at time.Time) bool { return now.Sub(at) > window })
-
-	removals, since, approved := map[string]time.Time{}, map[string]time.Time{}, map[string]bool{}
-	var waiting []string
-	for _, v := range gone {
-		told := status.States[v.unit]
-		if v.live.deleting || rules.retain {
+	var all []loss
+	for i := range gone {
+		v := &gone[i]
+		if told := status.States[v.unit]; told.RemovalApproved {
+			m.approved[v.unit] = true
+		}
+		at, known := m.removals[v.unit]
+		if !known { // an earlier controller may have set the time already
+			at = now.Add(rules.grace).Truncate(time.Second)
+			if told := status.States[v.unit]; told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
+				at, known = told.RemovalTime.Time, true
+			}
+		}
+		v.at, v.known = at, known
+		if !v.live.deleting && !rules.retain && !v.live.held {
+			all = append(all, loss{v.unit, at.UTC().Format(time.RFC3339), vanishes})
+		}
+	}
+	for _, unit := range slices.Sorted(maps.Keys(t)) {
+		live, to := a.child(unit), t[unit]
+		if live == nil || live.held || live.deleting || to.templates == nil {
 			continue
 		}
-		if m.approved[v.unit] || told.RemovalApproved {
-			approved[v.unit] = true
+		replicas, set, err := to.scale.Replicas(unit)
+		of, variant, marked := strings.Cut(live.variant, "@")
+		revision, wanted, _ := strings.Cut(to.mark, "@")
+		switch {
+		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
+			all = append(all, loss{unit, strconv.FormatInt(grid.GetGeneration(), 10), zeroed})
+		case marked && to.mark != "" && of == revision && variant != wanted:
+			all = append(all, loss{unit, variant + ">" + wanted, moved})
+		}
+	}
+	return all
+}
+
+// holdLosses holds what units are about to lose if those and the ones that have lost something lately are more than may
+// without an approval. It returns the vanished units that may be removed; others are left as they are.
+func (r *workloadReconciler) holdLosses(
+	grid v1.Object, t targets, a *assignment, gone []vanished, m *gridMemory, p *pass,
+) (removable map[string]bool) {
+	spec, status := v1.Workload(grid)
+	now := r.clock.Now()
+	if m.losses == nil {
+		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
+		for _, told := range status.Losses {
+			m.losses[told.Unit] = told.Time.Time
+		}
+	}
+	maps.DeleteFunc(m.losses, func(_ string, at time.Time) bool { return now.Sub(at) > lossWindow })
+	all := r.losses(grid, t, a, gone, m)
+	still := map[string]bool{}
+	var waiting []loss
+	for _, l := range all {
+		still[l.unit] = true
+		if _, counted := m.losses[l.unit]; !m.approved[l.unit] && (!counted || l.kind == vanishes) {
+			waiting = append(waiting, l)
+		}
+	}
+	maps.DeleteFunc(m.approved, func(unit string, _ bool) bool { return !still[unit] })
+	limit := r.removalOf(spec).limit(len(a.ByUnit) + len(gone))
+	held := map[string]bool{}
+	if len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
+		names := make([]string, 0, len(waiting))
+		byKind := map[lossKind][]string{}
+		for _, l := range waiting {
+			names = append(names, l.unit+"="+l.at)
+			byKind[l.kind] = append(byKind[l.kind], l.unit)
+		}
+		approval := token(names)
+		if grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
+			for _, l := range waiting {
+				m.approved[l.unit] = true
+			}
 		} else {
-			waiting = append(waiting, v.unit)
+			var texts []string
+			for _, kind := range []lossKind{vanishes, zeroed, moved} {
+				if units := byKind[kind]; len(units) > 0 {
+					texts = append(texts, fmt.Sprintf("%d units %s (%s)", len(units), kind, nameSome(units)))
+				}
+			}
+			for _, l := range waiting {
+				held[l.unit] = true
+			}
+			p.held = gridchild.Errorf(v1.ReasonMassRemoval,
+				"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
+					"if it is meant, annotate the grid with %s=%s",
+				strings.Join(texts, ", "), limit, len(a.ByUnit)+len(gone), r.Child.Kind, v1.AnnotationApproveRemoval,
+				approval)
 		}
 	}
-	limit := rules.limit(len(a.ByUnit) + len(gone))
-	held := len(waiting) > 0 && len(waiting)+len(m.removed) > limit
-	if held && grid.GetAnnotations()[v1.AnnotationApproveRemoval] == token(waiting) {
-		held = false
-		for _, unit := range waiting {
-			approved[unit] = true
+	removable = map[string]bool{}
+	for _, l := range all {
+		switch {
+		case l.kind == vanishes:
+			removable[l.unit] = !held[l.unit]
+		case held[l.unit]:
+			t[l.unit] = target{update: t[l.unit].update}
+		case !m.approved[l.unit]:
+			if _, counted := m.losses[l.unit]; !counted {
+				m.losses[l.unit] = now
+			}
 		}
 	}
-	if held {
-		p.held = gridchild.Errorf(v1.ReasonMassRemoval,
-			"%d units have no node any more (%s), and only %d of %d may go within %s without an approval, so the %ss "+
-				"of all of them stay; if they are to be removed, annotate the grid with %s=%s",
-			len(waiting), nameSome(waiting), limit, len(a.ByUnit)+len(gone), window, r.Child.Kind,
-			v1.AnnotationApproveRemoval, token(waiting))
-	}
+	return removable
+}
+
+// removeVanished deletes the children of units without nodes after the grace time, if they are removable.
+func (r *workloadReconciler) removeVanished(
+	ctx context.Context, grid v1.Object, o *gridchild.Owner, gone []vanished, removable map[string]bool,
+	m *gridMemory, p *pass,
+) {
+	spec, _ := v1.Workload(grid)
+	rules, now := r.removalOf(spec), r.clock.Now()
+	removals := map[string]time.Time{}
 	for _, v := range gone {
 		if rules.retain {
 			p.states[v.unit] = leftState(v.live, v1.UnitRetained)
 			continue
 		}
-		at, known := m.removals[v.unit]
-		if !known {
-			// An earlier controller may have set the time already.
-			if told := status.States[v.unit]; told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
-				at = told.RemovalTime.Time
-			} else {
-				at = now.Add(rules.grace).Truncate(time.Second)
-				p.vanished = append(p.vanished, v.unit)
-			}
+		if v.live.held {
+			state := leftState(v.live, v1.UnitHeld)
+			state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(v.live.hold), "no reason is given")
+			p.states[v.unit] = state
+			continue
+		}
+		at := v.at
+		if !v.known {
+			p.vanished = append(p.vanished, v.unit)
 		}
 		removals[v.unit] = at
-		if since[v.unit] = m.since[v.unit]; since[v.unit].IsZero() {
-			since[v.unit] = now
-		}
 		state := leftState(v.live, v1.UnitRemoving)
 		when := metav1.NewTime(at)
-		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, approved[v.unit]
+		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, m.approved[v.unit]
 		switch {
 		case v.live.deleting: // the end of the deletion will be an event
-		case held && !approved[v.unit]:
+		case !removable[v.unit]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many units at once waits for an approval"
 		case now.Before(at):
@@ -164,12 +263,14 @@ func (r *workloadReconciler) removeVanished(
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
 				p.removed = append(p.removed, v.unit)
-				m.removed = append(m.removed, since[v.unit])
+				if !m.approved[v.unit] {
+					m.losses[v.unit] = now
+				}
 			}
 		}
 		p.states[v.unit] = state
 	}
-	m.removals, m.since, m.approved = removals, since, approved
+	m.removals = removals
 }
 
 // removeUnit deletes the child of a unit that has had no node for the grace time. The cache of nodes may be wrong: its
@@ -199,6 +300,11 @@ func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner,
 func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child, m *gridMemory, p *pass) bool {
 	spec, status := v1.Workload(grid)
 	follows := status.GridUniqKey
+	for _, live := range children { // the status may be lost
+		if follows == "" && live.key != v1.KeyLabelValue(spec.GridUniqKey) {
+			follows = live.key
+		}
+	}
 	if follows == "" || follows == spec.GridUniqKey {
 		m.key = ""
 		return false
@@ -217,9 +323,12 @@ func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child,
 	if len(units) <= limit {
 		return false
 	}
-	approval := token(units, follows, spec.GridUniqKey)
+	approval := token(units, follows, spec.GridUniqKey, strconv.FormatInt(grid.GetGeneration(), 10))
 	if grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
 		m.key = spec.GridUniqKey
+		if m.losses == nil {
+			m.losses = map[string]time.Time{}
+		}
 		m.approved = map[string]bool{}
 		for _, unit := range units {
 			m.approved[unit] = true

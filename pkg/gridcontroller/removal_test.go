@@ -133,17 +133,27 @@ func TestMassRemovalIsUndone(t *testing.T) {
 	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 }
 
-// TestFewUnitsGo without an approval, also one after the other.
+// TestFewUnitsGo without an approval: a tenth of them a day, however slowly, and whether or not the controller
+// restarts.
 func TestFewUnitsGo(t *testing.T) {
-	f, grid := sites(t, 40, nil)
+	f, grid := sites(t, 60, nil)
 	for i := range 3 {
 		f.node(fmt.Sprint("n", 2*i), "")
 		f.node(fmt.Sprint("n", 2*i+1), "")
 		f.pass(grid)
 		f.step(6 * time.Minute)
 		f.pass(grid)
+		if i == 2 {
+			f.expectTook()
+			f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonMassRemoval)
+			break
+		}
 		f.expectTook(fmt.Sprint("delete demo-u", 2*i), fmt.Sprint("delete demo-u", 2*i+1))
+		f.restart()
 	}
+	f.step(24 * time.Hour)
+	f.pass(grid)
+	f.expectTook("delete demo-u4", "delete demo-u5")
 }
 
 // TestNoGrace: without a grace time units that vanish one after the other are counted together all the same.
@@ -201,9 +211,12 @@ func TestChangedKey(t *testing.T) {
 	f.expectTook()
 	f.expectCondition(grid.Status.Conditions, v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired)
 
-	// It is meant.
+	// It is meant. What was approved of was another edit.
 	f.update(grid, func() { grid.Spec.GridUniqKey = "zone2" })
 	f.approve(grid, approval)
+	f.pass(grid)
+	f.expectTook()
+	f.approve(grid, f.approval(grid))
 	f.mu.Lock()
 	clear(f.nodes)
 	f.nodes["n0"] = map[string]string{"zone1": "u0", "zone2": "u0"}

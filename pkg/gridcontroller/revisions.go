@@ -3,6 +3,7 @@ package gridcontroller
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +17,9 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
-// revise makes the ControllerRevision of the spec, if there is none, and returns its name. The grid's
-// ControllerRevisions are read once for each generation of the grid: nobody else writes them.
+// revise makes the ControllerRevision of the spec, if there is none, and returns its name. One that an older controller
+// has named keeps its name. The grid's ControllerRevisions are read once for each generation of the grid: nobody else
+// writes them.
 func (r *roller) revise(ctx context.Context) (string, error) {
 	m := &r.memory.rollout
 	update, err := gridrevision.Of(r.Kind, r.grid.GetName(), r.spec)
@@ -25,8 +27,9 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if m.revisions != nil && m.generation == r.grid.GetGeneration() {
-		return update.Name, nil
+		return m.update, nil
 	}
+	_, status := v1.Workload(r.grid)
 	objects, err := r.readRevisions(ctx)
 	if err != nil {
 		return "", err
@@ -43,12 +46,14 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 			klog.FromContext(ctx).Error(err, "Ignoring a ControllerRevision that cannot be read")
 			continue
 		}
-		if object.Name == update.Name {
+		same := revision.Same(update)
+		if object.Name == update.Name && !same {
+			return "", gridchild.Errorf(v1.ReasonNameConflict,
+				"ControllerRevision %s is not what this grid has written; delete it", object.Name)
+		}
+		if same && (own == nil || own.Name != status.UpdateRevision && own.Revision < object.Revision ||
+			object.Name == status.UpdateRevision) {
 			own = object
-			if !revision.Same(update) {
-				return "", gridchild.Errorf(v1.ReasonNameConflict,
-					"ControllerRevision %s is not what this grid has written; delete it", object.Name)
-			}
 		}
 		revisions[object.Name] = revision
 		highest = max(highest, object.Revision)
@@ -56,6 +61,9 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	switch {
 	case own == nil:
 		own = update.Object(r.Kind, r.grid, highest+1)
+		if r.spec.Rollout == nil {
+			own.Annotations = map[string]string{v1.AnnotationCompleted: r.clock.Now().UTC().Format(time.RFC3339)}
+		}
 		err := r.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager))
 		switch {
 		case apierrors.IsAlreadyExists(err):
@@ -73,9 +81,25 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects, m.revisions, m.generation = objects, revisions, r.grid.GetGeneration()
-	m.inferred = nil
-	return update.Name, nil
+	m.objects, m.revisions, m.generation, m.update = objects, revisions, r.grid.GetGeneration(), own.Name
+	return own.Name, nil
+}
+
+// markCompleted notes on the ControllerRevision of the spec that it ran in all units: undo goes back to such a one.
+func (r *roller) markCompleted(ctx context.Context) {
+	for _, object := range r.memory.rollout.objects {
+		if object.Name != r.update || object.Annotations[v1.AnnotationCompleted] != "" {
+			continue
+		}
+		before := object.DeepCopy()
+		now := r.clock.Now().UTC().Format(time.RFC3339)
+		metav1.SetMetaDataAnnotation(&object.ObjectMeta, v1.AnnotationCompleted, now)
+		err := r.writer.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
+		if err != nil {
+			object.Annotations = before.Annotations
+			klog.FromContext(ctx).Error(err, "Cannot note that a revision is complete", "revision", object.Name)
+		}
+	}
 }
 
 // adopt makes the ControllerRevisions that a deleted grid of the same name has left orphaned this grid's, and returns
@@ -126,10 +150,17 @@ func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevisio
 // collect deletes revisions beyond the limit that no unit has.
 func (r *roller) collect(ctx context.Context) {
 	m := &r.memory.rollout
-	inUse := map[string]bool{m.current: true, m.update: true}
+	_, status := v1.Workload(r.grid)
+	inUse := map[string]bool{
+		r.planned.Current: true, r.update: true, status.CurrentRevision: true, status.UpdateRevision: true,
+	}
+	if status.Rollout != nil {
+		for _, unit := range status.Rollout.Units {
+			inUse[unit.From] = true
+		}
+	}
 	for _, live := range r.children.children {
 		inUse[live.revision] = true
-		inUse[m.inferred[live.applied]] = true
 	}
 	for _, memory := range r.memory.children {
 		inUse[memory.applied.revision] = true

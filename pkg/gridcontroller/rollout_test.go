@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -32,6 +33,43 @@ func (f *fixture) ready(grid string, units ...string) {
 		if err := f.client.Status().Update(f.Context(), d); err != nil {
 			f.Fatal(err)
 		}
+		f.runs(d, "node-"+unit)
+	}
+}
+
+// runs makes the pod of a Deployment on a node what the Deployment says, and ready. It is a new one if its image
+// changes.
+func (f *fixture) runs(d *appsv1.Deployment, node string) {
+	f.Helper()
+	now := metav1.NewTime(f.clock.Now())
+	pod := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: namespace, Name: d.Name}
+	err := f.client.Get(f.Context(), key, pod)
+	if err == nil && pod.Spec.Containers[0].Image == d.Spec.Template.Spec.Containers[0].Image {
+		return
+	}
+	if err == nil {
+		if err := f.client.Delete(f.Context(), pod); err != nil {
+			f.Fatal(err)
+		}
+	}
+	pod = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: d.Name, Labels: d.Spec.Template.Labels, CreationTimestamp: now,
+		},
+		Spec: corev1.PodSpec{NodeName: node, Containers: d.Spec.Template.Spec.Containers},
+		Status: corev1.PodStatus{
+			StartTime: &now,
+			Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now},
+			},
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Running: &corev1.ContainerStateRunning{StartedAt: now},
+			}}},
+		},
+	}
+	if err := f.client.Create(f.Context(), pod); err != nil {
+		f.Fatal(err)
 	}
 }
 
@@ -158,8 +196,9 @@ func TestRolloutInWaves(t *testing.T) {
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "i", "west": "i"})
 	f.expectTook("apply demo-lab")
 	f.expectPhase(grid, v1.RolloutProgressing, "waits for lab")
-	f.expectWaveUnits("canary all 1, canary deferred 0, canary failed 0, canary ready 0, canary updated 1, " +
-		"rest all 2, rest deferred 0, rest failed 0, rest ready 0, rest updated 0")
+	f.expectWaveUnits("canary all 1, canary deferred 0, canary failed 0, canary proven 0, canary ready 0, " +
+		"canary suspects 0, canary updated 1, rest all 2, rest deferred 0, rest failed 0, rest proven 0, " +
+		"rest ready 0, rest suspects 0, rest updated 0")
 
 	d := f.deployment("demo-east")
 	d.Spec.Template.Spec.Containers[0].Image = "theirs"
@@ -182,7 +221,7 @@ func TestRolloutInWaves(t *testing.T) {
 	f.took()
 	f.update(grid, func() {
 		grid.Generation--
-		grid.Annotations = map[string]string{v1.AnnotationApproved: grid.Status.UpdateRevision + "/canary"}
+		grid.Annotations = map[string]string{v1.AnnotationApproved: grid.Status.Rollout.Awaits}
 	})
 	f.passes(grid)
 	f.expectTook("apply demo-east")
@@ -273,7 +312,7 @@ func TestRolloutHalts(t *testing.T) {
 		}
 	})
 	f.passes(grid)
-	f.expectImages("demo", map[string]string{"a": "two", "b": "i", "c": "i"})
+	f.expectImages("demo", map[string]string{"a": "two", "b": "two", "c": "i"}) // a is accepted, and holds nobody
 	f.update(grid, func() {
 		grid.Spec.Rollout.OnFailure = v1.OnFailureRollback
 		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](30)
@@ -281,8 +320,8 @@ func TestRolloutHalts(t *testing.T) {
 	f.step(40 * time.Second)
 	f.passes(grid)
 	f.passes(grid)
-	f.expectImages("demo", map[string]string{"a": "i"})
-	f.ready("demo", "a")
+	f.expectImages("demo", map[string]string{"a": "i", "b": "i"})
+	f.ready("demo", "a", "b")
 	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutRolledBack, "1 failed")
 
@@ -330,7 +369,7 @@ func TestOverrides(t *testing.T) {
 	grid.Spec.Overrides = []v1.Override{
 		{Name: "big", Units: v1.UnitSelector{
 			Names:        []string{"hz-*"},
-			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"size": "big"}},
+			NodeSelector: &v1.NodeSelector{MatchLabels: map[string]string{"size": "big"}},
 		}, Replicas: ptr.To[int32](5)},
 		{Name: "new", Units: v1.UnitSelector{Names: []string{"hz-1"}}, Images: map[string]string{"c": "new"}},
 		{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},

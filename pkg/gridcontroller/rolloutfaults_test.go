@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -178,7 +179,8 @@ func (f *faulty) check(image string) {
 				unready++
 			}
 		}
-		if with > 0 && !earlier {
+		back := f.inPhase(v1.RolloutRollingBack)() || f.inPhase(v1.RolloutRolledBack)() // waves go back together
+		if with > 0 && !earlier && !back {
 			f.fatal("wave %d has begun before the one before was done", i)
 		}
 		if unready > f.limit {
@@ -413,10 +415,12 @@ func TestProgressIsOfOneRevision(t *testing.T) {
 				t.Fatalf("got phase %s", phase)
 			}
 			f.update(grid, func() { grid.Spec.Template = raw(other) })
+			written := spec == nil // with a rollout the unit is listed first
 			f.failing(func(call string) error {
-				if strings.HasPrefix(call, "status ") {
+				if strings.HasPrefix(call, "status ") && written {
 					return errBroken
 				}
+				written = written || strings.HasPrefix(call, "status ")
 				return nil
 			})
 			f.tries(grid)
@@ -481,7 +485,8 @@ func TestMistakes(t *testing.T) {
 		f.update(grid, func() { grid.Spec.Rollout = nil })
 		f.passes(grid)
 		f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
-		if grid.Status.Rollout != nil || grid.Status.UpdateRevision != "" || grid.Status.CurrentRevision != "" {
+		if grid.Status.Rollout != nil || grid.Status.UpdateRevision == "" ||
+			grid.Status.CurrentRevision != grid.Status.UpdateRevision {
 			t.Errorf("got %+v", grid.Status)
 		}
 		f.ready("demo", "lab", "east", "west")
@@ -571,7 +576,7 @@ func TestMistakes(t *testing.T) {
 		t.Parallel()
 		f, grid := halfway(t)
 		f.update(grid, func() {
-			grid.Spec.Rollout.MaxFailures = 1
+			grid.Spec.Rollout.MaxFailures = ptr.To(intstr.FromInt32(1))
 			grid.Spec.Overrides = []v1.Override{{
 				Name: "odd", Units: v1.UnitSelector{Names: []string{"east"}}, Images: map[string]string{"none": "x"},
 			}}

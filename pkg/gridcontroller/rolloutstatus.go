@@ -26,13 +26,13 @@ func (o *rolloutResult) summarize(status *v1.WorkloadGridStatus, generation int6
 		return
 	}
 	status.CurrentRevision, status.UpdateRevision, status.Rollout = o.current, o.update, o.status.DeepCopy()
-	if o.status.Phase == v1.RolloutComplete {
+	if o.status == nil || o.status.Phase == v1.RolloutComplete {
 		return
 	}
 	condition := conditionSetter(&status.Conditions, generation)
 	condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, o.describe())
 	switch o.status.Phase {
-	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
+	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage:
 		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, o.describe())
 	case v1.RolloutProgressing, v1.RolloutSoaking:
 		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, o.describe())
@@ -40,9 +40,14 @@ func (o *rolloutResult) summarize(status *v1.WorkloadGridStatus, generation int6
 	}
 }
 
+// dropped reports whether a status that was written lacks units that it should list.
+func (o *rolloutResult) dropped(written *v1.WorkloadGridStatus) bool {
+	return o.status != nil && (written.Rollout == nil || len(written.Rollout.Units) < len(o.status.Units))
+}
+
 // count adds the rollout to the metrics.
 func (o *rolloutResult) count(f *figures) {
-	if o == nil {
+	if o == nil || o.status == nil {
 		return
 	}
 	if o.status.Phase != v1.RolloutComplete {
@@ -51,10 +56,14 @@ func (o *rolloutResult) count(f *figures) {
 	switch o.status.Phase {
 	case v1.RolloutProgressing, v1.RolloutSoaking:
 		f.rolling = 1
-	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
+	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage:
 		f.halted = 1
 	case v1.RolloutAwaitingApproval:
 		f.waiting = 1
+	case v1.RolloutComplete:
+		if o.status.HaltTime != nil { // units failed later, and others wait for the change
+			f.halted = 1
+		}
 	default:
 	}
 }
@@ -75,7 +84,8 @@ func (o *rolloutResult) describe() string {
 // tell records an event if the rollout has reached another phase or wave.
 func (o *rolloutResult) tell(m *gridMemory, event func(kind, reason, action, format string, args ...any)) {
 	mark := fmt.Sprint(o.update, "/", o.status.Wave, "/", o.status.Phase)
-	if m.rollout.mark == "" && o.before != nil { // a controller before this one may have recorded it
+	// A controller before this one may have recorded it.
+	if m.rollout.mark == "" && o.before != nil && o.before.Phase != "" {
 		m.rollout.mark = fmt.Sprint(o.update, "/", o.before.Wave, "/", o.before.Phase)
 	}
 	if m.rollout.mark == mark {
@@ -83,7 +93,7 @@ func (o *rolloutResult) tell(m *gridMemory, event func(kind, reason, action, for
 	}
 	m.rollout.mark = mark
 	switch o.status.Phase {
-	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
+	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage:
 		event(corev1.EventTypeWarning, v1.ReasonRolloutHalted, "Rollout", "%s", o.describe())
 	default:
 		event(corev1.EventTypeNormal, v1.ReasonRollout, "Rollout", "%s", o.describe())

@@ -5,7 +5,11 @@ import (
 	"slices"
 	"sync"
 
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
 // units knows the units of each key: the distinct, non-empty values of a label over all nodes. It keeps sets only for
@@ -23,8 +27,9 @@ type units struct {
 // nodeState is the state of a node. The labels belong to the cache, and must not be changed.
 type nodeState struct {
 	labels map[string]string
-	// lost is set if the control plane has lost contact with the node.
-	lost bool
+	// lost is set if the control plane has lost contact with the node. since is since when that is so, or not so.
+	lost  bool
+	since time.Time
 }
 
 // nodeCount counts the nodes of a unit.
@@ -43,6 +48,7 @@ func stateOf(node *corev1.Node) *nodeState {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			s.lost = condition.Status == corev1.ConditionUnknown
+			s.since = condition.LastTransitionTime.Time
 		}
 	}
 	return s
@@ -55,14 +61,22 @@ func (u *units) of(key string) []string {
 	return slices.Sorted(maps.Keys(u.set(key)))
 }
 
-// unreachable returns the units of a key whose nodes are all lost.
-func (u *units) unreachable(key string) map[string]bool {
+// unreachable returns the units of a key whose nodes are all lost, with the time at which the last one was.
+func (u *units) unreachable(key string) map[string]time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	lost := map[string]bool{}
+	lost := map[string]time.Time{}
 	for unit, count := range u.set(key) {
 		if count.unreachable() {
-			lost[unit] = true
+			lost[unit] = time.Time{}
+		}
+	}
+	if len(lost) == 0 {
+		return lost
+	}
+	for _, node := range u.nodes {
+		if at, ok := lost[node.labels[key]]; ok && node.since.After(at) {
+			lost[node.labels[key]] = node.since
 		}
 	}
 	return lost
@@ -95,20 +109,28 @@ func relabelled(key string, before, now *nodeState) bool {
 	return !maps.Equal(old, labels)
 }
 
-// nodesIn returns the names of some nodes of a unit, in no order.
-func (u *units) nodesIn(key, unit string, most int) []string {
+// nodesIn returns the states of the nodes of a unit, by name.
+func (u *units) nodesIn(key, unit string) map[string]rollout.Node {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var names []string
+	nodes := map[string]rollout.Node{}
 	for name, node := range u.nodes {
-		if len(names) == most {
-			break
-		}
 		if node.labels[key] == unit {
-			names = append(names, name)
+			nodes[name] = rollout.Node{Silent: node.lost, ReadyAt: node.since}
 		}
 	}
-	return names
+	return nodes
+}
+
+// silentIn returns how many nodes of a unit the control plane has lost contact with.
+func (u *units) silentIn(key, unit string) int64 {
+	silent := int64(0)
+	for _, node := range u.nodesIn(key, unit) {
+		if node.Silent {
+			silent++
+		}
+	}
+	return silent
 }
 
 // set returns the units of a key. It counts them when it is called for the key for the first time. It must be called

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +22,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
 	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
@@ -93,14 +96,13 @@ type gridMemory struct {
 	templates  map[string]*templateMemory
 	// children has what is remembered of each child, by unit.
 	children map[string]*childMemory
-	// removals has when the workloads of vanished units are deleted, since when the units were found to have vanished.
-	removals, since map[string]time.Time
-	// approved has the vanished units whose removal someone has approved. key is the gridUniqKey to which a change was
-	// approved.
+	// removals has when the workloads of vanished units are deleted.
+	removals map[string]time.Time
+	// losses are status.losses. approved has the units whose losses someone has approved. key is the gridUniqKey to
+	// which a change was approved.
+	losses   map[string]time.Time
 	approved map[string]bool
 	key      string
-	// removed has, for units that were removed recently, when they had vanished.
-	removed []time.Time
 	// rollout is what is remembered of the rollout.
 	rollout rolloutMemory
 	// told has the failures for which there was an event, by unit. toldGrid is the last one about the grid as a whole.
@@ -189,11 +191,20 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	summarize(status, grid.GetGeneration(), spec, p)
 	if !p.heldKey { // then nothing was looked at
 		p.rollout.summarize(status, grid.GetGeneration())
+		status.Losses = p.losses
 	}
 	r.tell(grid, m, spec.GridUniqKey, p)
 	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
 	fit(status, m.status.limit())
-	return r.writeStatus(ctx, grid, changed, &m.status, p.again)
+	result, err := r.writeStatus(ctx, grid, changed, &m.status, p.again)
+	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {
+		m.rollout.written = changed
+		if p.rollout != nil && p.rollout.dropped(status) {
+			return result, errors.New("the API server has dropped fields of the status: apply this release's CRDs; " +
+				"no unit gets a change before")
+		}
+	}
+	return result, err
 }
 
 // pass is the result of one pass over all units of a grid.
@@ -212,8 +223,10 @@ type pass struct {
 	handedOver []string
 	// noEffect says what of the overrides and waves has no effect.
 	noEffect []string
-	// rollout is the result of the rollout; nil if the grid has none.
+	// rollout is the result of the rollout; its status is nil if the grid has none.
 	rollout *rolloutResult
+	// losses are the grid's new status.losses.
+	losses []v1.UnitLoss
 	// held is why vanished units, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
 	// gridUniqKey.
 	held    error
@@ -277,7 +290,13 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		return p, nil
 	}
 	units := r.units.of(spec.GridUniqKey)
-	a := r.assign(o.Name, units, children, m)
+	var orphans map[string]*child
+	if spec.Rollout != nil && len(children) < len(units) {
+		if orphans, err = r.orphansOf(ctx, r.kind, o); err != nil {
+			return nil, err
+		}
+	}
+	a := r.assign(o.Name, units, children, orphans, m)
 	roller := &roller{
 		workloadReconciler: r, grid: grid, spec: spec, owner: o, units: units,
 		lost: r.units.unreachable(spec.GridUniqKey), children: a, memory: m,
@@ -286,19 +305,21 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	if err != nil {
 		return nil, err
 	}
+	gone := r.vanishedOf(ctx, a)
+	removable := r.holdLosses(grid, t, a, gone, m, p)
 	results := r.syncUnits(ctx, o, t, units, a, m, p)
 	for _, unit := range units {
 		result := results[unit]
 		if result.child == nil {
 			// A child that was made before goes on, whatever is wrong now.
-			result.child = a.child(unit)
+			result.child = cmp.Or(a.child(unit), a.orphan(unit))
 		}
 		state := unitState(gridchild.TemplateName(spec, unit), result)
 		if result.child != nil {
 			state.Revision = t[unit].outdated(result.child)
 		}
 		r.followProgress(&state, result.child, m.children[unit], progressTold(grid, unit, result.child),
-			roller.lost[unit], spec, p)
+			roller.isLost(unit), r.isPartlyLost(o.Key, unit), spec, p)
 		p.states[unit] = state
 		p.lookAgain(result.again)
 		if live := result.child; live != nil {
@@ -323,7 +344,11 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	}
 	r.explainStalled(ctx, o, t, m, p)
 	roller.conclude(ctx, t, results, p)
-	r.removeVanished(ctx, grid, o, a, m, p)
+	r.removeVanished(ctx, grid, o, gone, removable, m, p)
+	for unit, at := range m.losses {
+		p.losses = append(p.losses, v1.UnitLoss{Unit: unit, Time: metav1.NewTime(at.Truncate(time.Second))})
+	}
+	slices.SortFunc(p.losses, func(a, b v1.UnitLoss) int { return strings.Compare(a.Unit, b.Unit) })
 	for unit := range m.children {
 		if _, ok := p.states[unit]; !ok {
 			delete(m.children, unit)
@@ -355,7 +380,7 @@ func (r *workloadReconciler) syncUnits(
 			m.children[unit] = memory
 		}
 		live, to := a.child(unit), t[unit]
-		if live != nil && (live.held || to.templates == nil) {
+		if to.templates == nil || (live != nil && live.held) {
 			results[unit] = result{child: live, err: to.err}
 			continue
 		}
@@ -378,7 +403,7 @@ func (r *workloadReconciler) syncUnits(
 		case memory.selectsUnit != nil:
 			owner = o.WithUnitInSelector(*memory.selectsUnit)
 		}
-		d, err := r.desire(owner.WithRevision(to.revision), to, unit, a.ByUnit[unit], m)
+		d, err := r.desire(owner.WithRevision(to.revision, to.mark), to, unit, a.ByUnit[unit], m)
 		if err != nil {
 			results[unit] = result{err: err}
 			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch was not to be had
@@ -418,7 +443,7 @@ func (r *workloadReconciler) syncTemplate(
 				err: gridchild.Errorf(v1.ReasonRejected,
 					"not tried, because the API server has refused this template for unit %s: %s",
 					t.by, gridchild.Tellable(t.refused).Message),
-				again: t.retryAt,
+				again: t.retryAt, untried: true,
 			}
 		}
 	}
@@ -515,7 +540,7 @@ func (r *workloadReconciler) desire(
 	o *gridchild.Owner, to target, unit, name string, m *gridMemory,
 ) (*desired, error) {
 	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
-		template, err := to.templates.Of(unit)
+		template, err := to.template(unit)
 		if err != nil {
 			return nil, err
 		}
@@ -555,6 +580,13 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 	for _, name := range unused {
 		delete(pruned.TemplatePool, name)
 	}
+	// This makes the next generation, and what somebody has asked for in this one goes on.
+	generation := grid.GetGeneration()
+	if to, now := strings.CutSuffix(grid.GetAnnotations()[v1.AnnotationAtOnce], fmt.Sprintf("/%d", generation)); now {
+		annotations := changed.GetAnnotations()
+		annotations[v1.AnnotationAtOnce] = gridrevision.AtOnce(to, generation+1)
+		changed.SetAnnotations(annotations)
+	}
 	// The lock makes it a conflict if someone has begun to use one of the templates meanwhile.
 	patch := client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
 	if err := r.writer.Patch(ctx, changed, patch); err != nil {
@@ -575,7 +607,7 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	event := func(kind, reason, action, format string, args ...any) {
 		r.recorder.Eventf(grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
 	}
-	if p.rollout != nil {
+	if p.rollout != nil && p.rollout.status != nil {
 		p.rollout.tell(m, event)
 	}
 	if len(p.applied) > 0 {

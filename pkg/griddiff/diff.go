@@ -2,12 +2,14 @@ package griddiff
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,13 +24,15 @@ import (
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
-// Answer says what applying a grid would change in its child, or in the children of several units with the same
-// template.
+// Answer says what applying a grid would change in its child, or in the children of several units that are the same now
+// and get the same.
 type Answer struct {
 	// Kind, Namespace and Name are the grid's.
 	Kind, Namespace, Name string
-	// Template is the name of the template; empty if the answer is about a Service, or about the grid itself.
-	Template string
+	// Template is the name of the template, and Overrides names what changes it; empty if the answer is about a
+	// Service, or about the grid itself.
+	Template  string
+	Overrides []string
 	// Units has the units that the answer is about. The child of the first one was tried as an example of all of them.
 	Units []string
 	// Child is the name of the child that was tried.
@@ -177,14 +181,17 @@ func refusal(err error) (string, bool) {
 	return status.Status().Message, true
 }
 
-// selectorsPage is how many workloads are listed at once.
-const selectorsPage = 100
+// presentPage is how many workloads are listed at once.
+const presentPage = 100
 
-// group identifies units whose children would change in the same way.
+// group identifies units whose children would change in the same way: they have the same now, and get the same.
 type group struct {
-	template string
-	// exists is set if there is a child, same if the configuration that was applied last equals the new one.
-	exists, same bool
+	// variant names the template and the overrides.
+	variant string
+	// now is the likeness of the live child; empty if there is none. replicas are its replicas, if the child that would
+	// be applied has some; else they stay as they are.
+	now      string
+	replicas int64
 	// problem is why there can be no child; empty if there can.
 	problem string
 }
@@ -213,9 +220,9 @@ func (s Source) units(
 		if err != nil {
 			return nil, err
 		}
-		o = o.WithRevision(revision.Name)
+		o = o.WithRevision(revision.Name, "")
 	}
-	selects, err := s.selectors(ctx, k, o)
+	live, err := s.present(ctx, k, o)
 	if err != nil {
 		return nil, err
 	}
@@ -228,23 +235,24 @@ func (s Source) units(
 			return nil, err
 		}
 		owner := o
-		if named, ok := selects[names.ByUnit[unit]]; ok {
-			owner = o.WithUnitInSelector(named)
+		if child, ok := live[names.ByUnit[unit]]; ok {
+			owner = o.WithUnitInSelector(child.selectsUnit)
 		}
 		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
 	}
 	members := map[group][]string{}
 	var order []group
 	for _, unit := range units {
-		g := group{template: templates.Variant(unit)}
-		if templates.Name(unit) == "" {
-			g.template = string(v1.DefaultTemplate) + g.template
-		}
+		g := group{variant: templates.Variant(unit)}
 		child, err := render(unit)
 		if err == nil {
-			if live := children[child.Object.GetName()]; live != nil {
-				g.exists, g.same = true, live.Annotations[v1.AnnotationAppliedDigest] == child.Digest
-				err = claim(o, k, live)
+			name := child.Object.GetName()
+			if object := children[name]; object != nil {
+				g.now = live[name].likeness
+				if setsReplicas(child) {
+					g.replicas = live[name].replicas
+				}
+				err = claim(o, k, object)
 			}
 		}
 		if err != nil {
@@ -258,7 +266,8 @@ func (s Source) units(
 	var answers []Answer
 	for _, g := range order {
 		one := answer
-		one.Template, one.Units, one.Refused = g.template, members[g], g.problem
+		one.Template, one.Overrides = templates.Parts(members[g][0])
+		one.Units, one.Refused = members[g], g.problem
 		if g.problem == "" {
 			child, err := render(members[g][0])
 			if err != nil {
@@ -290,26 +299,78 @@ func (s Source) children(
 	return children, nil
 }
 
-// selectors returns, for each workload with the label of the grid's name, whether its selector names the unit. It lists
-// whole objects, so it lists them page by page.
-func (s Source) selectors(ctx context.Context, k v1.GridKind, o *gridchild.Owner) (map[string]bool, error) {
-	named := map[string]bool{}
+// present is what the live workload of a unit is, as far as units may differ in it.
+type present struct {
+	// selectsUnit is set if its selector names the unit.
+	selectsUnit bool
+	// likeness is the same for two workloads that differ in nothing but their unit and replicas.
+	likeness string
+	replicas int64
+}
+
+// present returns what there is, for each workload with the label of the grid's name. It lists whole objects, so it
+// lists them page by page, and keeps none.
+func (s Source) present(ctx context.Context, k v1.GridKind, o *gridchild.Owner) (map[string]present, error) {
+	all := map[string]present{}
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
 	for {
 		err := s.API.List(ctx, list, client.InNamespace(o.Namespace),
 			client.MatchingLabels{v1.LabelGridSelector: o.Name},
-			client.Limit(selectorsPage), client.Continue(list.GetContinue()))
+			client.Limit(presentPage), client.Continue(list.GetContinue()))
 		if err != nil {
 			return nil, fmt.Errorf("asking for the %ss of grid %s/%s: %w", k.Child.Kind, o.Namespace, o.Name, err)
 		}
 		for i := range list.Items {
-			named[list.Items[i].GetName()] = gridchild.SelectsUnit(&list.Items[i])
+			item := &list.Items[i]
+			likeness, err := likenessOf(item, o)
+			if err != nil {
+				return nil, fmt.Errorf("reading %s %s: %w", k.Child.Kind, item.GetName(), err)
+			}
+			replicas, _, _ := unstructured.NestedInt64(item.Object, "spec", "replicas")
+			all[item.GetName()] = present{gridchild.SelectsUnit(item), likeness, replicas}
 		}
 		if list.GetContinue() == "" {
-			return named, nil
+			return all, nil
 		}
 	}
+}
+
+// likenessOf returns a digest of all that applying a child could change in the live one, without the unit and the
+// replicas: its labels, the controller's annotations, its owners, its spec, and the fields that the controller owns in
+// it, which are removed when they are not applied again.
+func likenessOf(live *unstructured.Unstructured, o *gridchild.Owner) (string, error) {
+	spec, _ := live.DeepCopy().Object["spec"].(map[string]any)
+	for _, path := range [][]string{
+		{"selector", "matchLabels", v1.LabelGridUnit},
+		{"template", "metadata", "labels", v1.LabelGridUnit},
+		{"template", "spec", "nodeSelector", o.Key},
+	} {
+		if value, ok, _ := unstructured.NestedString(spec, path...); ok && value == v1.UnitOf(live, o.Name) {
+			if err := unstructured.SetNestedField(spec, "", path...); err != nil {
+				return "", err //nolint:wrapcheck // the caller names the object
+			}
+		}
+	}
+	delete(spec, "replicas")
+	labels := live.GetLabels()
+	delete(labels, v1.LabelGridUnit)
+	annotations := live.GetAnnotations()
+	maps.DeleteFunc(annotations, func(key, _ string) bool {
+		return !strings.HasPrefix(key, v1.GroupName+"/") || key == v1.AnnotationAppliedDigest
+	})
+	var owned []string
+	for _, entry := range live.GetManagedFields() {
+		if entry.Manager == v1.FieldManager && entry.FieldsV1 != nil {
+			owned = append(owned, string(entry.Operation)+entry.Subresource+string(entry.FieldsV1.GetRawBytes()))
+		}
+	}
+	data, err := json.Marshal([]any{labels, annotations, live.GetOwnerReferences(), spec, owned})
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller names the object
+	}
+	sum := sha256.Sum256(data)
+	return string(sum[:]), nil
 }
 
 // around returns what templates depend on besides the grid.
@@ -390,6 +451,10 @@ func (s Source) ask(
 	}
 	if live != nil {
 		answer.Notes = append(answer.Notes, keepReplicas(live, merged, child)...)
+		if why, held := live.GetAnnotations()[v1.AnnotationHold]; held {
+			answer.Notes = append(answer.Notes,
+				fmt.Sprintf("the annotation %s keeps it as it is: %s", v1.AnnotationHold, why))
+		}
 		if ownerUID(live) != o.UID {
 			answer.Notes = append(answer.Notes,
 				"it is adopted: fields that kubectl wrote and that the template does not have are removed too, "+
@@ -407,8 +472,7 @@ func (s Source) ask(
 
 // keepReplicas keeps the live replicas where a template does not set replicas any more, as the controller does.
 func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Child) []string {
-	if _, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas"); named ||
-		!appliesReplicas(live) {
+	if setsReplicas(child) || !appliesReplicas(live) {
 		return nil
 	}
 	replicas, ok, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
@@ -417,6 +481,11 @@ func keepReplicas(live, merged *unstructured.Unstructured, child *gridchild.Chil
 	}
 	return []string{fmt.Sprintf(
 		"the template does not set replicas any more, so each unit keeps the number it has: %d here", replicas)}
+}
+
+func setsReplicas(child *gridchild.Child) bool {
+	_, named, _ := unstructured.NestedFieldNoCopy(child.Object.Object, "spec", "replicas")
+	return named
 }
 
 // appliesReplicas reports whether the controller has applied spec.replicas.

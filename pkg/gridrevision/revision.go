@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,12 +36,13 @@ type content struct {
 type Revision struct {
 	// Name is that of the ControllerRevision.
 	Name string
-	// Data is the canonical form.
+	// Data is the canonical form. Revisions that an older controller has written have replicas in it, which count for
+	// nothing but the name.
 	Data []byte
 }
 
-// Of is the revision of a grid's spec. Templates of the pool that no unit can get are left out, so that it does not
-// change when autoDeleteUnusedTemplate removes them.
+// Of is the revision of a grid's spec. Replicas are left out, because scaling is no change that has to be proven, and
+// so are templates of the pool that no unit can get: it does not change when autoDeleteUnusedTemplate removes them.
 func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	c := content{
 		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
@@ -57,11 +57,76 @@ func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 		}
 		c.TemplatePool[name] = template
 	}
-	data, err := canonical(c)
+	err := c.scaleless()
+	var data []byte
+	if err == nil {
+		data, err = canonical(c)
+	}
 	if err != nil {
 		return Revision{}, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
 	}
 	return Revision{Name: nameOf(kind, grid, data), Data: data}, nil
+}
+
+// scaleless removes replicas from the content, and overrides that have nothing else.
+func (c *content) scaleless() (err error) {
+	if c.Template, err = withoutReplicas(c.Template); err != nil {
+		return err
+	}
+	pool := c.TemplatePool
+	c.TemplatePool = nil
+	for name, template := range pool {
+		if template, err = withoutReplicas(template); err != nil {
+			return err
+		}
+		if c.TemplatePool == nil {
+			c.TemplatePool = map[string]v1.Template{}
+		}
+		c.TemplatePool[name] = template
+	}
+	overrides := c.Overrides
+	c.Overrides = nil
+	for _, o := range overrides {
+		if o.Replicas = nil; !o.Patch.IsZero() {
+			if o.Patch, err = withoutReplicas(o.Patch); err != nil {
+				return err
+			}
+			if string(o.Patch.Raw) == "{}" {
+				o.Patch = v1.Template{}
+			}
+		}
+		if len(o.Images) > 0 || !o.Patch.IsZero() {
+			c.Overrides = append(c.Overrides, o)
+		}
+	}
+	return nil
+}
+
+// withoutReplicas returns a template, or a patch of one, that sets no replicas.
+func withoutReplicas(template v1.Template) (v1.Template, error) {
+	var fields map[string]json.RawMessage
+	if template.IsZero() || json.Unmarshal(template.Raw, &fields) != nil || fields["replicas"] == nil {
+		return template, nil //nolint:nilerr // what is no object is refused elsewhere
+	}
+	delete(fields, "replicas")
+	raw, err := json.Marshal(fields)
+	return v1.Template{Raw: raw}, err
+}
+
+// setReplicas returns a template that sets the replicas of another one, or none as that does.
+func setReplicas(template, of v1.Template) v1.Template {
+	var fields, others map[string]json.RawMessage
+	if json.Unmarshal(template.Raw, &fields) != nil || json.Unmarshal(of.Raw, &others) != nil || fields == nil {
+		return template
+	}
+	if delete(fields, "replicas"); others["replicas"] != nil {
+		fields["replicas"] = others["replicas"]
+	}
+	raw, err := json.Marshal(fields)
+	if err != nil {
+		return template
+	}
+	return v1.Template{Raw: raw}
 }
 
 // nameOf returns the name of a revision. Grids of two kinds may have one name.
@@ -86,10 +151,13 @@ func canonical(value any) ([]byte, error) {
 	return json.Marshal(decoded)
 }
 
-// Spec is a copy of a grid's spec with what the revision has.
+// Spec is a copy of a grid's spec with what the revision has, without replicas.
 func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	var c content
 	if err := json.Unmarshal(r.Data, &c); err != nil {
+		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
+	}
+	if err := c.scaleless(); err != nil {
 		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
 	}
 	out := spec.DeepCopy()
@@ -100,14 +168,16 @@ func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) 
 }
 
 // Restore is a copy of a grid's spec that goes back to the revision. Templates of the pool that the revision does not
-// have stay.
+// have stay, and so do all replicas.
 func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) {
 	out, err := r.Spec(spec)
 	if err != nil {
 		return nil, err
 	}
+	out.Template = setReplicas(out.Template, spec.Template)
 	for name, template := range spec.TemplatePool {
-		if _, ok := out.TemplatePool[name]; ok {
+		if restored, ok := out.TemplatePool[name]; ok {
+			out.TemplatePool[name] = setReplicas(restored, template)
 			continue
 		}
 		if out.TemplatePool == nil {
@@ -115,8 +185,28 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 		}
 		out.TemplatePool[name] = template
 	}
+	for _, o := range spec.Overrides {
+		scale := setReplicas(empty, o.Patch)
+		if o.Replicas == nil && bytes.Equal(scale.Raw, empty.Raw) {
+			continue
+		}
+		i := slices.IndexFunc(out.Overrides, func(of v1.Override) bool { return of.Name == o.Name })
+		if i < 0 {
+			i, out.Overrides = len(out.Overrides), append(out.Overrides, v1.Override{Name: o.Name, Units: o.Units})
+		}
+		out.Overrides[i].Replicas = o.Replicas
+		switch patch := out.Overrides[i].Patch; {
+		case !patch.IsZero():
+			out.Overrides[i].Patch = setReplicas(patch, o.Patch)
+		case !bytes.Equal(scale.Raw, empty.Raw):
+			out.Overrides[i].Patch = scale
+		}
+	}
 	return out, nil
 }
+
+// empty is a patch that changes nothing.
+var empty = v1.Template{Raw: []byte("{}")}
 
 // Object is the ControllerRevision that keeps the revision.
 func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.ControllerRevision {
@@ -152,37 +242,25 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 	return Revision{object.Name, data}, nil
 }
 
-// Same reports whether two revisions have the same content.
-func (r Revision) Same(other Revision) bool { return bytes.Equal(r.Data, other.Data) }
+// Same reports whether two revisions have the same content, but for replicas.
+func (r Revision) Same(other Revision) bool { return bytes.Equal(r.scaleless(), other.scaleless()) }
 
-// ApprovalOf returns the value of the annotation that approves a wave of a rollout.
-func ApprovalOf(revision, wave string) string { return revision + "/" + wave }
+func (r Revision) scaleless() []byte {
+	var c content
+	if json.Unmarshal(r.Data, &c) != nil || c.scaleless() != nil {
+		return r.Data // what cannot be read is like nothing else
+	}
+	data, err := canonical(c)
+	if err != nil {
+		return r.Data
+	}
+	return data
+}
 
 // AtOnce returns the value of the annotation that gives a revision to all units without waves. It is good for one
 // generation of the grid: whoever goes to the same revision again later does so in waves.
 func AtOnce(revision string, generation int64) string {
 	return fmt.Sprintf("%s/%d", revision, generation)
-}
-
-// Approves reports whether the value of the annotation, which may list several approvals, approves a wave.
-func Approves(value, revision, wave string) bool {
-	return slices.Contains(approvals(value), ApprovalOf(revision, wave))
-}
-
-// AddApproval returns the value of the annotation that also approves a wave. Approvals of other revisions are dropped.
-func AddApproval(value, revision, wave string) string {
-	all := slices.DeleteFunc(approvals(value), func(approval string) bool {
-		return !strings.HasPrefix(approval, ApprovalOf(revision, "")) || approval == ApprovalOf(revision, wave)
-	})
-	return strings.Join(append(all, ApprovalOf(revision, wave)), ",")
-}
-
-func approvals(value string) []string {
-	all := strings.Split(value, ",")
-	for i := range all {
-		all[i] = strings.TrimSpace(all[i])
-	}
-	return all
 }
 
 // Sort puts ControllerRevisions in the order of their numbers.

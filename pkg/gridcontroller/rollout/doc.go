@@ -1,8 +1,13 @@
 // Package rollout decides which revision each unit of a grid should have. New is a pure function of the grid's rollout,
-// the units with their revisions and health, the status that was told before, the approvals and the time. It reads and
-// writes nothing; the reconcilers of package gridcontroller call it and do what it says.
+// the units with their revisions and health, the status that was written before, the approvals and the time. It reads
+// and writes nothing; the reconcilers of package gridcontroller call it and do what it says.
 //
-// What a rollout remembers is in the grid's status alone: which waves are done, since when one soaks, and whether it
-// has halted. A controller that starts anew goes on from there. If the last status was not written, the same decisions
-// are made again, or a wave soaks once more; no unit gets a change sooner by it.
+// One rule decides: a unit counts only for what it has proven itself, with this revision, in this attempt. A unit has
+// proven a revision when its pods have run it, ready without a break, for the soak time of its wave, and its check has
+// succeeded. Until then the grid's status lists the unit, and it takes a place of its wave. It is listed before it gets
+// the revision, so that a controller that starts anew, or reads a stale cache, takes nobody for proven who is not.
+//
+// Files: plan.go has the waves, halts, approvals and the way back; proof.go follows a listed unit; pods.go reads what
+// the pods of a unit tell. The tests are fleets whose truth is known: random ones, small ones in every state that they
+// can reach, and large ones over days.
 package rollout

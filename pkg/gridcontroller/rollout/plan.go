@@ -2,6 +2,8 @@ package rollout
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,14 +14,21 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/enumerate"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
 const (
-	// defaultMaxUnavailable is spec.rollout.waves[].maxUnavailable.
+	// defaultMaxUnavailable is spec.rollout.waves[].maxUnavailable, defaultMaxSilent is maxSilent.
 	defaultMaxUnavailable = "25%"
-	// namedFailures is how many failed units a message names.
-	namedFailures = 3
+	defaultMaxSilent      = "10%"
+	// mostListed is the most units that a status lists.
+	mostListed = 500
+	// namedUnits is how many units a message names.
+	namedUnits = 3
+	// outageWindow is the time within which outageLeast units, and more than one of outageShare that were heard when
+	// the attempt began, have to fall silent to make an outage.
+	outageWindow = time.Minute
+	outageLeast  = 5
+	outageShare  = 10
 )
 
 // Unit is what is known of a unit.
@@ -30,17 +39,31 @@ type Unit struct {
 	// Exists: it has a workload. Revision is that of the workload; empty if it is not known.
 	Exists   bool
 	Revision string
-	// Ready: all pods of the workload are as its revision says.
+	// Idle: the workload is to have no pods. It proves nothing, and nobody waits for it.
+	Idle bool
+	// Ready: all pods of the workload run its revision, and are available.
 	Ready bool
-	// Failed: the workload makes no progress, or cannot be made so. Tried is the revision for which it failed, and Why
-	// the reason.
-	Failed bool
-	Tried  string
-	Why    string
-	// Unreachable: the control plane has lost contact with its nodes.
-	Unreachable bool
+	// Progress is when the workload last came closer to that.
+	Progress time.Time
+	// Waits says which pods wait until a person deletes them, or changes a partition; empty if none do.
+	Waits string
+	// Broken says why the workload makes no progress, or cannot be made so, with the revision Tried.
+	Broken, Tried string
+	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince.
+	Silent      bool
+	SilentSince time.Time
 	// Held: nobody is to change the workload.
 	Held bool
+	// Pods is what the pods tell; nil if they were not asked. See Plan.Ask.
+	Pods *Pods
+	// Check is what has come of the unit's check; nil if nothing has yet. See Plan.Checks.
+	Check *CheckResult
+}
+
+// CheckResult is how the Job of a check has ended, or why it cannot run. Neither Passed nor Failed: it goes on.
+type CheckResult struct {
+	Passed, Failed bool
+	Message        string
 }
 
 // Input is what a plan follows from.
@@ -48,10 +71,14 @@ type Input struct {
 	Rollout *v1.Rollout
 	// Revision is that of the grid's spec.
 	Revision string
-	// Units are in order.
+	// Deadline is spec.progressDeadlineSeconds.
+	Deadline time.Duration
+	// Units are in the order of their names.
 	Units []Unit
-	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were told before.
+	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were last written.
+	// Gone: nothing is left of Current but its name.
 	Current, Update string
+	Gone            bool
 	Status          *v1.RolloutStatus
 	// Approved and Resumed are the values of the annotations of the grid. AtOnce is the revision that all units get
 	// without waves; empty for none.
@@ -59,13 +86,18 @@ type Input struct {
 	Now                       time.Time
 }
 
-// Plan is what is to be done, and told.
+// Plan is what is to be done, and told. Units get a new revision only after the status was written that lists them: a
+// controller that starts anew would otherwise take them for proven.
 type Plan struct {
 	// Revisions are the revisions that the units should have. A unit that is not in it is to be left as it is.
 	Revisions map[string]string
 	// Current is the grid's new currentRevision.
 	Current string
 	Status  *v1.RolloutStatus
+	// Ask are the units whose pods decide what comes next. They are to be asked, and the plan to be made again.
+	Ask []string
+	// Checks are the units whose check is to run.
+	Checks []string
 	// Again is when to look again if nothing happens; zero for never.
 	Again time.Time
 }
@@ -76,70 +108,139 @@ type planner struct {
 
 	plan Plan
 	// waves are the units, by wave; the last one are those that no wave names.
-	waves [][]Unit
-	// states are the states of the waves that the plan goes on from.
+	waves [][]*Unit
+	// states are the states of the waves.
 	states []v1.WaveStatus
 	status *v1.RolloutStatus
+	// listed are the units of status.units. recorded are those that the written status lists.
+	listed   map[string]*v1.RolloutUnit
+	recorded map[string]bool
+	// before is the phase of the written status for this revision.
+	before v1.RolloutPhase
+	// still: no unit gets the change now, because of an outage or of failures after the rollout was complete.
+	still, outage bool
 }
 
 // New makes a plan.
 func New(in Input) Plan {
-	p := &planner{Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current}}
-	p.waves = make([][]Unit, len(in.Rollout.Waves)+1)
-	for _, unit := range in.Units {
-		p.waves[unit.Wave] = append(p.waves[unit.Wave], unit)
+	p := &planner{
+		Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current},
+		listed: map[string]*v1.RolloutUnit{}, recorded: map[string]bool{},
 	}
 	p.begin()
+	p.findOutage()
+	p.list()
+	for i := range p.Units {
+		p.follow(&p.Units[i])
+	}
 	p.keep()
 	p.judge()
-	switch p.status.Phase {
-	case v1.RolloutPaused, v1.RolloutHalted:
-	case v1.RolloutRollingBack, v1.RolloutRolledBack: // units that return go back too
-		if !p.Rollout.Paused {
-			p.goBack()
+	switch {
+	case p.Rollout.Paused:
+		if p.status.Phase == v1.RolloutProgressing || p.status.Phase == v1.RolloutOutage {
+			p.wait(v1.RolloutPaused, p.current(), "paused")
 		}
+	case p.status.Phase == v1.RolloutHalted:
+	case p.status.Phase == v1.RolloutRollingBack, p.status.Phase == v1.RolloutRolledBack:
+		p.rollBack()
+	case p.back():
+		p.returnAll()
 	default:
-		if !p.Rollout.Paused {
-			p.advance()
-		}
+		p.advance()
 	}
 	p.count()
 	p.plan.Status = p.status
 	return p.plan
 }
 
-// begin takes up the rollout where it was, or begins a new one.
+// begin takes up the attempt where it was, or begins a new one.
 func (p *planner) begin() {
-	p.status = &v1.RolloutStatus{Phase: v1.RolloutProgressing}
-	told := map[string]v1.WaveStatus{}
-	if p.Status != nil && p.Update == p.Revision {
-		p.status = p.Status.DeepCopy()
+	told := map[string]v1.WaveState{}
+	changes := slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Exists && u.Revision != p.Revision })
+	switch {
+	case p.Status != nil && p.Update == p.Revision:
+		p.status, p.before = p.Status.DeepCopy(), p.Status.Phase
+		for _, unit := range p.status.Units {
+			p.listed[unit.Name], p.recorded[unit.Name] = &unit, true
+		}
+		if int(p.status.Listed) != len(p.status.Units) { // some were lost, so that nobody is known to be proven
+			clear(p.listed)
+			p.status.Proven, p.status.Unlisted = 0, 0
+		}
 		for _, wave := range p.status.Waves {
-			told[wave.Name] = wave
+			told[wave.Name] = wave.State
+		}
+		if p.status.StartTime == nil { // an older controller has written it
+			p.stampStart()
+		}
+	case p.Status == nil && p.Current == "" && !changes:
+		// There is nothing yet, or nothing that has to change: the rollout is adopted without one.
+		p.attempt()
+		p.plan.Current, p.status.Phase = p.Revision, v1.RolloutComplete
+	default:
+		p.attempt()
+	}
+	switch p.status.Phase {
+	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutComplete:
+	default:
+		p.status.Phase = v1.RolloutProgressing
+		if p.before != v1.RolloutOutage {
+			p.status.HaltTime = nil
 		}
 	}
-	if p.status.Phase == v1.RolloutPaused {
-		p.status.Phase = v1.RolloutProgressing
+	p.status.AtOnce = p.status.AtOnce || (p.AtOnce == p.Revision && p.status.Phase != v1.RolloutComplete)
+	p.status.Wave, p.status.Message, p.status.Awaits = "", "", ""
+	if p.status.AtOnce && p.status.Phase != v1.RolloutComplete {
+		p.joinWaves()
+	}
+	p.waves = make([][]*Unit, len(p.Rollout.Waves)+1)
+	for i := range p.Units {
+		unit := &p.Units[i]
+		p.waves[unit.Wave] = append(p.waves[unit.Wave], unit)
 	}
 	p.states = make([]v1.WaveStatus, len(p.waves))
 	for i := range p.waves {
-		name := p.name(i)
-		before := told[name]
-		p.states[i] = v1.WaveStatus{
-			Name: name, State: cmp.Or(before.State, v1.WavePending), ReadyTime: before.ReadyTime,
-		}
-	}
-	changes := slices.ContainsFunc(p.Units, func(u Unit) bool { return u.Exists && u.Revision != p.Revision })
-	if p.Status == nil && p.plan.Current == "" && !changes {
-		// There is nothing yet, or nothing that has to change: the rollout is adopted without one.
-		p.plan.Current = p.Revision
-		p.status.Phase = v1.RolloutComplete
-	}
-	if p.status.Phase == v1.RolloutComplete { // whatever the waves are now
-		for i := range p.states {
+		p.states[i] = v1.WaveStatus{Name: p.name(i), State: cmp.Or(told[p.name(i)], v1.WavePending)}
+		if p.status.Phase == v1.RolloutComplete { // whatever the waves are now
 			p.states[i].State = v1.WaveDone
 		}
 	}
+}
+
+// joinWaves makes one wave of all units, which have nothing to prove but that they are ready.
+func (p *planner) joinWaves() {
+	all := intstr.FromString("100%")
+	p.Rollout = p.Rollout.DeepCopy()
+	p.Rollout.Waves = []v1.Wave{{Name: "(at once)", MaxUnavailable: &all, MaxSilent: &all}}
+	p.Units = slices.Clone(p.Units)
+	for i := range p.Units {
+		p.Units[i].Wave = 0
+	}
+}
+
+// attempt begins a new attempt: what was proven, approved and accepted before does not count in it.
+func (p *planner) attempt() {
+	p.status = &v1.RolloutStatus{Phase: v1.RolloutProgressing, AtOnce: p.AtOnce == p.Revision}
+	p.stampStart()
+}
+
+// stampStart notes when the attempt began, and how many units were heard then.
+func (p *planner) stampStart() {
+	start := p.Now.Truncate(time.Second)
+	if last := p.Status; last != nil && last.StartTime != nil && !start.After(last.StartTime.Time) {
+		start = last.StartTime.Add(time.Second) // another attempt has another name
+	}
+	p.status.StartTime = &metav1.Time{Time: start}
+	for _, unit := range p.Units {
+		if !unit.Silent {
+			p.status.Heard++
+		}
+	}
+}
+
+// back reports whether the spec goes back to what ran everywhere, which has nothing to prove.
+func (p *planner) back() bool {
+	return p.Revision == p.plan.Current && p.status.Phase != v1.RolloutComplete
 }
 
 // name is the name of a wave.
@@ -158,132 +259,248 @@ func (p *planner) spec(wave int) v1.Wave {
 	return v1.Wave{}
 }
 
-// limit is how many units of a wave may have the change and not be ready.
-func (p *planner) limit(wave int) int {
-	limit := intstr.FromString(defaultMaxUnavailable)
-	if set := p.spec(wave).MaxUnavailable; set != nil {
-		limit = *set
+// share is a number of units, or a part of so many of them.
+func share(value *intstr.IntOrString, missing string, of int) int {
+	limit := intstr.FromString(missing)
+	if value != nil {
+		limit = *value
 	}
-	units, err := intstr.GetScaledValueFromIntOrPercent(&limit, len(p.waves[wave]), false)
+	units, err := intstr.GetScaledValueFromIntOrPercent(&limit, of, false)
 	if err != nil { // a CRD that checks nothing let it pass
-		units = 1
+		return 0
 	}
-	return max(units, 1)
+	return units
+}
+
+// limit is how many units of a wave may have the change and not be proven, silent how many of them may be suspects when
+// the wave is done.
+func (p *planner) limit(wave int) int {
+	return max(share(p.spec(wave).MaxUnavailable, defaultMaxUnavailable, len(p.waves[wave])), 1)
+}
+
+func (p *planner) silent(wave int) int {
+	of := p.spec(wave).MaxSilent
+	if of == nil {
+		return max(share(nil, defaultMaxSilent, len(p.waves[wave])), 1)
+	}
+	return share(of, "", len(p.waves[wave]))
+}
+
+// has reports whether a unit has the revision of the spec.
+func (p *planner) has(u *Unit) bool { return u.Exists && u.Revision == p.Revision }
+
+// proven reports whether a unit has proven the revision.
+func (p *planner) proven(u *Unit) bool { return p.has(u) && !u.Idle && p.listed[u.Name] == nil }
+
+// state is the state of a unit that is listed; empty for others.
+func (p *planner) state(u *Unit) v1.RolloutUnitState {
+	if of := p.listed[u.Name]; of != nil {
+		return of.State
+	}
+	return ""
+}
+
+// absent reports whether a wave does not wait for a unit.
+func (p *planner) absent(u *Unit) bool {
+	return u.Held || u.Idle || (u.Silent && p.Rollout.Unreachable != v1.UnreachableWait)
 }
 
 // keep gives every unit the revision that it has, and one that there is not the current one.
 func (p *planner) keep() {
-	for _, unit := range p.Units {
+	for i := range p.Units {
+		unit := &p.Units[i]
 		switch {
 		case unit.Held:
-		case !unit.Exists:
-			p.plan.Revisions[unit.Name] = cmp.Or(p.plan.Current, p.Revision)
+		case !unit.Exists && p.plan.Current != "" && !p.Gone:
+			p.plan.Revisions[unit.Name] = p.plan.Current
+		case p.state(unit) == v1.RolloutUnitReturning && p.listed[unit.Name].From != "":
+			p.plan.Revisions[unit.Name] = p.listed[unit.Name].From
 		case unit.Revision != "":
 			p.plan.Revisions[unit.Name] = unit.Revision
 		}
 	}
 }
 
-// has reports whether a unit has the revision of the spec.
-func (p *planner) has(u Unit) bool { return u.Exists && u.Revision == p.Revision }
-
-// absent reports whether a unit is not to be waited for.
-func (p *planner) absent(u Unit) bool {
-	return u.Held || (u.Unreachable && p.Rollout.Unreachable != v1.UnreachableWait)
+// findOutage sees whether so many units fell silent that this tells nothing of the change.
+func (p *planner) findOutage() {
+	var times []time.Time
+	for _, unit := range p.Units {
+		accepted := p.status.OutageAccepted != nil && !unit.SilentSince.After(p.status.OutageAccepted.Time)
+		if unit.Silent && !accepted && !unit.SilentSince.Before(p.status.StartTime.Time) {
+			times = append(times, unit.SilentSince)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	at, heard := time.Time{}, int(p.status.Heard)
+	if 2*len(times) > heard {
+		at = times[len(times)-1]
+	}
+	for first, last := 0, 0; last < len(times); last++ {
+		for times[last].Sub(times[first]) > outageWindow {
+			first++
+		}
+		if n := last - first + 1; n >= outageLeast && outageShare*n > heard {
+			at = times[last]
+		}
+	}
+	if at.IsZero() {
+		if p.before == v1.RolloutOutage {
+			p.status.HaltTime = nil
+		}
+		return
+	}
+	if p.status.HaltTime != nil && p.before == v1.RolloutOutage && p.resumed() {
+		// Everything that is silent now is accepted, so that the next plan finds no outage.
+		p.status.OutageAccepted, p.status.HaltTime = &metav1.Time{Time: at.Add(time.Second)}, nil
+		return
+	}
+	p.outage, p.still = true, true
+	if p.status.Phase == v1.RolloutProgressing && !p.back() {
+		if p.status.HaltTime == nil || p.status.HaltTime.Time.Before(at.Truncate(time.Second)) {
+			p.status.HaltTime = p.stamp()
+		}
+		p.status.Phase = v1.RolloutOutage
+		p.status.Message = fmt.Sprintf("%d of the %d units that were heard when it began are silent; nothing begins "+
+			"until fewer are, or somebody resumes it", len(times), heard)
+	}
 }
 
-// startable reports whether a unit could be given another revision now.
-func startable(u Unit) bool { return !u.Held && !u.Unreachable }
+// resumed reports whether somebody has resumed what began at HaltTime.
+func (p *planner) resumed() bool {
+	return p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339)
+}
 
-// failed reports whether a unit has failed with the revision of the spec.
-func (p *planner) failed(u Unit) bool {
-	return u.Failed && u.Tried == p.Revision && !p.absent(u) && !u.Unreachable
+// stamp is a new HaltTime, with another name than the one that somebody has resumed.
+func (p *planner) stamp() *metav1.Time {
+	at := p.Now.Truncate(time.Second)
+	last := p.status.HaltTime
+	for p.Resumed == at.UTC().Format(time.RFC3339) || (last != nil && !at.After(last.Time)) {
+		at = at.Add(time.Second)
+	}
+	return &metav1.Time{Time: at}
+}
+
+// failing returns the units that have failed with the revision, and that nobody has accepted: those that are listed as
+// failed, and proven ones that are broken now.
+func (p *planner) failing() []*Unit {
+	var all []*Unit
+	for i := range p.Units {
+		unit := &p.Units[i]
+		broken := unit.Broken != "" && unit.Tried == p.Revision && !unit.Silent && !p.outage
+		switch {
+		case unit.Held, unit.Idle:
+		case p.state(unit) == v1.RolloutUnitFailed, p.listed[unit.Name] == nil && broken:
+			all = append(all, unit)
+		}
+	}
+	return all
 }
 
 // judge sees whether the rollout has to halt, or may go on.
 func (p *planner) judge() {
-	var failed []Unit
-	for _, unit := range p.Units {
-		if p.failed(unit) {
-			failed = append(failed, unit)
-		}
-	}
-	if p.status.HaltTime != nil && p.Resumed == p.status.HaltTime.UTC().Format(time.RFC3339) {
+	if p.back() { // it passes no gate
 		p.status.HaltTime = nil
-		p.status.Tolerated = int32(len(failed)) //nolint:gosec // no more than there are nodes
-		p.status.Phase = v1.RolloutProgressing
+		if p.status.Phase != v1.RolloutProgressing {
+			p.status.Phase = v1.RolloutProgressing
+		}
+		return
 	}
+	failing := p.failing()
+	if p.resumed() && p.status.Phase != v1.RolloutOutage {
+		p.resume(failing)
+		failing = nil
+	}
+	allowed := share(p.Rollout.MaxFailures, "0%", len(p.Units))
+	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
 	switch p.status.Phase {
 	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
-		return
+		p.status.Wave = p.Status.Wave
+		p.status.Message, _, _ = strings.Cut(p.Status.Message, goingBack)
+		fresh := slices.ContainsFunc(failing, func(u *Unit) bool { return !p.wasFailing(u.Name) })
+		if fresh { // whoever resumes it has to know of these
+			p.status.HaltTime, p.status.Message = p.stamp(), text
+		}
 	case v1.RolloutComplete:
-		return // what fails now is told of the units
+		if len(failing) <= allowed {
+			p.status.HaltTime = nil
+			return
+		}
+		p.still = true
+		if p.status.HaltTime == nil {
+			p.status.HaltTime = p.stamp()
+		}
+		p.status.Message = "complete; units that were deferred do not get the change now: " + text
 	default:
+		if len(failing) > allowed {
+			p.halt(text)
+		}
 	}
-	allowed := int(p.Rollout.MaxFailures) + int(p.status.Tolerated)
-	switch {
-	case p.Rollout.Paused:
-		p.status.Phase = v1.RolloutPaused
-		p.status.Wave, p.status.Message = p.name(p.current()), "paused"
-	case p.atOnce():
-	case len(failed) > allowed:
-		p.halt(fmt.Sprintf("%d failed, %d allowed: %s", len(failed), allowed, describe(failed)))
-	default:
-		p.judgeWave(failed, allowed)
+	p.note(failing)
+}
+
+// note lists proven units that are broken now as failed, once the rollout has halted: resuming it accepts them by name.
+func (p *planner) note(failing []*Unit) {
+	for _, unit := range failing {
+		if p.listed[unit.Name] == nil && p.status.HaltTime != nil && len(p.listed) < mostListed {
+			p.listed[unit.Name] = &v1.RolloutUnit{
+				Name: unit.Name, State: v1.RolloutUnitFailed, Since: p.second(), Message: unit.Broken,
+			}
+		}
 	}
 }
 
-// judgeWave halts the rollout where the current wave cannot go on, though not too many units have failed.
-func (p *planner) judgeWave(failed []Unit, allowed int) {
-	wave := p.current()
-	if wave == len(p.waves) || p.states[wave].ReadyTime != nil {
-		return
-	}
-	broken, unavailable, moving, ready, waiting := 0, 0, 0, 0, 0
-	for _, unit := range p.waves[wave] {
-		switch {
-		case p.failed(unit):
-			broken++
-			if p.has(unit) {
-				unavailable++
-			}
-		case p.absent(unit):
-		case p.has(unit) && unit.Ready:
-			ready++
-		case p.has(unit):
-			moving++
-		default:
-			waiting++
+// wasFailing reports whether the written status lists a unit as failed.
+func (p *planner) wasFailing(unit string) bool {
+	return slices.ContainsFunc(p.Status.Units, func(u v1.RolloutUnit) bool {
+		return u.Name == unit && u.State == v1.RolloutUnitFailed
+	})
+}
+
+// resume accepts the units that have failed, and lets the rollout go on. Nothing is lowered for others. After a
+// rollback it is a new attempt.
+func (p *planner) resume(failing []*Unit) {
+	if p.status.Phase == v1.RolloutRollingBack || p.status.Phase == v1.RolloutRolledBack {
+		p.attempt()
+		for i := range p.states {
+			p.states[i].State = v1.WavePending
 		}
+		p.recorded, p.before = map[string]bool{}, v1.RolloutProgressing
+		for name, unit := range p.listed {
+			if unit.State != v1.RolloutUnitFailed && unit.State != v1.RolloutUnitAccepted {
+				delete(p.listed, name)
+			}
+		}
+		p.list()
 	}
-	if broken -= int(p.status.Tolerated); broken <= 0 || moving > 0 {
+	for _, unit := range failing {
+		of := p.listed[unit.Name]
+		if of == nil {
+			of = &v1.RolloutUnit{Name: unit.Name, Since: p.second(), Message: unit.Broken}
+			p.listed[unit.Name] = of
+		}
+		of.State = v1.RolloutUnitAccepted
+	}
+	p.status.HaltTime = nil
+	if p.status.Phase != v1.RolloutComplete {
+		p.status.Phase = v1.RolloutProgressing
+	}
+}
+
+// wait tells what the rollout waits for.
+func (p *planner) wait(phase v1.RolloutPhase, wave int, message string) {
+	if p.status.Phase == v1.RolloutComplete {
 		return
 	}
-	switch {
-	case ready == 0 && waiting == 0:
-		p.halt("no unit of the wave became ready: " + describe(failed))
-	case waiting > 0 && unavailable-int(p.status.Tolerated) >= p.limit(wave):
-		p.halt(fmt.Sprintf("%d failed, %d allowed, but the wave has room for %d that are not ready: %s", len(failed),
-			allowed, p.limit(wave), describe(failed)))
-	}
+	p.status.Phase, p.status.Wave, p.status.Message = phase, p.name(min(wave, len(p.waves)-1)), message
 }
 
 // halt ends the rollout until someone does something.
 func (p *planner) halt(why string) {
-	p.status.Phase, p.status.Wave, p.status.Message = v1.RolloutHalted, p.name(min(p.current(), len(p.waves)-1)), why
-	if p.Rollout.OnFailure == v1.OnFailureRollback && p.plan.Current != "" && p.plan.Current != p.Revision {
+	p.wait(v1.RolloutHalted, p.current(), why)
+	if p.Rollout.OnFailure == v1.OnFailureRollback && !p.Gone && p.plan.Current != "" && p.plan.Current != p.Revision {
 		p.status.Phase = v1.RolloutRollingBack
 	}
-	at := p.Now.Truncate(time.Second)
-	if p.Resumed == at.UTC().Format(time.RFC3339) { // that was about another halt, less than a second ago
-		at = at.Add(time.Second)
-	}
-	p.status.HaltTime = &metav1.Time{Time: at}
-}
-
-// atOnce reports whether all units are to get the revision without waves, and do not have it yet.
-func (p *planner) atOnce() bool {
-	return p.AtOnce == p.Revision && p.status.Phase != v1.RolloutComplete
+	p.status.HaltTime = p.stamp()
 }
 
 // current is the index of the first wave that is not done.
@@ -297,152 +514,163 @@ func (p *planner) current() int {
 
 // advance starts units of the waves that have begun, and begins the next wave where one is done.
 func (p *planner) advance() {
-	p.status.Wave, p.status.Message = "", ""
-	if p.atOnce() {
-		p.startAll()
+	if p.status.Unlisted > 0 {
+		p.wait(v1.RolloutProgressing, p.current(), fmt.Sprintf(
+			"%d units have the revision and are not known to be proven; nothing begins before they are",
+			p.status.Unlisted))
 		return
 	}
-	wave := 0
-	for ; wave < len(p.waves); wave++ {
+	for wave := range p.waves {
 		p.start(wave)
 		if p.states[wave].State == v1.WaveDone {
 			continue
 		}
-		if !p.finish(wave) {
+		if p.outage {
 			p.status.Wave = p.name(wave)
 			return
 		}
+		if !p.finish(wave) {
+			return
+		}
+		p.states[wave].State = v1.WaveDone
 	}
 	p.complete()
 }
 
 func (p *planner) complete() {
 	p.plan.Current = p.Revision
-	p.status.Phase, p.status.Tolerated = v1.RolloutComplete, 0
-}
-
-// startAll gives all units the revision.
-func (p *planner) startAll() {
-	settled := true
-	for _, unit := range p.Units {
-		if startable(unit) {
-			p.plan.Revisions[unit.Name] = p.Revision
-		}
-		settled = settled && (p.absent(unit) || p.failed(unit) || (p.has(unit) && unit.Ready))
-	}
-	p.status.Phase = v1.RolloutProgressing
-	if settled {
-		for i := range p.states {
-			p.states[i].State = v1.WaveDone
-		}
-		p.complete()
+	p.status.Phase = v1.RolloutComplete
+	for i := range p.states {
+		p.states[i].State = v1.WaveDone
 	}
 }
 
-// start gives the revision to as many units of a wave as may be unavailable, in the order of their names. Units that
-// have failed with it take a place while the wave is the current one, unless someone has accepted them; once it is done
-// they must not keep those waiting that return. A unit that could not be given it is as available as before.
+// start gives the revision to as many units of a wave as may be unproven, in the order of their names.
 func (p *planner) start(wave int) {
-	places, accepted := p.limit(wave), int(p.status.Tolerated)
-	done := p.states[wave].State == v1.WaveDone
+	places, done := p.limit(wave), p.states[wave].State == v1.WaveDone
+	silent := p.silent(wave)
 	for _, unit := range p.waves[wave] {
-		switch {
-		case p.absent(unit) || (p.failed(unit) && (done || !p.has(unit))):
-		case p.failed(unit) && accepted > 0:
-			accepted--
-		case p.failed(unit), p.has(unit) && !unit.Ready:
+		switch state := p.state(unit); {
+		case state == "", state == v1.RolloutUnitAccepted, state == v1.RolloutUnitFailed && (done || !p.has(unit)):
+		case done && state == v1.RolloutUnitSuspect && silent > 0: // it must not keep those waiting that return
+			silent--
+		default:
 			places--
 		}
 	}
 	for _, unit := range p.waves[wave] {
+		state := p.state(unit)
 		switch {
-		case p.has(unit):
-		case !startable(unit):
-		case p.failed(unit): // it goes on being tried
+		case p.has(unit), unit.Held, unit.Silent, p.still:
+		case !unit.Exists && p.plan.Current == p.Revision: // it is made of what runs everywhere: nothing is to prove
+		case unit.Idle:
 			p.plan.Revisions[unit.Name] = p.Revision
-		case places > 0:
+		case state != "":
+			if p.recorded[unit.Name] && state != v1.RolloutUnitReturning {
+				p.plan.Revisions[unit.Name] = p.Revision
+			}
+		case places > 0 && len(p.listed) < mostListed:
 			places--
-			p.plan.Revisions[unit.Name] = p.Revision
+			p.listed[unit.Name] = &v1.RolloutUnit{
+				Name: unit.Name, State: v1.RolloutUnitPending, From: unit.Revision, Since: p.second(),
+			}
+			p.again(p.Now)
 		}
 	}
 }
 
-// finish reports whether a wave is done: its units are ready, it has soaked, and is approved of.
+// finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
 func (p *planner) finish(wave int) bool {
-	state, spec := &p.states[wave], p.spec(wave)
-	changes := false
-	var holding []string
+	var holding, failed, moving []string
+	var suspects []*Unit
+	proven, soaking := 0, true
 	for _, unit := range p.waves[wave] {
-		ready := p.has(unit) && unit.Ready
-		changes = changes || !ready || state.State != v1.WavePending
-		if p.absent(unit) || p.failed(unit) || ready {
+		state := p.state(unit)
+		switch {
+		case unit.Idle && !unit.Held && !unit.Silent && !p.has(unit):
+			holding, moving = append(holding, unit.Name), append(moving, unit.Name)
+		case p.proven(unit):
+			proven++
 			continue
-		}
-		if p.has(unit) || state.ReadyTime == nil {
+		case state == v1.RolloutUnitSuspect:
+			suspects = append(suspects, unit)
+		case state == v1.RolloutUnitAccepted:
+		case state == v1.RolloutUnitFailed:
+			failed = append(failed, unit.Name)
+		case state != "":
+			if !p.absent(unit) {
+				holding = append(holding, unit.Name)
+				soaking = soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
+				moving = append(moving, unit.Name)
+			}
+		case !p.absent(unit):
 			holding = append(holding, unit.Name)
+			soaking = false
 		}
 	}
-	if p.Revision == p.plan.Current && !changes {
-		// All have gone back already to what was proven before.
-		state.State = v1.WaveDone
-		return true
-	}
-	if len(holding) > 0 {
-		p.status.Phase = v1.RolloutProgressing
-		p.status.Message = "waits for " + enumerate.First(holding, namedFailures)
-		if state.ReadyTime == nil {
-			state.State = v1.WaveProgressing
-		}
+	switch {
+	case len(holding) > 0 && len(moving) == 0 && len(failed) > 0:
+		p.halt(fmt.Sprintf("%d failed (%s), and the wave has room for %d that are not proven", len(failed),
+			enumerate.First(failed, namedUnits), p.limit(wave)))
 		return false
-	}
-	if state.ReadyTime == nil {
-		state.ReadyTime = &metav1.Time{Time: p.Now.Add(time.Second - 1).Truncate(time.Second)}
-	}
-	if p.Revision == p.plan.Current && !p.remains(wave+1) {
-		// It goes back to what is proven, and no later wave has anything to wait for.
-		state.State = v1.WaveDone
-		return true
-	}
-	if spec.Soak != nil && len(p.waves[wave]) > 0 {
-		if until := state.ReadyTime.Add(spec.Soak.Duration); p.Now.Before(until) {
-			state.State, p.status.Phase = v1.WaveSoaking, v1.RolloutSoaking
-			p.status.Message = "soaks until " + until.UTC().Format(time.RFC3339)
-			p.plan.Again = until
-			return false
+	case len(holding) > 0 && len(moving) == 0 && len(suspects) > 0:
+		return p.approved(wave, "silent-"+digest(suspects), suspects,
+			fmt.Sprintf("%d units fell silent with the change, and the wave has room for %d that are not proven: %s",
+				len(suspects), p.limit(wave), names(suspects)))
+	case len(holding) > 0:
+		p.states[wave].State = v1.WaveProgressing
+		phase := v1.RolloutProgressing
+		text := p.waitsFor(holding)
+		if soaking {
+			p.states[wave].State, phase = v1.WaveSoaking, v1.RolloutSoaking
+			if until := p.soaksUntil(wave); !until.IsZero() {
+				text += "; soaks until " + until.UTC().Format(time.RFC3339)
+			}
 		}
-	}
-	// A wave that should have units and has none may be a typing error, and what follows would go untried.
-	manual := spec.Approval == v1.ApprovalManual || p.untried(wave)
-	if manual && !gridrevision.Approves(p.Approved, p.Revision, spec.Name) {
-		state.State, p.status.Phase = v1.WaveAwaitingApproval, v1.RolloutAwaitingApproval
-		p.status.Message = p.describeApproval(wave)
+		p.wait(phase, wave, text)
 		return false
+	case len(suspects) > p.silent(wave):
+		return p.approved(wave, "silent-"+digest(suspects), suspects, fmt.Sprintf(
+			"%d units fell silent with the change, %d allowed: %s", len(suspects), p.silent(wave), names(suspects)))
 	}
-	state.State = v1.WaveDone
+	if p.needsProof(wave) && proven == 0 {
+		why := "no unit of the wave has proven the change"
+		if len(p.waves[wave]) == 0 {
+			if p.spec(wave).Units == nil {
+				return true // the units that no other wave has: there are none
+			}
+			// A wave that should have units and has none may be a typing error.
+			why = "the wave's units select none"
+		}
+		return p.approved(wave, "unproven", nil, why)
+	}
+	if p.spec(wave).Approval == v1.ApprovalManual {
+		return p.approved(wave, "", nil, "the wave asks for an approval")
+	}
 	return true
 }
 
-// untried reports whether a wave should have units and has none.
-func (p *planner) untried(wave int) bool { return p.spec(wave).Units != nil && len(p.waves[wave]) == 0 }
-
-// describeApproval says which approval a wave waits for.
-func (p *planner) describeApproval(wave int) string {
-	text := fmt.Sprintf("waits for the annotation %s=%s", v1.AnnotationApproved,
-		gridrevision.ApprovalOf(p.Revision, p.name(wave)))
-	if p.untried(wave) {
-		text = "the wave's units select none; change them, or go on without: " + text
+// soaksUntil is when the last of the units of a wave has soaked; zero if all have.
+func (p *planner) soaksUntil(wave int) time.Time {
+	var last time.Time
+	soak := p.spec(wave).Soak
+	for _, unit := range p.waves[wave] {
+		of := p.listed[unit.Name]
+		if soak == nil || of == nil || of.ReadyTime == nil {
+			continue
+		}
+		if until := of.ReadyTime.Add(soak.Duration); until.After(p.Now) && until.After(last) {
+			last = until
+		}
 	}
-	if p.Approved != "" {
-		text += fmt.Sprintf("; its value is %q", p.Approved)
-	}
-	return text
+	return last
 }
 
-// remains reports whether units of a wave, or of a later one, do not have the revision yet.
-func (p *planner) remains(wave int) bool {
+// needsProof reports whether a unit of this wave, or of a later one, still has to get the revision.
+func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, unit := range p.waves[wave] {
-			if !p.has(unit) && !p.absent(unit) {
+			if !p.has(unit) && !unit.Idle {
 				return true
 			}
 		}
@@ -450,47 +678,141 @@ func (p *planner) remains(wave int) bool {
 	return false
 }
 
-// goBack gives units the revision before, the last wave first. Units that are not ready go at once: they lose nothing.
-func (p *planner) goBack() {
-	for wave := len(p.waves) - 1; wave >= 0; wave-- {
-		places, settled := p.limit(wave), true
-		for _, unit := range p.waves[wave] {
-			switch {
-			case p.absent(unit) || unit.Unreachable:
-			case p.has(unit):
-				settled = false
-			case unit.Revision == p.plan.Current && !unit.Ready && (!unit.Failed || unit.Tried != p.plan.Current):
-				settled = false
-				places--
-			}
+// approved reports whether a person has approved of a wave. An approval of kind is about what why says, and about no
+// other attempt. Suspects that were approved are accepted.
+func (p *planner) approved(wave int, kind string, suspects []*Unit, why string) bool {
+	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
+	if Approves(p.Approved, awaits) {
+		for _, unit := range suspects {
+			p.listed[unit.Name].State = v1.RolloutUnitAccepted
 		}
-		for _, unit := range slices.Backward(p.waves[wave]) {
-			switch {
-			case !p.has(unit):
-			case !startable(unit):
-			case !unit.Ready:
-				p.plan.Revisions[unit.Name] = p.plan.Current
-				places--
-			}
-		}
-		for _, unit := range slices.Backward(p.waves[wave]) {
-			if p.has(unit) && startable(unit) && unit.Ready && places > 0 {
-				p.plan.Revisions[unit.Name] = p.plan.Current
-				places--
-			}
-		}
-		if !settled {
-			p.status.Wave = p.name(wave)
-			return
-		}
+		p.again(p.Now)
+		return len(suspects) == 0
 	}
-	p.status.Phase, p.status.Wave = v1.RolloutRolledBack, ""
+	p.states[wave].State = v1.WaveAwaitingApproval
+	p.status.Awaits = awaits
+	p.wait(v1.RolloutAwaitingApproval, wave,
+		fmt.Sprintf("%s; it waits for the annotation %s=%s", why, v1.AnnotationApproved, awaits))
+	return false
 }
 
-// count fills in the counts.
+// restWave stands in approvals for the units that no wave names.
+const restWave = "_"
+
+// Approval returns the value of the annotation superedge.io/approved that approves of a wave in one attempt. kind is
+// what the wave lacks: empty for nothing but the approval.
+func Approval(revision, wave string, start *metav1.Time, kind string) string {
+	parts := []string{revision, cmp.Or(wave, restWave), start.UTC().Format(time.RFC3339)}
+	if kind != "" {
+		parts = append(parts, kind)
+	}
+	return strings.Join(parts, "/")
+}
+
+// Approves reports whether the value of the annotation, which may list several approvals, has one.
+func Approves(value, approval string) bool {
+	return slices.ContainsFunc(strings.Split(value, ","), func(one string) bool {
+		return strings.TrimSpace(one) == approval
+	})
+}
+
+// digest names units in an approval.
+func digest(units []*Unit) string {
+	sum := sha256.New()
+	for _, unit := range units {
+		sum.Write([]byte(unit.Name + "\n"))
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:4])
+}
+
+// rolling reports whether units go back after a failure.
+func (p *planner) rolling() bool {
+	return p.status.Phase == v1.RolloutRollingBack || p.status.Phase == v1.RolloutRolledBack
+}
+
+// goingBack is between why a rollout has halted, and what it waits for.
+const goingBack = "; going back: "
+
+// rollBack gives the units that have the revision the one that ran everywhere before. That they go back was written
+// first: otherwise a controller that starts anew, and does not see a failure any more, would give them the change
+// again.
+func (p *planner) rollBack() {
+	if p.before != v1.RolloutRollingBack && p.before != v1.RolloutRolledBack {
+		p.again(p.Now)
+		return
+	}
+	waiting := p.goBack(p.has, func(u *Unit) bool { return p.listed[u.Name] != nil })
+	p.status.Phase, p.status.Wave = v1.RolloutRolledBack, ""
+	if len(waiting) > 0 {
+		p.status.Phase = v1.RolloutRollingBack
+		p.status.Message += goingBack + p.waitsFor(waiting)
+	}
+}
+
+// returnAll gives all units what ran everywhere before.
+func (p *planner) returnAll() {
+	all := func(*Unit) bool { return true }
+	waiting := p.goBack(func(u *Unit) bool { return u.Revision != p.plan.Current }, all)
+	if len(waiting) > 0 {
+		p.wait(v1.RolloutProgressing, p.current(), "going back: "+p.waitsFor(waiting))
+		return
+	}
+	p.complete()
+}
+
+// goBack gives the units that go the current revision, the last one of each wave first. It returns those of them that
+// do not run it yet, and those that have gone and do not. Units that are not ready, or silent, get it at once: they
+// lose nothing.
+func (p *planner) goBack(goes, gone func(*Unit) bool) (waiting []string) {
+	for wave := range p.waves {
+		places := p.limit(wave)
+		for _, unit := range p.waves[wave] {
+			switch {
+			case !unit.Exists, unit.Held, unit.Silent, unit.Idle && !goes(unit):
+			case goes(unit):
+				waiting = append(waiting, unit.Name)
+			case gone(unit) && !unit.Ready:
+				waiting = append(waiting, unit.Name)
+				if unit.Broken == "" { // it must not keep the others
+					places--
+				}
+			}
+		}
+		for _, unit := range slices.Backward(p.waves[wave]) {
+			if !unit.Exists || unit.Held || !goes(unit) {
+				continue
+			}
+			if unit.Ready && !unit.Silent && !unit.Idle {
+				if places <= 0 {
+					continue
+				}
+				places--
+			}
+			p.plan.Revisions[unit.Name] = p.plan.Current
+			if p.rolling() && p.listed[unit.Name] == nil && len(p.listed) < mostListed {
+				p.listed[unit.Name] = &v1.RolloutUnit{
+					Name: unit.Name, State: v1.RolloutUnitReturning, From: p.plan.Current, Since: p.second(),
+				}
+			}
+		}
+	}
+	return waiting
+}
+
+// again has the plan made again at a time.
+func (p *planner) again(at time.Time) {
+	if p.plan.Again.IsZero() || at.Before(p.plan.Again) {
+		p.plan.Again = at
+	}
+}
+
+// second is the time as a status has it.
+func (p *planner) second() *metav1.Time { return &metav1.Time{Time: p.Now.Truncate(time.Second)} }
+
+// count fills in the counts, and lists the units.
 func (p *planner) count() {
-	p.status.Updated, p.status.Ready, p.status.Failed, p.status.Deferred = 0, 0, 0, 0
-	p.status.Waves = nil
+	s := p.status
+	s.Updated, s.Ready, s.Failed, s.Suspects, s.Deferred, s.Waves, s.Units = 0, 0, 0, 0, 0, nil, nil
 	for i := range p.states {
 		state := p.states[i]
 		if i == len(p.Rollout.Waves) && len(p.waves[i]) == 0 {
@@ -500,33 +822,69 @@ func (p *planner) count() {
 			state.Units++
 			if p.has(unit) {
 				state.Updated++
+				if unit.Ready {
+					state.Ready++
+				}
 			}
-			switch {
-			case p.failed(unit):
+			switch of := p.state(unit); {
+			case of == v1.RolloutUnitFailed:
 				state.Failed++
-			case p.has(unit) && unit.Ready:
-				state.Ready++
-			case p.absent(unit):
+			case of == v1.RolloutUnitSuspect:
+				state.Suspects++
+			case p.proven(unit):
+				state.Proven++
+			case !p.has(unit) && of == "" && (unit.Held || unit.Silent):
 				state.Deferred++
 			}
 		}
-		p.status.Updated += state.Updated
-		p.status.Ready += state.Ready
-		p.status.Failed += state.Failed
-		p.status.Deferred += state.Deferred
-		p.status.Waves = append(p.status.Waves, state)
+		s.Updated, s.Ready, s.Failed = s.Updated+state.Updated, s.Ready+state.Ready, s.Failed+state.Failed
+		s.Suspects, s.Deferred = s.Suspects+state.Suspects, s.Deferred+state.Deferred
+		s.Waves = append(s.Waves, state)
 	}
+	for _, unit := range p.Units { // in order
+		if of := p.listed[unit.Name]; of != nil {
+			s.Units = append(s.Units, *of)
+		}
+	}
+	s.Listed = int32(len(s.Units)) //nolint:gosec // at most mostListed
 }
 
 // describe names failed units with the reasons.
-func describe(failed []Unit) string {
-	parts := make([]string, 0, namedFailures+1)
+func (p *planner) describe(failed []*Unit) string {
+	parts := make([]string, 0, namedUnits+1)
 	for i, unit := range failed {
-		if i == namedFailures {
+		if i == namedUnits {
 			parts = append(parts, fmt.Sprintf("and %d more", len(failed)-i))
 			break
 		}
-		parts = append(parts, unit.Name+": "+unit.Why)
+		parts = append(parts, unit.Name+": "+p.why(unit))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// why says what is wrong with a unit.
+func (p *planner) why(u *Unit) string {
+	if of := p.listed[u.Name]; of != nil && of.Message != "" {
+		return of.Message
+	}
+	return u.Broken
+}
+
+// waitsFor names the units that the rollout waits for, and says of the first of them why.
+func (p *planner) waitsFor(units []string) string {
+	text := "waits for " + enumerate.First(units, namedUnits)
+	for i := range p.Units {
+		if why := p.why(&p.Units[i]); why != "" && slices.Contains(units, p.Units[i].Name) {
+			return text + "; " + p.Units[i].Name + ": " + why
+		}
+	}
+	return text
+}
+
+func names(units []*Unit) string {
+	all := make([]string, len(units))
+	for i, unit := range units {
+		all[i] = unit.Name
+	}
+	return enumerate.First(all, namedUnits)
 }

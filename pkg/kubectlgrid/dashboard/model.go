@@ -201,7 +201,7 @@ func rolloutOf(g *gridFacts) *Rollout {
 		return nil // only a grid without a rollout has no state
 	}
 	r := &Rollout{
-		Summary: state.Summary, Updated: state.Updated, Units: state.Units, Failed: state.Failed != "",
+		Summary: state.Summary, Updated: state.Updated, Units: state.Units, Failed: state.Failed,
 	}
 	if gridStatus.Rollout != nil && len(state.Rows) > 0 {
 		r.Phase, r.Waves = gridStatus.Rollout.Phase, gridStatus.Rollout.Waves

@@ -32,7 +32,11 @@ func (p Printer) Print(ctx context.Context, a griddiff.Answer) error {
 	}
 	title := fmt.Sprintf("# %s %s/%s", a.Kind, a.Namespace, a.Name)
 	if a.Template != "" {
-		title += ", template " + a.Template + ", unit " + a.Units[0]
+		title += ", template " + a.Template
+		if len(a.Overrides) > 0 {
+			title += " with " + strings.Join(a.Overrides, ", ")
+		}
+		title += ", unit " + a.Units[0]
 	}
 	fmt.Fprintln(p.Out, title)
 	if len(a.Units) > 1 {

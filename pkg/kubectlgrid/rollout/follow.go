@@ -24,10 +24,34 @@ var ErrTimeout = errors.New("timed out waiting for the rollout")
 // errDeleted is that the grid was deleted while it was followed.
 var errDeleted = errors.New("the grid was deleted")
 
+// Patience is how long Follow waits.
+type Patience int
+
+const (
+	// UntilPerson is until the rollout is complete, has failed, or waits for a person.
+	UntilPerson Patience = iota
+	// UntilDone is until the rollout is complete, or has gone back, whatever people do meanwhile.
+	UntilDone
+)
+
 // Follow calls show with the state of the rollout, and again whenever it has changed, until the rollout is complete. It
 // returns an error if the rollout does not go on by itself, and the cause of ctx if that ends before. An API server
 // that is away for a time is asked again.
-func (g *Grid) Follow(ctx context.Context, show func(State) error) error {
+func (g *Grid) Follow(ctx context.Context, patience Patience, show func(State) error) error {
+	shown := func(state State) (done bool, err error) {
+		if err := show(state); err != nil {
+			return false, err
+		}
+		if state.Waits && patience == UntilDone {
+			return false, nil
+		}
+		return state.Done, state.Err(g)
+	}
+	return g.follow(ctx, shown)
+}
+
+// follow is Follow with a function that reports whether a state is the last one.
+func (g *Grid) follow(ctx context.Context, show func(State) (bool, error)) error {
 	for {
 		if done, err := g.show(show); done || err != nil {
 			return err
@@ -60,20 +84,17 @@ func (g *Grid) Follow(ctx context.Context, show func(State) error) error {
 	}
 }
 
-// show shows the state of the rollout, and reports whether it is complete.
-func (g *Grid) show(show func(State) error) (done bool, err error) {
+// show shows the state of the rollout, and reports whether it is the last one.
+func (g *Grid) show(show func(State) (bool, error)) (done bool, err error) {
 	state, err := g.State()
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", g, err)
 	}
-	if err := show(state); err != nil {
-		return false, err
-	}
-	return state.Done, state.Err(g)
+	return show(state)
 }
 
-// watch shows every change of the grid until the rollout is complete, or the watch ends.
-func (g *Grid) watch(ctx context.Context, show func(State) error) (done bool, err error) {
+// watch shows every change of the grid until the last one, or until the watch ends.
+func (g *Grid) watch(ctx context.Context, show func(State) (bool, error)) (done bool, err error) {
 	events, err := g.cluster.Watcher.Watch(ctx, g.Kind.NewList(),
 		client.InNamespace(g.Object.GetNamespace()),
 		client.MatchingFields{metav1.ObjectNameField: g.Object.GetName()},

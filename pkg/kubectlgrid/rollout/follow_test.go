@@ -19,7 +19,7 @@ import (
 
 // follow follows the rollout of a grid. Each time that a watch has begun, the next of the events happens; watching is
 // refused while there is an error for it. It returns what was shown, a phase a state, and the error.
-func follow(t *testing.T, refused []error, events ...func(*Grid, client.Client)) (string, error) {
+func follow(t *testing.T, patience Patience, refused []error, events ...func(*Grid, client.Client)) (string, error) {
 	t.Helper()
 	g, api := testGrid(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -49,7 +49,7 @@ func follow(t *testing.T, refused []error, events ...func(*Grid, client.Client))
 		},
 	})
 	var phases []string
-	err := g.Follow(ctx, func(state State) error {
+	err := g.Follow(ctx, patience, func(state State) error {
 		_, phase, _ := strings.Cut(state.Summary, ": ")
 		phase, _, _ = strings.Cut(phase, ",")
 		phases = append(phases, phase)
@@ -77,18 +77,23 @@ func becomes(t *testing.T, phases ...v1.RolloutPhase) func(*Grid, client.Client)
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	shown, err := follow(t, nil, becomes(t, v1.RolloutProgressing, v1.RolloutComplete))
+	shown, err := follow(t, UntilDone, nil, becomes(t, v1.RolloutProgressing, v1.RolloutComplete))
 	if err != nil || shown != "AwaitingApproval Progressing Complete" {
 		t.Errorf("got %s, %v", shown, err)
 	}
-	shown, err = follow(t, nil, becomes(t, v1.RolloutHalted))
-	if err == nil || !strings.Contains(err.Error(), "Halted, wave lab") || shown != "AwaitingApproval Halted" {
-		t.Errorf("halted: got %s, %v", shown, err)
+	shown, err = follow(t, UntilDone, nil, becomes(t, v1.RolloutProgressing, v1.RolloutRolledBack))
+	if err == nil || errors.Is(err, ErrPerson) || shown != "AwaitingApproval Progressing RolledBack" {
+		t.Errorf("rolled back: got %s, %v", shown, err)
 	}
-	if _, err = follow(t, nil); !errors.Is(err, ErrTimeout) {
+	shown, err = follow(t, UntilPerson, nil)
+	if !errors.Is(err, ErrPerson) || !strings.Contains(err.Error(), "AwaitingApproval, wave lab") ||
+		shown != "AwaitingApproval" {
+		t.Errorf("until a person is needed: got %s, %v", shown, err)
+	}
+	if _, err = follow(t, UntilDone, nil); !errors.Is(err, ErrTimeout) {
 		t.Errorf("no more time: got %v", err)
 	}
-	_, err = follow(t, nil, func(g *Grid, api client.Client) {
+	_, err = follow(t, UntilDone, nil, func(g *Grid, api client.Client) {
 		if err := api.Delete(context.WithoutCancel(t.Context()), g.Object); err != nil {
 			t.Error(err)
 		}
@@ -97,12 +102,12 @@ func TestFollow(t *testing.T) {
 		t.Errorf("deleted: got %v", err)
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "deploymentgrids"}, "echo", errors.New("no right"))
-	if _, err = follow(t, []error{forbidden}); !apierrors.IsForbidden(err) {
+	if _, err = follow(t, UntilDone, []error{forbidden}); !apierrors.IsForbidden(err) {
 		t.Errorf("forbidden: got %v", err)
 	}
 	// An API server that is away, and one that has forgotten the revision, are asked again.
 	away := []error{errors.New("connection refused"), apierrors.NewResourceExpired("too old")}
-	if shown, err = follow(t, away, becomes(t, v1.RolloutComplete)); err != nil ||
+	if shown, err = follow(t, UntilDone, away, becomes(t, v1.RolloutComplete)); err != nil ||
 		!strings.HasSuffix(shown, " Complete") {
 		t.Errorf("away: got %s, %v", shown, err)
 	}
@@ -143,41 +148,5 @@ func TestPrinter(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), fmt.Sprintf("\x1b[%dA\x1b[J", lines)) {
 		t.Errorf("got %q", out.String())
-	}
-}
-
-// TestApprovesSeveral: an approval of one wave does not take back that of another; one of an older revision goes.
-func TestApprovesSeveral(t *testing.T) {
-	t.Parallel()
-	g, _ := testGrid(t)
-	g.spec().Rollout.Waves[1].Approval = v1.ApprovalManual
-	g.Object.SetAnnotations(map[string]string{v1.AnnotationApproved: "echo-old/lab"})
-	if err := g.cluster.API.Update(t.Context(), g.Object); err != nil {
-		t.Fatal(err)
-	}
-	for _, wave := range []string{"lab", "rest", "lab"} {
-		if _, err := g.Approve(t.Context(), wave); err != nil {
-			t.Fatal(err)
-		}
-	}
-	update := g.status().UpdateRevision
-	if got, want := g.Object.GetAnnotations()[v1.AnnotationApproved], update+"/rest,"+update+"/lab"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-// TestApprovesWaveWithoutUnits: a wave that waits because its units select none can be approved.
-func TestApprovesWaveWithoutUnits(t *testing.T) {
-	t.Parallel()
-	g, api := testGrid(t)
-	g.spec().Rollout.Waves[0].Approval = v1.ApprovalAutomatic
-	if err := api.Update(t.Context(), g.Object); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if wave, err := g.Approve(t.Context(), ""); err != nil || wave != "lab" {
-		t.Errorf("got %s, %v", wave, err)
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -116,15 +118,17 @@ func annotate(o v1.Object, key, value string) {
 }
 
 // change writes a change of the grid, unless somebody else has changed its spec meanwhile. The controller, which writes
-// its status, is nobody.
-func (g *Grid) change(ctx context.Context, change func(v1.Object)) error {
+// its status, is nobody; the change is made again of the status that it has written.
+func (g *Grid) change(ctx context.Context, change func(v1.Object) error) error {
 	generation := g.Object.GetGeneration()
 	for range changeAttempts {
 		changed, ok := g.Object.DeepCopyObject().(v1.Object)
 		if !ok {
 			return fmt.Errorf("%T is no grid", g.Object)
 		}
-		change(changed)
+		if err := change(changed); err != nil {
+			return err
+		}
 		err := g.cluster.API.Patch(ctx, changed,
 			client.MergeFromWithOptions(g.Object, client.MergeFromWithOptimisticLock{}))
 		if err == nil {
@@ -143,6 +147,33 @@ func (g *Grid) change(ctx context.Context, change func(v1.Object)) error {
 	return errors.New("the grid was changed by someone else at the same time; try again")
 }
 
+// sign notes who approves, resumes or skips something: a policy of the cluster may ask for it. If the API server does
+// not say who that is, nobody is named.
+func sign(o v1.Object, user string) {
+	annotate(o, v1.AnnotationApprovedBy, user)
+	if user == "" {
+		delete(o.GetAnnotations(), v1.AnnotationApprovedBy)
+	}
+}
+
+// user is the name of who asks; empty if the API server does not tell.
+func (g *Grid) user(ctx context.Context) (string, error) {
+	review := &authenticationv1.SelfSubjectReview{}
+	err := g.cluster.API.Create(ctx, review)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("asking who you are: %w", err)
+	}
+	return review.Status.UserInfo.Username, nil
+}
+
+// Ref is how the grid is named on a command line of kubectl grid.
+func (g *Grid) Ref() string {
+	return fmt.Sprintf("%s/%s -n %s", g.Kind.Short, g.Object.GetName(), g.Object.GetNamespace())
+}
+
 // own are the options of a list of what is labelled for the grid.
 func (g *Grid) own() []client.ListOption {
 	return []client.ListOption{
@@ -151,27 +182,33 @@ func (g *Grid) own() []client.ListOption {
 	}
 }
 
-// Child returns the name of the workload of a unit.
-func (g *Grid) Child(ctx context.Context, unit string) (string, error) {
+// children returns the workloads of the grid, by unit.
+func (g *Grid) children(ctx context.Context) (map[string]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(g.Kind.Child.GroupVersion().WithKind(g.Kind.Child.Kind + "List"))
-	err := g.cluster.API.List(ctx, list, g.own()...)
-	if err != nil {
-		return "", fmt.Errorf("asking for the %ss: %w", g.Kind.Child.Kind, err)
+	if err := g.cluster.API.List(ctx, list, g.own()...); err != nil {
+		return nil, fmt.Errorf("asking for the %ss: %w", g.Kind.Child.Kind, err)
 	}
-	var units []string
+	children := map[string]*metav1.PartialObjectMetadata{}
 	for i := range list.Items {
 		item := &list.Items[i]
-		if by := metav1.GetControllerOf(item); by == nil || by.UID != g.Object.GetUID() {
-			continue
+		if by := metav1.GetControllerOf(item); by != nil && by.UID == g.Object.GetUID() {
+			children[v1.UnitOf(item, g.Object.GetName())] = item
 		}
-		of := v1.UnitOf(item, g.Object.GetName())
-		if of == unit {
-			return item.Name, nil
-		}
-		units = append(units, of)
 	}
-	slices.Sort(units)
+	return children, nil
+}
+
+// Child returns the name of the workload of a unit.
+func (g *Grid) Child(ctx context.Context, unit string) (string, error) {
+	children, err := g.children(ctx)
+	if err != nil {
+		return "", err
+	}
+	if child, ok := children[unit]; ok {
+		return child.Name, nil
+	}
+	units := slices.Sorted(maps.Keys(children))
 	if len(units) > namedUnits {
 		units = append(units[:namedUnits], "…")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,7 +22,9 @@ type Entry struct {
 	Created metav1.Time
 	// Role is "current", "update" or both.
 	Role string
-	data gridrevision.Revision
+	// Completed is set if a rollout of the revision was complete.
+	Completed bool
+	data      gridrevision.Revision
 }
 
 // YAML is what the revision has.
@@ -60,50 +63,82 @@ func (g *Grid) History(ctx context.Context) ([]Entry, error) {
 		if object.Name == status.UpdateRevision {
 			roles = append(roles, "update")
 		}
+		_, completed := object.Annotations[v1.AnnotationCompleted]
 		entries = append(entries, Entry{
-			object.Revision, object.Name, object.CreationTimestamp, strings.Join(roles, ","), data,
+			object.Revision, object.Name, object.CreationTimestamp, strings.Join(roles, ","), completed, data,
 		})
 	}
 	return entries, nil
 }
 
-// Undo writes the templates and overrides of an earlier revision into the spec: of that number, or with 0 of the last
-// one that is not the spec's. It returns the revision.
+// Undo writes the templates and overrides of an earlier revision into the spec: of that number, or with 0 of the one
+// that ran everywhere last. It returns the revision.
 func (g *Grid) Undo(ctx context.Context, number int64, how Pace) (Entry, error) {
 	entries, err := g.History(ctx)
 	if err != nil {
 		return Entry{}, err
 	}
-	present, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
-	if err != nil {
-		return Entry{}, err
-	}
-	i := -1
-	for n, entry := range entries {
-		if (number == 0 && entry.Name != present.Name) || (number != 0 && entry.Number == number) {
-			i = n
+	present := g.status().UpdateRevision
+	if g.status().ObservedGeneration < g.Object.GetGeneration() {
+		revision, err := gridrevision.Of(g.Kind.Kind, g.Object.GetName(), g.spec())
+		if err != nil {
+			return Entry{}, err
 		}
+		present = revision.Name
+	}
+	i := slices.IndexFunc(entries, func(e Entry) bool { return e.Number == number })
+	if number == 0 {
+		i = earlier(entries, present, g.status().CurrentRevision)
 	}
 	switch {
 	case i < 0 && number == 0:
 		return Entry{}, errors.New("no rollout history found to go back to")
 	case i < 0:
-		return Entry{}, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history", number)
-	case entries[i].Name == present.Name:
+		return Entry{}, fmt.Errorf("unable to find revision %d; see kubectl grid rollout history %s", number, g.Ref())
+	case entries[i].Name == present:
 		return entries[i], ErrSkipped
+	}
+	var user string
+	if how == AtOnce {
+		if user, err = g.user(ctx); err != nil {
+			return Entry{}, err
+		}
 	}
 	restored, err := entries[i].data.Restore(g.spec())
 	if err != nil {
 		return Entry{}, err
 	}
-	return entries[i], g.change(ctx, func(o v1.Object) {
+	return entries[i], g.change(ctx, func(o v1.Object) error {
 		spec, _ := v1.Workload(o)
 		*spec = *restored
 		if how == AtOnce {
 			// The change makes the next generation, unless someone else is faster, and then it is not made.
 			annotate(o, v1.AnnotationAtOnce, gridrevision.AtOnce(entries[i].Name, o.GetGeneration()+1))
+			sign(o, user)
 		}
+		return nil
 	})
+}
+
+// earlier is the index of the revision to go back to: the current one, which ran everywhere last, else the newest one
+// of which a rollout was complete, else the newest one. It is none that is present; -1 if there is no other.
+func earlier(entries []Entry, present, current string) int {
+	i, best := -1, -1
+	for n, entry := range entries {
+		rank := 0
+		switch {
+		case entry.Name == present:
+			continue
+		case entry.Name == current:
+			rank = 2
+		case entry.Completed:
+			rank = 1
+		}
+		if rank >= best {
+			i, best = n, rank
+		}
+	}
+	return i
 }
 
 // ErrSkipped is that the grid has this revision already.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
@@ -68,6 +70,26 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 		return nil, fmt.Errorf("the %s %s of unit %q has no pods", g.Kind.Child.Kind, child, unit)
 	}
 	return names, nil
+}
+
+// Check returns the name of the Job by which a unit was checked last.
+func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("JobList"))
+	err := g.cluster.API.List(ctx, list, client.InNamespace(g.Object.GetNamespace()),
+		client.MatchingLabels{v1.LabelCheck: g.Object.GetName(), v1.LabelGridUnit: unit})
+	if err != nil {
+		return "", fmt.Errorf("asking for the Jobs: %w", err)
+	}
+	jobs := slices.DeleteFunc(list.Items, func(job metav1.PartialObjectMetadata) bool {
+		return !metav1.IsControlledBy(&job, g.Object)
+	})
+	if len(jobs) == 0 {
+		return "", fmt.Errorf("there is no check of unit %q; those that have succeeded are removed", unit)
+	}
+	return slices.MaxFunc(jobs, func(a, b metav1.PartialObjectMetadata) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	}).Name, nil
 }
 
 // selectedBy are the options of a list of what a workload selects.

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
 // restartedAt is the annotation of a pod template that kubectl rollout restart writes.
@@ -20,81 +18,116 @@ const restartedAt = "kubectl.kubernetes.io/restartedAt"
 
 // Pause keeps further units from being started.
 func (g *Grid) Pause(ctx context.Context) error {
-	switch r := g.spec().Rollout; {
-	case r == nil:
-		return errNoRollout
-	case r.Paused:
-		return errors.New("the rollout is already paused")
-	}
-	return g.change(ctx, func(o v1.Object) {
-		spec, _ := v1.Workload(o)
-		spec.Rollout.Paused = true
+	return g.change(ctx, func(o v1.Object) error {
+		switch spec, _ := v1.Workload(o); {
+		case spec.Rollout == nil:
+			return errNoRollout
+		case spec.Rollout.Paused:
+			return errors.New("the rollout is already paused")
+		default:
+			spec.Rollout.Paused = true
+			return nil
+		}
 	})
 }
 
-// Resume lets a rollout go on that is paused, or that has halted.
-func (g *Grid) Resume(ctx context.Context) error {
-	r, status := g.spec().Rollout, g.status().Rollout
-	halted := status != nil && status.HaltTime != nil
-	switch {
-	case r == nil:
-		return errNoRollout
-	case !r.Paused && !halted:
-		return errors.New("the rollout is neither paused nor halted")
+// Resume lets a rollout go on that is paused, or that has halted. Of a rollout that is paused it lifts the pause alone:
+// nobody was shown that it has halted too. It returns what still keeps the rollout; empty if nothing does.
+func (g *Grid) Resume(ctx context.Context) (still string, err error) {
+	user, err := g.user(ctx)
+	if err != nil {
+		return "", err
 	}
-	return g.change(ctx, func(o v1.Object) {
+	return still, g.change(ctx, func(o v1.Object) error {
 		spec, status := v1.Workload(o)
-		spec.Rollout.Paused = false
-		if halted {
-			annotate(o, v1.AnnotationResumed, status.Rollout.HaltTime.UTC().Format(time.RFC3339))
+		halted := status.Rollout != nil && status.Rollout.HaltTime != nil
+		switch {
+		case spec.Rollout == nil:
+			return errNoRollout
+		case spec.Rollout.Paused:
+			spec.Rollout.Paused = false
+			if halted && !isResumed(o) {
+				still = status.Rollout.Message
+			}
+			return nil
+		case !halted:
+			return errors.New("the rollout is neither paused nor halted")
+		case isResumed(o):
+			return errors.New("the rollout is resumed already, and the controller has not seen it yet")
 		}
+		annotate(o, v1.AnnotationResumed, resumeOf(status.Rollout))
+		sign(o, user)
+		return nil
 	})
 }
 
-// Approve approves of a wave of the rollout; of the one that waits if none is named. It returns the wave.
+// resumeOf is the value of the annotation that resumes a rollout which has halted.
+func resumeOf(r *v1.RolloutStatus) string { return r.HaltTime.UTC().Format(time.RFC3339) }
+
+// isResumed reports whether a grid that has halted has the annotation that resumes it.
+func isResumed(o v1.Object) bool {
+	_, status := v1.Workload(o)
+	return status.Rollout != nil && status.Rollout.HaltTime != nil &&
+		o.GetAnnotations()[v1.AnnotationResumed] == resumeOf(status.Rollout)
+}
+
+// isApproved reports whether a grid that awaits an approval has it.
+func isApproved(o v1.Object) bool {
+	_, status := v1.Workload(o)
+	return status.Rollout != nil && status.Rollout.Awaits != "" &&
+		o.GetAnnotations()[v1.AnnotationApproved] == status.Rollout.Awaits
+}
+
+// Approve gives the approval that the rollout awaits. wave, if it is not empty, must be the wave that it is for.
+// Approve returns the wave.
 func (g *Grid) Approve(ctx context.Context, wave string) (string, error) {
-	r, status := g.spec().Rollout, g.status()
-	if r == nil {
-		return "", errNoRollout
+	user, err := g.user(ctx)
+	if err != nil {
+		return "", err
 	}
-	if status.Rollout == nil || status.ObservedGeneration < g.Object.GetGeneration() {
-		return "", errors.New("the controller has not seen the last change of the grid yet")
-	}
-	if wave == "" {
-		if status.Rollout.Phase != v1.RolloutAwaitingApproval {
-			return "", fmt.Errorf("no wave waits for an approval; the rollout is %s", status.Rollout.Phase)
+	awaits := ""
+	err = g.change(ctx, func(o v1.Object) error {
+		spec, status := v1.Workload(o)
+		r := status.Rollout
+		switch {
+		case spec.Rollout == nil:
+			return errNoRollout
+		case r == nil || status.ObservedGeneration < o.GetGeneration():
+			return errors.New("the controller has not seen the last change of the grid yet")
+		case r.Awaits == "":
+			return fmt.Errorf("no wave waits for an approval; the rollout is %s", r.Phase)
+		case wave != "" && wave != r.Wave:
+			return fmt.Errorf("wave %q does not wait for an approval; %q does", wave, r.Wave)
+		case awaits != "" && awaits != r.Awaits:
+			return fmt.Errorf("the rollout has gone on meanwhile; see kubectl grid rollout status %s", g.Ref())
+		case isApproved(o):
+			return errors.New("the approval is there already, and the controller has not seen it yet")
 		}
-		wave = status.Rollout.Wave
-	}
-	waits := status.Rollout.Phase == v1.RolloutAwaitingApproval && status.Rollout.Wave == wave
-	if !waits && !slices.ContainsFunc(r.Waves, func(w v1.Wave) bool {
-		return w.Name == wave && w.Approval == v1.ApprovalManual
-	}) {
-		return "", fmt.Errorf("no wave %q has approval: Manual", wave)
-	}
-	return wave, g.change(ctx, func(o v1.Object) {
-		annotate(o, v1.AnnotationApproved,
-			gridrevision.AddApproval(o.GetAnnotations()[v1.AnnotationApproved], status.UpdateRevision, wave))
+		wave, awaits = r.Wave, r.Awaits
+		annotate(o, v1.AnnotationApproved, awaits)
+		sign(o, user)
+		return nil
 	})
+	return wave, err
 }
 
-// Restart makes all pods anew, wave by wave, as kubectl rollout restart does.
-func (g *Grid) Restart(ctx context.Context, now time.Time) error {
-	var failed error
-	err := g.change(ctx, func(o v1.Object) {
+// restart changes the templates so that the controller makes all pods again, in the rollout's waves.
+func (g *Grid) restart(ctx context.Context, at string) error {
+	return g.change(ctx, func(o v1.Object) error {
 		spec, _ := v1.Workload(o)
-		at := now.Format(time.RFC3339)
 		var err error
 		if !spec.Template.IsZero() {
-			spec.Template, err = restarted(spec.Template, at)
-			failed = errors.Join(failed, err)
+			if spec.Template, err = restarted(spec.Template, at); err != nil {
+				return err
+			}
 		}
 		for name, template := range spec.TemplatePool {
-			spec.TemplatePool[name], err = restarted(template, at)
-			failed = errors.Join(failed, err)
+			if spec.TemplatePool[name], err = restarted(template, at); err != nil {
+				return err
+			}
 		}
+		return nil
 	})
-	return errors.Join(failed, err)
 }
 
 // restarted is a template whose pods are others.

@@ -1,16 +1,21 @@
 package rollout
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridrevision"
@@ -49,16 +54,54 @@ func testGrid(t *testing.T) (*Grid, client.Client) {
 		grid.Status.CurrentRevision, grid.Status.UpdateRevision = grid.Status.UpdateRevision, revision.Name
 	}
 	grid.Status.Rollout = &v1.RolloutStatus{
-		Phase: v1.RolloutAwaitingApproval, Wave: "lab", Message: "waits",
-		Waves: []v1.WaveStatus{{Name: "lab", State: v1.WaveAwaitingApproval, Units: 1, Updated: 1, Ready: 1}, {Name: "rest", State: v1.WavePending, Units: 3}},
+		Phase: v1.RolloutAwaitingApproval, Wave: "lab", Message: "waits", Awaits: "echo-2/lab/1000",
+		Waves: []v1.WaveStatus{
+			{Name: "lab", State: v1.WaveAwaitingApproval, Units: 1, Updated: 1, Ready: 1, Proven: 1, Suspects: 2},
+			{Name: "rest", State: v1.WavePending, Units: 3},
+		},
 	}
-	api := fake.NewClientBuilder().WithScheme(all).WithObjects(append(objects, grid)...).WithStatusSubresource(grid).Build()
+	api := fake.NewClientBuilder().WithScheme(all).WithObjects(append(objects, grid)...).WithStatusSubresource(grid).
+		WithInterceptorFuncs(interceptor.Funcs{Create: whoIsJane}).Build()
 	connected := cluster.Cluster{API: api, Watcher: api}
 	g, err := Get(t.Context(), connected, "shop", Name{v1.DeploymentGridKind, "echo"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return g, api
+}
+
+// whoIsJane answers who asks.
+func whoIsJane(ctx context.Context, api client.WithWatch, o client.Object, options ...client.CreateOption) error {
+	if review, ok := o.(*authenticationv1.SelfSubjectReview); ok {
+		review.Status.UserInfo.Username = "jane"
+		return nil
+	}
+	return api.Create(ctx, o, options...)
+}
+
+// becomes changes the status of the grid, as the controller does.
+func (g *Grid) becomes(t *testing.T, change func(*v1.WorkloadGridStatus)) {
+	t.Helper()
+	if err := g.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	change(g.status())
+	if err := g.cluster.API.Status().Update(t.Context(), g.Object); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// state is the state of the rollout as it is now.
+func (g *Grid) state(t *testing.T) State {
+	t.Helper()
+	if err := g.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	state, err := g.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
 }
 
 func (g *Grid) expect(t *testing.T, what string, ok func(*v1.DeploymentGrid) bool) {
@@ -75,7 +118,7 @@ func TestVerbs(t *testing.T) {
 	t.Parallel()
 	g, _ := testGrid(t)
 	ctx := t.Context()
-	if err := g.Resume(ctx); err == nil {
+	if _, err := g.Resume(ctx); err == nil {
 		t.Error("what is not paused was resumed")
 	}
 	if err := g.Pause(ctx); err != nil {
@@ -85,25 +128,52 @@ func TestVerbs(t *testing.T) {
 	if err := g.Pause(ctx); err == nil {
 		t.Error("it was paused twice")
 	}
-	if err := g.Resume(ctx); err != nil {
-		t.Fatal(err)
+	if still, err := g.Resume(ctx); err != nil || still != "" {
+		t.Fatal(still, err)
 	}
-	g.expect(t, "resumed", func(o *v1.DeploymentGrid) bool { return !o.Spec.Rollout.Paused })
-	if _, err := g.Approve(ctx, "rest"); err == nil {
-		t.Error("a wave that asks for no approval was approved of")
-	}
-	if wave, err := g.Approve(ctx, ""); err != nil || wave != "lab" {
-		t.Errorf("approving: %s, %v", wave, err)
-	}
-	g.expect(t, "approved", func(o *v1.DeploymentGrid) bool {
-		return o.Annotations[v1.AnnotationApproved] == o.Status.UpdateRevision+"/lab"
+	g.expect(t, "resumed", func(o *v1.DeploymentGrid) bool {
+		return !o.Spec.Rollout.Paused && o.Annotations[v1.AnnotationApprovedBy] == ""
 	})
-	if err := g.Restart(ctx, time.Unix(0, 0).UTC()); err != nil {
-		t.Fatal(err)
+	begun, err := g.Restart(ctx, time.Unix(0, 0).UTC(), func(unit, _ string) { t.Errorf("unit %s restarts past the waves", unit) })
+	if err != nil || !begun {
+		t.Fatal(begun, err)
 	}
 	g.expect(t, "restarted", func(o *v1.DeploymentGrid) bool {
 		return strings.Contains(string(o.Spec.Template.Raw), `"kubectl.kubernetes.io/restartedAt":"1970-01-01T00:00:00Z"`)
 	})
+}
+
+// TestApprove: what the controller waits for is copied, with the name of who approves, and nothing else is approved.
+func TestApprove(t *testing.T) {
+	t.Parallel()
+	g, _ := testGrid(t)
+	ctx := t.Context()
+	if _, err := g.Approve(ctx, "rest"); err == nil || !strings.Contains(err.Error(), `"lab" does`) {
+		t.Errorf("a wave that does not wait: got %v", err)
+	}
+	if state := g.state(t); !state.Waits || state.Command != "kubectl grid rollout approve dg/echo -n shop" {
+		t.Errorf("got %+v", state)
+	}
+	if wave, err := g.Approve(ctx, ""); err != nil || wave != "lab" {
+		t.Errorf("got %s, %v", wave, err)
+	}
+	g.expect(t, "approved", func(o *v1.DeploymentGrid) bool {
+		return o.Annotations[v1.AnnotationApproved] == "echo-2/lab/1000" && o.Annotations[v1.AnnotationApprovedBy] == "jane"
+	})
+	if state := g.state(t); state.Waits || state.Command != "" {
+		t.Errorf("the controller has not seen the approval yet: got %+v", state)
+	}
+	if _, err := g.Approve(ctx, "lab"); err == nil || !strings.Contains(err.Error(), "there already") {
+		t.Errorf("a second time: got %v", err)
+	}
+	g.becomes(t, func(s *v1.WorkloadGridStatus) { s.Rollout.Awaits = "echo-2/lab/2000" })
+	if state := g.state(t); !state.Waits {
+		t.Error("an approval of an earlier attempt counts")
+	}
+	g.becomes(t, func(s *v1.WorkloadGridStatus) { s.Rollout.Awaits, s.Rollout.Phase = "", v1.RolloutProgressing })
+	if _, err := g.Approve(ctx, ""); err == nil || !strings.Contains(err.Error(), "the rollout is Progressing") {
+		t.Errorf("nothing waits: got %v", err)
+	}
 }
 
 // TestRestartKeepsNumbers: numbers of the template do not become floating point.
@@ -119,22 +189,66 @@ func TestRestartKeepsNumbers(t *testing.T) {
 	}
 }
 
-func TestResumeOfAHalt(t *testing.T) {
+// TestHalt: a halt waits for a person until someone resumes it, also before the controller has seen that.
+func TestHalt(t *testing.T) {
 	t.Parallel()
-	g, api := testGrid(t)
+	g, _ := testGrid(t)
 	at := metav1.NewTime(time.Unix(1000, 0))
-	g.status().Rollout.Phase, g.status().Rollout.HaltTime = v1.RolloutHalted, &at
-	if err := api.Status().Update(t.Context(), g.Object); err != nil {
+	halts := func(phase v1.RolloutPhase) {
+		t.Helper()
+		g.becomes(t, func(s *v1.WorkloadGridStatus) { s.Rollout.Phase, s.Rollout.HaltTime = phase, &at })
+	}
+	for _, phase := range []v1.RolloutPhase{v1.RolloutHalted, v1.RolloutOutage, v1.RolloutRolledBack, v1.RolloutComplete} {
+		halts(phase)
+		state := g.state(t)
+		err := state.Err(g)
+		if err == nil || errors.Is(err, ErrPerson) != (phase != v1.RolloutRolledBack) || state.Done {
+			t.Errorf("%s: got %+v, %v", phase, state, err)
+		}
+		if state.Waits && state.Command != "kubectl grid rollout resume dg/echo -n shop" {
+			t.Errorf("%s: got %+v", phase, state)
+		}
+		if still, err := g.Resume(t.Context()); err != nil || still != "" {
+			t.Fatal(still, err)
+		}
+		g.expect(t, "resumed", func(o *v1.DeploymentGrid) bool {
+			return o.Annotations[v1.AnnotationResumed] == at.UTC().Format(time.RFC3339) &&
+				o.Annotations[v1.AnnotationApprovedBy] == "jane"
+		})
+		if state = g.state(t); state.Waits || state.Failed {
+			t.Errorf("%s, and the controller has not seen that it is resumed: got %+v", phase, state)
+		}
+		if _, err := g.Resume(t.Context()); err == nil || !strings.Contains(err.Error(), "resumed already") {
+			t.Errorf("%s, a second time: got %v", phase, err)
+		}
+		at.Time = at.Add(time.Second)
+		halts(phase)
+		if state = g.state(t); state.Err(g) == nil {
+			t.Errorf("%s once more: got %+v", phase, state)
+		}
+		at.Time = at.Add(time.Second)
+	}
+}
+
+// TestResumeOfAPause: who lifts a pause has not been shown a halt, and is told of it.
+func TestResumeOfAPause(t *testing.T) {
+	t.Parallel()
+	g, _ := testGrid(t)
+	at := metav1.NewTime(time.Unix(1000, 0))
+	if err := g.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if state, err := g.State(); err != nil || !strings.Contains(state.Failed, "Halted, wave lab: waits") {
-		t.Errorf("got %+v, %v", state, err)
+	g.becomes(t, func(s *v1.WorkloadGridStatus) {
+		s.Rollout.Phase, s.Rollout.HaltTime, s.Rollout.Message = v1.RolloutPaused, &at, "3 units have failed"
+	})
+	if state := g.state(t); !errors.Is(state.Err(g), ErrPerson) {
+		t.Errorf("got %+v", state)
 	}
-	if err := g.Resume(t.Context()); err != nil {
-		t.Fatal(err)
+	if still, err := g.Resume(t.Context()); err != nil || still != "3 units have failed" {
+		t.Errorf("got %q, %v", still, err)
 	}
-	g.expect(t, "resumed", func(o *v1.DeploymentGrid) bool {
-		return o.Annotations[v1.AnnotationResumed] == "1970-01-01T00:16:40Z"
+	g.expect(t, "the pause is lifted", func(o *v1.DeploymentGrid) bool {
+		return !o.Spec.Rollout.Paused && o.Annotations[v1.AnnotationResumed] == ""
 	})
 }
 
@@ -159,18 +273,48 @@ func TestHistoryAndUndo(t *testing.T) {
 	}
 	g.expect(t, "undone", func(o *v1.DeploymentGrid) bool {
 		return strings.Contains(string(o.Spec.Template.Raw), "one") && len(o.Spec.Rollout.Waves) == 2 &&
-			o.Annotations[v1.AnnotationAtOnce] == entries[0].Name+"/1"
+			o.Annotations[v1.AnnotationAtOnce] == entries[0].Name+"/1" && o.Annotations[v1.AnnotationApprovedBy] == "jane"
 	})
+}
+
+// TestUndoGoesToWhatWorked: without a number, undo goes to what ran everywhere last, and not to what was tried last.
+func TestUndoGoesToWhatWorked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		present, current int
+		completed        []int
+		want             int64
+	}{
+		"what ran everywhere":           {4, 1, []int{1, 3}, 1},
+		"the last complete one":         {4, 4, []int{1, 2, 4}, 2},
+		"none was ever complete":        {4, 4, nil, 3},
+		"the current one is gone":       {4, 9, []int{2}, 2},
+		"the present one is not newest": {2, 2, nil, 4},
+	} {
+		var entries []Entry
+		revision := func(n int) string { return "echo-" + strconv.Itoa(n) }
+		for n := 1; n <= 4; n++ {
+			entries = append(entries, Entry{
+				Number: int64(n), Name: revision(n), Completed: slices.Contains(c.completed, n),
+			})
+		}
+		if i := earlier(entries, revision(c.present), revision(c.current)); i < 0 || entries[i].Number != c.want {
+			t.Errorf("%s: got the entry %d, want the revision %d", name, i, c.want)
+		}
+	}
+	if i := earlier([]Entry{{Name: "a"}}, "a", "a"); i >= 0 {
+		t.Errorf("there is no other: got %d", i)
+	}
 }
 
 func TestState(t *testing.T) {
 	t.Parallel()
 	g, _ := testGrid(t)
 	state, err := g.State()
-	if err != nil || state.Done || state.Failed != "" || state.Units != 4 || state.Updated != 1 {
+	if err != nil || state.Done || state.Failed || state.Units != 4 || state.Updated != 1 {
 		t.Errorf("got %+v, %v", state, err)
 	}
-	if got := strings.Join(state.Rows[1], " "); got != "lab 1 1 1 0 0 AwaitingApproval" {
+	if got := strings.Join(state.Rows[1], " "); got != "lab 1 1 1 1 0 2 0 AwaitingApproval" {
 		t.Errorf("got the row %s", got)
 	}
 	g.Object.SetGeneration(9)

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,9 @@ const barWidth = 40
 // others is the row of the units that no wave names.
 const others = "<others>"
 
+// ErrPerson is that a rollout does not go on until a person does something.
+var ErrPerson = errors.New("a person is needed")
+
 // State is how far a rollout has come.
 type State struct {
 	// Rows are a table of the waves, with a header.
@@ -25,9 +29,12 @@ type State struct {
 	Summary string
 	// Updated and Units are how many units have the change, of how many.
 	Updated, Units int
-	// Done is set if the rollout is complete. Failed is why it does not go on by itself; empty if it does.
-	Done   bool
-	Failed string
+	// Done is set if the rollout is complete. Failed is set if units have failed, so that it does not go on by itself.
+	Done, Failed bool
+	// Waits is set if it waits for a person. Command is what lets it go on; empty if no command does, or none is
+	// needed.
+	Waits   bool
+	Command string
 }
 
 // State returns how far the rollout has come.
@@ -40,14 +47,14 @@ func (g *Grid) State() (State, error) {
 		return State{Summary: "Waiting for the controller to see the change of " + g.String()}, nil
 	}
 	r := status.Rollout
-	state := State{Rows: [][]string{{"WAVE", "UNITS", "UPDATED", "READY", "FAILED", "DEFERRED", "STATE"}}}
+	state := State{Rows: [][]string{
+		{"WAVE", "UNITS", "UPDATED", "READY", "PROVEN", "FAILED", "SUSPECTS", "DEFERRED", "STATE"},
+	}}
 	for _, wave := range r.Waves {
-		name := wave.Name
-		if name == "" {
-			name = others
-		}
-		row := []string{name}
-		for _, n := range []int32{wave.Units, wave.Updated, wave.Ready, wave.Failed, wave.Deferred} {
+		row := []string{cmp.Or(wave.Name, others)}
+		for _, n := range []int32{
+			wave.Units, wave.Updated, wave.Ready, wave.Proven, wave.Failed, wave.Suspects, wave.Deferred,
+		} {
 			row = append(row, strconv.Itoa(int(n)))
 		}
 		state.Rows = append(state.Rows, append(row, string(wave.State)))
@@ -61,22 +68,45 @@ func (g *Grid) State() (State, error) {
 	if r.Message != "" {
 		state.Summary += ": " + r.Message
 	}
+	g.judge(&state)
+	return state, nil
+}
+
+// judge says whether the rollout goes on by itself. An answer that the controller has not seen yet lets it go on.
+func (g *Grid) judge(state *State) {
+	r := g.status().Rollout
+	halted := r.HaltTime != nil && !isResumed(g.Object)
 	switch r.Phase {
 	case v1.RolloutComplete:
-		state.Done = true
-	case v1.RolloutHalted, v1.RolloutRolledBack:
-		state.Failed = state.Summary
+		// What failed after it was complete keeps the units that were deferred.
+		state.Done, state.Waits, state.Failed = !halted, halted, halted
+	case v1.RolloutHalted, v1.RolloutOutage:
+		state.Waits, state.Failed = halted, halted && r.Phase == v1.RolloutHalted
+	case v1.RolloutRolledBack:
+		state.Failed = halted || r.HaltTime == nil
+	case v1.RolloutPaused:
+		state.Waits = true
+	case v1.RolloutAwaitingApproval:
+		state.Waits = !isApproved(g.Object)
 	default:
 	}
-	return state, nil
+	switch {
+	case state.Waits && r.Phase == v1.RolloutAwaitingApproval && r.Awaits != "":
+		state.Command = "kubectl grid rollout approve " + g.Ref()
+	case state.Waits && r.Phase != v1.RolloutAwaitingApproval:
+		state.Command = "kubectl grid rollout resume " + g.Ref()
+	}
 }
 
 // Err is why the rollout of a grid does not go on by itself; nil if it does, or is complete.
 func (s State) Err(g *Grid) error {
-	if s.Failed == "" {
-		return nil
+	switch {
+	case s.Waits:
+		return fmt.Errorf("%s: %w: %s", g, ErrPerson, s.Summary)
+	case s.Failed:
+		return fmt.Errorf("%s: %s", g, s.Summary)
 	}
-	return fmt.Errorf("%s: %w", g, errors.New(s.Failed))
+	return nil
 }
 
 // Printer prints states. A state that looks like the one before is not printed again.
@@ -101,6 +131,9 @@ func (p *Printer) Print(state State) error {
 		b.WriteString(bar(state))
 	}
 	b.WriteString(state.Summary + "\n")
+	if state.Command != "" {
+		b.WriteString("To let it go on: " + state.Command + "\n")
+	}
 	text := b.String()
 	if text == p.last {
 		return nil

@@ -152,6 +152,7 @@ func TestDashboard(t *testing.T) {
 				return fmt.Errorf("the plugin: %s", printed)
 			}
 			got := evaluate[string](b, `document.querySelector("[data-part=rollout]").textContent`)
+			printed, _, _ = strings.Cut(printed, "\nTo let it go on: ")
 			lines := strings.Split(strings.TrimSpace(printed), "\n")
 			want := "Rollout " + lines[len(lines)-1]
 			for _, line := range lines[1 : len(lines)-1] {
@@ -160,8 +161,8 @@ func TestDashboard(t *testing.T) {
 				if c[1] == "1" {
 					units = "1 unit"
 				}
-				want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s failed, %s deferred", c[0], c[6], c[2], units,
-					c[3], c[4], c[5])
+				want += fmt.Sprintf("%s: %s%s of %s updated, %s ready, %s proven, %s failed, %s suspects, %s deferred", c[0],
+					c[8], c[2], units, c[3], c[4], c[5], c[6], c[7])
 			}
 			if got != want {
 				return fmt.Errorf("the page\n%s\nthe plugin\n%s", got, want)

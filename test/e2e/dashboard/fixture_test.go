@@ -111,7 +111,7 @@ func (f *fixture) prints(args ...string) string {
 	command := f.plugin(append(args, "--namespace="+f.namespace)...)
 	command.Stdout, command.Stderr = &stdout, &stderr
 	var exit *exec.ExitError
-	if err := command.Run(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3) {
+	if err := command.Run(); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 3 && exit.ExitCode() != 4) {
 		f.Fatalf("kubectl grid %s: %v: %s", strings.Join(args, " "), err, stderr.String())
 	}
 	return stdout.String()

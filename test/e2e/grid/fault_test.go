@@ -139,7 +139,7 @@ func TestKilledAtRandom(t *testing.T) {
 			time.Sleep(rand.N(5 * time.Second)) // the Lease of the killed one has to end
 		}
 	})
-	f.apply(deploymentGrid("demo"))
+	f.apply(quietGrid("demo"))
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, template: {replicas: 0, serviceName: x, ` + selector + `, template: ` + podTemplate + `}}}`)
 	for i := range 4 {
 		time.Sleep(2500 * time.Millisecond)

@@ -350,12 +350,13 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// TestRolloutOfOtherKinds: a StatefulSetGrid whose template has a partition, and a DaemonSetGrid.
+// TestRolloutOfOtherKinds: a StatefulSetGrid whose template has a partition waits until that is smaller, without a
+// deadline; and a DaemonSetGrid.
 func TestRolloutOfOtherKinds(t *testing.T) {
 	f := newFixture(t)
 	f.node("east")
 	f.node("west")
-	const rollout = `rollout: {waves: [{name: first, units: {names: [east]}, approval: Manual}, {name: rest}]}`
+	const rollout = `progressDeadlineSeconds: 3, rollout: {waves: [{name: first, units: {names: [east]}, approval: Manual}, {name: rest}]}`
 	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY,
 		template: {replicas: 2, serviceName: x, updateStrategy: {rollingUpdate: {partition: 1}}, ` + selector + `, template: ` + podTemplate + `}, ` + rollout + `}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: DaemonSetGrid, metadata: {name: agent}, spec: {gridUniqKey: KEY,
@@ -370,26 +371,32 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 				"containers")
 			return containers[0].(map[string]any)["image"].(string)
 		}
-		update := ""
-		f.eventually(kind+" waits for an approval", func() error {
-			u := f.get(kind, name)
-			phase, _, _ := unstructured.NestedString(u.Object, "status", "rollout", "phase")
-			update, _, _ = unstructured.NestedString(u.Object, "status", "updateRevision")
-			if phase != "AwaitingApproval" || image("east") != "two" || image("west") != "one" {
-				return fmt.Errorf("phase %s, %s and %s", phase, image("east"), image("west"))
+		reaches := func(phase, says string) func() error {
+			return func() error {
+				rollout, _, _ := unstructured.NestedMap(f.get(kind, name).Object, "status", "rollout")
+				message, _ := rollout["message"].(string)
+				if rollout["phase"] != phase || !strings.Contains(message, says) || image("east") != "two" || image("west") != "one" {
+					return fmt.Errorf("%v: %s; %s and %s", rollout["phase"], message, image("east"), image("west"))
+				}
+				return nil
 			}
-			return nil
-		})
-		f.patch(kind, name, `metadata: {annotations: {superedge.io/approved: `+update+`/first}}`)
+		}
+		if name == "db" {
+			const waits = "east: pods 0 to 0 wait for a smaller updateStrategy.rollingUpdate.partition than 1"
+			f.eventually("it waits for a smaller partition", reaches("Progressing", waits))
+			f.stays("it has no deadline", 5*time.Second, reaches("Progressing", waits))
+			if pods := f.pods("db-east-"); pods[0].Spec.Containers[0].Image != "one" || pods[1].Spec.Containers[0].Image != "two" {
+				t.Errorf("the partition is not kept: %v", pods)
+			}
+			f.patch(kind, name, `spec: {template: {updateStrategy: {rollingUpdate: {partition: 0}}}}`)
+		}
+		f.eventually(kind+" waits for an approval", reaches("AwaitingApproval", "the wave asks for an approval"))
+		f.expectSaid("grid rollout approve "+strings.ToLower(kind)+"/"+name+" -n "+f.namespace, 0)
 		f.eventually(kind+" goes on", func() error {
 			if got := image("west"); got != "two" {
 				return errors.New(got)
 			}
 			return nil
 		})
-	}
-	pods := f.pods("db-east-")
-	if len(pods) != 2 || pods[0].Spec.Containers[0].Image != "one" || pods[1].Spec.Containers[0].Image != "two" {
-		t.Errorf("the partition is not kept: %v", pods)
 	}
 }

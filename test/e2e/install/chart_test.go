@@ -173,6 +173,22 @@ func TestChartIsTheKustomizations(t *testing.T) {
 				"components: [../manifests/site-exchange]\n",
 			[]string{"--set=distribution=kubeadm", "--set=siteExchange.enabled=true"},
 		},
+		{
+			"kubeadm, with the policy for approvals",
+			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, ../manifests/approval-policy]\n",
+			[]string{"--set=distribution=kubeadm", "--set=approvalPolicy.enabled=true"},
+		},
+		{
+			"kubeadm, with a controller for two namespaces",
+			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm, bindings.yaml]\n" +
+				"components: [../manifests/controller-namespaces, ../manifests/controller-without-crds]\n" + `patches:
+  - target: {kind: Deployment, name: application-grid-controller}
+    patch: |
+      - {op: add, path: /spec/template/spec/containers/0/args/1, value: "--namespaces=shop,mall"}
+`,
+			[]string{"--set=distribution=kubeadm", "--set=controller.namespaces={shop,mall}",
+				"--set=controller.manageCRDs=false"},
+		},
 		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n",
 			[]string{"--set=distribution=k3s"}},
 		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},
@@ -182,7 +198,8 @@ func TestChartIsTheKustomizations(t *testing.T) {
 			append([]string{"--set=distribution=k3s"}, monitored...)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			want := kustomize(t, test.kustomization+images, map[string]string{"kubeconfig.conf": kubeconfig})
+			want := kustomize(t, test.kustomization+images,
+				map[string]string{"kubeconfig.conf": kubeconfig, "bindings.yaml": controllerBinding("shop", "mall")})
 			expectSame(t, want, templated(t, append(chartImages, test.values...)...))
 		})
 	}
@@ -193,6 +210,28 @@ func TestChartIsTheKustomizations(t *testing.T) {
 		})
 		expectSame(t, want, templated(t, append(chartImages, "--set=distribution=systemd")...))
 	})
+}
+
+// controllerBinding are the RoleBindings of docs/security.md for a controller that works in these namespaces.
+func controllerBinding(namespaces ...string) string {
+	var all strings.Builder
+	for _, namespace := range namespaces {
+		all.WriteString(`---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: application-grid:controller
+  namespace: ` + namespace + `
+  labels:
+    app.kubernetes.io/name: application-grid-controller
+    app.kubernetes.io/component: controller
+    app.kubernetes.io/part-of: application-grid
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: application-grid:controller}
+subjects:
+  - {kind: ServiceAccount, name: application-grid-controller, namespace: kube-system}
+`)
+	}
+	return all.String()
 }
 
 // TestPrintedValues: with the values that kubectl grid check --pre prints for a cluster, helm makes of the chart what

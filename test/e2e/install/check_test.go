@@ -376,7 +376,7 @@ func (f *fixture) breakAfter() {
 			for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
 				f.patchIn("", "crd", name+".superedge.io",
 					`{"metadata":{"annotations":{"superedge.io/crd-version":`+version+`}}}`,
-					`{"metadata":{"annotations":{"superedge.io/crd-version":"5"}}}`)
+					`{"metadata":{"annotations":{"superedge.io/crd-version":"6"}}}`)
 			}
 			return []string{"failure CRDs CustomResourceDefinition servicegrids.superedge.io",
 				"failure CRDs CustomResourceDefinition deploymentgrids.superedge.io"}

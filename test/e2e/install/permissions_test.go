@@ -46,6 +46,8 @@ var unusedForAReason = map[permission]string{
 	{cluster.RoleHub, "", "secrets", "create"}:                          usedByTheHub,
 	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "get"}:   usedByTheHub,
 	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "patch"}: usedByTheHub,
+	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "watch"}: usedByTheHub,
+	{cluster.RoleWrapper, "hub.superedge.io", "shares", "watch"}:        usedByTheHub,
 	{cluster.RoleWrapper, "hub.superedge.io", "nodes/proxy", "get"}:     usedByTheHub,
 }
 
@@ -285,15 +287,16 @@ func (f *fixture) loseUnit() {
 	})
 }
 
-// rollOut has the controller make, go back to, and delete revisions.
+// rollOut has the controller make, go back to, and delete revisions, and check them.
 func (f *fixture) rollOut() {
 	f.Helper()
+	const waves = "{waves: [{name: all, check: {template: {template: {metadata: {labels: {check: rolled}}, spec: {containers: [{name: c, image: c}]}}}}}]}"
 	for i, image := range []string{"one", "two", "one", "three", "four"} {
 		template, limit := strings.Replace(podTemplate, "image: c", "image: "+image, 1), "5"
 		if image == "four" {
 			limit = "0"
 		}
-		f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: {}, template: " + template + "}}"))
+		f.must(f.apply("{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: rolled}, spec: {gridUniqKey: zone1, revisionHistoryLimit: " + limit + ", rollout: " + waves + ", template: " + template + "}}"))
 		f.eventually(fmt.Sprintf("change %d is rolled out", i), func() error {
 			out, err := f.tryKubectl("", "get", "deploymentgrid/rolled", "-o",
 				"jsonpath={.metadata.generation} {.status.observedGeneration} {.status.rollout.phase}")

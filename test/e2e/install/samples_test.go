@@ -86,8 +86,8 @@ func TestTenantsPolicy(t *testing.T) {
 	f.kubectl("create", "clusterrole", "grids", "--verb=*",
 		"--resource=deploymentgrids.superedge.io,servicegrids.superedge.io")
 	f.kubectl("create", "clusterrolebinding", "jane", "--clusterrole=grids", "--user=jane")
-	grid := func(name, key, metadata, pool string) string {
-		return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: %s, namespace: default%s}, spec: {gridUniqKey: %s, template: {}%s}}`, name, metadata, key, pool)
+	grid := func(name, key, pool string) string {
+		return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: %s, namespace: default}, spec: {gridUniqKey: %s, template: {}%s}}`, name, key, pool)
 	}
 	apply := func(manifest, user string) error {
 		_, err := f.tryKubectl(manifest, "apply", "--as="+user, "--as-group=system:authenticated", "-f", "-")
@@ -106,10 +106,10 @@ func TestTenantsPolicy(t *testing.T) {
 			return nil
 		})
 	}
-	refused("another key", grid("demo", "rack", "", ""), "jane",
+	refused("another key", grid("demo", "rack", ""), "jane",
 		"gridUniqKey must be zone1 or topology.kubernetes.io/zone in this cluster")
-	f.must(apply(grid("demo", "zone1", "", ""), "jane"))
-	f.must(apply(grid("zones", "topology.kubernetes.io/zone", "", ""), "jane"))
+	f.must(apply(grid("demo", "zone1", ""), "jane"))
+	f.must(apply(grid("zones", "topology.kubernetes.io/zone", ""), "jane"))
 	pool := func(templates int) string {
 		var b strings.Builder
 		for i := range templates {
@@ -117,23 +117,9 @@ func TestTenantsPolicy(t *testing.T) {
 		}
 		return ", templatePool: {" + strings.TrimSuffix(b.String(), ", ") + "}"
 	}
-	f.must(apply(grid("demo", "zone1", "", pool(20)), "jane"))
-	refused("a large pool", grid("demo", "zone1", "", pool(21)), "jane",
+	f.must(apply(grid("demo", "zone1", pool(20)), "jane"))
+	refused("a large pool", grid("demo", "zone1", pool(21)), "jane",
 		"a grid may have 20 templates in its pool at most")
-
-	// Only who may label nodes approves of a removal. What has been approved does not hinder others to change the grid.
-	approved := func(value string) string { return ", annotations: {superedge.io/approve-removal: " + value + "}" }
-	refused("jane's approval", grid("demo", "zone1", approved("abc"), ""), "jane",
-		"only who may label nodes may approve of the removal of many units")
-	refused("jane's approval of a new grid", grid("new", "zone1", approved("abc"), ""), "jane",
-		"only who may label nodes")
-	f.kubectl("create", "clusterrole", "nodes", "--verb=patch", "--resource=nodes")
-	f.kubectl("create", "clusterrolebinding", "root", "--clusterrole=nodes", "--user=ops")
-	f.kubectl("create", "clusterrolebinding", "ops", "--clusterrole=grids", "--user=ops")
-	f.eventually("the approval of who may label nodes",
-		func() error { return apply(grid("demo", "zone1", approved("abc"), ""), "ops") })
-	f.must(apply(grid("demo", "zone1", approved("abc"), pool(2)), "jane"))
-	refused("jane's other approval", grid("demo", "zone1", approved("xyz"), ""), "jane", "only who may label nodes")
 
 	service := func(key string) string {
 		return `{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: demo, namespace: default}, spec: {gridUniqKey: ` + key + `, template: {}}}`

@@ -21,6 +21,9 @@ const (
 	// the workload's selector requires it.
 	LabelGridUnit = "superedge.io/grid-unit"
 
+	// LabelCheck is a label of the Jobs of checks, and of their pods: the name of the grid. LabelGridUnit has the unit.
+	LabelCheck = "superedge.io/check"
+
 	// LabelEdgeNode is a label of nodes: which of the wrapper, the DNS hosts daemon and a kube-proxy that uses the
 	// wrapper the manifests run there as pods. Its values are EdgeNodePods, EdgeNodeSystemd and EdgeNodeStatic. The
 	// manifests leave nodes without it alone.
@@ -78,11 +81,25 @@ const (
 	// AnnotationHold on a child keeps the controller from changing the child. Its value says why.
 	AnnotationHold = "superedge.io/hold"
 
-	// AnnotationApproved on a grid approves of a wave of a rollout: "<revision>/<wave>".
+	// AnnotationVariant is on a child of a grid whose overrides labels of nodes decide on: "<revision>@<variant>", the
+	// template and overrides that it was made of.
+	AnnotationVariant = "superedge.io/variant"
+
+	// AnnotationApproved on a grid approves of a wave in one attempt of a rollout: the value of status.rollout.awaits.
 	AnnotationApproved = "superedge.io/approved"
 
 	// AnnotationResumed on a grid lets a halted rollout go on: its value is status.rollout.haltTime.
 	AnnotationResumed = "superedge.io/resumed"
+
+	// AnnotationApprovedBy on a grid is the name of the user who has set one of the annotations that approve, resume or
+	// skip. The API server checks it where the approval policy is installed.
+	AnnotationApprovedBy = "superedge.io/approved-by"
+
+	// AnnotationCompleted on a ControllerRevision is when it had run in all units of its grid.
+	AnnotationCompleted = "superedge.io/completed"
+
+	// AnnotationRestarted on the pods of a workload is when kubectl grid rollout restart has restarted the unit.
+	AnnotationRestarted = "superedge.io/restarted-at"
 
 	// AnnotationAtOnce on a grid gives a revision to all units at once, without waves: "<revision>/<generation>". It is
 	// good for this generation of the grid.

@@ -23,7 +23,60 @@ type UnitSelector struct {
 	// NodeSelector matches a unit if it matches at least one of the unit's nodes.
 	//
 	// +optional
-	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	NodeSelector *NodeSelector `json:"nodeSelector,omitempty"`
+}
+
+// NodeSelector selects nodes by their labels, as a LabelSelector does. All requirements must be met.
+//
+// +structType=atomic
+// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",message="give matchLabels or matchExpressions; a selector without any would match every node"
+type NodeSelector struct {
+	// MatchLabels are labels that a node must have, with these values.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxProperties=1000
+	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+
+	// MatchExpressions are further requirements.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1000
+	MatchExpressions []NodeRequirement `json:"matchExpressions,omitempty"`
+}
+
+// NodeRequirement is a requirement on one label of a node.
+//
+// +kubebuilder:validation:XValidation:rule="(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",message="the operators In and NotIn need values, the others take none"
+type NodeRequirement struct {
+	// Key is the key of the label.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	Key string `json:"key"`
+
+	// Operator says how the label's value relates to Values.
+	//
+	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+
+	// Values are for the operators In and NotIn, which need at least one. The others take none.
+	//
+	// +optional
+	// +listType=atomic
+	Values []string `json:"values,omitempty"`
+}
+
+// LabelSelector returns the same as Kubernetes' type.
+func (s *NodeSelector) LabelSelector() *metav1.LabelSelector {
+	if s == nil {
+		return nil
+	}
+	out := &metav1.LabelSelector{MatchLabels: s.MatchLabels}
+	for _, e := range s.MatchExpressions {
+		out.MatchExpressions = append(out.MatchExpressions, metav1.LabelSelectorRequirement(e))
+	}
+	return out
 }
 
 // Override changes the template for some units.
@@ -78,14 +131,17 @@ type Rollout struct {
 	// +kubebuilder:validation:MaxItems=25
 	Waves []Wave `json:"waves,omitempty"`
 
-	// MaxFailures is how many units may fail, or make no progress, before the rollout halts. It is 0 if it is left out.
+	// MaxFailures is how many units may fail, or make no progress, before the rollout halts, as a number or as a
+	// percentage of the grid's units, rounded down. It is 0 if it is left out.
 	//
 	// +optional
-	// +kubebuilder:validation:Minimum=0
-	MaxFailures int32 `json:"maxFailures,omitempty"`
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must be a number of 0 or more, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
+	MaxFailures *intstr.IntOrString `json:"maxFailures,omitempty"`
 
 	// OnFailure is what happens when more units have failed: Halt, the default, starts no further unit; Rollback also
-	// takes the units that have the change back to the revision before, the last one first.
+	// takes the units that have the change back to the revision before, the last one of each wave first.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Halt;Rollback
@@ -133,8 +189,9 @@ type Wave struct {
 	// +optional
 	Units *UnitSelector `json:"units,omitempty"`
 
-	// MaxUnavailable is how many units of the wave may have the change and not be ready, as a number or a part of the
-	// wave's units, such as 10%. It is 25% if it is left out, and 1 unit at least.
+	// MaxUnavailable is how many units of the wave may have the change and not be proven, as a number or a part of the
+	// wave's units, such as 10%. It is 25% if it is left out, and 1 unit at least. A unit is proven when its pods have
+	// run the change, ready without a break, for the soak time, and have passed the check.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -142,7 +199,17 @@ type Wave struct {
 	// +kubebuilder:validation:Pattern=`^(100|[1-9][0-9]?)%$`
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 
-	// Soak is how long the next wave waits after all units of this one were ready, such as 30m.
+	// MaxSilent is how many units of the wave may have fallen silent with the change, unproven, when the wave is done,
+	// as a number or a part of the wave's units. It is 10% if it is left out, and 1 unit at least. If there are more,
+	// the wave waits for an approval.
+	//
+	// +optional
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == string || int(self) >= 0",message="must be a number of 0 or more, or a percentage from 0% to 100%"
+	// +kubebuilder:validation:Pattern=`^(100|[0-9]{1,2})%$`
+	MaxSilent *intstr.IntOrString `json:"maxSilent,omitempty"`
+
+	// Soak is how long the pods of each unit have to be ready without a break before the unit is proven, such as 30m.
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -152,12 +219,31 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
 	// Approval is whether the next wave waits until someone approves this one, with the annotation
-	// superedge.io/approved of the grid: Automatic, the default, or Manual. A wave whose Units select none waits for an
+	// superedge.io/approved of the grid: Automatic, the default, or Manual. A wave without a proven unit waits for an
 	// approval in any case.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	Approval Approval `json:"approval,omitempty"`
+
+	// Check is a Job that has to succeed in every unit of the wave before the unit is proven.
+	//
+	// +optional
+	Check *Check `json:"check,omitempty"`
+}
+
+// Check is a Job by which a unit proves itself. It runs on the unit's nodes, once the pods of the unit are ready.
+type Check struct {
+	// Template is the spec of the Job. The pods must not have labels that the grid's workloads or a Service select.
+	Template Template `json:"template"`
+
+	// DeadlineSeconds is how long the Job may take. It is 600 if it is left out. A Job that a lost node or a disruption
+	// has ended runs again.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=604800
+	DeadlineSeconds *int32 `json:"deadlineSeconds,omitempty"`
 }
 
 // Approval is whether someone has to approve a wave.
@@ -176,10 +262,14 @@ type RolloutPhase string
 const (
 	// RolloutProgressing means that units get the change.
 	RolloutProgressing RolloutPhase = "Progressing"
-	// RolloutSoaking means that all units of the wave are ready, and its soak time is not over.
+	// RolloutSoaking means that all units of the wave are ready, and not all of them are proven.
 	RolloutSoaking RolloutPhase = "Soaking"
-	// RolloutAwaitingApproval means that the wave is done, and waits for its approval.
+	// RolloutAwaitingApproval means that a person has to approve of the wave: because it asks for that, because none of
+	// its units is proven, or because too many fell silent with the change.
 	RolloutAwaitingApproval RolloutPhase = "AwaitingApproval"
+	// RolloutOutage means that so many units fell silent at once that nothing begins until fewer are silent, or
+	// somebody resumes the rollout.
+	RolloutOutage RolloutPhase = "Outage"
 	// RolloutPaused means that spec.rollout.paused is true.
 	RolloutPaused RolloutPhase = "Paused"
 	// RolloutHalted means that too many units have failed.
@@ -203,28 +293,127 @@ type RolloutStatus struct {
 	Updated int32 `json:"updated"`
 	// Ready is how many of those are ready.
 	Ready int32 `json:"ready"`
-	// Failed is how many of those, or of the units that were tried, have failed or make no progress.
+	// Proven is how many units have proven the updateRevision in this attempt.
+	//
+	// +optional
+	Proven int32 `json:"proven,omitempty"`
+	// Failed is how many units have failed, or make no progress, with the updateRevision.
 	Failed int32 `json:"failed"`
+	// Suspects is how many units fell silent with the updateRevision, unproven.
+	//
+	// +optional
+	Suspects int32 `json:"suspects,omitempty"`
 	// Deferred is how many units do not get the change now because they cannot be reached, or are held.
 	Deferred int32 `json:"deferred"`
 	// Message says what the rollout waits for.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Tolerated is how many failed units someone has accepted by resuming a halted rollout.
+	// StartTime is when this attempt began. It is part of the approvals, which are good for one attempt.
 	//
 	// +optional
-	Tolerated int32 `json:"tolerated,omitempty"`
-	// HaltTime is when the rollout has halted, or has begun to go back. An annotation superedge.io/resumed with this
-	// time lets it go on.
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+	// Heard is how many units could be reached when the attempt began.
+	//
+	// +optional
+	Heard int32 `json:"heard,omitempty"`
+	// AtOnce is whether the attempt gives all units the change without waves.
+	//
+	// +optional
+	AtOnce bool `json:"atOnce,omitempty"`
+	// Awaits is the value of the annotation superedge.io/approved with which the rollout goes on; empty if it waits for
+	// no approval.
+	//
+	// +optional
+	Awaits string `json:"awaits,omitempty"`
+	// HaltTime is when the rollout has halted, or has begun to go back, or since when an outage keeps it. An annotation
+	// superedge.io/resumed with this time lets it go on.
 	//
 	// +optional
 	HaltTime *metav1.Time `json:"haltTime,omitempty"`
+	// OutageAccepted is the HaltTime of an outage in spite of which somebody has resumed the rollout. Units that were
+	// silent then do not count as an outage any more.
+	//
+	// +optional
+	OutageAccepted *metav1.Time `json:"outageAccepted,omitempty"`
+	// Units are the units that have the updateRevision, or are about to get it, and have not proven it. A unit that has
+	// it and is not listed is proven.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Units []RolloutUnit `json:"units,omitempty"`
+	// Listed is how many units are listed. If it is another number, some were lost, and all have to prove the revision
+	// again.
+	//
+	// +optional
+	Listed int32 `json:"listed,omitempty"`
+	// Unlisted is how many more units, the last ones by name, have the updateRevision and are not proven. Nothing
+	// begins before all of them are listed.
+	//
+	// +optional
+	Unlisted int32 `json:"unlisted,omitempty"`
 	// Waves are the waves, in order.
 	//
 	// +optional
 	// +listType=atomic
 	Waves []WaveStatus `json:"waves,omitempty"`
+}
+
+// RolloutUnitState is what an unproven unit does.
+type RolloutUnitState string
+
+const (
+	// RolloutUnitPending means that the unit is about to get the updateRevision.
+	RolloutUnitPending RolloutUnitState = "Pending"
+	// RolloutUnitProgressing means that its pods are not ready with it yet.
+	RolloutUnitProgressing RolloutUnitState = "Progressing"
+	// RolloutUnitWaiting means that pods wait until somebody deletes them, or changes a partition.
+	RolloutUnitWaiting RolloutUnitState = "Waiting"
+	// RolloutUnitSoaking means that its pods are ready, and have to stay so for the soak time.
+	RolloutUnitSoaking RolloutUnitState = "Soaking"
+	// RolloutUnitChecking means that its check has not succeeded yet.
+	RolloutUnitChecking RolloutUnitState = "Checking"
+	// RolloutUnitReturning means that it fell silent before any of its kubelets had seen a pod of the updateRevision,
+	// and that its workload is put back.
+	RolloutUnitReturning RolloutUnitState = "Returning"
+	// RolloutUnitSuspect means that it fell silent with the updateRevision.
+	RolloutUnitSuspect RolloutUnitState = "Suspect"
+	// RolloutUnitFailed means that it has failed with the updateRevision.
+	RolloutUnitFailed RolloutUnitState = "Failed"
+	// RolloutUnitAccepted means that somebody lets the rollout go on in spite of it.
+	RolloutUnitAccepted RolloutUnitState = "Accepted"
+)
+
+// RolloutUnit is a unit that has the updateRevision and has not proven it. Its times move on while the unit is silent
+// or held, and during an outage: its deadline and its soak time stand still then.
+type RolloutUnit struct {
+	Name  string           `json:"name"`
+	State RolloutUnitState `json:"state"`
+	// From is the revision that the unit had before.
+	//
+	// +optional
+	From string `json:"from,omitempty"`
+	// Since is when the unit got the updateRevision, or last made progress before it was ready.
+	//
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// ReadyTime is since when its pods have been ready without a break.
+	//
+	// +optional
+	ReadyTime *metav1.Time `json:"readyTime,omitempty"`
+	// SilentTime is since when the times above stand still.
+	//
+	// +optional
+	SilentTime *metav1.Time `json:"silentTime,omitempty"`
+	// Checked is whether its check has succeeded.
+	//
+	// +optional
+	Checked bool `json:"checked,omitempty"`
+	// Message says why it has failed, or what it waits for.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // WaveState is the state of a wave.
@@ -235,9 +424,9 @@ const (
 	WavePending WaveState = "Pending"
 	// WaveProgressing means that its units get the change.
 	WaveProgressing WaveState = "Progressing"
-	// WaveSoaking means that all its units are ready.
+	// WaveSoaking means that all its units are ready, and not all of them are proven.
 	WaveSoaking WaveState = "Soaking"
-	// WaveAwaitingApproval means that it has soaked.
+	// WaveAwaitingApproval means that a person has to approve of it.
 	WaveAwaitingApproval WaveState = "AwaitingApproval"
 	// WaveDone means that the next wave may begin.
 	WaveDone WaveState = "Done"
@@ -251,13 +440,13 @@ type WaveStatus struct {
 	Name  string    `json:"name,omitempty"`
 	State WaveState `json:"state"`
 	// Units is how many units are in the wave. The other counts are as those of the rollout.
-	Units    int32 `json:"units"`
-	Updated  int32 `json:"updated"`
-	Ready    int32 `json:"ready"`
-	Failed   int32 `json:"failed"`
-	Deferred int32 `json:"deferred"`
-	// ReadyTime is when all units of the wave were ready, from when on it soaks.
-	//
+	Units   int32 `json:"units"`
+	Updated int32 `json:"updated"`
+	Ready   int32 `json:"ready"`
 	// +optional
-	ReadyTime *metav1.Time `json:"readyTime,omitempty"`
+	Proven int32 `json:"proven,omitempty"`
+	Failed int32 `json:"failed"`
+	// +optional
+	Suspects int32 `json:"suspects,omitempty"`
+	Deferred int32 `json:"deferred"`
 }

@@ -114,9 +114,9 @@ type Removal struct {
 	// +kubebuilder:validation:Minimum=0
 	GraceSeconds *int32 `json:"graceSeconds,omitempty"`
 
-	// MaxUnits is how many units may vanish within the grace time, as a number or as a percentage of all units. The
-	// default is 10%. At least one unit may always vanish. If more vanish, none of them is removed until someone
-	// approves the removal.
+	// MaxUnits is how many units may vanish, be scaled to 0, or lose or gain an override because labels of nodes
+	// changed, within 24 hours, as a number or as a percentage of all units. The default is 10%. One unit always may.
+	// If there are more, none of them is changed until someone approves of it.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
@@ -134,9 +134,11 @@ const (
 	RemovalRetain RemovalPolicy = "Retain"
 )
 
-// TemplateName names an entry of templatePool; empty and "default" mean spec.template.
+// TemplateName names an entry of templatePool; empty and "default" mean spec.template. It has no slash, comma, white
+// space or control character.
 //
 // +kubebuilder:validation:MaxLength=253
+// +kubebuilder:validation:Pattern=`^[^/,\s\x00-\x1f\x7f]*$`
 type TemplateName string
 
 // DefaultTemplate is the name of spec.template.
@@ -210,6 +212,12 @@ type UnitState struct {
 	ProgressTime *metav1.Time `json:"progressTime,omitempty"`
 }
 
+// UnitLoss is a unit that has lost something, and when.
+type UnitLoss struct {
+	Unit string      `json:"unit"`
+	Time metav1.Time `json:"time"`
+}
+
 // WorkloadGridStatus is the status of the grids of workloads.
 type WorkloadGridStatus struct {
 	// ObservedGeneration is the generation of the spec that this status is about.
@@ -249,8 +257,14 @@ type WorkloadGridStatus struct {
 	//
 	// +optional
 	UnlistedUnits int32 `json:"unlistedUnits,omitempty"`
-	// CurrentRevision is the revision that the last complete rollout gave to the units. New units get it until their
-	// wave begins.
+	// Losses are the units whose workload was removed or scaled to 0, or whose overrides changed with labels of nodes,
+	// within the last 24 hours, without an approval. They count against spec.removal.maxUnits.
+	//
+	// +optional
+	// +listType=atomic
+	Losses []UnitLoss `json:"losses,omitempty"`
+	// CurrentRevision is the revision that ran in all units last: what the last complete rollout gave to them. New
+	// units get it until their wave begins.
 	//
 	// +optional
 	CurrentRevision string `json:"currentRevision,omitempty"`
@@ -291,7 +305,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -326,7 +340,7 @@ type DeploymentGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -361,7 +375,7 @@ type StatefulSetGridList struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"
@@ -441,7 +455,7 @@ type ServiceGridStatus struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:metadata:annotations="superedge.io/crd-version=5"
+// +kubebuilder:metadata:annotations="superedge.io/crd-version=6"
 // +kubebuilder:metadata:labels="app.kubernetes.io/name=application-grid-crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/component=crds"
 // +kubebuilder:metadata:labels="app.kubernetes.io/part-of=application-grid"

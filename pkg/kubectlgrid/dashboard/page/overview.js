@@ -212,7 +212,7 @@ export function drawRollout(place, rollout) {
       attribute(bar, "aria-label", `Units of wave ${wave.name} that are updated`);
       attribute(bar, "max", Math.max(wave.units, 1));
       attribute(bar, "value", wave.updated);
-      text(numbers, `${wave.updated} of ${count(wave.units, "unit")} updated, ${wave.ready} ready, ${wave.failed} failed, ${wave.deferred} deferred`);
+      text(numbers, `${wave.updated} of ${count(wave.units, "unit")} updated, ${wave.ready} ready, ${wave.proven ?? 0} proven, ${wave.failed} failed, ${wave.suspects ?? 0} suspects, ${wave.deferred} deferred`);
     });
 }
 

@@ -1,0 +1,212 @@
+package gridcontroller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
+)
+
+const (
+	// checkSeconds is the default of a check's deadlineSeconds.
+	checkSeconds = 600
+	// keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
+	keepFailedSeconds = 24 * 60 * 60
+)
+
+// checkName is the name of the Job of a unit's check in one attempt.
+func (r *roller) checkName(unit string, attempt *metav1.Time) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", r.owner.UID, unit, r.update,
+		attempt.UTC().Format(time.RFC3339)))
+	return r.owner.Name[:min(len(r.owner.Name), 40)] + "-check-" + hex.EncodeToString(sum[:5])
+}
+
+// check runs the check of a unit, if it does not run yet, and returns what has come of it.
+func (r *roller) check(ctx context.Context, unit string, attempt *metav1.Time) *rollout.CheckResult {
+	result, err := r.runCheck(ctx, unit, attempt)
+	switch {
+	case err == nil:
+		return result
+	case gridchild.Tellable(err).Reason == v1.ReasonInvalidTemplate:
+		return &rollout.CheckResult{Failed: true, Message: err.Error()}
+	}
+	return &rollout.CheckResult{Message: "the check waits: " + gridchild.Shorten(err.Error())}
+}
+
+func (r *roller) runCheck(ctx context.Context, unit string, attempt *metav1.Time) (*rollout.CheckResult, error) {
+	wave := r.waves.Of(unit)
+	if wave >= len(r.spec.Rollout.Waves) || r.spec.Rollout.Waves[wave].Check == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	check := r.spec.Rollout.Waves[wave].Check
+	job := &batchv1.Job{}
+	key := client.ObjectKey{Namespace: r.owner.Namespace, Name: r.checkName(unit, attempt)}
+	err := r.live.Get(ctx, key, job)
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.startCheck(ctx, unit, key.Name, check)
+	case err != nil:
+		return nil, err
+	case !metav1.IsControlledBy(job, r.grid):
+		return nil, fmt.Errorf("the name of Job %s belongs to somebody else; delete it", key.Name)
+	case job.DeletionTimestamp != nil:
+		return nil, nil //nolint:nilnil // it is made again
+	}
+	for _, condition := range job.Status.Conditions {
+		if condition.Status != corev1.ConditionTrue {
+			continue
+		}
+		switch condition.Type {
+		case batchv1.JobComplete:
+			if r.memory.rollout.passed == nil {
+				r.memory.rollout.passed = map[string]*batchv1.Job{}
+			}
+			r.memory.rollout.passed[unit] = job
+			return &rollout.CheckResult{Passed: true}, nil
+		case batchv1.JobFailed:
+			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
+			void, err := r.disrupted(ctx, unit, job)
+			if err != nil {
+				return nil, err
+			}
+			if void { // it says nothing of the unit
+				return &rollout.CheckResult{Message: "the check runs again"}, r.removeJob(ctx, job)
+			}
+			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
+				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
+		default:
+		}
+	}
+	return &rollout.CheckResult{Message: "Job " + job.Name + " runs"}, nil
+}
+
+// removePassed removes the Jobs of checks that have succeeded, once the status says so. Those that a controller before
+// this one has forgotten go with their time.
+func (r *roller) removePassed(ctx context.Context, written *v1.RolloutStatus) {
+	for unit, job := range r.memory.rollout.passed {
+		if written == nil || slices.ContainsFunc(written.Units, func(u v1.RolloutUnit) bool {
+			return u.Name == unit && !u.Checked
+		}) {
+			continue
+		}
+		if err := r.removeJob(ctx, job); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
+		}
+		delete(r.memory.rollout.passed, unit)
+	}
+}
+
+// removeJob removes the Job of a check and its pods.
+func (r *roller) removeJob(ctx context.Context, job *batchv1.Job) error {
+	err := r.writer.Delete(ctx, job, client.Preconditions{UID: &job.UID},
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
+	return client.IgnoreNotFound(err)
+}
+
+// startCheck makes the Job of a unit's check.
+func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Check) (*rollout.CheckResult, error) {
+	var spec batchv1.JobSpec
+	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
+		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)
+	}
+	pod := &spec.Template
+	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: r.owner.Name, v1.LabelGridUnit: unit})
+	if err := r.checkLabels(ctx, unit, labels.Set(pod.Labels)); err != nil {
+		return nil, err
+	}
+	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{r.owner.Key: unit})
+	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	}
+	seconds := int64(ptr.Deref(check.DeadlineSeconds, checkSeconds))
+	spec.ActiveDeadlineSeconds = ptr.To(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
+	spec.TTLSecondsAfterFinished = ptr.To[int32](keepFailedSeconds)
+	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: r.owner.Namespace, Name: name,
+			Labels:          map[string]string{v1.LabelCheck: r.owner.Name, v1.LabelGridUnit: unit},
+			OwnerReferences: []metav1.OwnerReference{gridrevision.OwnerOf(r.Kind, r.grid)},
+		},
+		Spec: spec,
+	}
+	err := r.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
+			gridchild.Shorten(err.Error()))
+	case err != nil && !apierrors.IsAlreadyExists(err):
+		return nil, err // a quota, or a right that is missing: it waits
+	}
+	return &rollout.CheckResult{Message: "Job " + name + " runs"}, nil
+}
+
+// checkLabels refuses labels of a check's pods by which its unit's workload, or a Service, would take them for its own.
+func (r *roller) checkLabels(ctx context.Context, unit string, of labels.Set) error {
+	template, err := r.current.Of(unit)
+	if err != nil {
+		return err
+	}
+	selector, err := podSelector(template)
+	if err != nil {
+		return err
+	}
+	if selector.Matches(of) {
+		return gridchild.Errorf(v1.ReasonInvalidTemplate,
+			"the check's pods have labels that the grid's selector %s matches; give them others", selector)
+	}
+	services := &corev1.ServiceList{}
+	if err := r.live.List(ctx, services, client.InNamespace(r.owner.Namespace)); err != nil {
+		return fmt.Errorf("listing the Services: %w", err)
+	}
+	for i := range services.Items {
+		service := &services.Items[i]
+		if len(service.Spec.Selector) > 0 && labels.SelectorFromSet(service.Spec.Selector).Matches(of) {
+			return gridchild.Errorf(v1.ReasonInvalidTemplate,
+				"the check's pods have labels that Service %s selects; give them others", service.Name)
+		}
+	}
+	return nil
+}
+
+// disrupted reports whether a Job has failed for a reason that says nothing of its unit: a node fell silent meanwhile,
+// or something evicted a pod.
+func (r *roller) disrupted(ctx context.Context, unit string, job *batchv1.Job) (bool, error) {
+	for _, node := range r.workloadReconciler.units.nodesIn(r.spec.GridUniqKey, unit) {
+		if node.Silent || (job.Status.StartTime != nil && node.ReadyAt.After(job.Status.StartTime.Time)) {
+			return true, nil
+		}
+	}
+	pods := &corev1.PodList{}
+	err := r.live.List(ctx, pods, client.InNamespace(job.Namespace),
+		client.MatchingLabels{batchv1.JobNameLabel: job.Name})
+	if err != nil {
+		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)
+	}
+	for i := range pods.Items {
+		for _, condition := range pods.Items[i].Status.Conditions {
+			if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

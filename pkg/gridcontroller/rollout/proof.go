@@ -1,0 +1,271 @@
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+const (
+	// defaultCheckSeconds is spec.rollout.waves[].check.deadlineSeconds.
+	defaultCheckSeconds = 600
+	// podsAgain is when pods are asked again that were not ready, although their controller says so, and Jobs of
+	// checks.
+	podsAgain = 10 * time.Second
+)
+
+// list lists the units that have the revision and are not known to have proven it. status.proven says how many units
+// that are not listed may have it. If there are more, something of the status was lost, and nobody is known to be
+// proven.
+func (p *planner) list() {
+	exist := map[string]bool{}
+	var unlisted []*Unit
+	for i := range p.Units {
+		unit := &p.Units[i]
+		exist[unit.Name] = true
+		if p.proven(unit) {
+			unlisted = append(unlisted, unit)
+		}
+	}
+	for name := range p.listed {
+		if !exist[name] {
+			delete(p.listed, name)
+		}
+	}
+	if p.back() || p.rolling() || p.status.Phase == v1.RolloutComplete {
+		p.status.Unlisted = 0
+		return
+	}
+	if len(unlisted) > int(p.status.Proven+p.status.Unlisted) {
+		p.status.Proven, p.status.Unlisted = 0, int32(len(unlisted)) //nolint:gosec // no more than there are nodes
+	}
+	p.status.Unlisted = min(p.status.Unlisted, int32(len(unlisted))) //nolint:gosec // no more than there are nodes
+	for _, unit := range unlisted[len(unlisted)-int(p.status.Unlisted):] {
+		if len(p.listed) >= mostListed {
+			break
+		}
+		p.listed[unit.Name] = &v1.RolloutUnit{Name: unit.Name, State: v1.RolloutUnitProgressing, Since: p.second()}
+		p.status.Unlisted--
+	}
+}
+
+// follow follows a listed unit until it has proven the revision. Its clocks stand still while it is silent or held, and
+// during an outage.
+func (p *planner) follow(u *Unit) {
+	of := p.listed[u.Name]
+	if of == nil {
+		return
+	}
+	p.stopClocks(of, u.Silent || u.Held || p.outage)
+	switch {
+	case p.rolling():
+		switch {
+		case p.has(u), of.State == v1.RolloutUnitFailed, of.State == v1.RolloutUnitAccepted:
+		case u.Ready || u.Idle || u.Silent:
+			delete(p.listed, u.Name)
+		default:
+			of.State, of.From = v1.RolloutUnitReturning, p.plan.Current
+		}
+	case !p.has(u):
+		p.followOutside(u, of)
+	case u.Idle: // it proves nothing, and holds nobody
+		delete(p.listed, u.Name)
+	case u.Held:
+	case u.Silent:
+		p.suspect(u, of)
+	case !p.outage:
+		p.prove(u, of)
+	}
+}
+
+// stopClocks stops the clocks of a unit, or lets them go on.
+func (p *planner) stopClocks(of *v1.RolloutUnit, stopped bool) {
+	switch {
+	case stopped && of.SilentTime == nil:
+		of.SilentTime = p.second()
+	case !stopped && of.SilentTime != nil:
+		silent := max(p.Now.Sub(of.SilentTime.Time), 0)
+		for _, at := range []**metav1.Time{&of.Since, &of.ReadyTime} {
+			if *at != nil {
+				*at = &metav1.Time{Time: (*at).Add(silent + time.Second - 1).Truncate(time.Second)}
+			}
+		}
+		of.SilentTime = nil
+	}
+}
+
+// followOutside follows a unit that is listed and does not have the revision: it is about to get it, or cannot.
+func (p *planner) followOutside(u *Unit, of *v1.RolloutUnit) {
+	refused := u.Broken != "" && u.Tried == p.Revision
+	switch {
+	case of.State == v1.RolloutUnitReturning: // it is back
+		delete(p.listed, u.Name)
+	case of.State == v1.RolloutUnitAccepted, of.State == v1.RolloutUnitFailed:
+	case u.Held:
+		delete(p.listed, u.Name)
+	case u.Silent:
+		// It may have got the revision a moment ago, so that it is put back.
+		of.State = v1.RolloutUnitReturning
+		p.again(p.Now)
+	case refused && !p.outage:
+		of.State, of.Message = v1.RolloutUnitFailed, u.Broken
+	case of.State != v1.RolloutUnitPending:
+		of.State, of.Since, of.ReadyTime, of.Message = v1.RolloutUnitPending, p.second(), nil, ""
+	}
+}
+
+// suspect judges a unit that is silent and has the revision. If none of its kubelets has seen a pod of it, the silence
+// has another reason, and the workload is put back.
+func (p *planner) suspect(u *Unit, of *v1.RolloutUnit) {
+	switch of.State {
+	case v1.RolloutUnitFailed, v1.RolloutUnitAccepted, v1.RolloutUnitSuspect, v1.RolloutUnitReturning:
+		return
+	default:
+	}
+	switch {
+	case u.Pods == nil:
+		p.plan.Ask = append(p.plan.Ask, u.Name)
+		of.State = v1.RolloutUnitSuspect
+		p.again(p.Now.Add(podsAgain))
+	case u.Pods.Acknowledged || of.From == "":
+		of.State, of.Message = v1.RolloutUnitSuspect, "it fell silent with the change"
+	default:
+		of.State, of.Message = v1.RolloutUnitReturning, "it fell silent before it had seen the change"
+		p.again(p.Now)
+	}
+}
+
+// prove judges a unit that is heard and has the revision.
+func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
+	wave := p.spec(u.Wave)
+	soak := ptr.Deref(wave.Soak, metav1.Duration{}).Duration
+	sticky := of.State == v1.RolloutUnitFailed || of.State == v1.RolloutUnitAccepted
+	state, message := v1.RolloutUnitProgressing, ""
+	if of.State == v1.RolloutUnitPending {
+		of.Since = p.second()
+	}
+	sound := false
+	switch {
+	case !u.Ready && u.Waits != "":
+		state, message = v1.RolloutUnitWaiting, u.Waits
+	case !u.Ready:
+		if of.ReadyTime == nil && u.Progress.After(of.Since.Time) {
+			of.Since = &metav1.Time{Time: u.Progress.Truncate(time.Second)}
+		}
+	default:
+		if of.ReadyTime == nil {
+			of.ReadyTime = &metav1.Time{Time: p.Now.Add(time.Second - 1).Truncate(time.Second)}
+			if soak == 0 {
+				of.ReadyTime = p.second()
+			}
+		}
+		state = v1.RolloutUnitSoaking
+		sound = p.soaked(u, of, soak)
+	}
+	if failed := p.check(u, of, wave.Check); failed != "" {
+		p.fail(of, failed)
+		return
+	}
+	if sound && (wave.Check == nil || of.Checked) {
+		delete(p.listed, u.Name)
+		p.status.Proven++
+		return
+	}
+	if sound {
+		state = v1.RolloutUnitChecking
+		if u.Check != nil {
+			message = u.Check.Message
+		}
+	}
+	limit := 2*soak + p.Deadline
+	if wave.Check != nil {
+		limit += time.Duration(ptr.Deref(wave.Check.DeadlineSeconds, defaultCheckSeconds)) * time.Second
+	}
+	until := of.Since.Add(limit)
+	switch {
+	case u.Broken != "" && u.Tried == p.Revision:
+		p.fail(of, u.Broken)
+	case state != v1.RolloutUnitWaiting && state != v1.RolloutUnitChecking && !p.Now.Before(until):
+		p.fail(of, fmt.Sprintf("it was not ready for %s without a break within %s", soak, limit))
+	default:
+		if state != v1.RolloutUnitWaiting {
+			p.again(until)
+		}
+		if !sticky {
+			of.State, of.Message = state, message
+		}
+	}
+}
+
+// fail notes that a unit has failed, unless somebody has accepted that.
+func (p *planner) fail(of *v1.RolloutUnit, why string) {
+	if of.State != v1.RolloutUnitAccepted {
+		of.State, of.Message = v1.RolloutUnitFailed, why
+	}
+}
+
+// soaked reports whether the pods of a unit have been ready without a break for the soak time. Their word is asked when
+// the time is over: a break begins it anew.
+func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
+	if soak == 0 {
+		return true
+	}
+	until := of.ReadyTime.Add(soak)
+	if !p.Now.Before(until) && u.Pods != nil {
+		switch since := u.Pods.ReadySince; {
+		case since.IsZero():
+			p.again(p.Now.Add(podsAgain))
+			return false
+		case !since.After(of.ReadyTime.Add(time.Second)):
+			return true
+		default:
+			of.ReadyTime = &metav1.Time{Time: since.Add(time.Second - 1).Truncate(time.Second)}
+			until = of.ReadyTime.Add(soak)
+		}
+	}
+	switch {
+	case p.Now.Before(until):
+		p.again(until)
+	case u.Pods == nil:
+		p.plan.Ask = append(p.plan.Ask, u.Name)
+		p.again(p.Now.Add(podsAgain))
+	default:
+		p.again(p.Now.Add(podsAgain))
+	}
+	return false
+}
+
+// check has a unit's check run once its pods are ready, and returns why it has failed; empty if it has not.
+func (p *planner) check(u *Unit, of *v1.RolloutUnit, check *v1.Check) string {
+	if check == nil || of.Checked || of.ReadyTime == nil || of.State == v1.RolloutUnitFailed {
+		return ""
+	}
+	p.plan.Checks = append(p.plan.Checks, u.Name)
+	switch {
+	case u.Check != nil && u.Check.Passed:
+		of.Checked = true
+	case u.Check != nil && u.Check.Failed:
+		return "its check failed: " + u.Check.Message
+	default:
+		p.again(p.Now.Add(podsAgain)) // nobody follows Jobs
+	}
+	return ""
+}
+
+// Since returns when a unit got the revision, and when it was first ready with it, as the status has them: what Ask
+// wants to know.
+func Since(status *v1.RolloutStatus, unit string) (since, ready time.Time) {
+	if status == nil {
+		return since, ready
+	}
+	for i := range status.Units {
+		if of := &status.Units[i]; of.Name == unit {
+			return ptr.Deref(of.Since, metav1.Time{}).Time, ptr.Deref(of.ReadyTime, metav1.Time{}).Time
+		}
+	}
+	return since, ready
+}

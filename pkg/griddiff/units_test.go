@@ -1,0 +1,151 @@
+package griddiff
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// webSpec is a spec of the grid web.
+func webSpec(image, more string) string {
+	return fmt.Sprintf(`{apiVersion: superedge.io/v1, kind: DeploymentGrid,
+		metadata: {namespace: shop, name: web, uid: u1}, spec: {gridUniqKey: zone1, unitLabel: true,
+		%s template: {selector: {matchLabels: {app: x}},
+		template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: %s}]}}}}}`, more, image)
+}
+
+// applied is a cluster in which a grid is applied to the units, after which something else happens to its children.
+func applied(t *testing.T, manifest string, then func(api client.Client), units ...string) Source {
+	t.Helper()
+	all := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1.AddToScheme} {
+		if err := add(all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grid := &v1.DeploymentGrid{}
+	data, err := object(t, manifest).MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, grid); err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientBuilder().WithScheme(all).WithReturnManagedFields().WithObjects(grid).Build()
+	s := Source{API: api, Nodes: map[string]topology.Labels{}}
+	templates := gridchild.NewTemplates(&grid.Spec, gridchild.Context{})
+	for _, unit := range units {
+		s.Nodes["node-"+unit] = topology.Labels{"zone1": unit}
+		template, err := templates.Of(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		child, err := gridchild.OfUnit(gridchild.OwnerOf(v1.DeploymentGridKind, grid), v1.DeploymentGridKind, unit,
+			"web-"+unit, template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(child.Object),
+			client.FieldOwner(v1.FieldManager), client.ForceOwnership)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if then != nil {
+		then(api)
+	}
+	return s
+}
+
+// TestNoUnitHides: a unit is answered for by another one only if it has the same now and gets the same.
+func TestNoUnitHides(t *testing.T) {
+	t.Parallel()
+	units := []string{"a", "b", "c", "z"}
+	someone := func(unit, patch string) func(client.Client) {
+		return func(api client.Client) {
+			u := &unstructured.Unstructured{}
+			u.SetGroupVersionKind(v1.DeploymentGridKind.Child)
+			u.SetNamespace("shop")
+			u.SetName("web-" + unit)
+			if err := api.Patch(t.Context(), u, client.RawPatch("application/merge-patch+json", []byte(patch)),
+				client.FieldOwner("someone")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		before, after string
+		then          func(client.Client)
+		want          string
+	}{
+		"nothing": {webSpec("one", ""), webSpec("one", ""), nil, "default: a b c z"},
+		"all":     {webSpec("one", ""), webSpec("two", ""), nil, "default: a b c z"},
+		"an override goes": {
+			webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), webSpec("two", ""), nil,
+			"default: a b c; default: z the template does not set replicas any more, so each unit keeps the number " +
+				"it has: 50 here",
+		},
+		"an override comes": {
+			webSpec("one", ""), webSpec("one", "overrides: [{name: big, units: {names: [z]}, replicas: 50}],"), nil,
+			"default: a b c; default big: z",
+		},
+		"another template that is the same": {
+			webSpec("one", ""), webSpec("one", "templates: {z: other}, templatePool: {other: {"+
+				"selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, "+
+				"spec: {containers: [{name: c, image: one}]}}}},"), nil,
+			"default: a b c; other: z",
+		},
+		"drift": {
+			webSpec("one", ""), webSpec("two", ""), someone("z", `{"spec":{"minReadySeconds":7}}`),
+			"default: a b c; default: z",
+		},
+		"an autoscaler": {
+			webSpec("one", ""), webSpec("two", ""), someone("z", `{"spec":{"replicas":7}}`), "default: a b c z",
+		},
+		"an autoscaler that is to stop": {
+			webSpec("one", ""), webSpec("one", "overrides: [{name: all, units: {names: ['*']}, replicas: 2}],"),
+			someone("z", `{"spec":{"replicas":7}}`), "default all: a b c; default all: z",
+		},
+		"what the Deployment's controller notes": {
+			webSpec("one", ""), webSpec("two", ""),
+			someone("z", `{"metadata":{"annotations":{"deployment.kubernetes.io/revision":"7"}},
+				"status":{"replicas":7}}`),
+			"default: a b c z",
+		},
+		"a unit that is held": {
+			webSpec("one", ""), webSpec("two", ""),
+			someone("z", `{"metadata":{"annotations":{"superedge.io/hold":"works"}}}`),
+			"default: a b c; default: z the annotation superedge.io/hold keeps it as it is: works",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answers, err := applied(t, c.before, c.then, units...).Compare(t.Context(), object(t, c.after))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, a := range answers {
+				if a.Refused != "" {
+					t.Errorf("refused: %s", a.Refused)
+				}
+				got = append(got, strings.Join(append([]string{a.Template}, a.Overrides...), " ")+": "+
+					strings.Join(append(a.Units, a.Notes...), " "))
+			}
+			if got := strings.Join(got, "; "); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,552 @@
+package grid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// waved is a grid whose units run the image one. ROLLOUT stands for its spec.rollout.
+const waved = `{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 6,
+	template: {replicas: 1, ` + selector + `, template: ` + podTemplate + `}, rollout: ROLLOUT}}`
+
+// sites are units of one node each, with the name of the node.
+type sites map[string]string
+
+// sites makes the units u0, u1 and so on.
+func (f *fixture) sites(count int) sites {
+	f.Helper()
+	s := sites{}
+	for i := range count {
+		unit := fmt.Sprintf("u%d", i)
+		s[unit] = f.node(unit)
+	}
+	return s
+}
+
+// waved makes units, and the grid that runs in all of them.
+func (f *fixture) waved(count int, rollout string) sites {
+	f.Helper()
+	s := f.sites(count)
+	f.apply(strings.ReplaceAll(waved, "ROLLOUT", rollout))
+	f.expectReady("DeploymentGrid", "demo", int64(count))
+	f.expectRollout("Complete", "")
+	return s
+}
+
+// heard has the control plane lose contact with units, or hear of them again.
+func (s sites) heard(f *fixture, ready corev1.ConditionStatus, units ...string) {
+	f.Helper()
+	phase := corev1.NodePending // kwok sends heartbeats for nodes that run
+	if ready == corev1.ConditionTrue {
+		phase = corev1.NodeRunning
+	}
+	for _, unit := range units {
+		node, err := f.client.CoreV1().Nodes().Get(f.ctx, s[unit], metav1.GetOptions{})
+		f.must(err)
+		node.Status.Phase = phase
+		node.Status.Conditions = []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: ready, Reason: "Test", LastTransitionTime: metav1.Now(),
+		}}
+		_, err = f.client.CoreV1().Nodes().UpdateStatus(f.ctx, node, metav1.UpdateOptions{})
+		f.must(err)
+	}
+}
+
+func (s sites) all() []string {
+	var units []string
+	for i := range len(s) {
+		units = append(units, fmt.Sprintf("u%d", i))
+	}
+	return units
+}
+
+// runs is the image of every unit's Deployment, in the order of the units: "two one one".
+func (f *fixture) runs() string {
+	f.Helper()
+	list, err := f.client.AppsV1().Deployments(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	var images []string
+	for i := range list.Items { // in the order of their names
+		images = append(images, list.Items[i].Spec.Template.Spec.Containers[0].Image)
+	}
+	return strings.Join(images, " ")
+}
+
+func (f *fixture) expectRuns(want string) {
+	f.Helper()
+	f.inTime("the units run "+want, func() error {
+		if got := f.runs(); got != want {
+			return fmt.Errorf("they run %s: %v", got, f.rolloutOf("demo")["message"])
+		}
+		return nil
+	})
+}
+
+func (f *fixture) staysAt(images string, d time.Duration) {
+	f.Helper()
+	f.stays("the units run "+images, d, func() error {
+		if got := f.runs(); got != images {
+			return errors.New(got)
+		}
+		return nil
+	})
+}
+
+// canaryThenRest has the rest one unit after the other.
+const canaryThenRest = `{waves: [{name: canary, units: {names: [u0]}}, {name: rest, maxUnavailable: 1}]}`
+
+// TestSilenceProvesNothing: a change that runs nowhere, and then all nodes silent for longer than its deadline. Only
+// the canary ever has it.
+func TestSilenceProvesNothing(t *testing.T) {
+	f := newFixture(t)
+	s := f.waved(6, canaryThenRest)
+	f.setImage("broken", "{no: where}")
+	f.expectRuns("broken one one one one one")
+	s.heard(f, corev1.ConditionUnknown, s.all()...)
+	f.staysAt("broken one one one one one", 8*time.Second)
+	s.heard(f, corev1.ConditionTrue, s.all()...)
+	f.expectRollout("Halted", "canary", "u0: ")
+	f.staysAt("broken one one one one one", 2*time.Second)
+}
+
+// TestSuspects: sites that fall silent as soon as they run a change. The next one begins while no more are silent than
+// may be; then the rollout waits for a person.
+func TestSuspects(t *testing.T) {
+	for _, c := range []struct {
+		name, rollout string
+		// runs are the images when it waits, in the wave, for what says says.
+		runs, wave, says string
+	}{
+		{
+			name:    "a canary",
+			rollout: `{waves: [{name: canary, units: {names: [u0]}, soak: 3s}, {name: rest, soak: 3s}]}`,
+			runs:    "two one one one one one", wave: "canary", says: "no unit of the wave has proven the change",
+		},
+		{
+			name:    "one after the other",
+			rollout: `{waves: [{name: all, maxUnavailable: 1, maxSilent: 2, soak: 3s}]}`,
+			runs:    "two one one one one one", wave: "all", says: "1 units fell silent with the change, and the wave has room for 1",
+		},
+		{
+			name:    "as many as may, and one more",
+			rollout: `{waves: [{name: some, units: {names: [u0, u1, u2]}, maxUnavailable: 3, maxSilent: 1, soak: 3s}, {name: rest}]}`,
+			runs:    "two two two one one one", wave: "some", says: "3 units fell silent with the change, 1 allowed",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.waved(6, c.rollout)
+			f.setImage("two", "{}")
+			silent := map[string]bool{}
+			f.inTime("sites fall silent", func() error {
+				for i, image := range strings.Fields(f.runs()) {
+					if unit := fmt.Sprintf("u%d", i); image == "two" && !silent[unit] {
+						silent[unit] = true
+						s.heard(f, corev1.ConditionUnknown, unit)
+					}
+				}
+				if phase := f.rolloutOf("demo")["phase"]; phase != "AwaitingApproval" {
+					return fmt.Errorf("phase %v", phase)
+				}
+				return nil
+			})
+			f.expectRollout("AwaitingApproval", c.wave, c.says)
+			f.staysAt(c.runs, 3*time.Second)
+			in := " -n " + f.namespace
+			f.expectSaid("grid rollout status dg/demo"+in, 4, "a person is needed")
+			// They come back, and prove what they run: nobody has to answer any more.
+			s.heard(f, corev1.ConditionTrue, s.all()...)
+			f.expectRollout("Complete", "")
+			f.expectRuns("two two two two two two")
+		})
+	}
+}
+
+// TestApprovedSuspects: a person lets a rollout go on in spite of a silent canary.
+func TestApprovedSuspects(t *testing.T) {
+	f := newFixture(t)
+	s := f.waved(3, `{waves: [{name: canary, units: {names: [u0]}, soak: 2s}, {name: rest}]}`)
+	f.setImage("two", "{}")
+	f.expectRuns("two one one")
+	s.heard(f, corev1.ConditionUnknown, "u0")
+	f.expectRollout("AwaitingApproval", "canary")
+	f.expectSaid("grid rollout approve dg/demo -n "+f.namespace, 0)
+	f.expectRollout("Complete", "")
+	f.expectRuns("two two two")
+}
+
+// TestUndoGoesToWhatRan: two attempts fail. An undo goes to what ran everywhere, and not to the first attempt.
+func TestUndoGoesToWhatRan(t *testing.T) {
+	for _, how := range []string{"", " --at-once"} {
+		t.Run("undo"+how, func(t *testing.T) {
+			f := newFixture(t)
+			f.waved(4, canaryThenRest)
+			for _, attempt := range []string{"first", "second"} {
+				f.setImage(attempt, "{no: where}")
+				f.expectRuns(attempt + " one one one")
+				f.expectRollout("Halted", "canary")
+			}
+			mark := f.auditMark()
+			f.expectSaid("grid rollout undo dg/demo -n "+f.namespace+how, 0)
+			f.expectRollout("Complete", "")
+			f.expectRuns("one one one one")
+			f.expectReady("DeploymentGrid", "demo", 4)
+			writes := f.requests(mark, func(r request) bool {
+				return r.IsWrite() && r.ObjectRef.Resource == "deployments" && r.ObjectRef.Namespace == f.namespace
+			})
+			if len(writes) != 1 || writes[0].ObjectRef.Name != "demo-u0" {
+				t.Errorf("Deployments were written: %v", writes)
+			}
+		})
+	}
+}
+
+// TestOrphansInWaves: a grid is deleted without its Deployments, and made again with another template.
+func TestOrphansInWaves(t *testing.T) {
+	f := newFixture(t)
+	const rollout = `{waves: [{name: canary, units: {names: [u0]}, approval: Manual}, {name: rest, maxUnavailable: 1}]}`
+	f.waved(4, rollout)
+	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
+		PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan),
+	}))
+	f.eventually("the Deployments are orphans", func() error {
+		for _, name := range strings.Fields(f.names("Deployment")) {
+			if owners := f.get("Deployment", name).GetOwnerReferences(); len(owners) > 0 {
+				return fmt.Errorf("%s has owners", name)
+			}
+		}
+		return nil
+	})
+	f.apply(strings.NewReplacer("ROLLOUT", rollout, "image: one", "image: two").Replace(waved))
+	f.expectRollout("AwaitingApproval", "canary", "asks for an approval")
+	f.staysAt("two one one one", 2*time.Second)
+	f.expectSaid("grid rollout approve dg/demo -n "+f.namespace, 0)
+	f.expectRollout("Complete", "")
+	f.expectRuns("two two two two")
+}
+
+// TestHistoryWithoutRollout: a grid without waves can go back, and waves that it gets later know what runs.
+func TestHistoryWithoutRollout(t *testing.T) {
+	f := newFixture(t)
+	f.sites(3)
+	in := " -n " + f.namespace
+	f.apply(strings.ReplaceAll(waved, ", rollout: ROLLOUT", ""))
+	f.expectReady("DeploymentGrid", "demo", 3)
+	f.setImage("two", "{}")
+	f.expectRuns("two two two")
+	f.expectReady("DeploymentGrid", "demo", 3)
+	f.expectSaid("grid rollout history dg/demo"+in, 0, "\n1 ", "\n2 ")
+	f.expectSaid("grid rollout undo dg/demo"+in, 0)
+	f.expectRuns("one one one")
+	f.expectReady("DeploymentGrid", "demo", 3)
+
+	pods := f.podUIDs()
+	f.patch("DeploymentGrid", "demo", `spec: {rollout: `+canaryThenRest+`}`)
+	f.expectRollout("Complete", "")
+	f.keepsPods("waves that are turned on change", pods, time.Second)
+	f.setImage("broken", "{no: where}")
+	f.expectRollout("Halted", "canary")
+	f.staysAt("broken one one", time.Second)
+	f.expectSaid("grid rollout undo dg/demo"+in, 0)
+	f.expectRollout("Complete", "")
+	f.expectRuns("one one one")
+}
+
+// podUIDs are those of all pods, by name.
+func (f *fixture) podUIDs() map[string]types.UID {
+	f.Helper()
+	uids := map[string]types.UID{}
+	for _, pod := range f.pods("") {
+		uids[pod.Name] = pod.UID
+	}
+	return uids
+}
+
+// keepsPods fails the test if one of the pods goes within the time.
+func (f *fixture) keepsPods(what string, uids map[string]types.UID, d time.Duration) {
+	f.Helper()
+	f.stays(what+" no pod", d, func() error {
+		now := f.podUIDs()
+		for name, uid := range uids {
+			if now[name] != uid {
+				return fmt.Errorf("pod %s is gone", name)
+			}
+		}
+		return nil
+	})
+}
+
+// TestSoakOfPods: the soak is judged by the pods. A container that starts anew begins it again, although the Deployment
+// never says that it is not ready.
+func TestSoakOfPods(t *testing.T) {
+	f := newFixture(t)
+	const soak = 6 * time.Second
+	f.waved(3, `{waves: [{name: canary, units: {names: [u0]}, soak: 6s}, {name: rest}]}`)
+	f.setImage("two", "{}")
+	f.expectRollout("Soaking", "canary", "soaks until")
+	time.Sleep(soak / 2)
+	restarted := time.Now()
+	f.restartContainer("demo-u0-", "two")
+	f.inTime("the rest begins", func() error {
+		if got := f.runs(); got != "two one one" {
+			return nil
+		}
+		return errors.New("it has not")
+	})
+	if took := time.Since(restarted); took < soak-time.Second { // the API server's times are seconds
+		t.Errorf("the rest began %s after the container", took)
+	}
+	f.expectRollout("Complete", "")
+}
+
+// restartContainer tells of the pod with the image what its kubelet would after a crash that a readiness probe missed.
+func (f *fixture) restartContainer(prefix, image string) {
+	f.Helper()
+	for _, pod := range f.pods(prefix) {
+		if pod.Spec.Containers[0].Image != image {
+			continue
+		}
+		status := &pod.Status.ContainerStatuses[0]
+		status.RestartCount++
+		status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}
+		_, err := f.client.CoreV1().Pods(f.namespace).UpdateStatus(f.ctx, &pod, metav1.UpdateOptions{})
+		f.must(err)
+		return
+	}
+	f.Fatalf("there is no pod %s with the image %s", prefix, image)
+}
+
+// TestScaling: more replicas are no revision. None at all, in many units, wait for an approval.
+func TestScaling(t *testing.T) {
+	f := newFixture(t)
+	f.waved(4, canaryThenRest)
+	before := f.get("DeploymentGrid", "demo")
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 2}}`)
+	f.eventually("every unit is scaled", func() error {
+		if pods := len(f.pods("demo-")); pods != 8 {
+			return fmt.Errorf("%d pods", pods)
+		}
+		return nil
+	})
+	f.expectRollout("Complete", "")
+	for _, field := range []string{"currentRevision", "updateRevision"} {
+		was, _, _ := unstructured.NestedString(before.Object, "status", field)
+		now, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", field)
+		if now != was || was == "" {
+			t.Errorf("status.%s was %s and is %s", field, was, now)
+		}
+	}
+	// A rollout that has halted keeps nobody from being scaled, and an undo rescales nothing.
+	f.setImage("broken", "{no: where}")
+	f.expectRollout("Halted", "canary")
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 3}}`)
+	f.eventually("the units that have not got the change are scaled", func() error {
+		if replicas := f.replicas("Deployment", "demo-u3"); replicas != 3 {
+			return fmt.Errorf("%d replicas", replicas)
+		}
+		return nil
+	})
+	f.expectSaid("grid rollout undo dg/demo -n "+f.namespace, 0)
+	f.expectRollout("Complete", "")
+	f.expectReady("DeploymentGrid", "demo", 4)
+	if replicas := f.replicas("Deployment", "demo-u0"); replicas != 3 {
+		t.Errorf("an undo has scaled to %d", replicas)
+	}
+
+	f.patch("DeploymentGrid", "demo", `spec: {template: {replicas: 0}}`)
+	f.expectCondition("DeploymentGrid", "demo", "Degraded", metav1.ConditionTrue, "MassRemoval", "4 units are to be scaled to 0")
+	f.stays("nothing is scaled to 0", 2*time.Second, func() error {
+		if pods := len(f.pods("demo-")); pods != 12 {
+			return fmt.Errorf("%d pods", pods)
+		}
+		return nil
+	})
+	f.patch("DeploymentGrid", "demo", `metadata: {annotations: {superedge.io/approve-removal: `+f.approval("DeploymentGrid", "demo")+`}}`)
+	f.eventually("what was approved of is scaled to 0", func() error {
+		if pods := len(f.pods("demo-")); pods != 0 {
+			return fmt.Errorf("%d pods", pods)
+		}
+		return nil
+	})
+}
+
+// TestOlderRevisions: a controller before this one has written replicas into the ControllerRevisions, and a status
+// without what this one needs. The revisions keep their names, no rollout begins, and no workload changes.
+func TestOlderRevisions(t *testing.T) {
+	f := newFixture(t)
+	f.waved(3, canaryThenRest)
+	old := f.asBefore()
+	pods := f.podUIDs()
+	f.must(controller.Start(context.Background()))
+	f.led()
+	f.expectRollout("Complete", "")
+	f.keepsPods("an upgrade of the controller replaces", pods, 3*time.Second)
+	status := f.get("DeploymentGrid", "demo").Object["status"].(map[string]any)
+	if status["updateRevision"] != old || status["currentRevision"] != old {
+		t.Errorf("the revision was %s; the status says %v, %v", old, status["updateRevision"], status["currentRevision"])
+	}
+	revisions, err := f.client.AppsV1().ControllerRevisions(f.namespace).List(f.ctx, metav1.ListOptions{})
+	f.must(err)
+	if len(revisions.Items) != 1 || revisions.Items[0].Name != old {
+		t.Errorf("there are %d ControllerRevisions", len(revisions.Items))
+	}
+	// And from here it goes as ever.
+	f.setImage("broken", "{no: where}")
+	f.expectRollout("Halted", "canary")
+	f.expectSaid("grid rollout undo dg/demo -n "+f.namespace, 0)
+	f.expectRollout("Complete", "")
+	f.expectRuns("one one one")
+	if now, _, _ := unstructured.NestedString(f.get("DeploymentGrid", "demo").Object, "status", "updateRevision"); now != old {
+		t.Errorf("the undo went to %s, not to %s", now, old)
+	}
+}
+
+// TestChecks: a wave's check is a Job on the unit's nodes. What it says decides.
+func TestChecks(t *testing.T) {
+	const gated = `schedulingGates: [{name: example.com/test}], ` // the test says how it ends
+	for _, c := range []struct {
+		name, labels, spec string
+		// ends is what the pod of the Job comes to, if the test says so.
+		ends corev1.PodPhase
+		// phase and says are what the rollout comes to.
+		phase, wave, says, runs string
+		// jobs are how many Jobs are left.
+		jobs int
+	}{
+		{name: "passes", labels: `{check: web}`, phase: "Complete", runs: "two two two"},
+		{
+			name: "fails", labels: `{check: web}`, spec: gated, ends: corev1.PodFailed, phase: "Halted", wave: "canary",
+			says: "u0: its check failed: BackoffLimitExceeded", runs: "two one one", jobs: 1,
+		},
+		{
+			name: "takes too long", labels: `{check: web}`, spec: `nodeSelector: {no: where}, `, phase: "Halted", wave: "canary",
+			says: "u0: its check failed: DeadlineExceeded", runs: "two one one", jobs: 1,
+		},
+		{
+			name: "has labels of the grid", labels: `{app: x}`, phase: "Halted", wave: "canary",
+			says: "labels that the grid's selector app=x matches", runs: "two one one",
+		},
+		{
+			name: "has labels of a Service", labels: `{check: served}`, phase: "Halted", wave: "canary",
+			says: "labels that Service served selects", runs: "two one one",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t)
+			_, err := f.client.CoreV1().Services(f.namespace).Create(f.ctx, &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Name: "served"},
+				Spec: corev1.ServiceSpec{
+					Selector: map[string]string{"check": "served"}, Ports: []corev1.ServicePort{{Port: 80}},
+				},
+			}, metav1.CreateOptions{})
+			f.must(err)
+			s := f.waved(3, `{waves: [{name: canary, units: {names: [u0]}, check: {deadlineSeconds: 8, template: {backoffLimit: 0,
+				template: {metadata: {labels: `+c.labels+`}, spec: {`+c.spec+`containers: [{name: check, image: curl}]}}}}}, {name: rest}]}`)
+			f.setImage("two", "{}")
+			if c.ends != "" {
+				f.endCheck(s["u0"], c.ends)
+			}
+			f.expectRollout(c.phase, c.wave, c.says)
+			f.expectRuns(c.runs)
+			f.eventually(fmt.Sprintf("%d Jobs are left", c.jobs), func() error {
+				jobs, err := f.client.BatchV1().Jobs(f.namespace).List(f.ctx, metav1.ListOptions{})
+				if err == nil && len(jobs.Items) != c.jobs {
+					err = fmt.Errorf("there are %d", len(jobs.Items))
+				}
+				return err
+			})
+		})
+	}
+}
+
+// endCheck waits for the pod of a check of the unit u0, and says how it ends.
+func (f *fixture) endCheck(node string, phase corev1.PodPhase) {
+	f.Helper()
+	f.eventually("the check runs", func() error {
+		pods := f.pods("demo-check-")
+		if len(pods) != 1 {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		if selector := pods[0].Spec.NodeSelector; selector[f.key] != "u0" {
+			f.Fatalf("a check of the unit u0, whose node is %s, may run where %v", node, selector)
+		}
+		pods[0].Status.Phase = phase
+		_, err := f.client.CoreV1().Pods(f.namespace).UpdateStatus(f.ctx, &pods[0], metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// TestCheckWithoutRight: a controller that may not make Jobs waits, and says so. It goes on when it may.
+func TestCheckWithoutRight(t *testing.T) {
+	f := newFixture(t)
+	roles := f.client.RbacV1().ClusterRoles()
+	role, err := roles.Get(f.ctx, "application-grid:controller", metav1.GetOptions{})
+	f.must(err)
+	whole := role.DeepCopy().Rules
+	setRules := func(without string) error {
+		role, err := roles.Get(context.Background(), "application-grid:controller", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		role.Rules = nil
+		for _, rule := range whole {
+			if rule.APIGroups[0] != without {
+				role.Rules = append(role.Rules, rule)
+			}
+		}
+		_, err = roles.Update(context.Background(), role, metav1.UpdateOptions{})
+		return err
+	}
+	f.must(setRules("batch"))
+	f.Cleanup(func() {
+		if err := setRules("none"); err != nil {
+			f.Error(err)
+		}
+	})
+	f.waved(2, `{waves: [{name: canary, units: {names: [u0]}, check: {template: {
+		template: {metadata: {labels: {check: web}}, spec: {containers: [{name: check, image: curl}]}}}}}, {name: rest}]}`)
+	f.setImage("two", "{}")
+	f.expectRollout("Soaking", "canary", "the check waits: ", "forbidden")
+	f.staysAt("two one", 2*time.Second)
+	f.must(setRules("none"))
+	f.expectRollout("Complete", "")
+	f.expectRuns("two two")
+}
+
+// TestOrderedReady: a StatefulSet keeps the broken pod of a change that was undone. The grid says so, and goes on when
+// somebody deletes it.
+func TestOrderedReady(t *testing.T) {
+	f := newFixture(t)
+	f.sites(2)
+	f.apply(`{apiVersion: superedge.io/v1, kind: StatefulSetGrid, metadata: {name: db}, spec: {gridUniqKey: KEY, progressDeadlineSeconds: 4,
+		template: {replicas: 1, serviceName: x, ` + selector + `, template: ` + podTemplate + `}, rollout: ` + canaryThenRest + `}}`)
+	f.expectReady("StatefulSetGrid", "db", 2)
+	expect := func(phase, says string) {
+		t.Helper()
+		f.eventually("the rollout is "+phase, func() error {
+			rollout, _, _ := unstructured.NestedMap(f.get("StatefulSetGrid", "db").Object, "status", "rollout")
+			if message, _ := rollout["message"].(string); rollout["phase"] != phase || !strings.Contains(message, says) {
+				return fmt.Errorf("%v: %s", rollout["phase"], message)
+			}
+			return nil
+		})
+	}
+	expect("Complete", "")
+	f.patch("StatefulSetGrid", "db", `spec: {template: {template: {spec: {nodeSelector: {no: where}}}}}`)
+	expect("Halted", "u0: ")
+	f.expectSaid("grid rollout undo ssg/db -n "+f.namespace, 0)
+	expect("Progressing", "keeps the template of an earlier attempt until somebody deletes it, because podManagementPolicy is OrderedReady")
+	f.must(f.client.CoreV1().Pods(f.namespace).Delete(f.ctx, "db-u0-0", metav1.DeleteOptions{}))
+	expect("Complete", "")
+	f.expectReady("StatefulSetGrid", "db", 2)
+}

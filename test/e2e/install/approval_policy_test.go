@@ -1,0 +1,153 @@
+package install
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/test/cluster"
+)
+
+// TestApprovalPolicy: kube-apiserver asks RBAC for the verb approve of who approves, resumes or skips, and for their
+// own name; it asks nobody who edits otherwise, nor the controller.
+func TestApprovalPolicy(t *testing.T) {
+	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true})
+	f.kubectl("apply", "-k", manifests+"/crds")
+	f.kubectl("wait", "--for=condition=Established", "crd/deploymentgrids.superedge.io")
+	f.kubectl("apply", "-f", manifests+"/application-grid-controller/rbac.yaml")
+	f.kubectl("apply", "-f", manifests+"/approval-policy/policy.yaml", "--validate=strict")
+	// The policy alone gives nobody a right; jane may edit, ann may approve too, and root may do everything.
+	for _, user := range []string{"jane", "ann"} {
+		f.kubectl("create", "rolebinding", user, "--clusterrole=edit", "--user="+user)
+		f.kubectl("create", "rolebinding", user+"-edits", "--clusterrole=application-grid-edit", "--user="+user)
+		f.kubectl("create", "rolebinding", user+"-reads", "--clusterrole=application-grid-view", "--user="+user)
+	}
+	f.kubectl("create", "rolebinding", "ann-approves", "--clusterrole=application-grid-approve", "--user=ann")
+	f.kubectl("create", "clusterrolebinding", "root", "--clusterrole=cluster-admin", "--user=root")
+
+	grids := schema.GroupVersionResource{Group: "superedge.io", Version: "v1", Resource: "deploymentgrids"}
+	as := func(config *rest.Config) dynamic.ResourceInterface {
+		client, err := dynamic.NewForConfig(config)
+		f.must(err)
+		return client.Resource(grids).Namespace("default")
+	}
+	client := func(user string) dynamic.ResourceInterface {
+		config := rest.CopyConfig(f.cluster.RESTConfig())
+		if user == "controller" {
+			config.BearerToken = f.cluster.Token(cluster.RoleController)
+			return as(config)
+		}
+		config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
+		return as(config)
+	}
+	patch := func(user, patch string, sub ...string) error {
+		_, err := client(user).Patch(f.ctx, "demo", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, sub...)
+		return err
+	}
+	annotate := func(user, annotations string) error {
+		return patch(user, `{"metadata":{"annotations":{`+annotations+`}}}`)
+	}
+	create := func(user, metadata string) error {
+		_, err := f.tryKubectl(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo, namespace: default`+metadata+`},
+ spec: {gridUniqKey: zone1, template: {selector: {}}, templatePool: {a: {}, b: {}}, rollout: {waves: [{name: canary, units: {names: [lab]}, soak: 1m}, {name: rest}]}}}`,
+			"create", "--as="+user, "--as-group=system:authenticated", "-f", "-")
+		return err
+	}
+
+	f.must(create("jane", ""))
+	f.must(patch("root", `{"status":{"units":1,"readyUnits":1,"currentRevision":"demo-1","updateRevision":"demo-2"}}`, "status"))
+	const resumed = `"superedge.io/resumed":"2030-01-01T00:00:00Z"`
+	f.eventually("the policy is in effect", func() error {
+		if annotate("jane", resumed) == nil {
+			f.must(annotate("root", `"superedge.io/resumed":null,"superedge.io/approved-by":null`))
+			return fmt.Errorf("jane may resume")
+		}
+		return nil
+	})
+
+	by := func(user string) string { return `,"superedge.io/approved-by":"` + user + `"` }
+	edit := func(annotations string) string { return `{"metadata":{"annotations":{` + annotations + `}}}` }
+	for _, c := range []struct {
+		what, user, patch, refused string
+	}{
+		// Who may edit changes what is carried out, and holds it.
+		{"jane changes the template", "jane", `{"spec":{"template":{"replicas":2}}}`, ""},
+		{"jane pauses", "jane", `{"spec":{"rollout":{"paused":true}}}`, ""},
+		{"jane ends the pause", "jane", `{"spec":{"rollout":{"paused":null}}}`, ""},
+		{"jane annotates", "jane", edit(`"a":"b"`), ""},
+		// Who may not approve does not, with and without a name.
+		{"jane approves", "jane", edit(`"superedge.io/approved":"demo-2/canary/1"`), "jane may not approve: superedge.io/approved needs the verb approve on deploymentgrids.superedge.io"},
+		{"jane approves, signed", "jane", edit(`"superedge.io/approved":"demo-2/canary/1"` + by("jane")), "jane may not approve"},
+		{"jane approves as ann", "jane", edit(`"superedge.io/approved":"demo-2/canary/1"` + by("ann")), "jane may not approve"},
+		{"jane approves a removal", "jane", edit(`"superedge.io/approve-removal":"x"` + by("jane")), "superedge.io/approve-removal"},
+		{"jane resumes", "jane", edit(resumed + by("jane")), "superedge.io/resumed"},
+		{"jane skips", "jane", edit(`"superedge.io/at-once":"demo-2/3"` + by("jane")), "superedge.io/at-once"},
+		{"jane skips as a revision of a similar name", "jane", edit(`"superedge.io/at-once":"demo-12/3"` + by("jane")), "superedge.io/at-once"},
+		{"jane goes back", "jane", edit(`"superedge.io/at-once":"demo-1/3"`), ""},
+		{"jane goes back later", "jane", edit(`"superedge.io/at-once":"demo-1/4"` + by("jane")), ""},
+		{"jane says that ann has skipped", "jane", edit(`"superedge.io/at-once":"demo-1/5"` + by("ann")), "superedge.io/approved-by must be jane"},
+		{"jane takes it away", "jane", edit(`"superedge.io/at-once":null,"superedge.io/approved-by":null`), ""},
+		{"jane ends the waves", "jane", `{"spec":{"rollout":null}}`, "spec.rollout or spec.removal"},
+		{"jane ends one wave", "jane", `{"spec":{"rollout":{"waves":[{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
+		{"jane shortens a wave, and pauses", "jane", `{"spec":{"rollout":{"paused":true,"waves":[{"name":"canary","units":{"names":["lab"]}},{"name":"rest"}]}}}`, "spec.rollout or spec.removal"},
+		{"jane adds a failure", "jane", `{"spec":{"rollout":{"maxFailures":1}}}`, "spec.rollout or spec.removal"},
+		{"jane lets more be removed", "jane", `{"spec":{"removal":{"maxUnits":"100%"}}}`, "spec.rollout or spec.removal"},
+		{"jane changes the waves and approves", "jane", `{"metadata":{"annotations":{` + resumed + `}},"spec":{"rollout":null}}`, "superedge.io/resumed, spec.rollout or spec.removal needs"},
+		// Who may approve does, in their own name.
+		{"ann approves", "ann", edit(`"superedge.io/approved":"demo-2/canary/1"` + by("ann")), ""},
+		{"ann approves once more, under the name that is there", "ann", edit(`"superedge.io/approved":"demo-2/canary/2"`), ""},
+		{"ann approves as jane", "ann", edit(`"superedge.io/approved":"demo-2/canary/3"` + by("jane")), "superedge.io/approved-by must be ann, who sets it with superedge.io/approved"},
+		{"jane says that she has approved", "jane", edit(by("jane")[1:]), ""},
+		{"jane says that ann has approved", "jane", edit(by("ann")[1:]), "superedge.io/approved-by must be jane"},
+		{"ann approves, and jane's name is there", "ann", edit(`"superedge.io/approved":"demo-2/canary/4"`), "superedge.io/approved-by must be ann"},
+		{"ann resumes", "ann", edit(resumed + by("ann")), ""},
+		{"ann approves a removal", "ann", edit(`"superedge.io/approve-removal":"x"` + by("ann")), ""},
+		{"ann skips", "ann", edit(`"superedge.io/at-once":"demo-2/5"` + by("ann")), ""},
+		{"jane skips longer", "jane", edit(`"superedge.io/at-once":"demo-2/6"` + by("jane")), "superedge.io/at-once"},
+		{"jane edits beside what ann has approved", "jane", `{"spec":{"template":{"replicas":3}}}`, ""},
+		{"ann changes the waves", "ann", `{"spec":{"rollout":{"maxFailures":1}}}`, ""},
+		{"ann changes the removal", "ann", `{"spec":{"removal":{"maxUnits":"100%"}}}`, ""},
+		// The controller removes unused templates, and tells at-once the generation that this makes. It approves
+		// nothing.
+		{"the controller's write", "controller", `{"metadata":{"annotations":{"superedge.io/at-once":"demo-2/7"}},"spec":{"templatePool":{"b":null}}}`, ""},
+		{"the controller skips", "controller", edit(`"superedge.io/at-once":"demo-3/8"`), "superedge.io/at-once"},
+		{"the controller approves", "controller", edit(`"superedge.io/approved":"demo-3/canary/8"`), "superedge.io/approved"},
+		// Taking away asks nobody, and every verb is this one too.
+		{"jane takes all away", "jane", edit(`"superedge.io/approved":null,"superedge.io/at-once":null,"superedge.io/resumed":null,"superedge.io/approve-removal":null`), ""},
+		{"root approves", "root", edit(`"superedge.io/approved":"demo-2/canary/9"` + by("root")), ""},
+		{"root lies", "root", edit(`"superedge.io/approved":"demo-2/canary/10"` + by("ann")), "superedge.io/approved-by must be root"},
+	} {
+		switch err := patch(c.user, c.patch); {
+		case c.refused == "" && err != nil:
+			t.Errorf("%s: %v", c.what, err)
+		case c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)):
+			t.Errorf("%s: want it refused with %q, got %v", c.what, c.refused, err)
+		}
+	}
+
+	// A grid that is new: its waves are its own, an approval is not.
+	f.kubectl("delete", "deploymentgrid", "demo")
+	if err := create("jane", ", annotations: {superedge.io/at-once: demo-1/1}"); err == nil ||
+		!strings.Contains(err.Error(), "jane may not approve: superedge.io/at-once") {
+		t.Errorf("a new grid past the waves: %v", err)
+	}
+	f.must(create("ann", ", annotations: {superedge.io/at-once: demo-1/1, superedge.io/approved-by: ann}"))
+
+	f.eventually("the policy is checked", func() error {
+		status := f.kubectl("get", "validatingadmissionpolicy", "grid-approvals.superedge.io", "-o",
+			"jsonpath={.status.observedGeneration} {.status.typeChecking.expressionWarnings}")
+		if !strings.HasPrefix(status, "1") {
+			return fmt.Errorf("it is not: %s", status)
+		}
+		if status != "1 " {
+			t.Errorf("mistakes of types: %s", status)
+		}
+		return nil
+	})
+}

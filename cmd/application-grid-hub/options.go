@@ -35,9 +35,13 @@ type options struct {
 	kubeQPS    float32
 	kubeBurst  int
 
-	maxListBytes int
-	service      string
-	tlsSecret    string
+	maxListBytes   int
+	maxQueuedBytes int
+	service        string
+	tlsSecret      string
+
+	allowUnboundTokens bool
+	reviewAll          bool
 
 	metricsBindAddress string
 
@@ -74,6 +78,15 @@ func newOptions() *options {
 	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Most bytes that lists under way take at "+
 		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large "+
 		"it is.")
+	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Most bytes that wait to be sent to "+
+		"all streams together. Beyond that, streams that are behind are ended, and new ones are answered 429.")
+
+	f = o.flags.Section("Callers")
+	f.BoolVar(&o.allowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are bound to no "+
+		"node ask for the share of every node, as far as RBAC permits it. They are refused otherwise.")
+	f.BoolVar(&o.reviewAll, "review-all", false, "Ask the API server about every request whether it is permitted. "+
+		"Otherwise what came with the certificate of its front proxy is not asked about again: the API server has "+
+		"authorized it.")
 
 	f = o.flags.Section("Replicas")
 	f.StringVar(&o.service, "service", "kube-system/"+program,
@@ -106,6 +119,9 @@ func (o *options) config() (hub.Config, error) {
 	if o.maxListBytes <= 0 {
 		problems = append(problems, errors.New("--max-list-bytes must be greater than 0"))
 	}
+	if o.maxQueuedBytes <= 0 {
+		problems = append(problems, errors.New("--max-queued-bytes must be greater than 0"))
+	}
 	service, err := namespacedName("service", o.service)
 	problems = append(problems, err)
 	var secret types.NamespacedName
@@ -133,8 +149,10 @@ func (o *options) config() (hub.Config, error) {
 		return hub.Config{}, err
 	}
 	return hub.Config{
-		Connection: connection, MaxListBytes: o.maxListBytes, Service: service, Secret: secret,
-		MetricsBindAddress: o.metricsBindAddress, Apply: o.apply,
+		Connection: connection, MaxListBytes: o.maxListBytes, MaxQueuedBytes: o.maxQueuedBytes,
+		Service: service, Secret: secret,
+		MetricsBindAddress: o.metricsBindAddress, AllowUnboundTokens: o.allowUnboundTokens, ReviewAll: o.reviewAll,
+		Apply: o.apply,
 	}, nil
 }
 

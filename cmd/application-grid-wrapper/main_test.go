@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 )
 
 // output is what the program printed, and its exit code.
@@ -281,10 +281,10 @@ func TestConfig(t *testing.T) {
 }
 
 func TestAutonomy(t *testing.T) {
-	standard := autonomy.Options{Address: "http://localhost:51005/localinfo", Interval: 30 * time.Second}
+	standard := deadnodes.Options{Address: "http://localhost:51005/localinfo", Interval: 30 * time.Second}
 	tests := []struct {
 		args []string
-		want *autonomy.Options
+		want *deadnodes.Options
 	}{
 		{nil, nil},
 		{[]string{"--service-autonomy-enhancement=enabled=false,interval=5,address=http://localhost:1/"}, nil},
@@ -292,9 +292,9 @@ func TestAutonomy(t *testing.T) {
 		{[]string{"--service-autonomy-enhancement=enabled=true,interval=30,address=http://localhost:51005/localinfo"},
 			&standard},
 		{[]string{"--service-autonomy-enhancement=interval=1, enabled=true"},
-			&autonomy.Options{Address: standard.Address, Interval: time.Second}},
+			&deadnodes.Options{Address: standard.Address, Interval: time.Second}},
 		{[]string{"--service-autonomy-enhancement=address=https://[::1]:2/a?b=c,enabled=1"},
-			&autonomy.Options{Address: "https://[::1]:2/a?b=c", Interval: standard.Interval}},
+			&deadnodes.Options{Address: "https://[::1]:2/a?b=c", Interval: standard.Interval}},
 	}
 	for _, test := range tests {
 		o := newOptions()

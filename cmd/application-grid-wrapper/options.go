@@ -7,14 +7,16 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/autonomy"
-	"github.com/application-grid/application-grid/pkg/cri"
 	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
-	"github.com/application-grid/application-grid/pkg/siteexchange"
+	"github.com/application-grid/application-grid/pkg/site/cri"
+	"github.com/application-grid/application-grid/pkg/site/deadnodes"
+	"github.com/application-grid/application-grid/pkg/site/exchange"
+	"github.com/application-grid/application-grid/pkg/site/livepods"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -41,6 +43,7 @@ type options struct {
 	returnGrace     time.Duration
 
 	siteExchange        string
+	siteLabels          []string
 	siteExchangePort    uint16
 	siteExchangeKeyFile string
 
@@ -132,23 +135,27 @@ func newOptions() *options {
 
 	f.StringVar(&o.cri, "cri", criOff,
 		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
-			"usual one that is there. While the upstream is away, this node's own pods are shown with the addresses "+
-			"and as ready as the runtime runs them, and those that it does not run are hidden. Whoever may connect to "+
-			"that socket is root on the node. off: what the upstream said last is shown.")
+			"usual one that is there. While the upstream is away, what it said last of this node's pods stands until "+
+			"the runtime shows that a pod has changed: one that is down, or at another address, is shown so. Whoever "+
+			"may connect to that socket is root on the node. off: what the upstream said last is shown.")
 	f.DurationVar(&o.returnGrace, "return-grace", livepods.DefaultReturnGrace,
-		"How long after the upstream is back the word of the container runtime, and of neighbours, counts at most for "+
-			"the pods that the upstream knew before. For each pod it ends when the upstream says the same.")
+		"How long after an outage of 10 s or more this node's own word, and that of neighbours, counts at most for "+
+			"the pods that the upstream knew before. For each pod it ends when the upstream says the same, but not "+
+			"within the first 30 s.")
 
 	f = o.flags.Section("Neighbours")
 	f.StringVar(&o.siteExchange, "site-exchange", exchangeOff,
-		"on: while the upstream is away, tell the nodes that share Services with this one which pods it runs (with "+
-			"--cri), and show their pods as they say. Endpoints on neighbours that are not heard any more are hidden, "+
-			"unless no other one of their Service is ready. It needs --site-exchange-key-file.")
-	f.Uint16Var(&o.siteExchangePort, "site-exchange-port", siteexchange.DefaultPort,
-		"Port for that on this node's InternalIP, TCP and UDP. It is the same on all nodes of a site.")
+		"on: while the upstream is away, ask the nodes of the site how their pods are (which those with --cri know), "+
+			"and show their pods as they say. Endpoints on neighbours that do not answer any more are hidden, unless "+
+			"no other one of their Service is ready. It needs --site-exchange-key-file.")
+	f.StringSliceVar(&o.siteLabels, "site-label", nil,
+		"Keys of labels, comma-separated: nodes that have the same value of any of them are of one site. Empty: the "+
+			"topology keys of all Services take their place, so that one Service may change who is whose neighbour.")
+	f.Uint16Var(&o.siteExchangePort, "site-exchange-port", exchange.DefaultPort,
+		"TCP port for that on this node's InternalIPs. It is the same on all nodes of a site.")
 	f.StringVar(&o.siteExchangeKeyFile, "site-exchange-key-file", "",
-		"File with the keys that all nodes of a site have, base64 of 32 bytes, one a line: the first seals, all open. "+
-			"It is read again when it changes. While it has none, nothing is exchanged.")
+		"File with the keys that all nodes of a site have, base64 of 32 bytes, one a line: this node asks with the "+
+			"first, and answers to all. It is read again when it changes. While it has none, nothing is exchanged.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
@@ -194,7 +201,7 @@ func (o *options) ignored() []string {
 		notices = append(notices, "Ignoring --return-grace: no container runtime is asked; --cri names one")
 	}
 	if o.siteExchange != exchangeOn {
-		for _, name := range []string{"site-exchange-port", "site-exchange-key-file"} {
+		for _, name := range []string{"site-exchange-port", "site-exchange-key-file", "site-label"} {
 			if o.flags.Lookup(name).Changed {
 				notices = append(notices, fmt.Sprintf(
 					"Ignoring --%s: nothing is exchanged without --site-exchange=on", name))
@@ -263,6 +270,7 @@ func (o *options) config() (proxy.Config, error) {
 	if config.SiteExchange, err = o.exchangeConfig(); err != nil {
 		return proxy.Config{}, err
 	}
+	config.SiteLabels = o.siteLabels
 	if config.Hub, err = o.hubConfig(); err != nil {
 		return proxy.Config{}, err
 	}
@@ -290,6 +298,11 @@ func (o *options) exchangeConfig() (*proxy.SiteExchange, error) {
 		return nil, errors.New("--site-exchange=on needs --site-exchange-key-file: nothing is exchanged in plain text")
 	case o.siteExchangePort == 0:
 		return nil, errors.New("--site-exchange-port must be greater than 0")
+	}
+	for _, key := range o.siteLabels {
+		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
+			return nil, fmt.Errorf("--site-label %q is no key of a label: %s", key, strings.Join(wrong, ", "))
+		}
 	}
 	return &proxy.SiteExchange{Port: o.siteExchangePort, KeyFile: o.siteExchangeKeyFile}, nil
 }
@@ -337,10 +350,10 @@ func (o *options) hubConfig() (proxy.HubConfig, error) {
 
 // parseAutonomy reads the value of --service-autonomy-enhancement: comma-separated name=value. What is left out
 // is as in the default. It is nil without enabled=true; then it does not matter where the address leads.
-func (o *options) parseAutonomy() (*autonomy.Options, error) {
+func (o *options) parseAutonomy() (*deadnodes.Options, error) {
 	const flagName = "--service-autonomy-enhancement"
 	enabled := false
-	var parsed autonomy.Options
+	var parsed deadnodes.Options
 	for _, value := range []string{defaultAutonomy, o.autonomy} {
 		for pair := range strings.SplitSeq(value, ",") {
 			name, value, found := strings.Cut(strings.TrimSpace(pair), "=")
@@ -355,7 +368,8 @@ func (o *options) parseAutonomy() (*autonomy.Options, error) {
 				}
 			case "interval":
 				seconds, err := strconv.Atoi(value)
-				if longest := int(autonomy.MaxInterval / time.Second); err != nil || seconds <= 0 || seconds > longest {
+				longest := int(deadnodes.MaxInterval / time.Second)
+				if err != nil || seconds <= 0 || seconds > longest {
 					return nil, fmt.Errorf("%s: interval=%q is not a number of seconds from 1 to %d",
 						flagName, value, longest)
 				}

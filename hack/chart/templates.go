@@ -25,12 +25,40 @@ const (
 // templates are all that is made of manifests.
 var templates = []template{
 	{name: "controller.yaml", parts: []part{
-		{manifest: "application-grid-controller/rbac.yaml", replaced: []replacement{namespaces(6)}},
+		{manifest: "application-grid-controller/rbac.yaml", replaced: []replacement{
+			namespaces(8),
+			// A RoleBinding for each namespace; without any, one ClusterRoleBinding.
+			{place: object("ClusterRoleBinding", "controller"), by: "{{- range $namespace := default (list \"\") " +
+				".Values.controller.namespaces }}\n{{- with $ }}\n" + strings.Replace(
+				object("ClusterRoleBinding", "controller"), "ClusterRoleBinding",
+				"{{ if $namespace }}RoleBinding{{ else }}ClusterRoleBinding{{ end }}", 1) +
+				"  {{- with $namespace }}\n  namespace: {{ . }}\n  {{- end }}\n"},
+			{
+				place: object("ClusterRole", "controller-nodes"),
+				by:    "{{- end }}\n{{- end }}\n" + object("ClusterRole", "controller-nodes"),
+			},
+			{
+				place: object("ClusterRole", "controller-crds"),
+				by:    "{{- if .Values.controller.manageCRDs }}\n" + object("ClusterRole", "controller-crds"),
+			},
+			{place: leaderRole, by: "{{- end }}\n" + leaderRole},
+		}},
 		{manifest: "application-grid-controller/deployment.yaml", replaced: []replacement{
 			namespaces(2),
 			{place: "  replicas: 2\n", by: "  replicas: {{ .Values.controller.replicas }}\n"},
 			pullSecrets("application-grid-controller"), image("application-grid-controller"),
 			extraArgs("--leader-elect=true", "controller"), memoryLimit("320MiB", "controller"),
+			{
+				place: "            {{- range .Values.controller.args }}\n",
+				by: `            {{- with .Values.controller.namespaces }}
+            - --namespaces={{ join "," . }}
+            {{- end }}
+            {{- if not .Values.controller.manageCRDs }}
+            - --manage-crds=off
+            {{- end }}
+            {{- range .Values.controller.args }}
+`,
+			},
 			{place: "      tolerations:\n", by: `      {{- with .Values.controller.nodeSelector }}
       nodeSelector:
         {{- toYaml . | nindent 8 }}
@@ -138,6 +166,9 @@ var templates = []template{
 		{manifest: "edge-node-policy/policy.yaml"},
 		{manifest: "kubeadm/edge-nodes-policy.yaml", when: onKubeadm},
 	}},
+	{name: "approval-policy.yaml", when: ".Values.approvalPolicy.enabled", parts: []part{
+		{manifest: "approval-policy/policy.yaml"},
+	}},
 	{name: "kube-proxy.yaml", when: onKubeadm, parts: []part{
 		{manifest: "kubeadm/kube-proxy-edge.yaml", replaced: []replacement{
 			namespaces(2), maxUnavailable("kubeProxy"), pullSecrets("kube-proxy"),
@@ -159,12 +190,22 @@ var templates = []template{
 	}},
 }
 
+// leaderRole begins the controller's Role for the election of a leader.
+const leaderRole = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: Role\n"
+
+// object begins a document with an object of RBAC that has one of the program's names.
+func object(kind, name string) string {
+	const begin = "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata:\n  name: application-grid:%s\n"
+	return fmt.Sprintf(begin, kind, name)
+}
+
 // followsAll are the rules of a wrapper's role for following the cluster; followsShare, as manifests/hub-require has
 // it, is what stays of them where it follows its share only.
 const (
-	followsAll = `  # What it follows: of nodes metadata only, Endpoints only once a client asks for them.
+	followsAll = `  # What it follows: of nodes metadata only, Endpoints and
+  # namespaces only once a client asks for them.
   - apiGroups: [""]
-    resources: [nodes, services, endpoints]
+    resources: [nodes, services, endpoints, namespaces]
     verbs: [list, watch]
   - apiGroups: [discovery.k8s.io]
     resources: [endpointslices]

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/systemd"
 )
 
@@ -47,6 +49,8 @@ const (
 	// A write that failed is repeated after firstRetry, then after twice as long each time, up to lastRetry.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
+	// resumed is how long after the upstream is back what a wrapper has restored still counts as that.
+	resumed = time.Second
 )
 
 // Daemon keeps the hosts file up to date with the cluster's state and this node's labels.
@@ -67,6 +71,8 @@ type Daemon struct {
 	wake chan struct{}
 
 	mu sync.Mutex
+	// restored has the paths whose last answer was that of a snapshot.
+	restored map[string]struct{}
 	// woken is when the first change came that is not in the file yet; zero if there is none.
 	woken time.Time
 	// status is the result of the last sync.
@@ -100,27 +106,26 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return refuseStale{next} })
-	group, err := follow.NewGroup(follow.GroupOptions{Config: upstream})
-	if err != nil {
+	d := &Daemon{
+		config:   config,
+		file:     &File{Path: config.Path, Domain: config.Domain},
+		logger:   logger,
+		wake:     make(chan struct{}, 1),
+		restored: make(map[string]struct{}),
+	}
+	upstream.Wrap(func(next http.RoundTripper) http.RoundTripper { return noteRestored{next, d} })
+	if d.group, err = follow.NewGroup(follow.GroupOptions{Config: upstream}); err != nil {
 		return nil, err
 	}
-	config.Connection.OnChange(group.Retry)
-	d := &Daemon{
-		config: config,
-		file:   &File{Path: config.Path, Domain: config.Domain},
-		group:  group,
-		logger: logger,
-		wake:   make(chan struct{}, 1),
-	}
-	if d.witness, err = group.KnowsNode(config.NodeName); err != nil {
+	config.Connection.OnChange(d.group.Retry)
+	if d.witness, err = d.group.KnowsNode(config.NodeName); err != nil {
 		return nil, err
 	}
 	d.node = newTable(d, nodeOf, func(a, b Node) bool { return maps.Equal(a.Labels, b.Labels) })
 	d.services = newTable(d, serviceOf, func(a, b Service) bool { return a == b })
 	d.slices = newTable(d, sliceOf, (*Slice).equal)
 	for _, options := range d.followed() {
-		s, err := group.Add(options)
+		s, err := d.group.Add(options)
 		if err != nil {
 			return nil, err
 		}
@@ -131,15 +136,48 @@ func New(config Config, logger klog.Logger) (*Daemon, error) {
 	return d, nil
 }
 
-// refuseStale asks a wrapper for no answer from its snapshot. The file may be newer: a wrapper writes its snapshot
+// noteRestored asks a wrapper to mark what it serves from its snapshot, and notes which answers are so marked. A
+// wrapper that cannot mark them is asked for no such answer: the file may be newer, as a wrapper writes its snapshot
 // seconds or minutes after a change.
-type refuseStale struct{ next http.RoundTripper }
+type noteRestored struct {
+	next http.RoundTripper
+	d    *Daemon
+}
+
+// collections are the last parts of the paths of what is listed and watched.
+var collections = map[string]bool{"nodes": true, "services": true, "endpointslices": true}
 
 // RoundTrip implements http.RoundTripper.
-func (t refuseStale) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t noteRestored) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Cache-Control", "no-cache")
-	return t.next.RoundTrip(r)
+	r.Header.Set(serve.RestoredHeader, serve.RestoredMarked)
+	response, err := t.next.RoundTrip(r)
+	if collections[path.Base(r.URL.Path)] && err == nil && response.StatusCode == http.StatusOK {
+		t.d.noteRestored(r.URL.Path, response.Header.Get(serve.RestoredHeader) != "")
+	}
+	return response, err
+}
+
+// noteRestored notes whether what was answered last of a path is that of a snapshot.
+func (d *Daemon) noteRestored(of string, restored bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, before := d.restored[of]
+	switch {
+	case restored:
+		d.restored[of] = struct{}{}
+	case before:
+		delete(d.restored, of)
+		time.AfterFunc(resumed, d.changed) // a watch that is resumed has first to say what has changed
+	}
+}
+
+// isRestored reports whether any of what is known is that of a snapshot.
+func (d *Daemon) isRestored() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.restored) > 0
 }
 
 // changed makes the loop sync. It may be called from any goroutine.
@@ -282,7 +320,15 @@ func (d *Daemon) sync() time.Duration {
 	d.woken = time.Time{}
 	d.mu.Unlock()
 
-	lines, sets := d.view().Records(d.config.Domain)
+	view := d.view()
+	lines, sets := view.Records(d.config.Domain)
+	if d.isRestored() {
+		block, err := d.file.Load()
+		if err != nil {
+			return d.fail(err)
+		}
+		lines = view.update(block, lines)
+	}
 	replaced, err := d.file.Write(lines)
 	if err != nil {
 		return d.fail(err)

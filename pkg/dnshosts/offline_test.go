@@ -1,7 +1,9 @@
 package dnshosts
 
 import (
+	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,6 +19,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/application-grid/application-grid/pkg/serve"
 )
 
 // behaviour is how an API server, or what is before it, treats a request.
@@ -397,4 +401,64 @@ func TestDirectoryComesLate(t *testing.T) {
 	eventually(t, "one is said", says("not listed yet"))
 	a.settle(func() {})
 	eventually(t, "the lines are there", fileIs(path, block(east0, east1)))
+}
+
+// TestRestored: what a wrapper has restored changes the addresses of names that the file has, and nothing else, until
+// the wrapper has the upstream again.
+func TestRestored(t *testing.T) {
+	a := newAPI(t)
+	a.populate(1, 2)
+	path := newFile(t).Path
+	d := startDaemon(t, a.URL, path)
+	eventually(t, "the file is written", func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.status.synced {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := func(a *api, w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(serve.RestoredHeader) != serve.RestoredMarked {
+			refuse(http.StatusServiceUnavailable)(a, w, r)
+			return
+		}
+		w.Header().Set(serve.RestoredHeader, serve.RestoredMarked)
+		a.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), treatedKey{}, true)))
+	}
+	a.settle(func() { a.treat[""] = marked })
+	eventually(t, "the answers are noted", func() error {
+		if d.mu.Lock(); len(d.restored) < 3 {
+			defer d.mu.Unlock()
+			return fmt.Errorf("%v", d.restored)
+		}
+		d.mu.Unlock()
+		return nil
+	})
+	moved := ""
+	a.change(func() {
+		a.changeSlice(func(s *discoveryv1.EndpointSlice) {
+			moved = s.Endpoints[0].Addresses[0]
+			s.Endpoints[0].Addresses[0] = "10.99.0.1"
+			added := *s.Endpoints[0].DeepCopy()
+			added.Addresses = []string{"10.99.0.2"}
+			added.TargetRef.Name = strings.TrimSuffix(added.TargetRef.Name, "0") + "7"
+			added.Hostname = &added.TargetRef.Name
+			s.Endpoints = append(s.Endpoints[:1], added) // the other one is not there yet
+		})
+	})
+	corrected := strings.Replace(string(before), moved+" ", "10.99.0.1 ", 1)
+	eventually(t, "the address is the new one", fileIs(path, corrected))
+	a.settle(func() {})
+	eventually(t, "everything is as the upstream says", func() error {
+		now, err := os.ReadFile(path)
+		if err == nil && strings.Count(string(now), ".svc.") != 2 || !strings.Contains(string(now), "10.99.0.2 ") {
+			return fmt.Errorf("%s", now)
+		}
+		return err
+	})
 }

@@ -157,6 +157,43 @@ func (v *View) Records(domain string) (lines []string, sets int) {
 	return lines, len(of)
 }
 
+// update returns the lines of a file with the addresses that names have in other lines, which are those of a snapshot
+// that a wrapper has corrected while the upstream is away. The snapshot may be older than the file. So no name is
+// added, and an address whose name is not there stays, unless it is that of another pod now.
+func (v *View) update(block, lines []string) []string {
+	of := make(map[string][]string, len(lines))
+	for _, line := range lines {
+		address, name, _ := strings.Cut(line, " ")
+		of[name] = append(of[name], address)
+	}
+	taken := make(map[string]struct{})
+	for _, slice := range v.Slices {
+		for _, endpoint := range slice.Endpoints {
+			for _, address := range endpoint.Addresses {
+				taken[address.String()] = struct{}{}
+			}
+		}
+	}
+	var updated []string
+	done := make(map[string]struct{}, len(block))
+	for _, line := range block {
+		address, name, _ := strings.Cut(line, " ")
+		if now := of[name]; len(now) > 0 {
+			if _, again := done[name]; !again {
+				for _, address := range now {
+					updated = append(updated, address+" "+name)
+				}
+			}
+			done[name] = struct{}{}
+			continue
+		}
+		if _, isTaken := taken[address]; !isTaken {
+			updated = append(updated, line)
+		}
+	}
+	return updated
+}
+
 // addTo adds the slice's pods that belong to a unit.
 func (s *Slice) addTo(own map[statefulName]ownPod, unit string) {
 	for _, endpoint := range s.Endpoints {

@@ -273,3 +273,28 @@ func TestWhichEndpointsCount(t *testing.T) {
 		t.Errorf("an empty slice: %+v", empty)
 	}
 }
+
+// TestUpdate: while the upstream is away a name gets another address, stays, or goes if its address is another pod's.
+func TestUpdate(t *testing.T) {
+	block := []string{
+		"10.0.0.1 db-0.s.ns.svc.cluster.local", "10.0.0.2 db-1.s.ns.svc.cluster.local",
+		"10.0.0.3 db-2.s.ns.svc.cluster.local", "fd00::3 db-2.s.ns.svc.cluster.local",
+		"10.0.0.4 db-3.s.ns.svc.cluster.local",
+	}
+	v := &View{Slices: []*Slice{{Endpoints: []Endpoint{
+		{"db-0", []netip.Addr{netip.MustParseAddr("10.0.0.4")}},
+		{"db-9", []netip.Addr{netip.MustParseAddr("10.0.0.9")}},
+		{"db-2", []netip.Addr{netip.MustParseAddr("10.0.0.8"), netip.MustParseAddr("fd00::8")}},
+	}}}}
+	got := v.update(block, []string{
+		"10.0.0.4 db-0.s.ns.svc.cluster.local", "10.0.0.8 db-2.s.ns.svc.cluster.local",
+		"fd00::8 db-2.s.ns.svc.cluster.local", "10.0.0.9 db-9.s.ns.svc.cluster.local",
+	})
+	want := []string{
+		"10.0.0.4 db-0.s.ns.svc.cluster.local", "10.0.0.2 db-1.s.ns.svc.cluster.local",
+		"10.0.0.8 db-2.s.ns.svc.cluster.local", "fd00::8 db-2.s.ns.svc.cluster.local",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -127,9 +127,8 @@ func (l *eventLender) create(w http.ResponseWriter, r *http.Request, info serve.
 	lent.Header.Set("Content-Type", "application/json")
 	recorder := recordStatus(w)
 	l.asWrapper.ServeHTTP(recorder, lent)
-	// An event that exists already was created through an earlier process. Its name says which object it is about.
-	again := recorder.status() == http.StatusConflict && strings.HasPrefix(event.meta.Name, event.regarding.Name+".")
-	if recorder.status() == http.StatusCreated || recorder.status() == http.StatusOK || again {
+	// Whether an event that is there already is about the same object is not known.
+	if recorder.status() == http.StatusCreated || recorder.status() == http.StatusOK {
 		l.created.Add(types.NamespacedName{Namespace: info.Namespace, Name: event.meta.Name}, nil)
 	}
 	return nil

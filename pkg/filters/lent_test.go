@@ -367,9 +367,9 @@ func TestLentPatches(t *testing.T) {
 	if got := patch("somebodys", series, strategic); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("one that is there and is called otherwise: %s", got)
 	}
-	// The wrapper was restarted: the recorder is told 404, creates it again, is told that it is there, and comes back.
+	// It may be an event about another object, such as that of a Pod with the node's name.
 	l.send(t, "POST", newEvents, ownNewEvent)
-	if got := patch("node0.1", series, strategic); got != "wrapper" {
+	if got := patch("node0.1", series, strategic); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("one that was there already: %s", got)
 	}
 	l.code = http.StatusCreated
@@ -510,9 +510,8 @@ func TestRecorderThroughTheWrapper(t *testing.T) {
 	expect(http.MethodPost)
 	restart()
 	recorder.Eventf(node, nil, corev1.EventTypeNormal, "Starting", "StartKubeProxy", "")
-	// 404 to its patch, so that it creates it again; and it sleeps for seconds before it patches once more
+	// 404 to its patch, so that it creates it again; and then it gives up
 	expect("conflict")
-	expect(http.MethodPatch)
 }
 
 // TestNoUpgradeWithoutUpgrade: Connection: Upgrade alone lifts no limit. 64 MiB were streamed upstream with it, in

@@ -11,7 +11,8 @@ import (
 )
 
 // WithServed answers GET, LIST and WATCH of the served resources from the cache. Of nodes only this one is served;
-// requests for others are passed on.
+// requests for others are passed on, and so are those for one namespace, and for all where the wrapper may not follow
+// them.
 //
 // A request for another version of a served resource is answered 404, as by an API server without that version: passed
 // on, it would return unpruned objects. Requests for subresources and writes are passed on. The server's HistoryOf
@@ -26,6 +27,10 @@ func WithServed(server *serve.Server, nodeName string) Filter {
 				return
 			}
 			if resource == history.Nodes && !isThisNode(r, info, nodeName) {
+				next.ServeHTTP(w, r)
+				return
+			}
+			if resource == history.Namespaces && (info.Name != "" || server.Absent(r, resource)) {
 				next.ServeHTTP(w, r)
 				return
 			}

@@ -37,6 +37,13 @@ type Forbidder interface {
 	SetForbidden()
 }
 
+// Versioned is a Sink that also takes the resourceVersions of the upstream.
+type Versioned interface {
+	// At is called with the resourceVersion of every list and event. It calls change, which calls one of the methods of
+	// Sink. After a bookmark change is nil: there was nothing else up to that version.
+	At(version string, change func())
+}
+
 // Barrier holds back what all sources of a Group deliver, so that it is applied as one change. Calls of Hold and
 // Release alternate, and every Hold is followed by a Release. They must not call the Group.
 type Barrier interface {
@@ -60,6 +67,9 @@ type Options struct {
 	// Optional is set for a source that an upstream may lack or refuse without harm. Other sources are needed: an
 	// outage lasts until all of them have caught up.
 	Optional bool
+	// Verified is set for a source that asks, when a watch has begun, whether the upstream has reached the version that
+	// it began from. An API server that was restored from a backup has not, and is silent on such a watch.
+	Verified bool
 	// Witness, if set, is called before an empty list replaces known objects. If it returns an error, the list is not
 	// used. See Group.KnowsNode.
 	Witness func(context.Context) error

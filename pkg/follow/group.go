@@ -77,7 +77,10 @@ func NewGroup(options GroupOptions) (*Group, error) {
 
 // Add makes a source, which is followed after Source.Start. The error says what about the configuration is wrong.
 func (g *Group) Add(options Options) (*Source, error) {
-	s := &Source{options: options, group: g, state: State{Name: options.Name, Optional: options.Optional}}
+	s := &Source{
+		options: options, group: g, state: State{Name: options.Name, Optional: options.Optional},
+		hurry: make(chan struct{}, 1),
+	}
 	var err error
 	if s.client, err = g.client(options.Resource.GroupVersion(), s.silence); err != nil {
 		return nil, err
@@ -209,6 +212,9 @@ func (g *Group) stop(s *Source) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.state.ResourceVersion != "" {
+		s.from = s.state.ResourceVersion
+	}
 	s.state = State{Name: s.state.Name, Optional: s.state.Optional, Lists: s.state.Lists}
 	s.confirmed = time.Time{}
 }
@@ -224,7 +230,7 @@ func (g *Group) Retry() {
 
 // pause waits until a source that failed may try again.
 func (g *Group) pause(ctx context.Context, s *Source, err error) {
-	notBefore := time.Now().Add(retryAfter(err))
+	notBefore := time.Now().Add(RetryAfter(err))
 	g.mu.Lock()
 	s.attempts++
 	s.failing = true
@@ -358,8 +364,8 @@ func (g *Group) wake() {
 
 func (g *Group) caughtUp(s *Source) { g.outage.caughtUp(s) }
 
-// retryAfter returns how long the upstream asks clients to wait, within a bound.
-func retryAfter(err error) time.Duration {
+// RetryAfter returns how long the upstream asks clients to wait, within a bound.
+func RetryAfter(err error) time.Duration {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
 		return 0

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,12 @@ type Source struct {
 	confirmed time.Time
 	// bookmarks is set once the upstream has sent a bookmark. Guarded by mu.
 	bookmarks bool
+	// from is the version from which the source begins when it is started; "" for any. Guarded by mu.
+	from string
+	// relists are the calls of Relist that wait for a list. Guarded by mu.
+	relists []chan error
+	// hurry has a value when there may be relists.
+	hurry chan struct{}
 
 	// wanted, cancel and ended are guarded by the Group's lock. wanted is set from Start to Stop. While the source
 	// runs, cancel ends it; ended is closed when it has ended.
@@ -128,12 +135,60 @@ func (s *Source) update(change func(*State)) {
 func (s *Source) Start() { s.group.start(s) }
 
 // Stop stops following the source. After it has returned, the Sink is not called any more. It may be called any number
-// of times, but not from the Sink. A Source that is started again begins with a list.
+// of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
 func (s *Source) Stop() { s.group.stop(s) }
+
+// StartAt begins to follow the source as Start does, with a list that is at least of this version.
+func (s *Source) StartAt(version string) {
+	s.mu.Lock()
+	s.from = version
+	s.mu.Unlock()
+	s.Start()
+}
+
+// Name returns the source's name.
+func (s *Source) Name() string { return s.options.Name }
+
+// Version returns the upstream's resourceVersion up to which the source has followed, also after it was stopped.
+func (s *Source) Version() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.state.ResourceVersion, s.from)
+}
+
+// Relist lists the resource at its newest version, and waits until that list, or a later one, is applied. The error
+// says why it failed. Calls that come while a list is under way wait for the same next one.
+func (s *Source) Relist(ctx context.Context) error {
+	done := make(chan error, 1)
+	s.mu.Lock()
+	s.relists = append(s.relists, done)
+	s.mu.Unlock()
+	select {
+	case s.hurry <- struct{}{}:
+	default:
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// takeRelists returns the calls of Relist that wait.
+func (s *Source) takeRelists() []chan error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting := s.relists
+	s.relists = nil
+	return waiting
+}
 
 // run follows the source until ctx is done.
 func (s *Source) run(ctx context.Context) {
-	s.loop = loop{mustList: true}
+	s.mu.Lock()
+	s.loop = loop{mustList: true, version: s.from}
+	s.mu.Unlock()
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("source", s.options.Name))
 	for {
 		err := s.attempt(ctx)
@@ -153,13 +208,45 @@ func (s *Source) run(ctx context.Context) {
 
 // attempt lists if that is necessary, and follows one watch to its end.
 func (s *Source) attempt(ctx context.Context) error {
+	waiting := s.takeRelists()
+	if len(waiting) > 0 {
+		s.mustList, s.exact = true, true
+	}
 	if s.mustList || s.mayList {
 		s.mayList = false
-		if err := s.list(ctx); err != nil {
+		err := s.list(ctx)
+		for _, done := range waiting {
+			done <- err
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return s.watch(ctx)
+}
+
+// verify asks whether the upstream has reached the version from which a watch has begun. If it was set back, the source
+// must list. It is called when the watch is open: an API server that is set back later breaks it.
+func (s *Source) verify(ctx context.Context) error {
+	got, err := s.request(&metav1.ListOptions{Limit: 1}).Do(ctx).Get()
+	if err != nil {
+		return err
+	}
+	if newest, ok := got.(*objectList); ok && isOlder(newest.ResourceVersion, s.version) {
+		klog.FromContext(ctx).Info("The API server was set back, listing again",
+			"version", newest.ResourceVersion, "known", s.version)
+		s.mustList, s.exact = true, true
+	}
+	return nil
+}
+
+// at passes a change to the Sink, with the version that it brings. change is nil after a bookmark.
+func (s *Source) at(version string, change func()) {
+	if sink, ok := s.options.Sink.(Versioned); ok {
+		sink.At(version, change)
+	} else if change != nil {
+		change()
+	}
 }
 
 // Request makes a GET request for the source's resource. Callers use it for other purposes than following it. agent
@@ -168,6 +255,27 @@ func (s *Source) Request(agent string) *rest.Request {
 	return s.client.Get().Resource(s.options.Resource.Resource).
 		SetHeader("User-Agent", s.group.userAgent(agent)).
 		MaxRetries(0)
+}
+
+// Estimate asks the upstream about how many bytes of memory following the source takes at most: a list, encoded and
+// decoded.
+func (s *Source) Estimate(ctx context.Context) (int64, error) {
+	const sample = 100
+	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.userAgent("estimate")).
+		Do(ctx).Get()
+	page, ok := got.(*objectList)
+	if err != nil || !ok || len(page.items) == 0 {
+		return 0, err
+	}
+	var size int64
+	for _, o := range page.items {
+		size += int64(len(o.Meta) + len(o.Body))
+	}
+	objects := int64(len(page.items))
+	if page.RemainingItemCount != nil {
+		size += size * *page.RemainingItemCount / objects
+	}
+	return 3 * size, nil
 }
 
 func (s *Source) request(options *metav1.ListOptions) *rest.Request {
@@ -226,7 +334,7 @@ func (s *Source) list(ctx context.Context) error {
 		version = list.largestVersion()
 	}
 	s.group.answered(s)
-	s.options.Sink.Replace(list.items)
+	s.at(version, func() { s.options.Sink.Replace(list.items) })
 	s.some = len(list.items) > 0
 	newer := isOlder(s.version, version)
 	s.version, s.mustList, s.exact, s.watches = version, false, false, 0
@@ -347,6 +455,11 @@ func (s *Source) watch(ctx context.Context) error {
 		return s.unwatchable(err)
 	}
 	defer w.Stop()
+	if s.options.Verified {
+		if err := s.verify(ctx); err != nil || s.mustList {
+			return err
+		}
+	}
 	s.watches++
 	s.group.answered(s)
 	s.accepted()
@@ -359,6 +472,8 @@ func (s *Source) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.hurry:
+			return nil // and the next attempt lists
 		case <-calm.C:
 			caughtUp = true
 			s.follows(opened)
@@ -448,14 +563,15 @@ func (s *Source) take(ctx context.Context, event watch.Event) bool {
 	}
 	switch {
 	case event.Type == watch.Bookmark:
+		s.at(o.ResourceVersion, nil)
 	case o.Name == "":
 		klog.FromContext(ctx).Error(ErrNoName, "Ignoring an event", "eventType", event.Type)
 		return false
 	case event.Type == watch.Added, event.Type == watch.Modified:
 		s.some = true
-		s.options.Sink.Apply(o.Object)
+		s.at(o.ResourceVersion, func() { s.options.Sink.Apply(o.Object) })
 	case event.Type == watch.Deleted:
-		s.options.Sink.Remove(o.Namespace, o.Name)
+		s.at(o.ResourceVersion, func() { s.options.Sink.Remove(o.Namespace, o.Name) })
 	default:
 		klog.FromContext(ctx).Info("Ignoring an event of an unknown type", "eventType", event.Type)
 		return false

@@ -99,13 +99,13 @@ func runBenchClient(url string) error {
 }
 
 func benchWatch(i int) string {
-	return hubv1alpha1.SharePath("a"+strconv.Itoa(i)) + "/apis/discovery.k8s.io/v1/endpointslices?watch=true" +
-		"&timeoutSeconds=3000&allowWatchBookmarks=true&resourceVersion=0"
+	return hubv1alpha1.SharesPath + "?watch=true&timeoutSeconds=3000&fieldSelector=metadata.name%3Da" + strconv.Itoa(i)
 }
 
 func benchHeaders(r *http.Request) {
 	r.Header.Set("Test-User", "alice")
 	r.Header.Set("Accept", "application/vnd.kubernetes.protobuf")
+	r.Header.Set("Accept-Encoding", "gzip")
 }
 
 // benchObserver counts the events that were sent.
@@ -195,7 +195,6 @@ func fillForBench(f *facts.Facts) {
 			}}))
 		}
 	}
-	f.Input(facts.InputNode).Replace(nodes)
 	f.Input(facts.InputNodes).Replace(nodes)
 	f.Input(facts.InputServices).Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "strict", Annotations: map[string]string{"topologyKeys": `["zone"]`},

@@ -99,7 +99,7 @@ func resourcesOf(version schema.GroupVersion) *metav1.APIResourceList {
 				SingularName: r.singular,
 				ShortNames:   r.shortNames,
 				Namespaced:   r.Namespaced,
-				Kind:         r.Kind, Verbs: metav1.Verbs{"get", "list", "watch"},
+				Kind:         r.Kind, Verbs: metav1.Verbs{"get", "list"},
 			})
 		}
 	}

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -10,7 +11,6 @@ import (
 	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/authorization/union"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericfeatures "k8s.io/apiserver/pkg/features"
@@ -29,18 +29,21 @@ import (
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
+	"github.com/application-grid/application-grid/pkg/hub/servingcert"
 	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/servingcert"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/storage/view"
 )
 
 const program = "application-grid-hub"
 
-// DefaultMaxListBytes lets a hub in a container of 1.5 GB answer the lists of a fleet that returns at one time.
-const DefaultMaxListBytes = 256 << 20
+const (
+	// DefaultMaxListBytes is enough for some people who list large shares at one time.
+	DefaultMaxListBytes = 64 << 20
+	// DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
+	DefaultMaxQueuedBytes = 192 << 20
+)
 
 // Config is what a Server is made from.
 type Config struct {
@@ -48,12 +51,18 @@ type Config struct {
 	Connection *apiclient.Connection
 	// MaxListBytes bounds the memory that lists take at once; 0 means DefaultMaxListBytes.
 	MaxListBytes int
+	// MaxQueuedBytes bounds the memory of what streams have not been sent; 0 means DefaultMaxQueuedBytes.
+	MaxQueuedBytes int
 	// Service is the one that the API server reaches the hub by; it tells how many replicas there are.
 	Service types.NamespacedName
 	// Secret, if it has a name, is where the replicas keep a serving certificate of their own.
 	Secret types.NamespacedName
 	// MetricsBindAddress, if set, is where metrics are served over plain HTTP.
 	MetricsBindAddress string
+	// AllowUnboundTokens lets ServiceAccount tokens that are bound to no node ask for every node's share.
+	AllowUnboundTokens bool
+	// ReviewAll has the API server asked again about what it has handed on.
+	ReviewAll bool
 	// Apply sets serving, authentication, authorization and audit.
 	Apply func(*genericapiserver.Config) error
 }
@@ -62,7 +71,7 @@ type Config struct {
 type Server struct {
 	config  Config
 	facts   *facts.Facts
-	shares  *view.Shares
+	shares  *shares
 	group   *follow.Group
 	shedder *shedder
 	metrics *metrics
@@ -90,7 +99,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 			return nil, err
 		}
 	}
-	if s.api, err = s.newAPI(s.answers.ServeShare, certificate); err != nil {
+	if s.api, err = s.newAPI(certificate); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -98,33 +107,35 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 
 // newServer makes a Server without an API server before it. upstream leads to what is followed.
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
-	if config.MaxListBytes == 0 {
-		config.MaxListBytes = DefaultMaxListBytes
-	}
 	s := &Server{config: config, stopping: make(chan struct{})}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
-	s.shares = view.NewShares(view.SharesOptions{Facts: s.facts, Logger: logger.WithName("shares")})
-	var err error
-	if s.group, err = newGroup(upstream, s.facts); err != nil {
+	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes), logger.WithName("shares"))
+	group, sources, err := newGroup(upstream, s.facts, s.shares)
+	if err != nil {
 		return nil, err
 	}
-	memory := quota.New(config.MaxListBytes)
+	s.group = group
+	memory := quota.New(cmp.Or(config.MaxListBytes, DefaultMaxListBytes))
 	s.shedder = &shedder{nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) }}
-	s.metrics = newMetrics(s.shares, memory, s.shedder, s.group.States)
-	s.answers = &shareServer{shares: s.shares, current: s.current, shedder: s.shedder, server: &serve.Server{
+	s.answers = &shareServer{shares: s.shares, sources: sources, current: s.current, shedder: s.shedder}
+	s.metrics = newMetrics(s.answers, memory, s.group.States)
+	s.answers.server = &serve.Server{
 		HistoryOf: historyOf,
 		Observer:  s.metrics,
 		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
 			return memory.AcquireN(caller(r), bytes)
 		},
-		Relayed:  true,
-		Stopping: s.stopping,
-	}}
+		NoYAMLLists: true,
+		Stopping:    s.stopping,
+	}
 	return s, nil
 }
 
 // newCertificate keeps a serving certificate in config.Secret. The API server gets it when it begins to serve.
 func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, error) {
+	clock := &servingcert.Clock{}
+	upstream = rest.CopyConfig(upstream)
+	upstream.Wrap(clock.Wrap)
 	client, err := kubernetes.NewForConfig(upstream)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the Secret %s: %w", config.Secret, err)
@@ -137,12 +148,13 @@ func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, 
 		Client: client, Dynamic: objects, Secret: config.Secret, FieldManager: program,
 		APIService: hubv1alpha1.APIServiceName,
 		Names:      []string{config.Service.Name + "." + config.Service.Namespace + ".svc"},
+		Clock:      clock.Now,
 	}), nil
 }
 
 // newAPI makes the API server. certificate, if not nil, is what it serves with.
 func (s *Server) newAPI(
-	share shareFunc, certificate dynamiccertificates.CertKeyContentProvider,
+	certificate dynamiccertificates.CertKeyContentProvider,
 ) (*genericapiserver.GenericAPIServer, error) {
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
@@ -152,9 +164,7 @@ func (s *Server) newAPI(
 		return nil, fmt.Errorf("setting feature gates: %w", err)
 	}
 	config.FeatureGate = gates
-	// A share is watched by the subresource, and kube-apiserver takes one of this name for long-running as well.
-	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"),
-		sets.NewString(hubv1alpha1.Subresource))
+	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
 	namer := openapinamer.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
@@ -166,19 +176,14 @@ func (s *Server) newAPI(
 	if certificate != nil {
 		config.SecureServing.Cert = certificate
 	}
-	var err error
-	config.Authorization.Authorizer, err = union.New(
-		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: boundNodes{}},
-		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: config.Authorization.Authorizer},
-	)
-	if err != nil {
-		return nil, fmt.Errorf("putting the authorizers together: %w", err)
+	if err := identify(config, s.config); err != nil {
+		return nil, err
 	}
 	config.ReadyzChecks = append(config.ReadyzChecks, healthz.NamedCheck("shares", func(*http.Request) error {
 		return s.current()
 	}))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.closeWhenCut(genericapiserver.DefaultBuildHandlerChain(api, c))
+		return s.closeWhenCut(genericapiserver.DefaultBuildHandlerChain(withStreams(api, s.answers.ServeStream), c))
 	}
 	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		serve.WriteError(w, r, notFound(r))
@@ -187,7 +192,7 @@ func (s *Server) newAPI(
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api, share); err != nil {
+	if err := install(api, s.answers.ServeShare); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil
@@ -245,7 +250,6 @@ func (s *Server) work(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.group.Run(ctx) })
-	wg.Go(func() { s.shares.Run(ctx) })
 	wg.Go(func() { s.shedder.run(ctx) })
 	wg.Go(func() { s.endStale(ctx) })
 }

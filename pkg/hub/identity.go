@@ -3,11 +3,18 @@ package hub
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/union"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 )
@@ -21,36 +28,157 @@ const (
 	nodeUserPrefix = "system:node:"
 )
 
-// boundNodes refuses credentials that belong to a node the share of another one. Of the rest it has no opinion.
-type boundNodes struct{}
+// identify lets the hub know whom the front proxy vouches for, and puts the authorizers together: first which node
+// credentials are bound to, then what kube-apiserver has authorized, then kube-apiserver again for those who come by
+// themselves.
+func identify(config *genericapiserver.Config, options Config) error {
+	bound := boundNodes{allowUnbound: options.AllowUnboundTokens, bindable: func() bool { return true }}
+	if headers := config.Authentication.RequestHeaderConfig; headers != nil {
+		bound.bindable = func() bool { return len(headers.ExtraHeaderPrefixes.Value()) > 0 }
+		config.Authentication.Authenticator = fronts{
+			front: headerrequest.NewDynamicVerifyOptionsSecure(headers.CAContentProvider.VerifyOptions,
+				headers.AllowedClientNames, headers.UsernameHeaders, headers.UIDHeaders, headers.GroupHeaders,
+				headers.ExtraHeaderPrefixes),
+			others: config.Authentication.Authenticator,
+		}
+	}
+	var err error
+	config.Authorization.Authorizer, err = union.New(
+		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: unconditional{bound.authorize}},
+		union.NamedAuthorizer{AuthorizerName: "FrontProxy", Authorizer: unconditional{
+			func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				if _, ok := a.GetUser().(fronted); ok && !options.ReviewAll &&
+					a.GetAPIGroup() == hubv1alpha1.GroupName {
+					return authorizer.DecisionAllow, "the API server has authorized what it handed on", nil
+				}
+				return authorizer.DecisionNoOpinion, "", nil
+			},
+		}},
+		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: unconditional{
+			(&once{next: config.Authorization.Authorizer}).authorize,
+		}},
+	)
+	if err != nil {
+		return fmt.Errorf("putting the authorizers together: %w", err)
+	}
+	return nil
+}
+
+// fronts tells callers whom the front proxy vouches for from others.
+type fronts struct{ front, others authenticator.Request }
+
+// AuthenticateRequest implements authenticator.Request.
+func (f fronts) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+	// An error means that the certificate is not the front proxy's. The others say what it is.
+	if response, ok, err := f.front.AuthenticateRequest(r); err == nil && ok {
+		response.User = fronted{response.User}
+		return response, true, nil
+	}
+	return f.others.AuthenticateRequest(r)
+}
+
+// fronted is a user who came with the front proxy's certificate. kube-apiserver has authenticated the user and
+// authorized the request.
+type fronted struct{ user.Info }
+
+// authorizeFunc decides without conditions.
+type authorizeFunc func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error)
+
+// unconditional makes an authorizer of a function.
+type unconditional struct{ decide authorizeFunc }
 
 // Authorize implements authorizer.Authorizer.
-func (boundNodes) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (u unconditional) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return u.decide(ctx, a)
+}
+
+// ConditionsAwareAuthorize implements authorizer.Authorizer.
+func (u unconditional) ConditionsAwareAuthorize(
+	ctx context.Context, a authorizer.Attributes,
+) authorizer.ConditionsAwareDecision {
+	return authorizer.ConditionsAwareDecisionFromParts(u.decide(ctx, a))
+}
+
+// EvaluateConditions implements authorizer.Authorizer. It has none.
+func (unconditional) EvaluateConditions(
+	context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData,
+) (authorizer.Decision, string, error) {
+	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+}
+
+// once asks for equal reviews that come at one time once.
+type once struct {
+	next  authorizer.Authorizer
+	group singleflight.Group
+}
+
+type decision struct {
+	authorizer.Decision
+
+	reason string
+}
+
+func (o *once) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	u := a.GetUser()
+	if u == nil {
+		return o.next.Authorize(ctx, a)
+	}
+	key := fmt.Sprintf("%q %q %q %q %q", []string{u.GetName(), u.GetUID()}, u.GetGroups(), u.GetExtra(), []string{
+		a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(), a.GetNamespace(),
+		a.GetName(), a.GetPath(),
+	}, fmt.Sprint(a.GetFieldSelector())+fmt.Sprint(a.GetLabelSelector()))
+	// The review goes on for the others when the caller that began it leaves.
+	result := o.group.DoChan(key, func() (any, error) {
+		made, reason, err := o.next.Authorize(context.WithoutCancel(ctx), a)
+		return decision{made, reason}, err
+	})
+	select {
+	case <-ctx.Done():
+		return authorizer.DecisionNoOpinion, "", ctx.Err()
+	case r := <-result:
+		made, _ := r.Val.(decision)
+		return made.Decision, made.reason, r.Err
+	}
+}
+
+// boundNodes refuses credentials that belong to a node the share of another one, and ServiceAccount tokens that are
+// bound to none. Of the rest it has no opinion.
+type boundNodes struct {
+	// allowUnbound lets ServiceAccount tokens that are bound to no node ask for every node's share.
+	allowUnbound bool
+	// bindable reports whether the API server says which node a token is bound to.
+	bindable func() bool
+}
+
+func (b boundNodes) authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	if a.GetAPIGroup() != hubv1alpha1.GroupName || !a.IsResourceRequest() {
 		return authorizer.DecisionNoOpinion, "", nil
 	}
-	for _, node := range nodesOf(a.GetUser()) {
+	nodes := nodesOf(a.GetUser())
+	for _, node := range nodes {
 		if node != a.GetName() {
 			return authorizer.DecisionDeny, fmt.Sprintf(
 				"these credentials are bound to the node %q, and may ask for its share only", node,
 			), nil
 		}
 	}
-	return authorizer.DecisionNoOpinion, "", nil
+	if len(nodes) > 0 || b.allowUnbound || !isServiceAccount(a.GetUser()) {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	if !b.bindable() {
+		return authorizer.DecisionDeny, "the API server does not say which node a token is bound to: it has no " +
+			"--requestheader-extra-headers-prefix", nil
+	}
+	return authorizer.DecisionDeny, "this ServiceAccount token is bound to no node; use that of a pod, or allow such " +
+		"tokens with --allow-unbound-tokens", nil
 }
 
-// ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (b boundNodes) ConditionsAwareAuthorize(
-	ctx context.Context, a authorizer.Attributes,
-) authorizer.ConditionsAwareDecision {
-	return authorizer.ConditionsAwareDecisionFromParts(b.Authorize(ctx, a))
-}
-
-// EvaluateConditions implements authorizer.Authorizer. It has none.
-func (boundNodes) EvaluateConditions(
-	context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData,
-) (authorizer.Decision, string, error) {
-	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+func isServiceAccount(u user.Info) bool {
+	if u == nil {
+		return false
+	}
+	_, _, err := serviceaccount.SplitUsername(u.GetName())
+	return err == nil
 }
 
 // nodesOf are the nodes that credentials are bound to, of which there is one at most.

@@ -45,7 +45,7 @@ func longRunning(t *testing.T, h *testHub) string {
 	w := httptest.NewRecorder()
 	h.hub.api.Handler.ServeHTTP(w, r)
 	for line := range strings.Lines(w.Body.String()) {
-		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `subresource="proxy"`) {
+		if strings.HasPrefix(line, "apiserver_longrunning_requests{") && strings.Contains(line, `resource="shares"`) {
 			_, value, _ := strings.Cut(line, "} ")
 			return strings.TrimSpace(value)
 		}
@@ -58,11 +58,13 @@ func TestAWatchIsAudited(t *testing.T) {
 	audit := auditEverything(t)
 	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
 	for query, code := range map[string]string{
-		"watch=true&timeoutSeconds=1&resourceVersion=0": `"code":200`,
-		"watch=true&resourceVersion=1":                  `"code":410`,
+		"watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Da1":      `"code":200`,
+		"watch=true&fieldSelector=metadata.name%3Da1&resourceVersion=wrong": `"code":400`,
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
-			hubv1alpha1.SharePath("a1")+"/api/v1/services?"+query, nil)
+			hubv1alpha1.SharesPath+"?"+query, nil)
+		r.Header.Set("Accept", "application/vnd.kubernetes.protobuf")
+		r.Header.Set("Accept-Encoding", "gzip")
 		r.Header.Set("Test-User", "alice")
 		w := httptest.NewRecorder()
 		h.hub.api.Handler.ServeHTTP(w, r)

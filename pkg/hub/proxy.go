@@ -6,11 +6,13 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -31,9 +33,12 @@ func init() {
 	for _, version := range []schema.GroupVersion{
 		hubv1alpha1.GroupVersion, {Group: hubv1alpha1.GroupName, Version: runtime.APIVersionInternal},
 	} {
-		scheme.AddKnownTypeWithName(version.WithKind("Node"), &metav1.PartialObjectMetadata{})
+		for _, kind := range []string{"Node", hubv1alpha1.ShareKind} {
+			scheme.AddKnownTypeWithName(version.WithKind(kind), &metav1.PartialObjectMetadata{})
+		}
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	metav1.AddToGroupVersion(scheme, hubv1alpha1.GroupVersion)
 	utilruntime.Must(scheme.SetVersionPriority(hubv1alpha1.GroupVersion))
 }
 
@@ -44,6 +49,7 @@ func install(server *genericapiserver.GenericAPIServer, share shareFunc) error {
 	group.VersionedResourcesStorageMap[hubv1alpha1.GroupVersion.Version] = map[string]rest.Storage{
 		hubv1alpha1.Resource: nodes{},
 		hubv1alpha1.Resource + "/" + hubv1alpha1.Subresource: proxies{share: share},
+		hubv1alpha1.Shares: sharesResource{},
 	}
 	return server.InstallAPIGroup(&group)
 }
@@ -62,6 +68,39 @@ func (nodes) NamespaceScoped() bool { return false }
 
 // GetSingularName implements rest.SingularNameProvider.
 func (nodes) GetSingularName() string { return "node" }
+
+// sharesResource is the resource of streams. It is here for discovery: withStreams answers its requests.
+type sharesResource struct{ nodes }
+
+// GetSingularName implements rest.SingularNameProvider.
+func (sharesResource) GetSingularName() string { return "share" }
+
+// Kind implements rest.KindProvider.
+func (sharesResource) Kind() string { return hubv1alpha1.ShareKind }
+
+// Watch implements rest.Watcher.
+func (sharesResource) Watch(context.Context, *metainternalversion.ListOptions) (watch.Interface, error) {
+	return nil, apierrors.NewMethodNotSupported(sharesName, "watch")
+}
+
+var sharesName = schema.GroupResource{Group: hubv1alpha1.GroupName, Resource: hubv1alpha1.Shares}
+
+// withStreams answers requests for the resource of streams, which package k8s.io/apiserver would encode for each of
+// them.
+func withStreams(next http.Handler, stream func(w http.ResponseWriter, r *http.Request, node string)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := request.RequestInfoFrom(r.Context())
+		switch {
+		case !ok || !info.IsResourceRequest || info.APIGroup != hubv1alpha1.GroupName ||
+			info.APIVersion != hubv1alpha1.GroupVersion.Version || info.Resource != hubv1alpha1.Shares:
+			next.ServeHTTP(w, r)
+		case info.Verb != "watch" || info.Subresource != "" || info.Namespace != "":
+			serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
+		default:
+			stream(w, later(r), info.Name)
+		}
+	})
+}
 
 // shareFunc answers a request for the share of a node, by the path below it.
 type shareFunc func(w http.ResponseWriter, r *http.Request, node, path string)
@@ -90,7 +129,7 @@ func (p proxies) Connect(_ context.Context, node string, _ runtime.Object, _ res
 			serve.WriteError(w, r, notFound(r))
 			return
 		}
-		p.share(w, later(r), node, path)
+		p.share(w, r, node, path)
 	}), nil
 }
 

@@ -1,135 +1,272 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 
-	"k8s.io/apimachinery/pkg/fields"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/storage/view"
+)
+
+const (
+	// reachPatience is how long a request waits until the watches have brought the version that it asks for. Then the
+	// API server is asked what it has: a resource that is quiet gets a bookmark once a minute only.
+	reachPatience = 2 * time.Second
+	// relistPatience is how long the API server may take for that.
+	relistPatience = 15 * time.Second
+	// maxStreams is how many streams one caller may have of one node's share: one, and those that are about to end.
+	maxStreams = 4
+	// maxUnknown is how many streams there may be of nodes that are not there.
+	maxUnknown = 256
 )
 
 // shareServer answers requests for shares.
 type shareServer struct {
-	shares *view.Shares
+	shares  *shares
+	sources sources
 	// current says why what is shared may not be what the cluster has; nil if it is.
 	current func() error
 	shedder *shedder
 	server  *serve.Server
+
+	mu sync.Mutex
+	// streams counts the streams under way, by caller and node; guarded by mu.
+	streams map[string]int
+	// refused counts the streams that were refused because the caller had too many; guarded by mu.
+	refused int
 }
 
-// heldKey is where the held of a request is kept.
-type heldKey struct{}
-
-// held is what a request holds until it is over, and the History that answers it.
-type held struct {
-	history *history.History
-	release func()
-	// taken is set if the serve.Server calls release.
-	taken bool
+// errNotCurrent is the answer of a hub that may be stale.
+func errNotCurrent(err error) error {
+	return serve.NotReady("the hub does not know what the API server has: " + err.Error())
 }
 
-// historyOf is a serve.Server's HistoryOf.
-func historyOf(r *http.Request) (h *history.History, release func(), err error) {
-	holds, ok := r.Context().Value(heldKey{}).(*held)
-	if !ok {
-		return nil, nil, errors.New("a request for no share")
+// ServeStream answers a WATCH of a node's share.
+func (s *shareServer) ServeStream(w http.ResponseWriter, r *http.Request, node string) {
+	if err := s.stream(w, r, node); err != nil {
+		serve.WriteError(w, r, err)
 	}
-	holds.taken = true
-	return holds.history, holds.release, nil
 }
 
-// ServeShare answers a request for a node's share.
-func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, path string) {
-	ctx, cancel := context.WithCancel(r.Context())
-	holds := &held{release: cancel}
-	defer func() {
-		if !holds.taken {
-			holds.release()
+func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string) error {
+	query := r.URL.Query()
+	if node == "" {
+		return apierrors.NewBadRequest("a share is one node's: give fieldSelector=metadata.name=NODE")
+	}
+	if !strings.Contains(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) ||
+		!strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		return serve.NotAcceptable("a share is sent as " + runtime.ContentTypeProtobuf + ", compressed with gzip")
+	}
+	version, err := hubv1alpha1.ParseVersion(query.Get("resourceVersion"))
+	if err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	var known *hubv1alpha1.Digests
+	if header := r.Header.Get(hubv1alpha1.DigestsHeader); header != "" {
+		if known, err = hubv1alpha1.ParseDigests(header); err != nil {
+			return apierrors.NewBadRequest(err.Error())
 		}
-	}()
-	r = r.Clone(ctx)
+	}
+	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")) // what cannot be read is as if it were not there
+	leave, ok := s.enter(r, node)
+	if !ok {
+		return tooMany("this caller has as many streams of this share as one may have")
+	}
+	restored, err := s.reach(r.Context(), version)
+	var followed *stream
+	if err == nil {
+		followed, err = s.shares.follow(node, known, restored)
+	}
+	if err != nil {
+		leave()
+		switch {
+		case errors.Is(err, errNoRoom):
+			return tooMany(err.Error())
+		case errors.Is(err, history.ErrNotReady):
+			return serve.NotReady("the hub is not synced with the API server yet")
+		}
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	done, full := s.shedder.begin(cancel)
+	if full {
+		// Over HTTP/2 what is under way on the connection goes on.
+		w.Header().Set("Connection", "close")
+	}
+	s.server.Stream(w, r.WithContext(ctx), hubv1alpha1.Shares, &heldStream{followed, func() {
+		done()
+		leave()
+		cancel()
+	}}, time.Duration(max(seconds, 0))*time.Second)
+	return nil
+}
+
+// heldStream is a stream that holds something until it is over.
+type heldStream struct {
+	*stream
+
+	release func()
+}
+
+// Close implements serve.Steps.
+func (h *heldStream) Close() {
+	h.stream.Close()
+	h.release()
+}
+
+func tooMany(message string) error {
+	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
+}
+
+// enter counts a stream of a caller. leave is to be called when it is over.
+func (s *shareServer) enter(r *http.Request, node string) (leave func(), ok bool) {
+	key, most := caller(r)+"\n"+node, maxStreams
+	if !s.shares.facts.NodeExists(node) {
+		key, most = "", maxUnknown
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[key] >= most {
+		s.refused++
+		return nil, false
+	}
+	if s.streams == nil {
+		s.streams = make(map[string]int)
+	}
+	s.streams[key]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.streams[key]--; s.streams[key] == 0 {
+			delete(s.streams, key)
+		}
+	}, true
+}
+
+// refusals returns how many streams were refused because their callers had too many.
+func (s *shareServer) refusals() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
+// reach waits until the shares have reached a version. restored is set if the API server itself has not: it was
+// restored from a backup.
+func (s *shareServer) reach(ctx context.Context, version hubv1alpha1.Version) (restored bool, err error) {
+	if err := s.current(); err != nil {
+		return false, errNotCurrent(err)
+	}
+	if s.await(ctx, reachPatience, version) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, relistPatience)
+	defer cancel()
+	reached, _ := s.shares.reached()
+	for part, source := range s.sources {
+		if reached[part] >= version[part] {
+			continue
+		}
+		if err := source.Relist(ctx); err != nil {
+			return false, errNotCurrent(err)
+		}
+		if listed := number(source.State().ResourceVersion); listed < version[part] {
+			restored, version[part] = true, min(listed, version[part])
+		}
+	}
+	if !s.await(ctx, relistPatience, version) {
+		return false, serve.NotReady("the hub has not reached the version " + version.String())
+	}
+	return restored, nil
+}
+
+// await waits for a version, and reports whether it came.
+func (s *shareServer) await(ctx context.Context, patience time.Duration, version hubv1alpha1.Version) bool {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		reached, progressed := s.shares.reached()
+		if reached.Reaches(version) {
+			return true
+		}
+		select {
+		case <-progressed:
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// ServeShare answers a GET or LIST of a node's share, by the path below it.
+func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, path string) {
+	r = r.Clone(r.Context())
 	r.URL.Path, r.URL.RawPath = path, ""
 	info := serve.ParseRequest(r)
-	resource := sharedAs(schema.GroupResource{Group: info.Group, Resource: info.Resource})
-	switch {
-	case !info.IsResource:
+	if !info.IsResource {
 		if answer := discover(path); answer != nil {
 			writeDiscovery(w, r, answer)
 			return
 		}
 		serve.WriteError(w, r, notFound(r))
 		return
+	}
+	name := schema.GroupResource{Group: info.Group, Resource: info.Resource}
+	resource := sharedAs(name)
+	err := s.current()
+	var h *history.History
+	switch watch, _ := strconv.ParseBool(cmp.Or(r.URL.Query().Get("watch"), "false")); {
 	case resource == nil, info.Subresource != "", info.Version != resource.Version,
 		info.Namespace != "" && !resource.Namespaced, info.Name != "" && resource.Namespaced && info.Namespace == "":
-		serve.WriteError(w, r, serve.NotServed(schema.GroupResource{Group: info.Group, Resource: info.Resource}))
-		return
-	}
-	if err := s.current(); err != nil {
-		serve.WriteError(w, r, serve.NotReady("the hub does not know what the API server has: "+err.Error()))
-		return
-	}
-	h, release, err := s.history(resource, info, r.URL.Query(), node, cancel)
-	if err != nil {
-		if errors.Is(err, history.ErrNotReady) {
-			err = serve.NotReady("the hub is not synced with the API server yet; an answer now would be incomplete")
-		}
-		serve.WriteError(w, r, err)
-		return
-	}
-	done, full := s.shedder.begin(cancel)
-	holds.history = h
-	holds.release = func() {
-		done()
-		release()
-		cancel()
-	}
-	if full {
-		// Over HTTP/2 what is under way on the connection goes on.
-		w.Header().Set("Connection", "close")
-	}
-	r = r.WithContext(context.WithValue(ctx, heldKey{}, holds))
-	if info.Verb == "get" {
-		s.server.Object(w, r, resource, info)
-	} else {
-		s.server.Collection(w, r, resource, info)
-	}
-}
-
-// history is what answers a request. The node's own object is served whole where the request can be for no other node;
-// among the nodes of the share it is as they are.
-func (s *shareServer) history(
-	resource *history.Resource, info serve.RequestInfo, query url.Values, node string, left func(),
-) (h *history.History, release func(), err error) {
-	switch {
-	case resource == history.Services:
-		return s.shares.Services(), func() {}, nil
-	case resource == history.Nodes && (info.Name == node || (info.Name == "" && selectsOnly(query, node))):
-		return s.shares.Own(node)
+		err = serve.NotServed(name)
+	case watch || info.Verb == "watch":
+		err = apierrors.NewMethodNotSupported(name, "watch")
+	case err != nil:
+		err = errNotCurrent(err)
 	default:
-		return s.shares.Class(node, left)
+		h, err = s.shares.history(node, resource)
+	}
+	switch {
+	case errors.Is(err, history.ErrNotReady):
+		serve.WriteError(w, r, serve.NotReady("the hub is not synced with the API server yet"))
+	case err != nil:
+		serve.WriteError(w, r, err)
+	case info.Verb == "get":
+		s.server.Object(w, withHistory(r, h), resource, info)
+	default:
+		s.server.Collection(w, withHistory(r, h), resource, info)
 	}
 }
 
-// selectsOnly reports whether a query's field selector picks this node only. Whatever else is wrong with the query is
-// said by who answers it.
-func selectsOnly(query url.Values, node string) bool {
-	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
-	if err != nil {
-		return false
-	}
-	name, exact := selector.RequiresExactMatch("metadata.name")
-	return exact && name == node
+// historyKey is where the History of a request is kept.
+type historyKey struct{}
+
+func withHistory(r *http.Request, h *history.History) *http.Request {
+	return r.WithContext(context.WithValue(r.Context(), historyKey{}, h))
 }
 
-// caller is who asks, as a quota tells callers apart: everybody comes from the aggregator's few addresses.
+// historyOf is a serve.Server's HistoryOf.
+func historyOf(r *http.Request) (h *history.History, release func(), err error) {
+	h, ok := r.Context().Value(historyKey{}).(*history.History)
+	if !ok {
+		return nil, nil, errors.New("a request for no share")
+	}
+	return h, func() {}, nil
+}
+
+// caller is who asks, as limits tell callers apart: everybody comes from the aggregator's few addresses.
 func caller(r *http.Request) string {
 	user, ok := request.UserFrom(r.Context())
 	if !ok {

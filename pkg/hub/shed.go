@@ -15,12 +15,10 @@ import (
 )
 
 const (
-	// streamsPerNode is how many watches a wrapper has: Services, slices, nodes, its own node.
-	streamsPerNode = 4
 	// shedTolerance is how much more than its part a replica keeps: where connections end up is left to chance.
 	shedTolerance = 1.2
 	// shedInterval is the pause between two rounds of ending streams, of which each ends that part of what a replica
-	// may have. So the lists that follow are spread over minutes.
+	// may have. So wrappers move over minutes.
 	shedInterval = 5 * time.Second
 	shedRounds   = 60
 )
@@ -79,7 +77,7 @@ func (s *shedder) run(ctx context.Context) {
 func (s *shedder) round() int {
 	may := 0
 	if replicas := s.replicas(); replicas > 1 {
-		may = int(math.Ceil(shedTolerance * streamsPerNode * float64(s.nodes()) / float64(replicas)))
+		may = int(math.Ceil(shedTolerance * float64(s.nodes()) / float64(replicas)))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,7 +41,7 @@ func TestAReplicaThatCameLaterGetsItsPart(t *testing.T) {
 			}
 		}
 	}
-	for range nodes * streamsPerNode {
+	for range nodes {
 		connect(replicas[0])
 	}
 	for _, ready = range []int{2, 3, 4} {
@@ -54,7 +54,7 @@ func TestAReplicaThatCameLaterGetsItsPart(t *testing.T) {
 		t.Logf("%d replicas: settled after %d rounds", ready, rounds)
 	}
 	ready = 1
-	for range nodes * streamsPerNode {
+	for range nodes {
 		connect(replicas[0])
 	}
 	if n := replicas[0].round(); n > 0 {
@@ -65,7 +65,7 @@ func TestAReplicaThatCameLaterGetsItsPart(t *testing.T) {
 // TestShedderEndsWhatIsTooMuch, and counts it no more.
 func TestShedderEndsWhatIsTooMuch(t *testing.T) {
 	t.Parallel()
-	s := &shedder{nodes: func() int { return 1 }, replicas: func() int { return 4 }} // two streams
+	s := &shedder{nodes: func() int { return 5 }, replicas: func() int { return 4 }} // two streams
 	ended := 0
 	var dones []func()
 	for range 5 {

@@ -7,25 +7,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/upstream"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
@@ -56,249 +46,6 @@ func TestNotCurrent(t *testing.T) {
 	}
 }
 
-// link leads to an API server, and may be cut.
-type link struct {
-	to http.Handler
-
-	mu sync.Mutex
-	// cut is set while nothing passes. With silent, nobody is told. Guarded by mu.
-	cut, silent bool
-	// passing are the requests under way. Guarded by mu.
-	passing map[*passing]struct{}
-}
-
-// passing is a request that passes a link.
-type passing struct {
-	http.ResponseWriter
-
-	link   *link
-	cancel context.CancelFunc
-}
-
-// ServeHTTP implements http.Handler.
-func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	p := &passing{w, l, cancel}
-	l.mu.Lock()
-	l.passing[p] = struct{}{}
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		delete(l.passing, p)
-		l.mu.Unlock()
-	}()
-	if cut, silent := l.isCut(); cut {
-		if silent {
-			<-ctx.Done()
-		}
-		panic(http.ErrAbortHandler)
-	}
-	l.to.ServeHTTP(p, r.WithContext(ctx))
-	if r.Context().Err() == nil && ctx.Err() != nil {
-		panic(http.ErrAbortHandler)
-	}
-}
-
-func (l *link) isCut() (cut, silent bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cut, l.silent
-}
-
-// Write implements http.ResponseWriter. What is written to a link that is cut is lost.
-func (p *passing) Write(b []byte) (int, error) {
-	if cut, _ := p.link.isCut(); cut {
-		return len(b), nil
-	}
-	return p.ResponseWriter.Write(b)
-}
-
-// Unwrap is for http.ResponseController.
-func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
-
-// set cuts the link, or mends it. What was under way is broken off, except by a silent cut.
-func (l *link) set(cut, silent bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.cut, l.silent = cut, silent
-	if silent {
-		return
-	}
-	for p := range l.passing {
-		p.cancel()
-	}
-}
-
-// replica is one of the hub, without an API server of its own before it, and its link to the cluster's.
-type replica struct {
-	*Server
-
-	link *link
-}
-
-// smallFleet is a cluster, replicas of the hub, and the wrapper of the node a1, in a bubble and without a network. The
-// cluster's API server hands requests on to the replica that it picked last, and picks another one when a connection
-// is to be closed.
-type smallFleet struct {
-	t        *testing.T
-	cluster  *upstreamtest.API
-	replicas []*replica
-	node     *storagetest.Node
-	upstream *upstream.Upstream
-
-	mu     sync.Mutex
-	picked int // guarded by mu
-}
-
-// inSmallFleet runs a test in a bubble, a while after everything was synced.
-func inSmallFleet(t *testing.T, mode upstream.HubMode, test func(*smallFleet)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		f := &smallFleet{t: t, cluster: upstreamtest.New(), node: storagetest.New(storagetest.Options{
-			NodeName: "a1", KeepKubernetesEndpoint: true,
-		})}
-		for _, name := range []string{"a1", "a2", "b1"} {
-			f.cluster.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-				Name: name, Labels: map[string]string{"zone": name[:1]},
-			}})
-		}
-		f.cluster.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "strict", Annotations: map[string]string{"topologyKeys": `["zone"]`},
-		}})
-		f.putSlice("10.0.0.1")
-		ctx, cancel := context.WithCancel(context.Background())
-		var running sync.WaitGroup
-		defer synctest.Wait()
-		defer running.Wait()
-		defer cancel()
-		for range 2 {
-			r := &replica{link: &link{to: f.cluster, passing: make(map[*passing]struct{})}}
-			var err error
-			r.Server, err = newServer(Config{}, &rest.Config{
-				Host: "http://cluster.example", Transport: upstreamtest.Memory{Handler: r.link}, QPS: -1,
-			}, klog.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.replicas = append(f.replicas, r)
-			running.Go(func() { r.work(ctx) })
-		}
-		toCluster := &rest.Config{Host: "http://cluster.example", Transport: upstreamtest.Memory{Handler: f}, QPS: -1}
-		var err error
-		f.upstream, err = upstream.New(upstream.Options{
-			Config: toCluster, Facts: f.node.Facts, NodeName: "a1",
-			Hub: upstream.HubOptions{Mode: mode, Config: toCluster, FallbackAfter: upstream.DefaultHubFallback},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.until("the replicas are ready", func() bool {
-			return f.replicas[0].current() == nil && f.replicas[1].current() == nil
-		})
-		running.Go(func() { f.upstream.Run(ctx) })
-		// So long that the replicas have heard nothing for much longer than their patience.
-		time.Sleep(3 * time.Minute)
-		f.expectShown("10.0.0.1")
-		test(f)
-	})
-}
-
-// ServeHTTP is the cluster's API server.
-func (f *smallFleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path, ok := strings.CutPrefix(r.URL.Path, hubv1alpha1.SharePath("a1"))
-	if !ok {
-		f.cluster.ServeHTTP(w, r)
-		return
-	}
-	f.mu.Lock()
-	picked := f.picked
-	f.mu.Unlock()
-	replica := f.replicas[picked]
-	replica.closeWhenCut(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		replica.answers.ServeShare(w, r, "a1", path)
-	})).ServeHTTP(w, r)
-	if w.Header().Get("Connection") == "close" {
-		f.mu.Lock()
-		f.picked = (picked + 1) % len(f.replicas)
-		f.mu.Unlock()
-	}
-}
-
-func (f *smallFleet) putSlice(address string) {
-	f.cluster.Put(&discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "strict-1", Labels: map[string]string{discoveryv1.LabelServiceName: "strict"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: ptr.To("a2")}},
-	})
-}
-
-// shown is the address that the wrapper shows kube-proxy.
-func (f *smallFleet) shown() string {
-	f.t.Helper()
-	objects, _, err := f.node.History.List(history.EndpointSlices, "", 0)
-	if err != nil {
-		return err.Error()
-	}
-	var addresses []string
-	for _, o := range objects {
-		typed, err := o.Decode()
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		if slice, ok := typed.(*discoveryv1.EndpointSlice); ok {
-			for _, e := range slice.Endpoints {
-				addresses = append(addresses, e.Addresses...)
-			}
-		}
-	}
-	return strings.Join(addresses, " ")
-}
-
-func (f *smallFleet) expectShown(address string) {
-	f.t.Helper()
-	synctest.Wait()
-	if got := f.shown(); got != address {
-		f.t.Errorf("the wrapper shows %q, want %q", got, address)
-	}
-}
-
-// until waits until something holds, and returns how long that took.
-func (f *smallFleet) until(what string, holds func() bool) time.Duration {
-	f.t.Helper()
-	const patience = time.Hour
-	begin := time.Now()
-	for synctest.Wait(); !holds(); synctest.Wait() {
-		if time.Since(begin) > patience {
-			f.t.Fatalf("%s: not within %s", what, patience)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	return time.Since(begin)
-}
-
-// streams are how many streams each replica has.
-func (f *smallFleet) streams() string {
-	counts := make([]int, len(f.replicas))
-	for i, r := range f.replicas {
-		r.shedder.mu.Lock()
-		counts[i] = len(r.shedder.streams)
-		r.shedder.mu.Unlock()
-	}
-	return fmt.Sprint(counts)
-}
-
-const (
-	// noticed is how long a replica takes to notice that its link is gone: a watch that is broken off fails again after
-	// the first pause at most; one that falls silent lasts as long as the API server may be silent on it.
-	noticed       = 2 * time.Second
-	noticedSilent = 150 * time.Second
-	// comesBack is the longest pause between two attempts of a wrapper.
-	comesBack = 23 * time.Second
-)
-
 // TestAStaleReplicaEndsItsStreams: a replica whose own link to the API server is cut ends its streams after its limit,
 // and not before. The wrapper goes on with the other replica.
 func TestAStaleReplicaEndsItsStreams(t *testing.T) {
@@ -315,17 +62,17 @@ func TestAStaleReplicaEndsItsStreams(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			inSmallFleet(t, upstream.HubRequire, func(f *smallFleet) {
-				if got := f.streams(); got != "[4 0]" {
+				if got := f.streams(); got != "[1 0]" {
 					t.Fatalf("the replicas have %s streams", got)
 				}
 				f.replicas[0].link.set(true, test.silent)
 				f.putSlice("10.0.0.2")
-				took := f.until("the streams of the stale replica end", func() bool { return f.streams() != "[4 0]" })
+				took := f.until("the streams of the stale replica end", func() bool { return f.streams() != "[1 0]" })
 				t.Logf("the streams ended after %s", took)
 				if took < test.earliest || took > test.latest {
 					t.Errorf("the streams ended after %s, want %s to %s", took, test.earliest, test.latest)
 				}
-				took = f.until("the wrapper is elsewhere", func() bool { return f.streams() == "[0 4]" })
+				took = f.until("the wrapper is elsewhere", func() bool { return f.streams() == "[0 1]" })
 				t.Logf("the wrapper followed the other replica %s later", took)
 				if took > comesBack {
 					t.Errorf("it took %s to come to the other replica", took)
@@ -337,7 +84,7 @@ func TestAStaleReplicaEndsItsStreams(t *testing.T) {
 				// Mended, it is one as the other.
 				f.replicas[0].link.set(false, false)
 				f.until("the replica is ready again", func() bool { return f.replicas[0].current() == nil })
-				if got := f.streams(); got != "[0 4]" {
+				if got := f.streams(); got != "[0 1]" {
 					t.Errorf("after that the replicas have %s streams", got)
 				}
 			})
@@ -361,7 +108,7 @@ func TestAShortCutEndsNoStream(t *testing.T) {
 		if after := f.lists(); after != before {
 			t.Errorf("the wrapper listed %d times more", after-before)
 		}
-		if got := f.streams(); got != "[4 0]" {
+		if got := f.streams(); got != "[1 0]" {
 			t.Errorf("the replicas have %s streams", got)
 		}
 	})
@@ -435,6 +182,7 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 		path := hubv1alpha1.SharePath("a1") + "/api/v1/services"
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
+		r.Header.Set("Test-Node", "a1")
 		w := httptest.NewRecorder()
 		h.hub.api.Handler.ServeHTTP(w, r)
 		closes := w.Header().Get("Connection") == "close"
@@ -453,6 +201,7 @@ func TestAListKeepsItsConnection(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
 			hubv1alpha1.SharePath("a1")+"/api/v1/services", nil)
 		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
+		r.Header.Set("Test-Node", "a1")
 		w := httptest.NewRecorder()
 		h.hub.api.Handler.ServeHTTP(w, r)
 		return w

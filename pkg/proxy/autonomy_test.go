@@ -13,11 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/autonomy"
+	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 )
 
 // healthService answers what the string holds, and 500 if that is empty.
-func healthService(t *testing.T) (*atomic.Value, *autonomy.Options) {
+func healthService(t *testing.T) (*atomic.Value, *deadnodes.Options) {
 	t.Helper()
 	says := &atomic.Value{}
 	says.Store("")
@@ -29,7 +29,7 @@ func healthService(t *testing.T) (*atomic.Value, *autonomy.Options) {
 		_, _ = w.Write([]byte(body))
 	}))
 	t.Cleanup(server.Close)
-	return says, &autonomy.Options{Address: server.URL, Interval: 400 * time.Millisecond}
+	return says, &deadnodes.Options{Address: server.URL, Interval: 400 * time.Millisecond}
 }
 
 // TestDeadNeighbours: from the health service to what clients see, and what /readyz, the metrics and the log say

@@ -9,14 +9,36 @@ import (
 	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
-// endpointsIdle is how long the legacy Endpoints are followed after the last request for them has ended. An old
-// kube-proxy sends one every few minutes. All Endpoints of a cluster are too much to follow without a client.
-const endpointsIdle = time.Hour
+// demandIdle is how long a resource is followed after the last request for it has ended. An old kube-proxy sends one
+// for the legacy Endpoints every few minutes. All Endpoints of a cluster are too much to follow without a client.
+const demandIdle = time.Hour
 
-// demand follows the legacy Endpoints while clients ask for them.
+// demands follow resources while clients ask for them.
+type demands map[*history.Resource]*demand
+
+func newDemands(f *facts.Facts, u *upstream.Upstream) demands {
+	all := make(demands)
+	for _, r := range history.Resources() {
+		if r.OnDemand {
+			all[r] = &demand{facts: f, upstream: u, resource: r}
+		}
+	}
+	return all
+}
+
+// of notes that a request for a resource begins. The caller must call ended when it ends.
+func (all demands) of(r *history.Resource) (ended func()) {
+	if d := all[r]; d != nil {
+		return d.begin()
+	}
+	return func() {}
+}
+
+// demand follows one resource while clients ask for it.
 type demand struct {
 	facts    *facts.Facts
 	upstream *upstream.Upstream
+	resource *history.Resource
 
 	mu sync.Mutex
 	// askers counts the requests under way. Guarded by mu.
@@ -26,11 +48,7 @@ type demand struct {
 	idle *time.Timer
 }
 
-// of notes that a request for a resource begins. The caller must call ended when it ends.
-func (d *demand) of(r *history.Resource) (ended func()) {
-	if r != history.Endpoints {
-		return func() {}
-	}
+func (d *demand) begin() (ended func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.askers++
@@ -38,7 +56,7 @@ func (d *demand) of(r *history.Resource) (ended func()) {
 		d.idle.Stop()
 		d.idle = nil
 	}
-	d.upstream.Demand(history.Endpoints)
+	d.upstream.Demand(d.resource)
 	return d.end
 }
 
@@ -46,7 +64,7 @@ func (d *demand) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.askers--; d.askers == 0 {
-		d.idle = time.AfterFunc(endpointsIdle, d.expire)
+		d.idle = time.AfterFunc(demandIdle, d.expire)
 	}
 }
 
@@ -57,6 +75,6 @@ func (d *demand) expire() {
 		return
 	}
 	d.idle = nil
-	d.upstream.Dismiss(history.Endpoints)
-	d.facts.ForgetEndpoints()
+	d.upstream.Dismiss(d.resource)
+	d.facts.Forget(d.resource)
 }

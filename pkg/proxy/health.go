@@ -8,11 +8,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/health"
 	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // readiness reports whether the wrapper can do its work.
@@ -97,7 +98,7 @@ func (h readiness) reasons() (reasons, details []string) {
 		default:
 			details = append(details, s.Name+": ok")
 		}
-		if s.Name == facts.InputNodes {
+		if s.Name == facts.InputNodes || s.Name == upstream.SourceShare {
 			labelsSynced = known || s.Synced
 		}
 	}
@@ -119,7 +120,7 @@ func (h readiness) reasons() (reasons, details []string) {
 		details = append(details, livePodsDetail(h.p.livePods.Status()))
 	}
 	if h.p.exchange != nil {
-		detail := exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status())
+		detail := exchangeDetail(h.p.exchange.Status(), h.p.livePods.Status(), len(h.p.config.SiteLabels) > 0)
 		if h.p.config.Runtime == nil {
 			detail += "; without --cri this node does not say which pods it runs"
 		}
@@ -167,7 +168,7 @@ func (h readiness) unknownNode() string {
 func age(then time.Time) time.Duration { return max(time.Since(then), 0) }
 
 // autonomyDetails say which endpoints are hidden because their nodes are dead, or why none are.
-func autonomyDetails(s autonomy.Status) []string {
+func autonomyDetails(s deadnodes.Status) []string {
 	var details []string
 	switch {
 	case s.Err != nil:

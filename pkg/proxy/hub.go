@@ -3,6 +3,10 @@ package proxy
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/application-grid/application-grid/pkg/upstream"
@@ -39,10 +43,39 @@ func (p *Proxy) wayLine() string {
 	switch {
 	case way.Hub && p.config.Hub.Mode == upstream.HubRequire:
 		return "hub: this node's share is followed (--hub=require)"
+	case way.Hub && way.Reason != nil:
+		return fmt.Sprintf("hub: away, and the API server is not followed in its place: %v", way.Reason)
 	case way.Hub:
 		return "hub: this node's share is followed since " + way.Since.UTC().Format(time.RFC3339)
 	default:
 		return fmt.Sprintf("hub: not in use since %s, the API server is followed: %v",
 			way.Since.UTC().Format(time.RFC3339), way.Reason)
 	}
+}
+
+// memoryRoom is how many bytes more this process may take: the rest of its control group's limit; 0 if nothing bounds
+// it.
+func memoryRoom() int64 {
+	directory := "/sys/fs/cgroup"
+	if own, err := os.ReadFile("/proc/self/cgroup"); err == nil {
+		if _, path, found := strings.Cut(strings.TrimSpace(string(own)), "0::"); found {
+			directory += path
+		}
+	}
+	read := func(file string) (int64, error) {
+		content, err := os.ReadFile(filepath.Join(directory, file)) //nolint:gosec // a file of the kernel
+		if err != nil {
+			return 0, err
+		}
+		return strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
+	}
+	limit, err := read("memory.max") // "max" is no number
+	if err != nil {
+		return 0
+	}
+	used, err := read("memory.current")
+	if err != nil {
+		return 0
+	}
+	return max(limit-used, 1)
 }

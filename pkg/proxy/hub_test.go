@@ -16,7 +16,7 @@ func TestBehindAHub(t *testing.T) {
 	cluster := smallCluster()
 	w := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
-			http.StripPrefix(hubv1alpha1.SharePath("node0"), cluster).ServeHTTP(w, r)
+			cluster.ServeShare(w, r)
 			return
 		}
 		if !strings.Contains(r.URL.Path, "endpoints") {
@@ -25,7 +25,7 @@ func TestBehindAHub(t *testing.T) {
 		cluster.ServeHTTP(w, r)
 	}), func(c *Config) { c.Hub = HubConfig{Mode: upstream.HubRequire, FallbackAfter: time.Hour} })
 	w.expectReady()
-	w.expectReadyz(http.StatusOK, "[+] hub: this node's share is followed (--hub=require)", "[+] services: ok")
+	w.expectReadyz(http.StatusOK, "[+] hub: this node's share is followed (--hub=require)", "[+] share: ok")
 	if code, body := w.get("/api/v1/services"); code != http.StatusOK || !strings.Contains(body, "ServiceList") {
 		t.Errorf("%d %s", code, body)
 	}

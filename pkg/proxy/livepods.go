@@ -2,15 +2,16 @@ package proxy
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
-	"github.com/application-grid/application-grid/pkg/livepods"
+	"github.com/application-grid/application-grid/pkg/site/livepods"
 )
 
-// podsUpstream implements livepods.Upstream.
+// podsUpstream says how the upstream is.
 type podsUpstream struct{ p *Proxy }
 
-// State implements livepods.Upstream.
+// State returns what is known of the upstream at the moment.
 func (u podsUpstream) State() livepods.UpstreamState {
 	switch {
 	case u.p.view.ServesRestored() != nil:
@@ -24,14 +25,6 @@ func (u podsUpstream) State() livepods.UpstreamState {
 	}
 }
 
-// AsOf implements livepods.Upstream.
-func (u podsUpstream) AsOf() time.Time {
-	if restored := u.p.facts.Restored(); restored != nil {
-		return restored.AsOf
-	}
-	return u.p.upstream.AsOf()
-}
-
 // makeLivePods makes the Keeper, if any node says itself which pods it runs.
 func (p *Proxy) makeLivePods() {
 	if p.config.Runtime == nil && p.exchange == nil {
@@ -40,7 +33,7 @@ func (p *Proxy) makeLivePods() {
 	config := livepods.Config{
 		NodeName:    p.config.NodeName,
 		Facts:       p.facts,
-		Upstream:    podsUpstream{p},
+		Upstream:    podsUpstream{p}.State,
 		Runtime:     p.config.Runtime,
 		ReturnGrace: p.config.ReturnGrace,
 		Observer:    p.metrics,
@@ -68,6 +61,9 @@ func livePodsDetail(s livepods.Status) string {
 	default:
 		return fmt.Sprintf("cri: the addresses of this node's pods would not be known while the upstream is away: %v",
 			s.Err)
+	}
+	if len(s.Reasons) > 0 {
+		said += " (" + strings.Join(s.Reasons, "; ") + ")"
 	}
 	if s.Err != nil {
 		said += fmt.Sprintf("; as of %s, for it cannot be asked now: %v", s.AsOf.UTC().Format(time.RFC3339), s.Err)

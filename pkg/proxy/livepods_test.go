@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/application-grid/application-grid/pkg/cri"
-	"github.com/application-grid/application-grid/pkg/livepods"
+	"github.com/application-grid/application-grid/pkg/site/cri"
+	"github.com/application-grid/application-grid/pkg/site/livepods"
 )
 
 // onePod is a container runtime that runs the pod default/p at an address.
@@ -24,7 +24,7 @@ type onePod string
 func (address onePod) Pods(context.Context) ([]cri.Pod, error) {
 	return []cri.Pod{{
 		Namespace: "default", Name: "p", UID: "u-p", Addresses: []netip.Addr{netip.MustParseAddr(string(address))},
-		Running: true, Since: time.Now(),
+		Sandbox: "s", Containers: map[string]cri.Container{"c": {ID: "c", State: cri.Running}},
 	}}, nil
 }
 
@@ -121,6 +121,12 @@ func TestLivePodsDetail(t *testing.T) {
 			"as of 2026-01-02T03:04:05Z, for it cannot be asked now: ",
 		},
 		{livepods.Status{Used: true, Returning: true, AsOf: asOf, Corrected: 3}, "cri: 3 of this node's pods"},
+		{
+			livepods.Status{
+				Used: true, AsOf: asOf, Corrected: 1, Reasons: []string{"ns/p: its container c does not run"},
+			},
+			"said last (ns/p: its container c does not run)",
+		},
 	} {
 		if got := livePodsDetail(test.status); !strings.Contains(got, test.want) {
 			t.Errorf("%+v: got %q, want %q", test.status, got, test.want)

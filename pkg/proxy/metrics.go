@@ -10,16 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/health"
-	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/quota"
-	"github.com/application-grid/application-grid/pkg/siteexchange"
+	"github.com/application-grid/application-grid/pkg/site/exchange"
+	"github.com/application-grid/application-grid/pkg/site/livepods"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 const namespace = "application_grid_wrapper"
 
-// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver, autonomy.Observer,
-// livepods.Observer and siteexchange.Observer.
+// metrics has the wrapper's metrics. It implements serve.Observer, filters.RequestObserver, deadnodes.Observer,
+// livepods.Observer and exchange.Observer.
 // Metrics of the facts, the view and the upstream are collected at every scrape.
 type metrics struct {
 	*health.Watches
@@ -63,25 +63,24 @@ func newMetrics(p *Proxy) *metrics {
 			Namespace: namespace,
 			Name:      "runtime_polls_total",
 			Help: "Questions to the container runtime which pods this node runs, by result: ok, timeout or error. It " +
-				"is asked every second while the upstream is away, and every 5 minutes otherwise.",
+				"is asked every second while the upstream is away, and every 10 s otherwise.",
 		}, []string{"result"}),
 		siteIgnored: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace,
 			Name:      "site_ignored_total",
 			Help: "What came to the port of the site exchange and was ignored, by reason: stranger (the address is " +
-				"no neighbour's), flood, key (another key or cluster), node (a word about a node that is no " +
-				"neighbour, or in another's name), address (a node or pod with an address that cannot be its own), " +
-				"replay, old, or format.",
+				"no neighbour's), flood, key (another key or cluster, another's name, or replayed), address (a pod " +
+				"with an address that cannot be its own), or format.",
 		}, []string{"reason"}),
 		siteQuestions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace,
 			Name:      "site_questions_total",
-			Help: "Questions to neighbours which pods they run, by result: ok, timeout or error. They are asked " +
-				"while the upstream is away, when they have something new to say.",
+			Help: "Questions to neighbours how their pods are, by result: ok, timeout or error. They are asked every " +
+				"second while the upstream is away, and every 5 minutes otherwise.",
 		}, []string{"result"}),
 	}
 	if p.config.SiteExchange != nil {
-		for _, reason := range siteexchange.Reasons() {
+		for _, reason := range exchange.Reasons() {
 			m.siteIgnored.WithLabelValues(reason) // so that a rate is seen from the first on
 		}
 	}
@@ -132,7 +131,7 @@ var knownResources = func() map[string]bool {
 	return known
 }()
 
-// PollDone implements autonomy.Observer.
+// PollDone implements deadnodes.Observer.
 func (m *metrics) PollDone(result string) { m.autonomyPolls.WithLabelValues(result).Inc() }
 
 // RuntimeAsked implements livepods.Observer.
@@ -147,19 +146,19 @@ func (m *metrics) RuntimeAsked(err error) {
 	m.runtimePolls.WithLabelValues(result).Inc()
 }
 
-// Ignored implements siteexchange.Observer.
+// Ignored implements exchange.Observer.
 func (m *metrics) Ignored(reason string) { m.siteIgnored.WithLabelValues(reason).Inc() }
 
 // PodsRefused implements livepods.Observer.
 func (m *metrics) PodsRefused(count int) {
-	m.siteIgnored.WithLabelValues(siteexchange.ReasonAddress).Add(float64(count))
+	m.siteIgnored.WithLabelValues(exchange.ReasonAddress).Add(float64(count))
 }
 
-// Asked implements siteexchange.Observer.
+// Asked implements exchange.Observer.
 func (m *metrics) Asked(err error) {
 	result := "ok"
 	switch {
-	case siteexchange.IsTimeout(err):
+	case exchange.IsTimeout(err):
 		result = "timeout"
 	case err != nil:
 		result = "error"

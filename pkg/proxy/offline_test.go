@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/await"
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
@@ -822,20 +823,21 @@ func TestLegacyEndpointsThatNobodyAsksFor(t *testing.T) {
 		t.Fatalf("got %d %s", code, body)
 	}
 	// While a client watches, the time does not pass.
-	w.proxy.demand.expire()
+	w.proxy.demand[history.Endpoints].expire()
 	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) {
 		t.Errorf("with a watch under way: %d %s", code, body)
 	}
 	cancel()
 	soon.UntilQuiet(t, func() string {
-		w.proxy.demand.mu.Lock()
-		defer w.proxy.demand.mu.Unlock()
-		if w.proxy.demand.askers > 0 || w.proxy.demand.idle == nil {
-			return fmt.Sprintf("%d askers, and nothing that ends the following", w.proxy.demand.askers)
+		w.proxy.demand[history.Endpoints].mu.Lock()
+		defer w.proxy.demand[history.Endpoints].mu.Unlock()
+		if w.proxy.demand[history.Endpoints].askers > 0 || w.proxy.demand[history.Endpoints].idle == nil {
+			return fmt.Sprintf("%d askers, and nothing that ends the following",
+				w.proxy.demand[history.Endpoints].askers)
 		}
 		return ""
 	})
-	w.proxy.demand.expire()
+	w.proxy.demand[history.Endpoints].expire()
 	w.expectReadyz(http.StatusOK, "endpoints: not followed, no client has asked for it")
 	api.Put(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two"}})
 	if code, body := w.get(endpoints); code != http.StatusOK || !strings.Contains(body, `"name":"one"`) ||

@@ -18,12 +18,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/autonomy"
 	"github.com/application-grid/application-grid/pkg/filters"
-	"github.com/application-grid/application-grid/pkg/livepods"
 	"github.com/application-grid/application-grid/pkg/metricsport"
 	"github.com/application-grid/application-grid/pkg/quota"
-	"github.com/application-grid/application-grid/pkg/siteexchange"
+	"github.com/application-grid/application-grid/pkg/site/deadnodes"
+	"github.com/application-grid/application-grid/pkg/site/exchange"
+	"github.com/application-grid/application-grid/pkg/site/livepods"
 	"github.com/application-grid/application-grid/pkg/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -68,10 +68,13 @@ type Config struct {
 	// ReturnGrace is how long after that its word, and the neighbours', counts at most.
 	Runtime     livepods.Runtime
 	ReturnGrace time.Duration
+	// SiteLabels are the keys of the labels that say which nodes are of one site: those that have the same value of any
+	// of them. Without any, these are the topology keys of all Services.
+	SiteLabels []string
 	// SiteExchange, if set, exchanges facts with the neighbours while the upstream is away.
 	SiteExchange *SiteExchange
 	// Autonomy, if set, names the health service that knows which neighbouring nodes are dead.
-	Autonomy *autonomy.Options
+	Autonomy *deadnodes.Options
 }
 
 // HubConfig says how the hub is used. The zero value does not use it.
@@ -116,14 +119,14 @@ type Proxy struct {
 	upstream  *upstream.Upstream
 	// connection leads to the upstream.
 	connection *apiclient.Connection
-	demand     *demand
+	demand     demands
 	metrics    *metrics
 	// autonomy is nil without Config.Autonomy.
-	autonomy *autonomy.Poller
+	autonomy *deadnodes.Poller
 	// livePods is nil without Config.Runtime and Config.SiteExchange.
 	livePods *livepods.Keeper
 	// exchange is nil without Config.SiteExchange.
-	exchange *siteexchange.Exchange
+	exchange *exchange.Exchange
 	// doubted yields something when an address of a neighbour may have changed.
 	doubted chan struct{}
 	tls     *reloadingTLS
@@ -208,13 +211,15 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
 	p.facts = facts.New(facts.Options{
-		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, Logger: logger.WithName("facts"),
+		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: config.SiteLabels,
+		Logger: logger.WithName("facts"),
 	})
 	hub := upstream.HubOptions{
 		Mode:          config.Hub.Mode,
 		Config:        own,
 		FallbackAfter: config.Hub.FallbackAfter,
 		Changing:      p.changeWay,
+		Room:          memoryRoom,
 	}
 	if config.Hub.Connection != nil {
 		if hub.Config, err = config.Hub.Connection.Config(); err != nil {
@@ -230,7 +235,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if config.Hub.Connection != nil {
 		config.Hub.Connection.OnChange(p.upstream.Retry)
 	}
-	p.demand = &demand{facts: p.facts, upstream: p.upstream}
+	p.demand = newDemands(p.facts, p.upstream)
 	p.connection.OnChange(p.upstream.Retry)
 	if p.asWrapper, err = p.target(func(own *rest.Config) *rest.Config { return own }); err != nil {
 		return nil, err
@@ -245,7 +250,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p.metricsPort = metricsport.Port{Address: config.MetricsAddress, Metrics: p.metrics.handler()}
 	p.metrics.registry.MustRegister(quotaCollector{connections: p.connections, watches: p.watches, memory: p.memory})
 	if config.Autonomy != nil {
-		p.autonomy, err = autonomy.New(autonomy.Config{
+		p.autonomy, err = deadnodes.New(deadnodes.Config{
 			Options:       *config.Autonomy,
 			NodeName:      config.NodeName,
 			Nodes:         p.facts,

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,12 +22,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// The body sizes, in bytes, from which compressing is worth its time. kube-apiserver has gzipThreshold. What is relayed
-// goes over the links of sites.
-const (
-	gzipThreshold        = 128 << 10
-	relayedGzipThreshold = 4 << 10
-)
+// gzipThreshold is the body size, in bytes, from which compressing is worth its time, as in kube-apiserver.
+const gzipThreshold = 128 << 10
 
 // page is the content of one LIST response.
 type page struct {
@@ -41,17 +38,15 @@ func (s *Server) list(
 	if err != nil {
 		return err
 	}
-	if s.Relayed {
-		if key, ok := keyOf(h, page, options, as, s.compresses(r)); ok {
-			return s.sharedList(w, r, key, page, as)
-		}
+	if s.NoYAMLLists && as.encoding == encodingYAML {
+		return NotAcceptable("lists are not answered in YAML")
 	}
 	done, err := s.admit(r, page, as)
 	if err != nil {
 		return err
 	}
 	defer done()
-	body, err := encodeList(page, as)
+	body, err := encodeList(r.Context(), page, as)
 	if err != nil {
 		return err
 	}
@@ -132,14 +127,15 @@ func stateOf(h *history.History, resource *history.Resource, options Options) ([
 	return objects, at, nil
 }
 
-func encodeList(p page, as *representation) ([]byte, error) {
+// encodeList encodes a list, until ctx is done.
+func encodeList(ctx context.Context, p page, as *representation) ([]byte, error) {
 	if as.encoding == encodingProtobuf {
 		return encodeListProtobuf(p, as), nil
 	}
 	if as.encoding == encodingYAML {
-		return encodeListYAML(p, as)
+		return encodeListYAML(ctx, p, as)
 	}
-	return encodeListJSON(p, as)
+	return encodeListJSON(ctx, p, as)
 }
 
 // itemsSize returns the length of a list's items in protobuf.
@@ -203,7 +199,7 @@ type listMetaJSON struct {
 	RemainingItemCount *int64 `json:"remainingItemCount,omitempty"`
 }
 
-func encodeListJSON(p page, as *representation) ([]byte, error) {
+func encodeListJSON(ctx context.Context, p page, as *representation) ([]byte, error) {
 	meta, err := json.Marshal(listMetaJSON(p.meta))
 	if err != nil {
 		return nil, err
@@ -224,6 +220,9 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 		body = append(body, `"items":[`...)
 	}
 	for i, o := range p.objects {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if i > 0 {
 			body = append(body, ',')
 		}
@@ -236,8 +235,8 @@ func encodeListJSON(p page, as *representation) ([]byte, error) {
 
 // encodeListYAML converts item by item, because the conversion from JSON to YAML needs about a hundred times the memory
 // of its input.
-func encodeListYAML(p page, as *representation) ([]byte, error) {
-	around, err := encodeListJSON(page{meta: p.meta}, as)
+func encodeListYAML(ctx context.Context, p page, as *representation) ([]byte, error) {
+	around, err := encodeListJSON(ctx, page{meta: p.meta}, as)
 	if err != nil {
 		return nil, err
 	}
@@ -256,6 +255,9 @@ func encodeListYAML(p page, as *representation) ([]byte, error) {
 	body = append(body, '\n')
 	var item []byte
 	for _, o := range p.objects {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if item, err = as.appendItem(item[:0], o); err != nil {
 			return nil, err
 		}
@@ -326,24 +328,16 @@ var gzipWriters = sync.Pool{New: func() any {
 
 // writeBody writes a response with a whole body. It ignores errors of writing: they mean that the client is gone.
 func (s *Server) writeBody(w http.ResponseWriter, r *http.Request, encoding encoding, body []byte) error {
-	if len(body) < s.gzipThreshold() || !s.compresses(r) {
-		s.writeList(w, encoding, encodedList{body: body})
+	s.writeHeader(w, encoding)
+	// For a client on this machine compressing takes longer than sending the bytes that it saves.
+	if len(body) < gzipThreshold || !acceptsGzip(r) || isLocal(r) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = w.Write(body)
 		return nil
 	}
-	s.writeHeader(w, encoding)
 	markZipped(w)
 	compress(w, body)
 	return nil
-}
-
-// writeList writes a response with a body that may be compressed already.
-func (s *Server) writeList(w http.ResponseWriter, encoding encoding, list encodedList) {
-	s.writeHeader(w, encoding)
-	if list.zipped {
-		markZipped(w)
-	}
-	w.Header().Set("Content-Length", strconv.Itoa(len(list.body)))
-	_, _ = w.Write(list.body)
 }
 
 // writeHeader sets what the header of every body has, and how long the client may take to accept it.
@@ -371,20 +365,6 @@ func compress(w io.Writer, body []byte) {
 	zip.Reset(w)
 	_, _ = zip.Write(body)
 	_ = zip.Close()
-}
-
-// gzipThreshold returns the body size from which bodies are compressed.
-func (s *Server) gzipThreshold() int {
-	if s.Relayed {
-		return relayedGzipThreshold
-	}
-	return gzipThreshold
-}
-
-// compresses reports whether the client is sent compressed bodies, if they are large. For one on this machine
-// compressing takes longer than sending the bytes that it saves, unless it hands them on.
-func (s *Server) compresses(r *http.Request) bool {
-	return acceptsGzip(r) && (s.Relayed || !isLocal(r))
 }
 
 // isLocal reports whether the client is on this machine.

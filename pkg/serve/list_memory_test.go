@@ -79,11 +79,11 @@ func TestYAMLOfLists(t *testing.T) {
 				as.table = tableOptions{
 					include: metav1.IncludeObject, now: func() time.Time { return time.Unix(1800000000, 0) },
 				}
-				got, err := encodeList(page, as)
+				got, err := encodeList(t.Context(), page, as)
 				if err != nil {
 					t.Fatal(err)
 				}
-				asJSON, err := encodeListJSON(page, as)
+				asJSON, err := encodeListJSON(t.Context(), page, as)
 				if err != nil {
 					t.Fatal(err)
 				}

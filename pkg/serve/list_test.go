@@ -515,3 +515,37 @@ func TestNoCache(t *testing.T) {
 		}
 	}
 }
+
+// TestRestoredIsMarked: a client that says so gets what was restored, with a mark, and its watch ends when it is not
+// any more.
+func TestRestoredIsMarked(t *testing.T) {
+	t.Parallel()
+	c := newSyncedCluster(t)
+	serveAsOf := func(revision uint64) {
+		c.store.History.Update(time.Time{}, func(u *history.Update) { u.ServeAsOf(revision) })
+	}
+	marked := []string{"Cache-Control", "no-cache", RestoredHeader, RestoredMarked}
+	serveAsOf(1)
+	for _, path := range []string{servicesPath, slicesPath, servicesPath + "?watch=true&timeoutSeconds=1"} {
+		got := c.get(path, marked...)
+		if got.code != http.StatusOK || got.header.Get(RestoredHeader) != RestoredMarked {
+			t.Errorf("%s: %d, %v", path, got.code, got.header)
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.get(servicesPath+"?watch=true&timeoutSeconds=600", marked...)
+	}()
+	time.Sleep(100 * time.Millisecond)
+	serveAsOf(0)
+	c.store.Services().Apply(wiretest.Object(service("other")))
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("a watch of what was restored goes on")
+	}
+	if got := c.get(slicesPath, marked...); got.header.Get(RestoredHeader) != "" {
+		t.Error("the upstream's state is marked")
+	}
+}

@@ -89,9 +89,14 @@ func negotiate(accept string, reads reading) (format, error) {
 	} else {
 		accepted = append(accepted, runtime.ContentTypeYAML)
 	}
-	return format{}, &apierrors.StatusError{ErrStatus: metav1.Status{
+	return format{}, NotAcceptable("only the following media types are accepted: " + strings.Join(accepted, ", "))
+}
+
+// NotAcceptable is the answer to a client that does not accept what can be sent.
+func NotAcceptable(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
-		Message: "only the following media types are accepted: " + strings.Join(accepted, ", "),
+		Message: message,
 	}}
 }
 

@@ -406,6 +406,7 @@ func (g *generator) randomService() *corev1.Service {
 	}
 	svc.Spec.ClusterIP = g.pick("None", "10.0.0.1", "10.0.0.2")
 	svc.Spec.Type = corev1.ServiceTypeClusterIP
+	svc.Spec.PublishNotReadyAddresses = g.random.IntN(4) == 0
 	if g.random.IntN(3) == 0 {
 		svc.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
 	}

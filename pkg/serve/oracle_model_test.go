@@ -129,6 +129,12 @@ func (m *model) really(
 	return "", false, false, true
 }
 
+// published reports whether a Service has publishNotReadyAddresses.
+func (m *model) published(namespace, name string) bool {
+	svc, ok := m.objects[history.Services][types.NamespacedName{Namespace: namespace, Name: name}].(*corev1.Service)
+	return ok && svc.Spec.PublishNotReadyAddresses
+}
+
 // trueSlice is a slice whose endpoints are as their nodes run them.
 func (m *model) trueSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s = s.DeepCopy()
@@ -141,10 +147,7 @@ func (m *model) trueSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSli
 		if known {
 			ready, terminating := ptr.Deref(e.Conditions.Ready, true), ptr.Deref(e.Conditions.Terminating, false)
 			wasServing := ptr.Deref(e.Conditions.Serving, ready)
-			isReady := serving && !terminating
-			if ready && (terminating || !wasServing) { // publishNotReadyAddresses
-				isReady = true
-			}
+			isReady := serving && !terminating || m.published(s.Namespace, s.Labels[discoveryv1.LabelServiceName])
 			if now != e.Addresses[0] || isReady != ready || serving != wasServing {
 				e.Addresses = []string{now}
 				e.Conditions = discoveryv1.EndpointConditions{
@@ -172,7 +175,7 @@ func (m *model) trueEndpoints(e *corev1.Endpoints) *corev1.Endpoints {
 					if !runs {
 						continue
 					}
-					a.IP, serves = now, serving
+					a.IP, serves = now, serving || m.published(e.Namespace, e.Name)
 				}
 				if serves {
 					ready = append(ready, a)

@@ -33,10 +33,8 @@ type Server struct {
 	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
 	// bytes. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
-	// Relayed is set if whoever asks hands the answer on to a client elsewhere, and many such clients may ask for the
-	// same. Large lists are then compressed for every caller, and one that is being sent is sent to all who ask for it:
-	// it takes memory and time once, and Admit counts it for the first of them.
-	Relayed bool
+	// NoYAMLLists is set if lists are not answered in YAML, which takes long to encode.
+	NoYAMLLists bool
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
 	// Clock measures how long events take to be sent; time.Now if nil.
@@ -49,8 +47,6 @@ type Server struct {
 
 	// stalls cuts off the watches of clients that exceed WriteTimeout.
 	stalls stallGuard
-	// lists are those that are being sent, if Relayed is set.
-	lists sharedLists
 }
 
 const (
@@ -94,7 +90,7 @@ func (s *Server) Collection(w http.ResponseWriter, r *http.Request, resource *hi
 		as, err = s.represent(r, resource, reads)
 	}
 	if err == nil {
-		err = s.answer(r, resource, func(h *history.History, end *ending) error {
+		err = s.answer(w, r, resource, func(h *history.History, end *ending) error {
 			if options.Watch {
 				return s.watch(w, r, h, options, as, end)
 			}
@@ -123,7 +119,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 	if q.err != nil {
 		return q.err
 	}
-	return s.answer(r, resource, func(h *history.History, _ *ending) error {
+	return s.answer(w, r, resource, func(h *history.History, _ *ending) error {
 		object, err := h.Get(resource, types.NamespacedName{Namespace: info.Namespace, Name: info.Name}, revision)
 		if err != nil {
 			return readError(err, h, resource, revision)
@@ -142,7 +138,8 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, resource *history.R
 // answer calls from with the History of a valid request, once the resource can be read. What from defers ends with the
 // request.
 func (s *Server) answer(
-	r *http.Request, resource *history.Resource, from func(h *history.History, end *ending) error,
+	w http.ResponseWriter, r *http.Request, resource *history.Resource,
+	from func(h *history.History, end *ending) error,
 ) error {
 	end := &ending{}
 	defer end.unlessLater()
@@ -157,12 +154,25 @@ func (s *Server) answer(
 	if err := s.ready(r, h, resource); err != nil {
 		return err
 	}
-	if h.Restored() && refusesStale(r) {
+	switch {
+	case !h.Restored():
+	case r.Header.Get(RestoredHeader) == RestoredMarked:
+		w.Header().Set(RestoredHeader, RestoredMarked)
+	case refusesStale(r):
 		return NotReady(resource.GroupResource().String() + " are those of a snapshot, as the upstream is away, and " +
 			"the request has Cache-Control: no-cache")
 	}
 	return from(h, end)
 }
+
+// RestoredHeader is the header of a request that takes what a wrapper has restored from its snapshot, and of an answer
+// that is that, both with the value RestoredMarked. A watch of a snapshot with this header ends when the upstream is
+// back, so that the next one, from where it ended, is not marked. Without the header a request with
+// Cache-Control: no-cache is answered 503 instead.
+const (
+	RestoredHeader = "X-Application-Grid-Restored"
+	RestoredMarked = "marked"
+)
 
 // refusesStale reports whether a client wants no answer from a snapshot (RFC 9111, section 5.2.1.4): one that keeps on
 // disk itself what it was answered may have something newer.
@@ -175,6 +185,17 @@ func refusesStale(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// Absent reports whether the upstream is known not to serve a resource to the wrapper.
+func (s *Server) Absent(r *http.Request, resource *history.Resource) bool {
+	h, release, err := s.HistoryOf(r)
+	if err != nil {
+		return false
+	}
+	defer release()
+	_, err = h.Readable(resource)
+	return errors.Is(err, history.ErrAbsent)
 }
 
 // readError returns the API error for an error of a History. revision is the one that the client presented.
@@ -192,7 +213,7 @@ func (s *Server) ready(r *http.Request, h *history.History, resource *history.Re
 	if err == nil {
 		return nil
 	}
-	if s.Demand == nil || resource != history.Endpoints {
+	if s.Demand == nil || !resource.OnDemand {
 		return historyError(err, resource.GroupResource())
 	}
 	patience := time.NewTimer(demandPatience)

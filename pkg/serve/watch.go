@@ -40,6 +40,8 @@ type watcher struct {
 	buffer []byte
 	// sent has, for the events in buffer, when the upstream's changes arrived.
 	sent []time.Time
+	// whileRestored, if set, ends the watch when it is not restored any more.
+	whileRestored *history.History
 }
 
 // watch answers a WATCH. It returns an error only if it has not written anything yet. The request is over when the
@@ -66,6 +68,9 @@ func (s *Server) watch(
 	end.then(release)
 	awaitNothing(w)
 	watcher := &watcher{s: s, w: w, writes: writes, as: as, options: options, cursor: cursor}
+	if w.Header().Get(RestoredHeader) != "" {
+		watcher.whileRestored = h
+	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
 	end.then(cancel)
 	end.after(ctx, func() {
@@ -140,6 +145,9 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 		changed, err := c.sendBatch()
 		if err != nil {
 			return err
+		}
+		if c.whileRestored != nil && !c.whileRestored.Restored() {
+			return c.maybeBookmark()
 		}
 		select {
 		case <-changed:

@@ -50,6 +50,8 @@ const (
 	recordShown      = 8
 	recordInternalIP = 9  // the name of a node of the site, and after a space each of its InternalIPs
 	recordPartner    = 10 // the name of a node that exchanges facts with this one
+	recordPodNotes   = 11 // what is kept of this node's pods, JSON of package livepods
+	recordShareMark  = 12 // what names the state for the hub; there is none without a hub
 	recordEnd        = 15
 )
 
@@ -86,6 +88,9 @@ func (c content) write(to io.Writer) (int64, error) {
 	if c.state != nil {
 		records.number(recordAsOf, uint64(c.state.AsOf.UnixMicro()))
 		records.number(recordServed, c.state.Revision)
+		if c.state.ShareMark != nil {
+			records.put(recordShareMark, c.state.ShareMark)
+		}
 		records.body(c.state)
 	}
 	records.put(recordEnd, nil)
@@ -141,6 +146,9 @@ func (w *recordWriter) body(state *facts.State) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(state.Partners)) {
 		w.put(recordPartner, []byte(name))
+	}
+	if len(state.PodNotes) > 0 {
+		w.put(recordPodNotes, state.PodNotes)
 	}
 	for _, section := range state.Sections {
 		w.put(recordSection, []byte(section.Input))
@@ -277,6 +285,8 @@ func readRecords(from *bufio.Reader) (content, error) {
 			}
 		case recordServed:
 			state.Revision, err = number(value)
+		case recordShareMark:
+			state.ShareMark = bytes.Clone(value)
 		case recordShown:
 			err = addShown(state, value)
 		case recordAddress:
@@ -288,6 +298,8 @@ func readRecords(from *bufio.Reader) (content, error) {
 				state.Partners = make(map[string]struct{})
 			}
 			state.Partners[string(value)] = struct{}{}
+		case recordPodNotes:
+			state.PodNotes = bytes.Clone(value)
 		case recordEnd:
 			return c, nil
 		default:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -41,12 +44,19 @@ const (
 	maxSite = 2000
 )
 
+// nodeSource is where nodes come from: a *follow.Source, or a hub.
+type nodeSource interface {
+	State() follow.State
+	// Request makes a request for nodes. agent distinguishes it from others.
+	Request(agent string) *rest.Request
+}
+
 // addresses lists the addresses of nodes. Addresses are part of a node's status. The wrapper does not watch that,
 // because every node of the cluster writes its status every few minutes. So it lists the nodes when it needs their
 // addresses.
 type addresses struct {
-	// nodes is the source of the nodes' metadata that is followed.
-	nodes func() *follow.Source
+	// nodes is the source of nodes that is followed.
+	nodes func() nodeSource
 	facts *facts.Facts
 	clock func() time.Time
 
@@ -67,6 +77,7 @@ func (u *Upstream) FollowSite(ctx context.Context, doubted <-chan struct{}) {
 	}
 	var due, last time.Time // the zero time is long ago
 	var names, listed []string
+	incomplete := siteAgain
 	changes := f.Changes() - 1
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -87,6 +98,12 @@ func (u *Upstream) FollowSite(ctx context.Context, doubted <-chan struct{}) {
 			if err := u.listSite(ctx); err == nil {
 				// At random, so that not all wrappers do it at once.
 				due, listed = now.Add(siteInterval/2+rand.N(siteInterval/2)), names //nolint:gosec // it spreads lists
+				// A node that has just come may get its address a moment later.
+				if len(f.InternalIPs()) >= len(names) {
+					incomplete = siteAgain
+				} else {
+					due, incomplete = now.Add(incomplete), min(2*incomplete, siteInterval/2)
+				}
 			} else if ctx.Err() == nil {
 				logger.Error(err, "Cannot list the addresses of the nodes of the site")
 			}
@@ -114,24 +131,60 @@ func siteNames(f *facts.Facts) []string {
 func (u *Upstream) listSite(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, addressWait)
 	defer cancel()
-	addresses := make(map[string][]netip.Addr)
+	nodes := make(map[string]nodeAddresses)
 	for _, selector := range u.addresses.facts.SiteSelectors() {
-		err := eachAddress(ctx, func() *rest.Request {
+		err := eachNode(ctx, func() *rest.Request {
 			return u.addresses.nodes().Request(siteAgent).Param("labelSelector", selector)
-		}, func(name, kind, text string) {
-			address, err := netip.ParseAddr(text)
-			if err != nil || kind != wire.InternalIP || len(addresses) >= maxSite ||
-				slices.Contains(addresses[name], address.Unmap()) {
-				return
+		}, func(n nodeAddresses) {
+			if len(nodes) < maxSite {
+				nodes[n.name] = n
 			}
-			addresses[name] = append(addresses[name], address.Unmap())
 		})
 		if err != nil {
 			return fmt.Errorf("listing the nodes with %s: %w", selector, err)
 		}
 	}
-	u.addresses.facts.SetInternalIPs(addresses)
+	u.addresses.facts.SetInternalIPs(internalIPs(nodes))
 	return nil
+}
+
+// nodeAddresses are the addresses of a node, by their type, and what is needed to choose between two nodes that have
+// the same one: a machine that was replaced may leave its Node object behind.
+type nodeAddresses struct {
+	name    string
+	ready   bool
+	created time.Time
+	each    []address
+}
+
+type address struct{ kind, text string }
+
+// internalIPs returns the InternalIPs of nodes by their names. Of two nodes with one address the one that is not ready
+// is left out, else the older one.
+func internalIPs(nodes map[string]nodeAddresses) map[string][]netip.Addr {
+	owners := make(map[netip.Addr]nodeAddresses)
+	addresses := make(map[string][]netip.Addr)
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		for _, a := range nodes[name].each {
+			ip, err := netip.ParseAddr(a.text)
+			if err != nil || a.kind != wire.InternalIP || slices.Contains(addresses[name], ip.Unmap()) {
+				continue
+			}
+			ip = ip.Unmap()
+			addresses[name] = append(addresses[name], ip)
+			before, taken := owners[ip]
+			if !taken || nodes[name].ready && !before.ready ||
+				nodes[name].ready == before.ready && nodes[name].created.After(before.created) {
+				owners[ip] = nodes[name]
+			}
+		}
+	}
+	for name := range addresses {
+		addresses[name] = slices.DeleteFunc(addresses[name], func(ip netip.Addr) bool {
+			return owners[ip].name != name
+		})
+	}
+	return addresses
 }
 
 // ListAddresses lists the nodes and stores their names by address in the facts. It waits until the facts are complete.
@@ -177,17 +230,18 @@ func (a *addresses) due() bool {
 func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.Addr]string, error) {
 	names := make(map[netip.Addr]string)
 	ambiguous := make(map[netip.Addr]struct{})
-	err := eachAddress(ctx, nodes, func(name, _, text string) {
-		address, err := netip.ParseAddr(text)
-		if err != nil {
-			// A node's addresses may also be host names.
-			return
+	err := eachNode(ctx, nodes, func(n nodeAddresses) {
+		for _, a := range n.each {
+			address, err := netip.ParseAddr(a.text)
+			if err != nil {
+				continue // a node's addresses may also be host names
+			}
+			address = address.Unmap()
+			if other, taken := names[address]; taken && other != n.name {
+				ambiguous[address] = struct{}{}
+			}
+			names[address] = n.name
 		}
-		address = address.Unmap()
-		if other, taken := names[address]; taken && other != name {
-			ambiguous[address] = struct{}{}
-		}
-		names[address] = name
 	})
 	if err != nil {
 		return nil, err
@@ -199,9 +253,8 @@ func listAddresses(ctx context.Context, nodes func() *rest.Request) (map[netip.A
 	return names, nil
 }
 
-// eachAddress calls visit for every address of nodes, which it lists page by page. It keeps nothing else of them. nodes
-// makes a request for nodes.
-func eachAddress(ctx context.Context, nodes func() *rest.Request, visit func(name, kind, address string)) error {
+// eachNode calls visit for every node, which it lists page by page. nodes makes a request for nodes.
+func eachNode(ctx context.Context, nodes func() *rest.Request, visit func(nodeAddresses)) error {
 	next := ""
 	for {
 		request := nodes().Param("limit", strconv.Itoa(addressPage))
@@ -212,7 +265,7 @@ func eachAddress(ctx context.Context, nodes func() *rest.Request, visit func(nam
 		if err != nil {
 			return err
 		}
-		if next, err = scanAddresses(body, visit); err != nil {
+		if next, err = scanNodes(body, visit); err != nil {
 			return err
 		}
 		if next == "" {
@@ -221,10 +274,10 @@ func eachAddress(ctx context.Context, nodes func() *rest.Request, visit func(nam
 	}
 }
 
-// scanAddresses calls visit for every address in an encoded NodeList, and returns the continue token of the next page.
-func scanAddresses(body []byte, visit func(name, kind, address string)) (next string, err error) {
+// scanNodes calls visit for every node in an encoded NodeList, and returns the continue token of the next page.
+func scanNodes(body []byte, visit func(nodeAddresses)) (next string, err error) {
 	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
-		return scanAddressesJSON(body, visit)
+		return scanNodesJSON(body, visit)
 	}
 	typeMeta, message, err := wire.Unwrap(body)
 	if err != nil {
@@ -238,29 +291,24 @@ func scanAddresses(body []byte, visit func(name, kind, address string)) (next st
 		if err != nil {
 			return err
 		}
-		return wire.NodeAddresses(node.Body, func(kind, address string) { visit(node.Name, kind, address) })
+		n := nodeAddresses{name: node.Name}
+		if n.ready, err = wire.NodeReady(node.Body); err != nil {
+			return err
+		}
+		var meta metav1.ObjectMeta
+		if err := meta.Unmarshal(node.Meta); err != nil {
+			return err
+		}
+		n.created = meta.CreationTimestamp.Time
+		err = wire.NodeAddresses(node.Body, func(kind, text string) { n.each = append(n.each, address{kind, text}) })
+		visit(n)
+		return err
 	})
 	return list.Continue, err
 }
 
-func scanAddressesJSON(body []byte, visit func(name, kind, address string)) (next string, err error) {
-	var list struct {
-		Kind     string `json:"kind"`
-		Metadata struct {
-			Continue string `json:"continue"`
-		} `json:"metadata"`
-		Items []struct {
-			Metadata struct {
-				Name string `json:"name"`
-			} `json:"metadata"`
-			Status struct {
-				Addresses []struct {
-					Type    string `json:"type"`
-					Address string `json:"address"`
-				} `json:"addresses"`
-			} `json:"status"`
-		} `json:"items"`
-	}
+func scanNodesJSON(body []byte, visit func(nodeAddresses)) (next string, err error) {
+	var list corev1.NodeList
 	if err := json.Unmarshal(body, &list); err != nil {
 		return "", fmt.Errorf("decoding a list of nodes: %w", err)
 	}
@@ -268,9 +316,14 @@ func scanAddressesJSON(body []byte, visit func(name, kind, address string)) (nex
 		return "", fmt.Errorf("the upstream sent a %q, not a NodeList", list.Kind)
 	}
 	for _, node := range list.Items {
-		for _, address := range node.Status.Addresses {
-			visit(node.Metadata.Name, address.Type, address.Address)
+		n := nodeAddresses{name: node.Name, created: node.CreationTimestamp.Time}
+		for _, c := range node.Status.Conditions {
+			n.ready = n.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		}
+		for _, a := range node.Status.Addresses {
+			n.each = append(n.each, address{string(a.Type), a.Address})
+		}
+		visit(n)
 	}
-	return list.Metadata.Continue, nil
+	return list.Continue, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
+	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 func nodeAt(name string, addresses ...string) *corev1.Node {
@@ -218,6 +219,45 @@ func TestSiteAddressesAreListed(t *testing.T) {
 	expect("doubted", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 3)
 	clock.SetTime(clock.Now().Add(siteInterval))
 	expect("hours later", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 4)
+
+	// A node that has just come has no address yet.
+	late := nodeAt("node3")
+	api.Put(late)
+	soon.UntilQuiet(t, func() string {
+		if len(f.store.Site()) != 4 {
+			return fmt.Sprint(f.store.Site())
+		}
+		return ""
+	})
+	clock.SetTime(clock.Now().Add(siteAgain))
+	expect("without an address", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3]]", 5)
+	api.Put(nodeAt("node3", "10.0.0.4"))
+	clock.SetTime(clock.Now().Add(siteAgain))
+	expect("with one", "map[node0:[10.0.0.1 fd00::1] node1:[10.0.0.9] node2:[10.0.0.3] node3:[10.0.0.4]]", 6)
+}
+
+// TestTwoNodesWithOneAddress: the Node object of a machine that was replaced does not take the live one out.
+func TestTwoNodesWithOneAddress(t *testing.T) {
+	at := func(name string, created int64, ready bool) nodeAddresses {
+		return nodeAddresses{name, ready, time.Unix(created, 0), []address{{wire.InternalIP, "10.0.0.1"}}}
+	}
+	for _, test := range []struct {
+		a, b nodeAddresses
+		want string
+	}{
+		{at("a", 1, true), at("b", 2, false), "map[a:[10.0.0.1] b:[]]"},
+		{at("a", 1, false), at("b", 2, true), "map[a:[] b:[10.0.0.1]]"},
+		{at("a", 1, true), at("b", 2, true), "map[a:[] b:[10.0.0.1]]"},
+		{at("a", 2, false), at("b", 1, false), "map[a:[10.0.0.1] b:[]]"},
+	} {
+		if got := fmt.Sprint(internalIPs(map[string]nodeAddresses{"a": test.a, "b": test.b})); got != test.want {
+			t.Errorf("%v, %v: got %s, want %s", test.a, test.b, got, test.want)
+		}
+	}
+	alone := map[string]nodeAddresses{"a": at("a", 1, false)}
+	if got := fmt.Sprint(internalIPs(alone)); got != "map[a:[10.0.0.1]]" {
+		t.Errorf("a node that is not ready is left out: %s", got)
+	}
 }
 
 func TestListsOfAddressesThatAreNone(t *testing.T) {
@@ -225,7 +265,7 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 		"", "{}", "<html>", `{"kind":"Status"}`, `{"kind":"NodeList","items":[{"status":{"addresses":[1]}}]}`,
 		"k8s\x00", "k8s\x00\xff", "k8s\x00\x12\x03\x12\x01\xff",
 	} {
-		if _, err := scanAddresses([]byte(body), func(string, string, string) {}); err == nil {
+		if _, err := scanNodes([]byte(body), func(nodeAddresses) {}); err == nil {
 			t.Errorf("%q is taken for a list of nodes", body)
 		}
 	}
@@ -238,7 +278,7 @@ func TestListsOfAddressesThatAreNone(t *testing.T) {
 	enveloped := append([]byte("k8s\x00\x0a\x0e\x0a\x02v1\x12\x08NodeList\x12"), byte(len(whole)|0x80),
 		byte(len(whole)>>7))
 	enveloped = append(enveloped, whole...)
-	if next, err := scanAddresses(enveloped, func(string, string, string) {}); err != nil || next != "c" {
+	if next, err := scanNodes(enveloped, func(nodeAddresses) {}); err != nil || next != "c" {
 		t.Errorf("%q, %v", next, err)
 	}
 }

@@ -1,21 +1,24 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"strconv"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // HubMode says from where Services, slices and nodes are taken.
@@ -36,13 +39,18 @@ const (
 const DefaultHubFallback = 10 * time.Minute
 
 const (
-	// hubSettling is the pause between two looks at the sources until they are synced, hubInterval the one after that.
+	// hubSettling is the pause between two looks at sources until they are synced, hubInterval the one after that.
 	hubSettling = 200 * time.Millisecond
 	hubInterval = 5 * time.Second
-	// hubProbe is the mean pause between two questions whether there is a hub, while it is not followed.
-	hubProbe = 5 * time.Minute
-	// hubProbeTimeout is how long an answer may take.
+	// hubProbe is the mean pause between two attempts to follow the hub, while the API server is followed. It doubles
+	// with every stay at the hub that was shorter than goodStay, up to longestProbe.
+	hubProbe     = 5 * time.Minute
+	longestProbe = 80 * time.Minute
+	goodStay     = time.Hour
+	// hubProbeTimeout is how long an answer of the API server may take.
 	hubProbeTimeout = 10 * time.Second
+	// fillTimeout is how long the other way may take to be filled.
+	fillTimeout = 10 * time.Minute
 )
 
 // HubOptions say how the hub is used.
@@ -55,6 +63,9 @@ type HubOptions struct {
 	FallbackAfter time.Duration
 	// Changing, if set, is called when another way is to be followed, before anything comes from there.
 	Changing func(Way)
+	// Room, if set, returns how many bytes more the process may take; 0 if nothing bounds it. The API server is not
+	// followed in place of the hub if the cluster would not fit.
+	Room func() int64
 	// Random returns numbers in [0, 1); math/rand/v2's if nil.
 	Random func() float64
 }
@@ -65,46 +76,51 @@ type Way struct {
 	Hub bool
 	// Since is when that began.
 	Since time.Time
-	// Reason is why the hub is not followed; nil if it is, or is not to be.
+	// Reason is why the hub is not followed, or why the API server is not followed in place of a hub that is away; nil
+	// if all is as it is to be.
 	Reason error
 }
 
-// hubWay decides which way is followed. Its zero value has no hub.
+// hubWay decides which way is followed. The other way is filled while the first still serves, and taken when all of it
+// is there, as one step of the facts.
 type hubWay struct {
 	options HubOptions
 	facts   *facts.Facts
 	node    string
-	group   *follow.Group
-	// hub and direct are the sources of each way. elsewhere is set if the hub is not behind the API server of the
-	// other.
-	hub, direct []*follow.Source
-	elsewhere   bool
+	// share follows the hub; nil without one. direct are the sources at the API server; that of nodes is the first.
+	share  *shareFollower
+	direct []*follow.Source
+	// elsewhere is set if the hub is not behind the API server of direct.
+	elsewhere bool
 
 	mu sync.Mutex
 	// way is the one that is followed, confirmed is when what was known before it was last confirmed. Guarded by mu.
 	way       Way
 	confirmed time.Time
 
+	// filling is held while direct sources deliver.
+	filling sync.Mutex
+	// staged collects what direct sources deliver while the hub is followed, by input; nil if it goes to the facts.
+	// Guarded by filling.
+	staged map[string]map[types.NamespacedName]*wire.Object
+
 	// What follows belongs to the goroutine of run.
 
-	// interval is the pause between two looks at sources that are synced, probePause the mean one between two questions
-	// whether there is a hub.
+	// interval is the pause between two looks at a way that is well, probePause the mean one between two attempts to
+	// follow the hub.
 	interval, probePause time.Duration
 	// failing is when the hub was first found to be away; zero while it is followed. patience is how long it may be so.
 	failing  time.Time
 	patience time.Duration
+	// stopShare stops the follower of the share.
+	stopShare func()
 }
 
-// newHubWay prepares the sources of a hub. They are as those of the API server, and asked for under
-// the node's share.
-func newHubWay(options Options, direct []*follow.Source) (*hubWay, error) {
+// newHubWay prepares the ways. The direct one gets its sources later.
+func newHubWay(options Options) (*hubWay, error) {
 	h := &hubWay{
-		options:    options.Hub,
-		facts:      options.Facts,
-		node:       options.NodeName,
-		direct:     direct,
-		interval:   hubInterval,
-		probePause: hubProbe,
+		options: options.Hub, facts: options.Facts, node: options.NodeName,
+		interval: hubInterval, probePause: hubProbe, stopShare: func() {},
 	}
 	if h.options.Mode == "" || h.options.Mode == HubOff {
 		return h, nil
@@ -116,29 +132,62 @@ func newHubWay(options Options, direct []*follow.Source) (*hubWay, error) {
 		h.options.Random = rand.Float64
 	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
-	config := rest.CopyConfig(h.options.Config)
-	config.Host = strings.TrimSuffix(config.Host, "/") + hubv1alpha1.SharePath(options.NodeName)
+	h.staged = make(map[string]map[types.NamespacedName]*wire.Object)
 	var err error
-	if h.group, err = follow.NewGroup(follow.GroupOptions{Config: config, Barrier: options.Facts}); err != nil {
-		return nil, err
-	}
-	for _, o := range shareable(options) {
-		o.Agent, o.Sink = "hub-"+o.Name, hubSink{options.Facts.Input(o.Name)}
-		s, err := h.group.Add(o)
-		if err != nil {
-			return nil, err
-		}
-		h.hub = append(h.hub, s)
-	}
+	h.share, err = newShareFollower(h.options.Config, options.NodeName, options.Facts, h.options.Random)
 	h.way.Hub = true
-	return h, nil
+	return h, err
 }
 
-// hubSink does not believe that the cluster has no Services because there is no hub.
-type hubSink struct{ *facts.Input }
+// directSink takes what a direct source delivers: to the facts, or aside while the hub is followed.
+type directSink struct {
+	*facts.Input
+
+	way *hubWay
+}
+
+// deliver calls aside with what was delivered before, or through.
+func (d directSink) deliver(through func(), aside func(map[types.NamespacedName]*wire.Object)) {
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		through()
+		return
+	}
+	if d.way.staged[d.Name()] == nil {
+		d.way.staged[d.Name()] = make(map[types.NamespacedName]*wire.Object)
+	}
+	aside(d.way.staged[d.Name()])
+}
+
+// Apply implements follow.Sink.
+func (d directSink) Apply(o *wire.Object) {
+	d.deliver(func() { d.Input.Apply(o) }, func(staged map[types.NamespacedName]*wire.Object) {
+		staged[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = d.Same(o)
+	})
+}
+
+// Remove implements follow.Sink.
+func (d directSink) Remove(namespace, name string) {
+	d.deliver(func() { d.Input.Remove(namespace, name) }, func(staged map[types.NamespacedName]*wire.Object) {
+		delete(staged, types.NamespacedName{Namespace: namespace, Name: name})
+	})
+}
+
+// Replace implements follow.Sink.
+func (d directSink) Replace(objects []*wire.Object) {
+	d.deliver(func() { d.Input.Replace(objects) }, func(staged map[types.NamespacedName]*wire.Object) {
+		clear(staged)
+		for _, o := range objects {
+			staged[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = d.Same(o)
+		}
+	})
+}
 
 // SetAbsent implements follow.Sink.
-func (hubSink) SetAbsent() {}
+func (d directSink) SetAbsent() {
+	d.deliver(d.Input.SetAbsent, func(map[types.NamespacedName]*wire.Object) {})
+}
 
 // Way is the one that is followed.
 func (h *hubWay) Way() Way {
@@ -147,23 +196,34 @@ func (h *hubWay) Way() Way {
 	return h.way
 }
 
-// sources are those of the way that is followed.
-func (h *hubWay) sources() []*follow.Source {
+// nodes is where nodes come from.
+func (h *hubWay) nodes() nodeSource {
 	if h.Way().Hub {
-		return h.hub
+		return h.share
 	}
-	return h.direct
+	return h.direct[0]
+}
+
+// states are those of the way that is followed.
+func (h *hubWay) states() []follow.State {
+	if h.Way().Hub {
+		return []follow.State{h.share.State()}
+	}
+	states := make([]follow.State, len(h.direct))
+	for i, s := range h.direct {
+		states[i] = s.State()
+	}
+	return states
 }
 
 // run follows the hub, or the API server, until ctx is done.
 func (h *hubWay) run(ctx context.Context) {
-	if h.group == nil {
+	if h.share == nil {
 		return
 	}
 	h.set(Way{Hub: true, Since: time.Now()}, time.Time{})
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { h.group.Run(ctx) })
+	h.startShare(ctx, nil, nil)
+	defer func() { h.stopShare() }()
 	timer := time.NewTimer(hubSettling)
 	defer timer.Stop()
 	for {
@@ -176,25 +236,48 @@ func (h *hubWay) run(ctx context.Context) {
 	}
 }
 
+// startShare begins to follow the share; see shareFollower.run.
+func (h *hubWay) startShare(ctx context.Context, stream *shareStream, state *shareState) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.share.run(ctx, stream, state)
+	}()
+	h.stopShare = func() {
+		cancel()
+		<-done
+	}
+}
+
 // look changes the way if it must, and returns the pause before the next look.
 func (h *hubWay) look(ctx context.Context) time.Duration {
 	if h.Way().Hub {
-		if reason := h.useless(ctx, time.Now()); reason != nil {
-			h.take(ctx, Way{Reason: reason})
-			return h.untilProbe()
-		}
-		if h.synced() {
+		reason := h.useless(ctx, time.Now())
+		switch {
+		case reason == nil && h.share.State().Synced:
 			return h.interval
+		case reason == nil:
+			return hubSettling
 		}
-		return hubSettling
+		err := h.takeDirect(ctx, reason)
+		switch {
+		case err == nil:
+			return h.untilProbe()
+		case ctx.Err() == nil && h.Way().Reason == nil:
+			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
+		}
+		h.mu.Lock()
+		h.way.Reason = err
+		h.mu.Unlock()
+		return h.interval
 	}
-	if err := h.ask(ctx, h.hub[0]); err != nil {
-		klog.FromContext(ctx).V(2).Info("The hub does not answer, going on without it", "reason", err)
+	if err := h.takeHub(ctx); err != nil {
+		klog.FromContext(ctx).V(2).Info("The hub is not followed, going on without it", "reason", err)
 		return h.untilProbe()
 	}
 	h.failing = time.Time{}
-	h.take(ctx, Way{Hub: true})
-	return hubSettling
+	return h.interval
 }
 
 func (h *hubWay) untilProbe() time.Duration {
@@ -203,18 +286,15 @@ func (h *hubWay) untilProbe() time.Duration {
 
 // useless is why the hub is not to be followed any more; nil as long as it is.
 func (h *hubWay) useless(ctx context.Context, now time.Time) error {
-	var err error
-	for _, s := range h.hub {
-		if err = s.State().Err; err != nil {
-			break
-		}
-	}
+	state := h.share.State()
+	err := state.Err
 	var answer apierrors.APIStatus
 	answered := errors.As(err, &answer)
 	// What leads to both is away, and who follows the API server when it returns takes the whole cluster over its link.
 	bothAway := err != nil && !answered && !h.elsewhere
 	if err == nil || h.options.Mode == HubRequire || bothAway {
 		h.failing = time.Time{}
+		h.clearReason()
 		return nil
 	}
 	if h.failing.IsZero() {
@@ -222,27 +302,25 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 		h.patience = time.Duration((1 + h.options.Random()) * float64(h.options.FallbackAfter))
 	}
 	switch {
-	case !h.synced() && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
+	case !state.Synced && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
 		// There is none, or it is not for this node. A 404 of one that was followed is that of a gateway that has lost
 		// it.
 		return err
 	case h.received() && now.Sub(h.failing) < h.patience:
 		return nil
-	case h.ask(ctx, h.direct[0]) != nil:
+	case h.ask(ctx) != nil:
 		return nil //nolint:nilerr // nor is there anything else to follow
 	default:
 		return fmt.Errorf("it is away since %s: %w", h.failing.UTC().Format(time.RFC3339), err)
 	}
 }
 
-// synced reports whether the hub was followed since it was taken.
-func (h *hubWay) synced() bool {
-	for _, s := range h.hub {
-		if !s.State().Synced {
-			return false
-		}
+func (h *hubWay) clearReason() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.way.Hub {
+		h.way.Reason = nil
 	}
-	return true
 }
 
 // received reports whether there is anything to serve.
@@ -255,32 +333,187 @@ func (h *hubWay) received() bool {
 	}
 }
 
-// ask asks for this node on a way, of which s is the source of nodes.
-func (h *hubWay) ask(ctx context.Context, s *follow.Source) error {
+// ask asks the API server for this node.
+func (h *hubWay) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, hubProbeTimeout)
 	defer cancel()
-	return s.Request("hub-probe").Param("fieldSelector", "metadata.name="+h.node).Do(ctx).Error()
+	return h.direct[0].Request("hub-probe").Param("fieldSelector", "metadata.name="+h.node).Do(ctx).Error()
 }
 
-// take goes another way. What is known stays until the other way's lists have come.
-func (h *hubWay) take(ctx context.Context, next Way) {
-	next.Since = time.Now()
-	logger := klog.FromContext(ctx)
-	if next.Hub {
-		logger.Info("Following this node's share, from the hub")
+// takeDirect fills the direct way while the hub may come back, and takes it. The error says why it was not taken.
+func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
+	if err := h.fits(ctx); err != nil {
+		return err
+	}
+	version := h.share.reached()
+	for _, s := range h.direct {
+		s.StartAt(versionOf(version, s))
+	}
+	filling, cancel := context.WithTimeout(ctx, fillTimeout)
+	defer cancel()
+	ticker := time.NewTicker(hubSettling)
+	defer ticker.Stop()
+	for !h.filled(version) {
+		select {
+		case <-filling.Done():
+			h.dropDirect()
+			return fmt.Errorf("following the API server: %w", filling.Err())
+		case <-ticker.C:
+		}
+		if h.share.State().Err == nil {
+			h.dropDirect()
+			return nil
+		}
+	}
+	h.stopShare()
+	if !h.filled(version) { // a last step came
+		h.dropDirect()
+		h.startShare(ctx, nil, nil)
+		return errors.New("the hub is followed again")
+	}
+	if time.Since(h.Way().Since) < goodStay {
+		h.probePause = min(2*h.probePause, longestProbe)
 	} else {
-		logger.Info("Following the API server, not the hub", "reason", next.Reason)
+		h.probePause = hubProbe
 	}
-	before := h.sources()
-	h.set(next, lastContact(before))
-	if h.options.Changing != nil {
-		h.options.Changing(next)
+	h.take(ctx, Way{Reason: reason}, h.share.State().LastContact)
+	h.filling.Lock()
+	defer h.filling.Unlock()
+	step := &shareStep{put: h.staged, mark: wholeMark()}
+	h.staged = nil
+	step.apply(h.facts, nil)
+	h.share.reset()
+	return nil
+}
+
+// wholeMark is that of a step that has everything.
+func wholeMark() *hubv1alpha1.Mark {
+	mark := &hubv1alpha1.Mark{}
+	for bucket := range mark.Whole {
+		mark.Whole[bucket] = true
 	}
-	for _, s := range before {
+	return mark
+}
+
+// filled reports whether the direct sources have everything, and nothing that is older than the share. from is the
+// version from which they began: what they listed is at least of that, or the API server was restored from a backup.
+func (h *hubWay) filled(from hubv1alpha1.Version) bool {
+	version := h.share.reached()
+	for _, s := range h.direct {
+		part := versionParts[s.Name()]
+		reached, _ := strconv.ParseUint(s.Version(), 10, 64) // 0 for none
+		if state := s.State(); !state.Synced || state.Err != nil ||
+			version[part] != from[part] && reached < version[part] {
+			return false
+		}
+	}
+	return true
+}
+
+// dropDirect stops filling the direct way.
+func (h *hubWay) dropDirect() {
+	for _, s := range h.direct {
 		s.Stop()
 	}
-	for _, s := range h.sources() {
-		s.Start()
+	h.filling.Lock()
+	defer h.filling.Unlock()
+	clear(h.staged)
+}
+
+// takeHub fills the share while the API server is followed, and takes it. The error says why it was not taken.
+func (h *hubWay) takeHub(ctx context.Context) error {
+	filling, cancel := context.WithTimeout(ctx, fillTimeout)
+	defer cancel()
+	before := h.directVersion()
+	stream, err := h.share.open(filling, before, nil)
+	if err != nil {
+		return err
+	}
+	step, err := stream.next()
+	stream.close()
+	if err != nil {
+		return err
+	}
+	state := &shareState{}
+	state.advance(step.mark)
+	// The API server was followed meanwhile. What is taken must be at least what is shown, so nothing more is shown
+	// until that has come, which takes a request that is answered with what differs.
+	contact := lastContact(h.direct)
+	for _, s := range h.direct {
+		s.Stop()
+	}
+	following, stop := context.WithCancel(ctx)
+	opening := time.AfterFunc(hubProbeTimeout, stop)
+	var later *shareStep
+	if stream, err = h.share.open(following, h.directVersion(), state); err == nil {
+		if later, err = stream.next(); err != nil {
+			stream.close()
+		}
+	}
+	if err != nil || !opening.Stop() {
+		stop()
+		for _, s := range h.direct {
+			s.Start()
+		}
+		return cmp.Or(err, context.DeadlineExceeded)
+	}
+	step.merge(later)
+	step.removed, step.mark = nil, wholeMark()
+	state.advance(later.mark)
+	h.take(ctx, Way{Hub: true}, contact)
+	h.filling.Lock()
+	h.staged = make(map[string]map[types.NamespacedName]*wire.Object)
+	h.filling.Unlock()
+	step.apply(h.facts, state)
+	h.share.follows(state.version)
+	h.startShare(ctx, stream, state)
+	stopFollower := h.stopShare
+	h.stopShare = func() {
+		stop()
+		stopFollower()
+	}
+	return nil
+}
+
+// directVersion is what the API server has told of, as the version of a share.
+func (h *hubWay) directVersion() hubv1alpha1.Version {
+	var version hubv1alpha1.Version
+	for _, s := range h.direct {
+		if part, ok := versionParts[s.Name()]; ok {
+			n, err := strconv.ParseUint(s.Version(), 10, 64)
+			if err == nil && n > version[part] {
+				version[part] = n
+			}
+		}
+	}
+	return version
+}
+
+// versionParts are the parts of a version that sources have.
+var versionParts = map[string]int{
+	facts.InputNodes: hubv1alpha1.VersionNodes, facts.InputNode: hubv1alpha1.VersionNodes,
+	facts.InputServices: hubv1alpha1.VersionServices, facts.InputEndpointSlices: hubv1alpha1.VersionSlices,
+}
+
+// versionOf is the part of a version that a source has; "" for none.
+func versionOf(version hubv1alpha1.Version, s *follow.Source) string {
+	if n := version[versionParts[s.Name()]]; n > 0 {
+		return strconv.FormatUint(n, 10)
+	}
+	return ""
+}
+
+// take notes that another way is followed. confirmed is when what is known was last confirmed.
+func (h *hubWay) take(ctx context.Context, next Way, confirmed time.Time) {
+	next.Since = time.Now()
+	if next.Hub {
+		klog.FromContext(ctx).Info("Following this node's share, from the hub")
+	} else {
+		klog.FromContext(ctx).Info("Following the API server, not the hub", "reason", next.Reason)
+	}
+	h.set(next, confirmed)
+	if h.options.Changing != nil {
+		h.options.Changing(next)
 	}
 }
 
@@ -295,7 +528,11 @@ func (h *hubWay) set(way Way, confirmed time.Time) {
 
 // asOf is when what is known was last confirmed as a whole. The zero time if it never was.
 func (h *hubWay) asOf() time.Time {
-	if contact := lastContact(h.sources()); !contact.IsZero() {
+	contact := lastContact(h.direct)
+	if h.Way().Hub {
+		contact = h.share.State().LastContact
+	}
+	if !contact.IsZero() {
 		return contact
 	}
 	h.mu.Lock()
@@ -316,4 +553,30 @@ func lastContact(sources []*follow.Source) time.Time {
 		}
 	}
 	return earliest
+}
+
+// fits returns an error if the whole cluster would not fit the memory that is left.
+func (h *hubWay) fits(ctx context.Context) error {
+	if h.options.Room == nil {
+		return nil
+	}
+	room := h.options.Room()
+	if room == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, hubProbeTimeout)
+	defer cancel()
+	var needed int64
+	for _, s := range h.direct {
+		size, err := s.Estimate(ctx)
+		if err != nil {
+			return fmt.Errorf("asking how large the cluster is: %w", err)
+		}
+		needed += size
+	}
+	if needed > room {
+		return fmt.Errorf("the whole cluster would take about %d MiB of memory, and %d MiB are left",
+			needed>>20, room>>20)
+	}
+	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
@@ -68,7 +67,7 @@ func (b *behindHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(answer)
 		return
 	}
-	http.StripPrefix(hubv1alpha1.SharePath("node0"), b.share).ServeHTTP(w, r)
+	b.share.ServeShare(w, r)
 }
 
 // startBehindHub runs an Upstream until the test ends. answer is what the hub answers at first.
@@ -133,7 +132,7 @@ func TestTheHubIsFollowed(t *testing.T) {
 		b.expect(history.Services, "a,b")
 		b.expectFollowed()
 		soon.UntilQuiet(t, func() string {
-			if got := followed(b.share); got != "endpointslices,nodes,services" {
+			if got := followed(b.share); got != "shares" {
 				return "of the hub: " + got
 			}
 			if got := followed(b.cluster); got != "endpoints" {
@@ -226,7 +225,7 @@ func TestRequired(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubRequire, time.Nanosecond, http.StatusNotFound)
 	soon.UntilQuiet(t, func() string {
-		if state := b.state(facts.InputServices); state.Err == nil || !state.Absent {
+		if state := b.state(SourceShare); state.Err == nil || !state.Absent {
 			return fmt.Sprintf("%+v", state)
 		}
 		return ""

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -58,14 +57,16 @@ func New(options Options) (*Upstream, error) {
 		onDemand:  make(map[*history.Resource]*follow.Source),
 		addresses: &addresses{facts: options.Facts, clock: options.Clock},
 	}
-	var direct []*follow.Source
+	if u.way, err = newHubWay(options); err != nil {
+		return nil, fmt.Errorf("the hub: %w", err)
+	}
 	for _, o := range shareable(options) {
-		o.Sink = options.Facts.Input(o.Name)
+		o.Sink = directSink{options.Facts.Input(o.Name), u.way}
 		s, err := group.Add(o)
 		if err != nil {
 			return nil, err
 		}
-		direct = append(direct, s)
+		u.way.direct = append(u.way.direct, s)
 	}
 	for _, o := range unshareable(options) {
 		s, err := group.Add(o)
@@ -73,18 +74,20 @@ func New(options Options) (*Upstream, error) {
 			return nil, err
 		}
 		u.others = append(u.others, s)
-		if o.Name == facts.InputEndpoints {
+		switch o.Name {
+		case facts.InputEndpoints:
 			u.onDemand[history.Endpoints] = s
-		} else {
+		case facts.InputNamespaces:
+			u.onDemand[history.Namespaces] = s
+		default:
 			s.Start()
 		}
 	}
-	if u.way, err = newHubWay(options, direct); err != nil {
-		return nil, fmt.Errorf("the hub: %w", err)
-	}
-	u.addresses.nodes = func() *follow.Source { return u.way.sources()[0] }
-	for _, s := range u.way.sources() {
-		s.Start()
+	u.addresses.nodes = u.way.nodes
+	if u.way.share == nil {
+		for _, s := range u.way.direct {
+			s.Start()
+		}
 	}
 	return u, nil
 }
@@ -118,12 +121,12 @@ func unshareable(options Options) []follow.Options {
 			Sink:          options.Facts.Input(facts.InputKubernetesEndpoints),
 		})
 	}
-	return append(all, follow.Options{
-		Name:     facts.InputEndpoints,
-		Resource: endpoints,
-		Optional: true,
-		Sink:     options.Facts.Input(facts.InputEndpoints),
-	})
+	for _, r := range []*history.Resource{history.Endpoints, history.Namespaces} {
+		all = append(all, follow.Options{
+			Name: r.Resource, Resource: r.GroupVersionResource, Optional: true, Sink: options.Facts.Input(r.Resource),
+		})
+	}
+	return all
 }
 
 // Run follows the upstream until ctx is done, and returns when all that it started has ended.
@@ -155,8 +158,8 @@ func (u *Upstream) Dismiss(r *history.Resource) {
 // Retry makes all sources that failed try again at once, for example after new credentials came.
 func (u *Upstream) Retry() {
 	u.group.Retry()
-	if u.way.group != nil {
-		u.way.group.Retry()
+	if u.way.share != nil {
+		u.way.share.Retry()
 	}
 }
 
@@ -168,7 +171,7 @@ func (u *Upstream) AsOf() time.Time { return u.way.asOf() }
 // from no cache.
 func (u *Upstream) Current() bool {
 	for _, state := range u.States() {
-		if state.Name == facts.InputEndpointSlices {
+		if state.Name == facts.InputEndpointSlices || state.Name == SourceShare {
 			return state.Started && state.Synced && state.Err == nil && !state.FromCache
 		}
 	}
@@ -204,10 +207,9 @@ func (u *Upstream) Silent() bool {
 
 // States are those of all sources but those of the way that is not followed.
 func (u *Upstream) States() []follow.State {
-	sources := slices.Concat(u.way.sources(), u.others)
-	states := make([]follow.State, len(sources))
-	for i, s := range sources {
-		states[i] = s.State()
+	states := u.way.states()
+	for _, s := range u.others {
+		states = append(states, s.State())
 	}
 	return states
 }

@@ -51,15 +51,15 @@ type Correction struct {
 	Gone bool
 	// Address replaces the endpoint's addresses; "" leaves them.
 	Address string
-	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating. An
-	// endpoint of a Service that publishes addresses that are not ready stays ready.
-	Serving bool
+	// Serving replaces the condition of that name. The endpoint is ready if it is serving and not terminating, or if
+	// Published is set: its Service has publishNotReadyAddresses.
+	Serving, Published bool
 }
 
 // Is reports whether an endpoint is as a correction says.
 func (e Endpoint) Is(c *Correction) bool {
 	now := e.parseConditions()
-	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && now.corrected(c.Serving).equal(now)
+	return !c.Gone && (c.Address == "" || c.Address == string(e.Address)) && now.corrected(c).equal(now)
 }
 
 // conditions are those of an endpoint.
@@ -88,14 +88,11 @@ func (e Endpoint) parseConditions() conditions {
 	return c
 }
 
-// corrected returns the conditions with another value of serving.
-func (c conditions) corrected(serving bool) conditions {
-	// The EndpointSlice controller calls an endpoint ready that is terminating, or not serving, only for a Service with
-	// publishNotReadyAddresses.
-	publishesAll := c.ready && (c.terminating || !c.serving)
+// corrected returns the conditions as a Correction says.
+func (c conditions) corrected(to *Correction) conditions {
 	after := c
-	after.serving = serving
-	after.ready = publishesAll || (serving && !c.terminating)
+	after.serving = to.Serving
+	after.ready = to.Published || to.Serving && !c.terminating
 	return after
 }
 
@@ -154,7 +151,7 @@ func correctedEndpoint(message []byte, endpoint Endpoint, c *Correction) []byte 
 	if c.Address != "" {
 		out = appendBytesField(out, endpointAddresses, []byte(c.Address))
 	}
-	conditions := endpoint.parseConditions().corrected(c.Serving).encode()
+	conditions := endpoint.parseConditions().corrected(c).encode()
 	written := false
 	f := field.Of(message)
 	for f.Next() {
@@ -221,7 +218,7 @@ func correctSubset(
 			if c.Gone {
 				continue
 			}
-			value, serving = movedAddress(value, c.Address), c.Serving
+			value, serving = movedAddress(value, c.Address), c.Serving || c.Published
 		}
 		addresses++
 		if serving {

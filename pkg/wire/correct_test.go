@@ -76,7 +76,7 @@ func TestCorrectSlice(t *testing.T) {
 		},
 		"of a Service that publishes what is not ready": {
 			discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: conditionsOf(true, false, true)},
-			&Correction{Address: "10.0.0.2"},
+			&Correction{Address: "10.0.0.2", Published: true},
 			&discoveryv1.Endpoint{Addresses: []string{"10.0.0.2"}, Conditions: conditionsOf(true, false, true)},
 		},
 		"no other field": {

@@ -6,8 +6,9 @@ import "github.com/application-grid/application-grid/pkg/wire/field"
 const (
 	serviceSpec = 2
 
-	specClusterIP  = 3
-	specClusterIPs = 18
+	specClusterIP                = 3
+	specPublishNotReadyAddresses = 13
+	specClusterIPs               = 18
 )
 
 // ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and
@@ -29,4 +30,22 @@ func ClusterIPs(body []byte, visit func(address []byte)) error {
 		}
 	}
 	return f.Err
+}
+
+// PublishesNotReady reports whether a Service has publishNotReadyAddresses. A body that cannot be read has not.
+func PublishesNotReady(body []byte) bool {
+	publishes := false
+	f := field.Of(body)
+	for f.Next() {
+		if f.Number != serviceSpec {
+			continue
+		}
+		spec := field.Of(f.Value)
+		for spec.Next() {
+			if spec.Number == specPublishNotReadyAddresses {
+				publishes = spec.Varint != 0
+			}
+		}
+	}
+	return publishes
 }

@@ -113,6 +113,7 @@ func (c *Cluster) newHubReplica(ctx context.Context, number int) (*HubReplica, e
 			kubeconfig,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", r.port),
 		"--service=kube-system/" + hubName, "--tls-secret=kube-system/" + hubSecret,
+		"--allow-unbound-tokens", // wrappers have a static token
 	}
 	if c.options.AuditLog {
 		args = append(args, "--audit-policy-file="+c.auditPolicyFile(), "--audit-log-path="+c.HubAuditLogFile(number))

@@ -62,7 +62,22 @@ func (n *Node) PowerOff(ctx context.Context) error {
 	}
 	n.runtime.stop()
 	n.unpowered = append(n.unpowered, n.cluster.echo.powerOff(n)...)
-	return n.endProcesses(ctx)
+	if err := n.endProcesses(ctx); err != nil {
+		return err
+	}
+	return n.mute(ctx, `table inet power {
+	chain in { type filter hook prerouting priority raw; iif != lo drop; }
+	chain out { type filter hook output priority raw; oif != lo drop; }
+}`)
+}
+
+// mute replaces the rules by which a machine without power answers nothing, not even that nobody listens.
+func (n *Node) mute(ctx context.Context, table string) error {
+	// Added first, so that deleting is no error; all of it is one transaction.
+	if _, err := run(ctx, n.namespace.Thread, "nft", "table inet power; delete table inet power; "+table); err != nil {
+		return fmt.Errorf("power of node %s: %w", n.Spec.Name, err)
+	}
+	return nil
 }
 
 // firstNewAddress and lastNewAddress are where in a node's range the addresses begin and end that its pods have after
@@ -75,6 +90,9 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	prefix, err := netip.ParsePrefix(n.PodCIDR)
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Spec.Name, err)
+	}
+	if err := n.mute(ctx, ""); err != nil {
+		return err
 	}
 	if err := n.runtime.start(ctx); err != nil {
 		return err

@@ -20,6 +20,8 @@ const (
 	// deadline is how long one block may take, on a busy machine.
 	deadline = 60 * time.Second
 	root     = "../.."
+	// settling is how long nothing is written when the grids have settled.
+	settling = 500 * time.Millisecond
 )
 
 // elsewhere are pages of which no block runs here unless it is marked, or only asks the node's programs something, with
@@ -67,9 +69,11 @@ func TestCommands(t *testing.T) {
 	r := start(t)
 	for _, page := range order {
 		t.Run(page, func(t *testing.T) {
+			r.begin(t)
 			for _, b := range pages[page] {
 				r.run(t, b)
 			}
+			r.expectTidy(t)
 		})
 	}
 }
@@ -106,6 +110,10 @@ func read(t *testing.T) []Block {
 type reader struct {
 	cluster *cluster.Cluster
 	path    string
+	// grids is a file with the grids of the demonstration.
+	grids string
+	// names and versions are what state returned when a page last began with new grids.
+	names, versions string
 }
 
 // start starts the cluster and applies the demonstration's grids.
@@ -157,9 +165,22 @@ func start(t *testing.T) *reader {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(grids), "UNIT-LABEL", "zone1")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The Service is one of the reader's own.
+	r.grids = file
+	return r
+}
+
+// begin has a page begin with the grids of the demonstration, all of them ready, and a Service of the reader's own. If
+// the page before has written anything, they are made again: to wait until they are ready would not do. What that page
+// has done and undone, such as a hold, the controller may not have seen yet, and tell of it in the middle of this page.
+func (r *reader) begin(t *testing.T) {
+	t.Helper()
+	if _, versions := r.state(t); versions == r.versions {
+		return
+	}
 	r.run(t, Block{Page: "the reader's cluster", Script: `
-kubectl apply -f ` + file + `
+kubectl delete grids --all --cascade=foreground
+kubectl delete --ignore-not-found service echo
+kubectl apply -f ` + r.grids + `
 kubectl create service clusterip echo --tcp=8080
 until kubectl grid status; do sleep 0.2; done
 until kubectl grid view echo-svc; do sleep 0.2; done
@@ -167,7 +188,38 @@ until kubectl grid view echo-svc; do sleep 0.2; done
 	if t.Failed() {
 		t.FailNow()
 	}
-	return r
+	// Statuses go on to be written for a moment. If one is missed, the next page makes the grids again for nothing.
+	for before := "none"; before != r.versions; time.Sleep(settling) {
+		before = r.versions
+		r.names, r.versions = r.state(t)
+	}
+}
+
+// expectTidy fails the test if a page has left something behind, or taken something away.
+func (r *reader) expectTidy(t *testing.T) {
+	t.Helper()
+	if names, _ := r.state(t); names != r.names {
+		t.Errorf("this page leaves\n%s\nand began with\n%s", names, r.names)
+	}
+}
+
+// state returns the names of what there is, with the labels of nodes, and the versions of what commands write.
+func (r *reader) state(t *testing.T) (names, versions string) {
+	t.Helper()
+	get := func(args ...string) string {
+		output, err := exec.CommandContext(t.Context(), "env", append([]string{
+			"PATH=" + r.path, "KUBECONFIG=" + r.cluster.Kubeconfig(), "kubectl", "get",
+		}, args...)...).Output()
+		if err != nil {
+			t.Fatalf("kubectl get %s: %v", strings.Join(args, " "), err)
+		}
+		return string(output)
+	}
+	const written = "grids,deployments,statefulsets,daemonsets,services"
+	names = get("-A", "-o", "name", written+",namespaces,roles,clusterroles,validatingadmissionpolicies") +
+		get("nodes", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.labels}{"\n"}{end}`)
+	versions = get("-A", written, "-o", `jsonpath={range .items[*]}{.metadata.uid} {.metadata.resourceVersion}{"\n"}{end}`)
+	return names, versions
 }
 
 // programs is a directory with what a reader has on the PATH.

@@ -421,6 +421,10 @@ func (s *site) identities() map[string]string {
 		list, err := s.dynamic.Resource(resource).Namespace(shop).List(s.ctx, metav1.ListOptions{})
 		s.must(err)
 		for _, item := range list.Items {
+			if by := metav1.GetControllerOf(&item); by != nil && strings.HasSuffix(by.Kind, "Grid") &&
+				resource.Resource == "controllerrevisions" {
+				continue // a grid's own history, which SuperEdge does not have
+			}
 			address, _, _ := unstructured.NestedString(item.Object, "spec", "clusterIP")
 			identities[resource.Resource+"/"+item.GetName()] = string(item.GetUID()) + " " + address
 		}

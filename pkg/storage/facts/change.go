@@ -21,6 +21,8 @@ type Change struct {
 	Services map[types.NamespacedName]struct{}
 	// Nodes has the Node objects of InputNode that were added, changed or removed.
 	Nodes map[types.NamespacedName]struct{}
+	// Namespaces has the Namespaces that were added, changed or removed.
+	Namespaces map[types.NamespacedName]struct{}
 	// Objects has the objects that list endpoints and were added, changed or removed.
 	Objects map[*Object]struct{}
 	// Governed has the Services whose keys changed, or whose number of ready endpoints per value of a key changed.
@@ -39,7 +41,8 @@ type Change struct {
 
 // touches reports whether the step touched anything.
 func (c *Change) touches() bool {
-	return len(c.Services)+len(c.Nodes)+len(c.Objects)+len(c.Governed)+len(c.Relabelled)+len(c.Died) > 0 || c.Keys
+	return c.Keys || len(c.Services)+len(c.Nodes)+len(c.Namespaces)+len(c.Objects)+len(c.Governed)+
+		len(c.Relabelled)+len(c.Died) > 0
 }
 
 // add adds a member to a set that may be nil.

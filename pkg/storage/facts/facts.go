@@ -21,6 +21,9 @@ type Options struct {
 	// NeedsKubernetesEndpoints says that endpoints are not complete without the Endpoints object default/kubernetes,
 	// whose annotations name the local API server.
 	NeedsKubernetesEndpoints bool
+	// SiteLabels are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
+	// Services if there are none.
+	SiteLabels []string
 	// Clock is time.Now if nil.
 	Clock  func() time.Time
 	Logger logr.Logger
@@ -33,11 +36,13 @@ type Facts struct {
 
 	mu sync.RWMutex // guards everything below and everything reachable from it, except wire.Objects, which never change
 
-	nodes    nodeIndex
-	node     plainObjects
-	services serviceIndex
-	slices   collection
-	legacy   collection
+	nodes nodeIndex
+	node  plainObjects
+	// namespaces are followed on demand.
+	namespaces plainObjects
+	services   serviceIndex
+	slices     collection
+	legacy     collection
 	// kubernetes has the annotations of the Endpoints object default/kubernetes.
 	kubernetes kubernetesEndpoints
 
@@ -51,13 +56,19 @@ type Facts struct {
 	internalIPs map[string][]netip.Addr
 	// partners has the names of the nodes that exchange facts with this one.
 	partners map[string]struct{}
-	// listings counts the changes of internalIPs and partners.
+	// listings counts the changes of internalIPs, partners and podNotes.
 	listings uint64
 	// livePods has the pods of nodes by the node's name, as the nodes themselves know them.
 	livePods map[string]*LivePods
+	// doubted has the nodes with a doubted pod.
+	doubted map[string]struct{}
+	// podNotes is what SetPodNotes got.
+	podNotes []byte
 
 	inputs map[string]*Input
 	hold   hold
+	// mark is that of the last ShareStep.
+	mark []byte
 	// live is closed once the upstream's state is complete and applied.
 	live chan struct{}
 
@@ -81,7 +92,14 @@ func New(options Options) *Facts {
 		livePods: make(map[string]*LivePods),
 	}
 	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]int)}
-	f.node = plainObjects{f: f, resource: history.Nodes, objects: make(map[types.NamespacedName]*wire.Object)}
+	f.node = plainObjects{
+		touched: func() *map[types.NamespacedName]struct{} { return &f.step.Nodes },
+		objects: make(map[types.NamespacedName]*wire.Object),
+	}
+	f.namespaces = plainObjects{
+		touched: func() *map[types.NamespacedName]struct{} { return &f.step.Namespaces },
+		objects: make(map[types.NamespacedName]*wire.Object),
+	}
 	f.services = serviceIndex{
 		f: f, byName: make(map[types.NamespacedName]*Service), byKey: make(map[string]map[*Service]struct{}),
 		invalid: make(map[types.NamespacedName]string),
@@ -98,6 +116,7 @@ func New(options Options) *Facts {
 	f.inputs = map[string]*Input{
 		InputNodes:               {f, InputNodes, &f.nodes},
 		InputNode:                {f, InputNode, &f.node},
+		InputNamespaces:          {f, InputNamespaces, &f.namespaces},
 		InputServices:            {f, InputServices, &f.services},
 		InputEndpointSlices:      {f, InputEndpointSlices, &f.slices},
 		InputEndpoints:           {f, InputEndpoints, &f.legacy},
@@ -157,6 +176,8 @@ func (f *Facts) State(r *history.Resource) history.State {
 		absent, ready = f.services.absent, f.services.synced
 	case history.Nodes:
 		absent, ready = f.node.absent, f.node.synced
+	case history.Namespaces:
+		absent, ready = f.namespaces.absent, f.namespaces.synced
 	case history.EndpointSlices:
 		absent, ready = f.slices.absent, f.complete(&f.slices)
 	case history.Endpoints:

@@ -32,6 +32,10 @@ type State struct {
 	InternalIPs map[string][]netip.Addr
 	// Partners has the names of the nodes that exchange facts with this one, as Partners returns them.
 	Partners map[string]struct{}
+	// PodNotes is what is kept of this node's pods, as PodNotes returns it.
+	PodNotes []byte
+	// ShareMark is what ShareMark returns.
+	ShareMark []byte
 }
 
 // Section is the complete state of one input.
@@ -71,7 +75,7 @@ func (s *State) count(input string) int {
 // ShownOf returns how the objects of a resource were shown.
 func (s *State) ShownOf(r *history.Resource) map[types.NamespacedName]Shown {
 	input := map[*history.Resource]string{
-		history.Services: InputServices, history.Nodes: InputNode,
+		history.Services: InputServices, history.Nodes: InputNode, history.Namespaces: InputNamespaces,
 		history.EndpointSlices: InputEndpointSlices, history.Endpoints: InputEndpoints,
 	}[r]
 	shown := make(map[types.NamespacedName]Shown)
@@ -149,7 +153,7 @@ func (f *Facts) Restore(state *State) {
 	f.update(func() {
 		f.hold.state, f.hold.pending = state, make(map[string]*pending)
 		f.addresses = maps.Clone(state.Addresses)
-		f.internalIPs, f.partners = state.InternalIPs, state.Partners
+		f.internalIPs, f.partners, f.podNotes = state.InternalIPs, state.Partners, state.PodNotes
 		for _, name := range inputOrder {
 			if section := state.section(name); section != nil {
 				f.inputs[name].replace(section.Objects)
@@ -202,9 +206,10 @@ func (f *Facts) releaseIfComplete() {
 		}
 	}
 	f.hold.state = nil
-	if p := f.hold.pending[InputEndpoints]; p == nil || !p.complete {
-		// The restored Endpoints are outdated now, and no client has asked for Endpoints to be followed.
-		f.legacy.forget()
+	for _, name := range inputOrder {
+		if p := f.hold.pending[name]; onDemand(name) && (p == nil || !p.complete) {
+			f.forget(name) // what was restored is outdated now, and no client has asked for it
+		}
 	}
 	f.release()
 }
@@ -217,7 +222,7 @@ func (f *Facts) awaits(input string) bool {
 	case InputKubernetesEndpoints:
 		return f.options.NeedsKubernetesEndpoints
 	default:
-		return input != InputEndpoints
+		return !onDemand(input)
 	}
 }
 

@@ -78,7 +78,7 @@ func (f *Facts) holders(c *claims) {
 			}
 			seen[o] = struct{}{}
 			scanUpstream(o, func(e wire.Endpoint) {
-				if len(e.NodeName) > 0 && !f.Silent(o.Service, e.NodeName) && f.stillHas(o, e) {
+				if len(e.NodeName) > 0 && !f.Silent(o.Service, e.NodeName) && stillHas(o, e) {
 					c.isHeld(e.Address, e.NodeName)
 				}
 			})
@@ -87,8 +87,8 @@ func (f *Facts) holders(c *claims) {
 }
 
 // stillHas reports whether a pod still has the address of its endpoint, as far as its node has said.
-func (f *Facts) stillHas(o *Object, e wire.Endpoint) bool {
-	correction, _ := f.Correction(o.Upstream.Namespace, e)
+func stillHas(o *Object, e wire.Endpoint) bool {
+	correction, _ := o.Correction(e)
 	return correction == nil ||
 		!correction.Gone && (correction.Address == "" || correction.Address == string(e.Address))
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 	"github.com/application-grid/application-grid/pkg/wire/wiretest"
 )
@@ -115,7 +116,7 @@ func TestIndexHoldsNothingThatIsGone(t *testing.T) {
 			for _, name := range []string{InputEndpointSlices, InputServices, InputNodes} {
 				f.Input(name).Replace(nil)
 			}
-			f.ForgetEndpoints()
+			f.Forget(history.Endpoints)
 		},
 	} {
 		f := New(Options{NodeName: "node-a1"})

@@ -21,13 +21,16 @@ const (
 	InputEndpointSlices = "endpointslices"
 	// InputKubernetesEndpoints takes the Endpoints object default/kubernetes.
 	InputKubernetesEndpoints = "kubernetes-endpoints"
-	// InputEndpoints takes all Endpoints. They are followed only while clients ask for them; see ForgetEndpoints.
-	InputEndpoints = "endpoints"
+	// InputEndpoints takes all Endpoints, InputNamespaces all Namespaces. They are followed only while clients ask for
+	// them; see Forget.
+	InputEndpoints  = "endpoints"
+	InputNamespaces = "namespaces"
 )
 
 // inputOrder is the order in which inputs are applied in one step.
 var inputOrder = []string{
 	InputNodes, InputNode, InputKubernetesEndpoints, InputServices, InputEndpointSlices, InputEndpoints,
+	InputNamespaces,
 }
 
 // kept is the store of one input. Its methods are called within a step.
@@ -54,6 +57,28 @@ type Input struct {
 
 // Name returns the input's name.
 func (in *Input) Name() string { return in.name }
+
+// Same returns the object that the input has if it is equal, so that the memory of both is held once; else the given
+// one.
+func (in *Input) Same(o *wire.Object) *wire.Object {
+	in.f.mu.RLock()
+	defer in.f.mu.RUnlock()
+	var known *wire.Object
+	switch in.name {
+	case InputServices:
+		if s := in.f.services.byName[nameOf(o)]; s != nil {
+			known = s.Upstream
+		}
+	case InputEndpointSlices:
+		if slice := in.f.slices.objects[nameOf(o)]; slice != nil {
+			known = slice.Upstream
+		}
+	}
+	if known != nil && known.Equal(o) {
+		return known.At(o.ResourceVersion)
+	}
+	return o
+}
 
 // Apply adds or replaces an object.
 func (in *Input) Apply(o *wire.Object) {
@@ -129,7 +154,7 @@ func (in *Input) SetForbidden() {
 
 // isOptional reports whether the facts can be complete without the input.
 func (in *Input) isOptional() bool {
-	return in.name == InputKubernetesEndpoints || in.name == InputEndpoints
+	return in.name == InputKubernetesEndpoints || onDemand(in.name)
 }
 
 // Known returns how many objects the input has, in the facts or in the State from which they were restored.
@@ -139,13 +164,24 @@ func (in *Input) Known() int {
 	return max(in.kept.count(), in.f.hold.state.count(in.name))
 }
 
-// ForgetEndpoints drops all Endpoints, because they are not followed any more. Endpoints are then not ready until they
-// are complete again.
-func (f *Facts) ForgetEndpoints() {
+// onDemand reports whether an input is followed only while clients ask for it.
+func onDemand(input string) bool { return input == InputEndpoints || input == InputNamespaces }
+
+// Forget drops all objects of a resource that is followed on demand, because it is not followed any more. It is then
+// not ready until it is complete again.
+func (f *Facts) Forget(r *history.Resource) {
 	f.update(func() {
-		f.legacy.forget()
-		f.hold.drop(InputEndpoints)
+		f.forget(r.Resource)
+		f.hold.drop(r.Resource)
 	})
+}
+
+func (f *Facts) forget(input string) {
+	if input == InputNamespaces {
+		f.namespaces.forget()
+	} else {
+		f.legacy.forget()
+	}
 }
 
 func nameOf(o *wire.Object) types.NamespacedName {
@@ -154,20 +190,28 @@ func nameOf(o *wire.Object) types.NamespacedName {
 
 // plainObjects stores objects that are served unchanged.
 type plainObjects struct {
-	f              *Facts
-	resource       *history.Resource
+	// touched returns the set of the current step to which changed objects are added.
+	touched        func() *map[types.NamespacedName]struct{}
 	objects        map[types.NamespacedName]*wire.Object
 	synced, absent bool
 }
 
 func (p *plainObjects) apply(o *wire.Object) {
 	p.objects[nameOf(o)] = o
-	add(&p.f.step.Nodes, nameOf(o))
+	add(p.touched(), nameOf(o))
 }
 
 func (p *plainObjects) remove(name types.NamespacedName) {
 	delete(p.objects, name)
-	add(&p.f.step.Nodes, name)
+	add(p.touched(), name)
+}
+
+// forget drops all objects.
+func (p *plainObjects) forget() {
+	for _, name := range p.names() {
+		p.remove(name)
+	}
+	p.synced, p.absent = false, false
 }
 
 func (p *plainObjects) names() []types.NamespacedName {
@@ -186,6 +230,9 @@ func (p *plainObjects) count() int { return len(p.objects) }
 
 // NodeObjects returns the Node objects of InputNode, by name. It is for Watchers.
 func (f *Facts) NodeObjects() map[types.NamespacedName]*wire.Object { return f.node.objects }
+
+// Namespaces returns all Namespaces, by name. It is for Watchers.
+func (f *Facts) Namespaces() map[types.NamespacedName]*wire.Object { return f.namespaces.objects }
 
 func compareObjects(a, b *wire.Object) int {
 	if n := strings.Compare(a.Namespace, b.Namespace); n != 0 {

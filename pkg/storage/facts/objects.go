@@ -209,7 +209,7 @@ func (c *collection) joinService(o *Object) {
 	listed := &o.Service.listed[listIndex(c.resource)]
 	listed.objects = append(listed.objects, o)
 	o.Service.count(o, 1)
-	if c.f.AnySilent() {
+	if c.f.AnyDoubts() {
 		add(&c.f.step.Listed, o.Service)
 	}
 }
@@ -221,7 +221,7 @@ func (c *collection) leaveService(o *Object) {
 		return
 	}
 	s.count(o, -1)
-	if c.f.AnySilent() {
+	if c.f.AnyDoubts() {
 		add(&c.f.step.Listed, s)
 	}
 	if c.resource == history.EndpointSlices {

@@ -25,6 +25,11 @@ type LivePod struct {
 	Addresses []netip.Addr
 	// Serving says that the pod is expected to answer.
 	Serving bool
+	// Doubted says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
+	// nodes are.
+	Doubted bool
+	// Why says in a clause why the pod is shown so. It does not affect what is shown.
+	Why string
 }
 
 // LivePods are the pods of one node, as the node itself knows them. They must not be changed after they were passed to
@@ -54,8 +59,20 @@ func (l *LivePods) equal(other *LivePods) bool {
 	}
 	return (l.About == nil) == (other.About == nil) && maps.Equal(l.About, other.About) &&
 		maps.EqualFunc(l.Pods, other.Pods, func(a, b LivePod) bool {
-			return a.Serving == b.Serving && slices.Equal(a.Addresses, b.Addresses)
+			return a.Serving == b.Serving && a.Doubted == b.Doubted && slices.Equal(a.Addresses, b.Addresses)
 		})
+}
+
+// doubts reports whether any pod, of which the correction counts, is doubted.
+func (l *LivePods) doubts() bool {
+	if l != nil {
+		for _, pod := range l.Pods {
+			if pod.Doubted {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // correction returns how the endpoint of a pod really is. It returns nil if that is not known, so that the upstream's
@@ -99,27 +116,114 @@ func (f *Facts) SetLivePods(node string, pods *LivePods) {
 		if before.equal(pods) {
 			return
 		}
+		doubts := before.doubts() || pods.doubts()
+		delete(f.doubted, node)
+		if pods.doubts() {
+			add(&f.doubted, node)
+		}
 		for _, o := range f.NodeObjectsOf(node) {
+			if doubts {
+				f.services.markForRecount(o.Service)
+				add(&f.step.Objects, o)
+			}
 			o.collection.correct(o)
 		}
 	})
 }
 
+// Doubt says how doubtful it is that an endpoint answers.
+type Doubt uint8
+
+// Doubts, from the least to the greatest. An endpoint is hidden where a less doubted one is ready.
+const (
+	NoDoubt Doubt = iota
+	// DoubtedPod is an endpoint of which its own node doubts that the pod answers.
+	DoubtedPod
+	// SilentNode is an endpoint on a silent node.
+	SilentNode
+)
+
+// Doubt returns the doubt of an endpoint of a Service, which may be nil, in an object of this namespace. It is for
+// Watchers.
+func (f *Facts) Doubt(s *Service, namespace string, e wire.Endpoint) Doubt {
+	if !f.AnyDoubts() || s == nil || s.Name == KubernetesService {
+		return NoDoubt
+	}
+	if f.Silent(s, e.NodeName) {
+		return SilentNode
+	}
+	if _, doubted := f.doubted[string(e.NodeName)]; !doubted {
+		return NoDoubt
+	}
+	pod, ok := podOf(namespace, e)
+	if !ok {
+		return NoDoubt
+	}
+	live := f.livePods[string(e.NodeName)]
+	if _, about := live.About[pod]; live.About != nil && !about {
+		return NoDoubt
+	}
+	if found, _ := live.find(pod); found.Doubted {
+		return DoubtedPod
+	}
+	return NoDoubt
+}
+
+// AnyDoubts reports whether any node is silent, or any pod doubted. It is for Watchers.
+func (f *Facts) AnyDoubts() bool { return len(f.silent)+len(f.doubted) > 0 }
+
+// Why says in a clause why the endpoint of a pod is shown as its node says; "" if it is not, or if that is not known.
+// It is for Watchers.
+func (f *Facts) Why(namespace string, e wire.Endpoint) string {
+	pod, ok := podOf(namespace, e)
+	if live := f.livePods[string(e.NodeName)]; ok && live != nil {
+		found, _ := live.find(pod)
+		return found.Why
+	}
+	return ""
+}
+
+// SetPodNotes takes what is to be known of this node's pods after a restart. It must not be changed afterwards. It does
+// not affect what is shown.
+func (f *Facts) SetPodNotes(notes []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if bytes.Equal(f.podNotes, notes) {
+		return
+	}
+	f.podNotes = notes
+	f.listings++
+}
+
+// PodNotes returns what SetPodNotes got last, or what a State had. It must not be changed.
+func (f *Facts) PodNotes() []byte {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.podNotes
+}
+
 // LivePods returns what SetLivePods got last for a node. It is for Watchers.
 func (f *Facts) LivePods(node string) *LivePods { return f.livePods[node] }
 
-// Correction returns how an endpoint of an object in this namespace really is, and as of when that is known; nil if the
-// upstream's word counts. It is for Watchers.
-func (f *Facts) Correction(namespace string, endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
+// Correction returns how an endpoint of the object really is, and as of when that is known; nil if the upstream's word
+// counts. It is for Watchers.
+func (o *Object) Correction(endpoint wire.Endpoint) (correction *wire.Correction, asOf time.Time) {
+	f := o.collection.f
 	live := f.livePods[string(endpoint.NodeName)]
 	if live == nil {
 		return nil, time.Time{}
 	}
-	pod, ok := podOf(namespace, endpoint)
+	pod, ok := podOf(o.Upstream.Namespace, endpoint)
 	if !ok {
 		return nil, time.Time{}
 	}
-	return live.correction(pod, endpoint), live.AsOf
+	if correction = live.correction(pod, endpoint); correction != nil {
+		s := f.services.byName[types.NamespacedName{
+			Namespace: o.Upstream.Namespace, Name: o.collection.serviceOf(o.Upstream),
+		}]
+		correction.Published = s != nil && s.published
+	}
+	return correction, live.AsOf
 }
 
 // podOf returns the pod of an endpoint. ok is false if the endpoint names none, or does not say which of its name.
@@ -157,7 +261,7 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 	}
 	changed := false
 	body, err := o.Codec().Correct(o.Upstream.Body, func(e wire.Endpoint) *wire.Correction {
-		correction, _ := c.f.Correction(o.Upstream.Namespace, e)
+		correction, _ := o.Correction(e)
 		switch {
 		case correction == nil || e.Is(correction):
 			return nil
@@ -249,7 +353,7 @@ func (f *Facts) addPods(pods map[string]map[PodKey]KnownPod, o *Object) {
 		known.Address = string(e.Address)
 		known.Serving = known.Serving && e.Serving()
 		known.Governed = known.Governed || governed
-		if correction, _ := f.Correction(o.Upstream.Namespace, e); correction != nil && !e.Is(correction) {
+		if correction, _ := o.Correction(e); correction != nil && !e.Is(correction) {
 			known.Disputed = true
 		}
 		of[key] = known

@@ -21,6 +21,8 @@ type Service struct {
 	// Keys are topology.Unsatisfiable for a Service that is not known, or whose annotation does not parse.
 	Keys topology.Keys
 
+	// published is set if the Service has publishNotReadyAddresses.
+	published bool
 	// listed has what each collection lists for the Service.
 	listed [2]listing
 	// counted is false if the ready endpoints must be counted again.
@@ -30,8 +32,8 @@ type Service struct {
 // listing is what one collection lists for a Service.
 type listing struct {
 	objects []*Object
-	// ready counts the ready endpoints on nodes that are neither dead nor silent, by key and value. Only a Service with
-	// several keys has it: its deciding key depends on it.
+	// ready counts the ready endpoints that are neither doubted nor on dead nodes, by key and value. Only a Service
+	// with several keys has it: its deciding key depends on it.
 	ready map[string]map[string]int
 }
 
@@ -61,22 +63,22 @@ func (s *Service) Decide(r *history.Resource, here topology.Labels) topology.Dec
 		}
 	}
 	if best == topology.NoRank && len(s.Keys) > 1 {
-		best = listed.silentRank(s, here)
+		best = listed.doubtedRank(s, here)
 	}
 	return s.Keys.Decide(here, best)
 }
 
-// silentRank returns the rank of the best key that a ready endpoint on a silent node matches: if no other endpoint is
-// ready, those on silent nodes are shown.
-func (l *listing) silentRank(s *Service, here topology.Labels) int {
+// doubtedRank returns the rank of the best key that a doubted ready endpoint matches: if no other endpoint is ready,
+// those are shown.
+func (l *listing) doubtedRank(s *Service, here topology.Labels) int {
 	best := topology.NoRank
 	for _, o := range l.objects {
 		f := o.collection.f
-		if !f.AnySilent() {
+		if !f.AnyDoubts() {
 			break
 		}
 		o.scan(func(e wire.Endpoint) {
-			if e.Ready && f.Silent(s, e.NodeName) && !f.Dead(s, e.NodeName) {
+			if e.Ready && f.Doubt(s, s.Name.Namespace, e) > NoDoubt && !f.Dead(s, e.NodeName) {
 				best = min(best, s.Keys.Rank(here, f.LabelsOf(e.NodeName)))
 			}
 		})
@@ -92,7 +94,7 @@ func (s *Service) count(o *Object, delta int) {
 	ready := s.listed[listIndex(o.Resource())].ready
 	f := o.collection.f
 	o.scan(func(e wire.Endpoint) {
-		if !e.Ready || f.Dead(s, e.NodeName) || f.Silent(s, e.NodeName) {
+		if !e.Ready || f.Dead(s, e.NodeName) || f.Doubt(s, s.Name.Namespace, e) > NoDoubt {
 			return
 		}
 		labels := f.LabelsOf(e.NodeName)
@@ -178,6 +180,14 @@ func (x *serviceIndex) apply(o *wire.Object) {
 	s.Upstream = o
 	add(&x.f.step.Services, s.Name)
 	x.govern(s, x.keysOf(o))
+	if published := wire.PublishesNotReady(o.Body); published != s.published {
+		s.published = published
+		for i := range s.listed {
+			for _, o := range slices.Clone(s.listed[i].objects) {
+				o.collection.correct(o)
+			}
+		}
+	}
 }
 
 func (x *serviceIndex) remove(name types.NamespacedName) {

@@ -11,14 +11,16 @@ import (
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// This node shares Services with all nodes that have the same value of a topology key that any Service is governed by.
-// These nodes are its site.
+// The site of this node are the nodes that have the same value of any of the labels that Options.SiteLabels names; by
+// default of any topology key that a Service is governed by.
 
 // SiteNode is a node of the site.
 type SiteNode struct {
 	Name string
 	// InternalIPs are its addresses of that type, in the order of its status, as far as they are known.
 	InternalIPs []netip.Addr
+	// Shown says that endpoints of governed Services are on the node.
+	Shown bool
 }
 
 // Site returns the nodes of the site, this one included, in no order. It is empty if this node is not known.
@@ -30,20 +32,32 @@ func (f *Facts) Site() []SiteNode {
 		return nil
 	}
 	var site []SiteNode
+	keys := f.siteKeys()
 	f.Nodes(func(n *Node) {
 		switch {
 		case n == own:
-			site = append(site, SiteNode{n.Name, f.ownInternalIPs()})
-		case f.shares(own, n):
-			site = append(site, SiteNode{n.Name, f.internalIPs[n.Name]})
+			site = append(site, SiteNode{n.Name, f.ownInternalIPs(), true})
+		case shares(keys, own, n):
+			governed := slices.ContainsFunc(n.objects, func(o *Object) bool {
+				return o.Service != nil && o.Service.Keys.Governed()
+			})
+			site = append(site, SiteNode{n.Name, f.internalIPs[n.Name], governed})
 		}
 	})
 	return site
 }
 
-// shares reports whether two nodes have the same value of a topology key in use.
-func (f *Facts) shares(a, b *Node) bool {
-	for key := range f.nodes.values {
+// siteKeys returns the keys of the labels by which the site is found.
+func (f *Facts) siteKeys() []string {
+	if len(f.options.SiteLabels) > 0 {
+		return f.options.SiteLabels
+	}
+	return f.Keys()
+}
+
+// shares reports whether two nodes have the same value of any of the labels.
+func shares(keys []string, a, b *Node) bool {
+	for _, key := range keys {
 		value, ok := a.Labels[key]
 		if their, both := b.Labels[key]; ok && both && value == their {
 			return true
@@ -55,7 +69,7 @@ func (f *Facts) shares(a, b *Node) bool {
 // InSite reports whether a node belongs to the site. It is for Watchers.
 func (f *Facts) InSite(n *Node) bool {
 	own := f.Node(f.options.NodeName)
-	return own != nil && f.shares(own, n)
+	return own != nil && shares(f.siteKeys(), own, n)
 }
 
 // ownInternalIPs returns those that this node's own Node object has now.
@@ -85,7 +99,7 @@ func (f *Facts) SiteSelectors() []string {
 		return nil
 	}
 	var selectors []string
-	for key := range f.nodes.values {
+	for _, key := range f.siteKeys() {
 		if value, ok := own.Labels[key]; ok {
 			selectors = append(selectors, key+"="+value)
 		}

@@ -82,7 +82,7 @@ func TestInternalIPs(t *testing.T) {
 	})
 	site := f.Site()
 	slices.SortFunc(site, func(a, b SiteNode) int { return strings.Compare(a.Name, b.Name) })
-	if got := fmt.Sprint(site); got != "[{n0 [10.0.0.1 fd00::1]} {n1 [10.0.0.2]} {n2 []}]" {
+	if got := fmt.Sprint(site); got != "[{n0 [10.0.0.1 fd00::1] true} {n1 [10.0.0.2] false} {n2 [] false}]" {
 		t.Errorf("got %s", got)
 	}
 	if got := f.Listings(); got != 1 {

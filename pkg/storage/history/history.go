@@ -52,7 +52,7 @@ type History struct {
 	// asOf, if not 0, is the revision at which an earlier process had the state that is served now. A client that
 	// presents a higher revision of that process has seen a newer state.
 	asOf   uint64
-	tables [4]*table
+	tables [5]*table
 }
 
 // New makes a History whose tables are empty and NotReady.

@@ -36,9 +36,6 @@ func (h *History) admit(t *table, presented uint64) error {
 	if err := t.readable(); err != nil {
 		return err
 	}
-	if presented != 0 && !h.revisions.gaveOut(presented) {
-		return ErrExpired
-	}
 	if h.asOf < presented && presented < h.began && h.asOf != 0 {
 		return ErrNotReady
 	}
@@ -72,7 +69,7 @@ func (h *History) Revision() uint64 {
 }
 
 // Get returns an object, or nil if there is none with that name. notBefore is a revision that the client has seen; 0
-// for none. Errors: ErrNotReady, ErrAbsent, ErrFuture, and with Marks ErrExpired.
+// for none. Errors: ErrNotReady, ErrAbsent, ErrFuture.
 func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (*Object, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -89,7 +86,7 @@ func (h *History) Get(r *Resource, key types.NamespacedName, notBefore uint64) (
 
 // List returns the objects of a resource in one namespace, or in all with "", in the order of kube-apiserver's lists,
 // and the revision of that state. notBefore is a revision that the client has seen; 0 for none. Errors: ErrNotReady,
-// ErrAbsent, ErrFuture, and with Marks ErrExpired.
+// ErrAbsent, ErrFuture.
 func (h *History) List(r *Resource, namespace string, notBefore uint64) ([]*Object, uint64, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -14,6 +14,8 @@ type Resource struct {
 	schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
+	// OnDemand says that the resource is followed only while clients ask for it.
+	OnDemand bool
 	// FieldLabels has the fields that a field selector may use, other than metadata.name and (if namespaced)
 	// metadata.namespace. They are those of kube-apiserver.
 	FieldLabels []string
@@ -71,6 +73,7 @@ var (
 		index:                2,
 		Kind:                 "Endpoints",
 		Namespaced:           true,
+		OnDemand:             true,
 		newTyped:             func() Typed { return &corev1.Endpoints{} },
 	}
 	// Nodes has only the wrapper's own node; in a hub, the nodes of a share.
@@ -82,10 +85,22 @@ var (
 		fieldsOf:             nodeFields,
 		newTyped:             func() Typed { return &corev1.Node{} },
 	}
+	// Namespaces are what CoreDNS needs to start, besides Services and EndpointSlices.
+	Namespaces = &Resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"),
+		index:                4,
+		Kind:                 "Namespace",
+		OnDemand:             true,
+		FieldLabels:          []string{"status.phase"},
+		fieldsOf:             namespaceFields,
+		newTyped:             func() Typed { return &corev1.Namespace{} },
+	}
 )
 
 // Resources returns all served resources.
-func Resources() []*Resource { return []*Resource{Services, EndpointSlices, Endpoints, Nodes} }
+func Resources() []*Resource {
+	return []*Resource{Services, EndpointSlices, Endpoints, Nodes, Namespaces}
+}
 
 func serviceFields(body []byte) ([]string, error) {
 	var service corev1.Service
@@ -93,6 +108,14 @@ func serviceFields(body []byte) ([]string, error) {
 		return nil, err
 	}
 	return []string{service.Spec.ClusterIP, string(service.Spec.Type)}, nil
+}
+
+func namespaceFields(body []byte) ([]string, error) {
+	var namespace corev1.Namespace
+	if err := namespace.Unmarshal(body); err != nil {
+		return nil, err
+	}
+	return []string{string(namespace.Status.Phase)}, nil
 }
 
 func nodeFields(body []byte) ([]string, error) {

@@ -74,16 +74,3 @@ func (n *Node) KubernetesEndpoints() *facts.Input { return n.Input(facts.InputKu
 func (n *Node) Explain(service types.NamespacedName, asNode string) (*view.Explanation, error) {
 	return n.View.Explain(service, n.Name, asNode)
 }
-
-// Hub is the facts of a hub and what it shares.
-type Hub struct {
-	*facts.Facts
-
-	Shares *view.Shares
-}
-
-// NewHub makes a Hub whose facts know nothing.
-func NewHub(clock func() time.Time) *Hub {
-	f := facts.New(facts.Options{Clock: clock})
-	return &Hub{Facts: f, Shares: view.NewShares(view.SharesOptions{Facts: f, Clock: clock})}
-}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
@@ -91,8 +92,8 @@ type question struct {
 	decision topology.Decision
 	// own is the name of the node of the View.
 	own string
-	// spared is set if endpoints on silent nodes are shown, because no other one is ready.
-	spared bool
+	// spared is up to which doubt endpoints are shown, because no other one is ready.
+	spared facts.Doubt
 }
 
 // member is one slice of the Service.
@@ -105,13 +106,17 @@ type member struct {
 	// dead has the nodes whose endpoints are hidden because the nodes are dead, silent those of which the neighbours
 	// do not hear any more.
 	dead, silent map[string]bool
+	// doubts are those of the endpoints of body.
+	doubts []facts.Doubt
 }
 
 // correction says whether an endpoint differs from the upstream's, because its node runs its pod differently (made) or
-// not at all (gone too), and as of when that is known.
+// not at all (gone too), as of when that is known, and why. doubt is that of the endpoint as it is shown.
 type correction struct {
 	made, gone bool
+	doubt      facts.Doubt
 	asOf       time.Time
+	why        string
 }
 
 // gather copies what the answer needs from the facts.
@@ -151,13 +156,20 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 			}
 			m.dead[name] = name != q.e.Node && v.facts.Dead(s, e.NodeName)
 			m.silent[name] = name != q.e.Node && v.facts.Silent(s, e.NodeName)
-			c, asOf := v.facts.Correction(o.Upstream.Namespace, e)
-			if c == nil || e.Is(c) {
-				m.corrections = append(m.corrections, correction{})
-			} else {
-				m.corrections = append(m.corrections, correction{made: true, gone: c.Gone, asOf: asOf})
-			}
+			c, asOf := o.Correction(e)
+			said := correction{made: c != nil && !e.Is(c), asOf: asOf, why: v.facts.Why(o.Upstream.Namespace, e)}
+			said.gone = c != nil && c.Gone
+			m.corrections = append(m.corrections, said)
 		})
+		if err == nil {
+			err = o.Codec().Scan(m.body, func(e wire.Endpoint) {
+				doubt := v.facts.Doubt(s, o.Upstream.Namespace, e)
+				if string(e.NodeName) == q.e.Node && doubt == facts.SilentNode {
+					doubt = facts.NoDoubt
+				}
+				m.doubts = append(m.doubts, doubt)
+			})
+		}
 		if err != nil {
 			return err
 		}
@@ -166,32 +178,38 @@ func (v *View) gather(service types.NamespacedName, nodeName string, q *question
 	return nil
 }
 
-// decide picks the deciding key, for which it scans all slices of the Service. An endpoint on a silent node counts only
-// if there is no other one.
+// decide picks the deciding key, for which it scans all slices of the Service. A doubted endpoint counts only if
+// there is no other one.
 func (q *question) decide() error {
-	best, silent := topology.NoRank, topology.NoRank
-	ready, readySilent := false, false
+	best, doubtedBest := topology.NoRank, topology.NoRank
+	least, ready := facts.SilentNode, false
 	for _, m := range q.members {
+		rest := m.doubts
 		err := wire.EndpointSlice.Scan(m.body, func(e wire.Endpoint) {
+			doubt := rest[0]
+			rest = rest[1:]
 			if !e.Ready || m.dead[string(e.NodeName)] {
 				return
 			}
 			rank := q.keys.Rank(q.here, q.nodes[string(e.NodeName)])
-			seen := rank != topology.NoRank || !q.keys.Governed()
-			if m.silent[string(e.NodeName)] {
-				silent, readySilent = min(silent, rank), readySilent || seen
-			} else {
-				best, ready = min(best, rank), ready || seen
+			if rank != topology.NoRank || !q.keys.Governed() {
+				least, ready = min(least, doubt), true
 			}
+			if doubt == facts.NoDoubt {
+				best = min(best, rank)
+			}
+			doubtedBest = min(doubtedBest, rank)
 		})
 		if err != nil {
 			return err
 		}
 	}
 	if best == topology.NoRank {
-		best = silent
+		best = doubtedBest
 	}
-	q.spared = readySilent && !ready
+	if ready {
+		q.spared = least
+	}
 	q.decision = q.keys.Decide(q.here, best)
 	return nil
 }
@@ -234,13 +252,14 @@ func (q *question) addAll(m member) error {
 	if err != nil {
 		return err
 	}
-	rest := corrected.Endpoints // those that are not gone, in the same order
+	rest, doubts := corrected.Endpoints, m.doubts // those that are not gone, in the same order
 	for i := range upstream.Endpoints {
-		endpoint := &upstream.Endpoints[i]
-		if !m.corrections[i].gone {
+		endpoint, c := &upstream.Endpoints[i], m.corrections[i]
+		if !c.gone {
 			endpoint, rest = &rest[0], rest[1:]
+			c.doubt, doubts = doubts[0], doubts[1:]
 		}
-		q.add(m, endpoint, m.corrections[i])
+		q.add(m, endpoint, c)
 	}
 	return nil
 }
@@ -264,8 +283,24 @@ func (q *question) add(m member, endpoint *discoveryv1.Endpoint, c correction) {
 		x.Reason += fmt.Sprintf("; its address and readiness are those with which node %s runs its pod (as of "+
 			"%s, %s says so)", x.Node, timeOf(c.asOf), who)
 	}
-	if x.Kept && m.silent[x.Node] {
-		x.Reason += fmt.Sprintf("; the neighbours do not hear node %s any more, but no other endpoint is ready", x.Node)
+	if c.why != "" && !c.gone {
+		x.Reason += "; " + c.why
+	}
+	doubt := "its own node doubts that it answers"
+	if m.silent[x.Node] {
+		doubt = fmt.Sprintf("the neighbours do not hear node %s any more", x.Node)
+	}
+	switch {
+	case !x.Kept || c.doubt == facts.NoDoubt:
+	case c.doubt <= q.spared:
+		x.Reason += fmt.Sprintf("; %s, but no other endpoint is ready", doubt)
+	default:
+		x.Kept, x.Reason = false, doubt
+		if m.silent[x.Node] {
+			x.Reason += " (site exchange)"
+		} else if c.why != "" {
+			x.Reason += ": " + c.why
+		}
 	}
 	if x.Kept {
 		q.e.Kept++
@@ -293,8 +328,6 @@ func (q *question) judge(m member, node string) (kept bool, reason string) {
 		return false, "replaced by this node's own API server"
 	case m.dead[node]:
 		return false, fmt.Sprintf("the health service calls node %s dead", node)
-	case m.silent[node] && !q.spared:
-		return false, fmt.Sprintf("the neighbours do not hear node %s any more (site exchange)", node)
 	case q.e.Invalid != "":
 		return false, "the " + q.e.Invalid
 	case !q.keys.Governed():

@@ -8,6 +8,3 @@ const (
 
 // Held is how many entries a View keeps besides its History.
 func Held(v *View) int { return len(v.decided) + len(v.counts) }
-
-// HeldByShares is how many entries Shares keep of slices of governed Services, and of the classes' values.
-func HeldByShares(s *Shares) int { return len(s.holders) + len(s.byValue) }

@@ -327,3 +327,23 @@ func BenchmarkLivePods(b *testing.B) {
 		}
 	}
 }
+
+// TestPublishNotReadyAddresses has a Service with publishNotReadyAddresses (etcd, Cassandra, Kafka: peers find each
+// other before they are ready), whose pods were all ready when the link went. After a power cut a pod runs its init
+// containers, or crashes: not serving.
+func TestPublishNotReadyAddresses(t *testing.T) {
+	s := storagetest.New(storagetest.Options{NodeName: "n0", KeepKubernetesEndpoint: true})
+	s.NodeLabels().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})})
+	s.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}})})
+	s.Services().Replace([]*wire.Object{wiretest.Object(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "None", PublishNotReadyAddresses: true},
+	})})
+	s.EndpointSlices().Replace([]*wire.Object{podSlice("svc-1", "svc", "n0", "n0")})
+	s.Endpoints().Replace([]*wire.Object{podEndpoints("svc", "n0", "n0")})
+	s.SetLivePods("n0", runs("0=10.1.0.0!", "1=10.1.0.1"))
+	slice, legacy := shownAddresses(t, s)
+	if slice != "10.1.0.0 10.1.0.1" || legacy != "10.1.0.0 10.1.0.1" {
+		t.Errorf("slice %q, Endpoints %q: of a Service that publishes not ready addresses all are ready", slice, legacy)
+	}
+}

@@ -39,6 +39,8 @@ func (v *View) Origin(r *history.Resource, name types.NamespacedName) (Origin, e
 			}
 		case history.Nodes:
 			upstream = v.facts.NodeObjects()[name]
+		case history.Namespaces:
+			upstream = v.facts.Namespaces()[name]
 		default:
 			if v.facts.State(history.Services) != history.Ready {
 				err = history.ErrNotReady

@@ -19,7 +19,9 @@ import (
 type publication struct {
 	services map[types.NamespacedName]struct{}
 	node     bool
-	listed   map[*facts.Object]struct{}
+	// namespaces are those that were added, changed or removed.
+	namespaces map[types.NamespacedName]struct{}
+	listed     map[*facts.Object]struct{}
 	// own is set if listed is a copy, and not the set of a facts.Change.
 	own bool
 	// cleared has the resources that are not shown any more.
@@ -92,6 +94,15 @@ func (v *View) publish(received time.Time, p *publication) {
 	}
 	if p.node && v.filled[history.Nodes] {
 		all = append(all, v.nodes()...)
+	}
+	if v.filled[history.Namespaces] {
+		for _, name := range sortedNames(p.namespaces) {
+			one := shown{resource: history.Namespaces, key: name}
+			if o := v.facts.Namespaces()[name]; o != nil {
+				one.version = v.version(history.Namespaces, o, o.Body)
+			}
+			all = append(all, one)
+		}
 	}
 	v.addTruncated(p)
 	for _, o := range p.objects() {
@@ -186,7 +197,7 @@ func (v *View) object(o *facts.Object) shown {
 }
 
 // body returns what the viewer may see of an object that lists endpoints. If the object is not governed, that is the
-// upstream's body, with corrected endpoints and without those on dead or silent nodes.
+// upstream's body, with corrected endpoints and without those on dead nodes or doubted.
 func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	if local := v.localEndpointFor(o); local != nil {
 		body, err := local.body(o.Resource())
@@ -203,15 +214,15 @@ func (v *View) body(o *facts.Object) (body []byte, count EndpointCount) {
 	}
 	decision := v.decision(o.Service, o.Resource())
 	return v.edit(o, o.Codec().Prune, func(e wire.Endpoint) bool {
-		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o.Service, o.Resource(), e.NodeName)
+		return decision.Keep(v.facts.LabelsOf(e.NodeName)) && !v.hides(o, e)
 	})
 }
 
-// alive returns the body of an object that is not governed: all endpoints but those on dead or silent nodes.
+// alive returns the body of an object that is not governed: all endpoints but those on dead nodes or doubted.
 func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	body = o.Body()
 	err := o.Codec().Scan(body, func(e wire.Endpoint) {
-		if v.hides(o.Service, o.Resource(), e.NodeName) {
+		if v.hides(o, e) {
 			count.Hidden++
 		} else {
 			count.Kept++
@@ -221,7 +232,7 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 		return body, count
 	}
 	return v.edit(o, o.Codec().Filter, func(e wire.Endpoint) bool {
-		return !v.hides(o.Service, o.Resource(), e.NodeName)
+		return !v.hides(o, e)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -29,7 +30,7 @@ func (v *View) State(nodeName string, asOf time.Time) (*facts.State, error) {
 	}
 	b := stateBuilder{v: v, state: &facts.State{
 		NodeName: nodeName, AsOf: asOf, Addresses: v.facts.NodeAddresses(), InternalIPs: v.facts.InternalIPs(),
-		Partners: v.facts.Partners(),
+		Partners: v.facts.Partners(), PodNotes: v.facts.PodNotes(),
 	}, named: map[string]struct{}{nodeName: {}}}
 	v.facts.Read(b.build)
 	return b.state, b.err
@@ -47,11 +48,15 @@ type stateBuilder struct {
 func (b *stateBuilder) build() {
 	v := b.v
 	b.state.Revision = v.history.Revision()
+	b.state.ShareMark = v.facts.ShareMarkOf()
 	var services []*wire.Object
 	v.facts.Services(func(s *facts.Service) { services = append(services, s.Upstream) })
 	b.shown(facts.InputServices, history.Services, services)
 	if v.filled[history.Nodes] {
 		b.shown(facts.InputNode, history.Nodes, slices.Collect(maps.Values(v.facts.NodeObjects())))
+	}
+	if v.filled[history.Namespaces] {
+		b.shown(facts.InputNamespaces, history.Namespaces, slices.Collect(maps.Values(v.facts.Namespaces())))
 	}
 	for input, r := range map[string]*history.Resource{
 		facts.InputEndpointSlices: history.EndpointSlices, facts.InputEndpoints: history.Endpoints,
@@ -142,5 +147,11 @@ func (v *View) share(o *facts.Object) []byte {
 	if v.localEndpointFor(o) != nil || o.Service == nil || !o.Service.Keys.Governed() {
 		return o.Upstream.Body
 	}
-	return shareBody(v.facts, o, v.here)
+	body, err := o.Codec().Prune(o.Upstream.Body, func(e wire.Endpoint) bool {
+		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
+	})
+	if err != nil {
+		panic("view: an object that was readable is no longer: " + err.Error())
+	}
+	return slices.Clip(body)
 }

@@ -758,7 +758,7 @@ func TestLegacyEndpointsAreRestored(t *testing.T) {
 	t.Run("forgotten", func(t *testing.T) {
 		s := restored(t, before)
 		s.Endpoints().Replace([]*wire.Object{legacyFree("10.0.0.2")})
-		s.ForgetEndpoints()
+		s.Forget(history.Endpoints)
 		smallCloud(t).fill(s, inputsOf)
 		//nolint:errorlint // that very value
 		if _, err := s.History.Readable(history.Endpoints); err != history.ErrNotReady {

@@ -59,15 +59,18 @@ func (v *View) subsets(o *facts.Object) ([]corev1.EndpointSubset, EndpointCount,
 			byPorts[fmt.Sprint(ports)] = i
 			subsets = append(subsets, corev1.EndpointSubset{Ports: ports})
 		}
-		for j := range slice.Endpoints {
-			e := &slice.Endpoints[j]
-			node := []byte(ptr.Deref(e.NodeName, ""))
-			if !decision.Keep(v.facts.LabelsOf(node)) || v.hides(o.Service, history.EndpointSlices, node) {
+		rest := slice.Endpoints
+		err = member.Codec().Scan(member.Body(), func(e wire.Endpoint) {
+			if !decision.Keep(v.facts.LabelsOf(e.NodeName)) || v.hides(member, e) {
 				count.Hidden++
-				continue
+			} else {
+				count.Kept++
+				addTo(&subsets[i], &rest[0])
 			}
-			count.Kept++
-			addTo(&subsets[i], e)
+			rest = rest[1:]
+		})
+		if err != nil {
+			return nil, count, err
 		}
 	}
 	subsets = slices.DeleteFunc(subsets, func(s corev1.EndpointSubset) bool {

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
@@ -16,6 +17,9 @@ const (
 	maxUnits = 16
 	// unitIdle is how long a View without requests is kept.
 	unitIdle = 15 * time.Minute
+	// unitLogBytes and unitRetiredBytes are those of the histories of units, unless Options say otherwise. There is a
+	// client or two for each, and one that falls off the end lists again from the same node.
+	unitLogBytes, unitRetiredBytes = 256 << 10, 128 << 10
 )
 
 // ErrTooManyUnits means that as many units as may have a View have requests under way.
@@ -30,8 +34,9 @@ type Units struct {
 
 	mu    sync.Mutex
 	views map[string]*unitView // guarded by mu
-	// nobodys has the units that are shown the View of Nobody, which has the name "". Guarded by mu.
-	nobodys map[string]struct{}
+	// nobodys counts the requests under way for units that are shown the View of Nobody, which has the name "". Guarded
+	// by mu.
+	nobodys map[string]int
 	// former has the units that had a View of their own, and were not shown that of Nobody since. Guarded by mu.
 	former map[string]struct{}
 }
@@ -51,10 +56,12 @@ type unitView struct {
 
 // NewUnits makes Units. The Viewer of the options is not used.
 func NewUnits(options Options) *Units {
+	options.History.LogBytes = cmp.Or(options.History.LogBytes, unitLogBytes)
+	options.History.RetiredBytes = cmp.Or(options.History.RetiredBytes, unitRetiredBytes)
 	u := &Units{
 		options: options,
 		views:   make(map[string]*unitView),
-		nobodys: make(map[string]struct{}),
+		nobodys: make(map[string]int),
 		former:  make(map[string]struct{}),
 	}
 	options.Facts.Attach(u, func() {})
@@ -94,7 +101,7 @@ func (u *Units) View(unit string) (shown *View, release func(), err error) {
 		// A node of the unit came before FactsChanged could know of this request.
 		u.endNobody()
 	}
-	return v.view, func() { u.leave(name, v) }, nil
+	return v.view, func() { u.leave(unit, name, v) }, nil
 }
 
 // enter counts a request for a unit. name is that of the View for it: the unit's own, or "" for that of Nobody. If made
@@ -107,8 +114,7 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 		name = ""
 	}
 	_, hadOwn := u.former[unit]
-	_, isNobodys := u.nobodys[unit]
-	if nobody := u.views[""]; name == "" && hadOwn && !isNobodys && nobody != nil {
+	if nobody := u.views[""]; name == "" && hadOwn && nobody != nil {
 		// A client of the unit's former View could resume its watch in this one. This one never had the unit's
 		// endpoints, so it has no events for their removal. In a new View the client must list again.
 		u.remove("", nobody)
@@ -125,7 +131,7 @@ func (u *Units) enter(unit string, inhabited bool) (name string, v *unitView, ma
 		u.views[name] = v
 	}
 	if name == "" {
-		u.nobodys[unit] = struct{}{}
+		u.nobodys[unit]++
 		delete(u.former, unit)
 	} else {
 		u.former[unit] = struct{}{}
@@ -165,10 +171,15 @@ func (u *Units) remove(name string, v *unitView) {
 	}
 }
 
-// leave counts the end of a request.
-func (u *Units) leave(name string, v *unitView) {
+// leave counts the end of a request for a unit, which was answered from the View with that name.
+func (u *Units) leave(unit, name string, v *unitView) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if name == "" && u.views[""] == v {
+		if u.nobodys[unit]--; u.nobodys[unit] == 0 {
+			delete(u.nobodys, unit) // its name is the caller's, and may be long
+		}
+	}
 	v.users--
 	v.used = time.Now()
 	if v.users > 0 || u.views[name] != v {

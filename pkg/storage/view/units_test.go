@@ -3,7 +3,9 @@ package view_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -575,4 +577,35 @@ func nodeThere(t *testing.T, s *storagetest.Node, others []string, labels topolo
 	there.EndpointSlices().Replace(endpointSlices)
 	there.SetDeadNodes(s.DeadNodes())
 	return there
+}
+
+// TestUnknownUnitsHoldNothing: requests for units that do not exist leave nothing behind when they have ended, however
+// long the names are.
+func TestUnknownUnitsHoldNothing(t *testing.T) {
+	s := storagetest.New(storagetest.Options{NodeName: "n0", KeepKubernetesEndpoint: true})
+	heap := func() float64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	ask := func(name string) {
+		_, release, err := s.Units.History(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+	}
+	ask("first")
+	before := heap()
+	for i := range 200_000 {
+		ask(fmt.Sprintf("%063d", i))
+	}
+	for i := range 200 {
+		ask(fmt.Sprint(i, strings.Repeat("x", 60_000)))
+	}
+	if after := heap(); after-before > 1 {
+		t.Errorf("they hold %.1f MiB", after-before)
+	}
+	runtime.KeepAlive(s)
 }

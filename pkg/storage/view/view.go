@@ -98,7 +98,7 @@ func New(options Options) *View {
 	}
 	v.facts.Read(func() {
 		v.building = false
-		v.publish(time.Time{}, &publication{node: there.node})
+		v.publish(time.Time{}, &publication{node: there.node, namespaces: there.namespaces})
 	})
 	return v
 }
@@ -138,7 +138,7 @@ func (v *View) Endpoints(r *history.Resource) EndpointCount {
 
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(c *facts.Change) {
-	p := &publication{services: c.Services, node: len(c.Nodes) > 0, listed: c.Objects}
+	p := &publication{services: c.Services, node: len(c.Nodes) > 0, namespaces: c.Namespaces, listed: c.Objects}
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
 	for s := range c.Governed {
@@ -252,6 +252,11 @@ func (v *View) fill(r *history.Resource, p *publication) {
 		v.facts.Services(func(s *facts.Service) { p.services[s.Name] = struct{}{} })
 	case history.Nodes:
 		p.node = true
+	case history.Namespaces:
+		p.namespaces = make(map[types.NamespacedName]struct{})
+		for name := range v.facts.Namespaces() {
+			p.namespaces[name] = struct{}{}
+		}
 	default:
 		v.facts.Objects(r, p.add)
 		v.facts.Services(func(s *facts.Service) { v.decide(s) })

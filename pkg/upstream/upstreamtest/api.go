@@ -32,6 +32,8 @@ type Behaviour struct {
 	PageSize int
 	// Failing requests are answered with this code, if it is not 0.
 	Failing int
+	// Bookmarks, if not 0, is how often a watch that allows bookmarks gets one.
+	Bookmarks time.Duration
 	// Wild events are written to every watch as it starts.
 	Wild []watch.Event
 }
@@ -137,6 +139,29 @@ func (a *API) Forget() {
 	a.cut = make(chan struct{})
 }
 
+// Backup returns what the API server has, for Restore.
+func (a *API) Backup() *Backup {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return &Backup{a.revision, slices.Clone(a.objects)}
+}
+
+// Backup is what an API server had at a time.
+type Backup struct {
+	revision uint64
+	objects  []stored
+}
+
+// Restore sets the API server back to what it had, with the revisions of that time, and ends all watches. A watch from
+// a revision that it has not reached is silent.
+func (a *API) Restore(b *Backup) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.revision, a.objects, a.log, a.floor = b.revision, slices.Clone(b.objects), nil, b.revision
+	close(a.cut)
+	a.cut = make(chan struct{})
+}
+
 func (a *API) publish(resource string, eventType watch.EventType, o runtime.Object) {
 	a.log = append(a.log, event{resource, a.revision, watch.Event{Type: eventType, Object: o}})
 	close(a.changed)
@@ -235,6 +260,17 @@ func (q query) matches(resource string, o runtime.Object) bool {
 }
 
 func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
+	code, body := a.listed(r, q)
+	w.Header().Set("Content-Type", q.encoding.contentType())
+	if code != http.StatusOK {
+		w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+	}
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// listed returns the answer to a list.
+func (a *API) listed(r *http.Request, q query) (code int, body []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var items []runtime.Object
@@ -242,6 +278,16 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 		if q.matches(s.resource, s.object) {
 			items = append(items, s.object)
 		}
+	}
+	asked, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64)
+	if asked > a.revision {
+		return http.StatusGatewayTimeout, encoding{}.object(&metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
+			Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{
+				Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version",
+			}}},
+		})
 	}
 	list := metav1.ListMeta{ResourceVersion: strconv.FormatUint(a.revision, 10)}
 	if q.behaviour.NoListRevision {
@@ -255,8 +301,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request, q query) {
 			list.Continue = strconv.Itoa(from + size)
 		}
 	}
-	w.Header().Set("Content-Type", q.encoding.contentType())
-	_, _ = w.Write(q.encoding.list(q.resource, list, items))
+	return http.StatusOK, q.encoding.list(q.resource, list, items)
 }
 
 // watch streams events from the requested revision on, until the requested time is over. It accepts sendInitialEvents
@@ -288,21 +333,39 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	for _, e := range q.behaviour.Wild {
 		_, _ = w.Write(q.encoding.event(e))
 	}
+	var bookmark <-chan time.Time
+	if q.behaviour.Bookmarks > 0 && r.URL.Query().Get("allowWatchBookmarks") == "true" {
+		ticker := time.NewTicker(q.behaviour.Bookmarks)
+		defer ticker.Stop()
+		bookmark = ticker.C
+	}
 	for {
 		a.mu.Lock()
 		changed := a.changed
+		var events []byte
 		for _, e := range a.log {
 			if e.revision > from && q.matches(e.resource, e.Object) {
-				_, _ = w.Write(q.encoding.event(e.Event))
+				events = append(events, q.encoding.event(e.Event)...)
 			}
 		}
 		from = max(from, a.revision)
+		ended := cut != a.cut
 		a.mu.Unlock()
+		if ended {
+			return
+		}
+		if len(events) > 0 {
+			_, _ = w.Write(events)
+		}
 		if err := flusher.Flush(); err != nil {
 			return
 		}
 		select {
 		case <-changed:
+		case <-bookmark:
+			o := newObject(q.resource)
+			setRevision(o, from)
+			_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Bookmark, Object: o}))
 		case <-cut:
 			return
 		case <-ctx.Done():

@@ -35,6 +35,15 @@ var resources = map[string]struct {
 	},
 }
 
+// newObject makes an empty object of a resource.
+func newObject(resource string) runtime.Object {
+	o, err := scheme.Scheme.New(resources[resource].GroupVersionKind)
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
 func resourceOf(o runtime.Object) string {
 	for name, r := range resources {
 		if kinds, _, err := scheme.Scheme.ObjectKinds(o); err == nil && kinds[0].Kind == r.Kind {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -16,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,7 +49,7 @@ func followedBy(node string) []followed {
 
 // follower follows what a wrapper of its node follows, and counts what its link carries.
 type follower struct {
-	// base is what the paths are under: the API server, or a share.
+	// base is the API server.
 	base   string
 	client *http.Client
 	node   string
@@ -55,6 +57,60 @@ type follower struct {
 	heard func(slice string)
 
 	listed, watched atomic.Int64
+}
+
+// followShare follows the node's share at the hub, calls ready when it is complete, and goes on until ctx is done.
+func (f *follower) followShare(ctx context.Context, ready func()) error {
+	response, err := f.get(ctx, followed{"/apis/hub.superedge.io/v1alpha1/shares",
+		"fieldSelector=metadata.name%3D" + f.node, protobuf}, "watch=true&timeoutSeconds=3000", true)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	counted := &countingReader{from: response.Body, n: &f.listed}
+	zip, err := gzip.NewReader(counted)
+	if err != nil {
+		return err
+	}
+	frames := bufio.NewReaderSize(zip, 4<<10)
+	complete := false
+	var head [4]byte
+	var frame []byte
+	for {
+		if _, err = io.ReadFull(frames, head[:]); err != nil {
+			break
+		}
+		frame = slices.Grow(frame[:0], int(binary.BigEndian.Uint32(head[:])))[:binary.BigEndian.Uint32(head[:])]
+		if _, err = io.ReadFull(frames, frame); err != nil {
+			break
+		}
+		at := bytes.Index(frame, []byte("svc-"))
+		switch {
+		case complete && at >= 0:
+			f.heard(string(frame[at:min(len(frame), at+len(sliceName(0)))]))
+		case !complete && bytes.Contains(frame[:min(len(frame), 32)], []byte("BOOKMARK")):
+			complete = true
+			counted.n = &f.watched
+			ready()
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // the measurement is over
+	}
+	return fmt.Errorf("%s: the stream of its share ended: %w", f.node, err)
+}
+
+// countingReader counts what is read.
+type countingReader struct {
+	from io.Reader
+	n    *atomic.Int64
+}
+
+// Read implements io.Reader.
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // follow lists everything, calls ready, and watches until ctx is done.
@@ -274,13 +330,12 @@ func measureHub(ctx context.Context, o options) (figures *fleetFigures, err erro
 	places := make(chan struct{}, 64) // wrappers that list at the same time
 	for i := range o.fleet.nodes {
 		f := &follower{
-			base: config.Host + "/apis/hub.superedge.io/v1alpha1/nodes/" + nodeName(i) + "/proxy", client: client,
-			node: nodeName(i), heard: b.through.heard,
+			base: config.Host, client: client, node: nodeName(i), heard: b.through.heard,
 		}
 		b.followers = append(b.followers, f)
 		group.Go(func() error {
 			places <- struct{}{}
-			return f.follow(following, func() {
+			return f.followShare(following, func() {
 				<-places
 				waiting.Done()
 			})

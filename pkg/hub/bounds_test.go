@@ -1,0 +1,362 @@
+package hub
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/klauspost/compress/gzip"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+)
+
+// boundsWorld is the shares of many nodes, without a server.
+type boundsWorld struct {
+	*shares
+
+	nodes nodeSink
+}
+
+func newBoundsWorld() *boundsWorld {
+	f := facts.New(facts.Options{})
+	s := newShares(f, DefaultMaxQueuedBytes, logr.Discard())
+	return &boundsWorld{s, nodeSink{f.Input(facts.InputNodes), s}}
+}
+
+func (w *boundsWorld) services(all map[string]string) {
+	var objects []*wire.Object
+	for name, keys := range all {
+		objects = append(objects, boundsService(name, keys))
+	}
+	w.facts.Input(facts.InputServices).Replace(objects)
+}
+
+func boundsService(name, keys string) *wire.Object {
+	return wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": keys},
+	}})
+}
+
+// boundsNode is a node as a kubelet reports it, with a status as large as many are.
+func boundsNode(i, zone, beat int) *wire.Object {
+	name := fmt.Sprintf("node-%d", i)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name),
+		Labels: map[string]string{"zone": fmt.Sprint(zone), "kubernetes.io/hostname": name},
+	}}
+	for _, kind := range []corev1.NodeConditionType{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure"} {
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: kind, Status: "False", LastHeartbeatTime: metav1.Unix(1_700_000_000+int64(beat)*300, 0),
+		})
+	}
+	for j := range 50 {
+		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{Names: []string{
+			fmt.Sprintf("registry.example.org/some/project/image-%d@sha256:%064d", j, j),
+		}})
+	}
+	return wiretest.Object(n)
+}
+
+func boundsSlice(name, service string, version int, nodes ...int) *wire.Object {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i, node := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", node/256, node%256, i)},
+			NodeName:   ptr.To(fmt.Sprintf("node-%d", node)),
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(version%2 == 0)},
+		})
+	}
+	return wiretest.Object(slice)
+}
+
+func liveHeap() int {
+	runtime.GC()
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
+}
+
+// drain takes what a stream is to be sent.
+func drain(t *testing.T, st *stream) (bytes int) {
+	t.Helper()
+	data, sent, err := st.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, member := range data {
+		bytes += len(member)
+	}
+	if sent != nil {
+		sent(nil)
+	}
+	return bytes
+}
+
+// TestDaysOfReports: kubelets report, slices flap, and nothing of it stays.
+func TestDaysOfReports(t *testing.T) {
+	const nodes, zones, beats = 6, 2, 3 * 288 // three days
+	w := newBoundsWorld()
+	var objects []*wire.Object
+	for i := range nodes {
+		objects = append(objects, boundsNode(i, i%zones, 0))
+	}
+	w.nodes.Replace(objects)
+	w.services(map[string]string{"free": "[]", "strict": `["zone"]`})
+	w.facts.Input(facts.InputEndpointSlices).Replace([]*wire.Object{
+		boundsSlice("free-1", "free", 0, 1, 2, 3), boundsSlice("strict-1", "strict", 0, 1, 2, 3),
+	})
+	var streams []*stream
+	for i := range nodes {
+		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, st)
+	}
+	day := func(from int) {
+		for beat := from; beat < from+beats/3; beat++ {
+			for i := range nodes {
+				w.nodes.Apply(boundsNode(i, i%zones, beat))
+			}
+			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("free-1", "free", beat, 1, 2, 3))
+			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("strict-1", "strict", beat, 1, 2, 3))
+			for _, st := range streams {
+				drain(t, st)
+			}
+		}
+	}
+	day(1)
+	before := liveHeap()
+	day(1 + beats/3)
+	day(1 + 2*beats/3)
+	grown := liveHeap() - before
+	t.Logf("two more days of %d nodes: %d bytes of heap", nodes, grown)
+	if grown > 1<<20 {
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+	runtime.KeepAlive(streams)
+}
+
+// TestHostnameMultipliesNothing: a Service with the key kubernetes.io/hostname, in anybody's namespace, makes every
+// node a class of its own set and of no other, and ends no stream.
+func TestHostnameMultipliesNothing(t *testing.T) {
+	const nodes, open, perZone = 300, 1500, 20
+	w := newBoundsWorld()
+	var objects, slicesOf []*wire.Object
+	for i := range nodes {
+		objects = append(objects, boundsNode(i, i/perZone, 0))
+	}
+	w.nodes.Replace(objects)
+	w.services(map[string]string{"free": "[]", "strict": `["zone"]`})
+	for i := range open {
+		slicesOf = append(slicesOf, boundsSlice(fmt.Sprintf("free-%d", i), "free", 0, i%nodes))
+	}
+	w.facts.Input(facts.InputEndpointSlices).Replace(slicesOf)
+	var streams []*stream
+	for i := range nodes {
+		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drain(t, st)
+		streams = append(streams, st)
+	}
+	before := liveHeap()
+	w.facts.Input(facts.InputServices).Apply(boundsService("theirs", `["kubernetes.io/hostname"]`))
+	w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("theirs-1", "theirs", 0, 1, 2, 3))
+	sent := 0
+	for _, st := range streams {
+		sent = max(sent, drain(t, st))
+	}
+	grown := liveHeap() - before
+	stats := w.stats()
+	t.Logf("%d classes, %d bytes of heap, at most %d bytes to a node", stats.classes, grown, sent)
+	if grown > 1<<20 || sent > 4<<10 || stats.classes != nodes+nodes/perZone || stats.sets != 2 {
+		t.Errorf("%d classes of %d sets, %d bytes of heap, %d bytes to a node", stats.classes, stats.sets, grown, sent)
+	}
+	// And of keys that no node has there is no class.
+	w.facts.Input(facts.InputServices).Apply(boundsService("nobodys", `["nobody/has-it"]`))
+	if got := w.stats(); got.classes != stats.classes {
+		t.Errorf("%d classes", got.classes)
+	}
+	runtime.KeepAlive(streams)
+}
+
+// TestManySetsOfKeys: Services beyond maxSets are matched node by node, and shown as well.
+func TestManySetsOfKeys(t *testing.T) {
+	w := newBoundsWorld()
+	labels := map[string]string{}
+	services := map[string]string{}
+	for i := range 3 * maxSets {
+		labels[fmt.Sprint("key-", i)] = "here"
+		services[fmt.Sprint("svc-", i)] = fmt.Sprintf(`["key-%d"]`, i)
+	}
+	node := wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: labels}})
+	w.nodes.Replace([]*wire.Object{node})
+	w.services(map[string]string{})
+	w.facts.Input(facts.InputEndpointSlices).Replace(nil)
+	follow := func() *stream {
+		st, err := w.follow("node-1", nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		drain(t, st)
+		return st
+	}
+	first := follow()
+	for name, keys := range services {
+		w.facts.Input(facts.InputServices).Apply(boundsService(name, keys))
+		w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice(name, name, 0, 1))
+	}
+	drain(t, first)
+	if stats := w.stats(); stats.sets != maxSets+1 || stats.classes != maxSets+1 {
+		t.Errorf("%d sets and %d classes", stats.sets, stats.classes)
+	}
+	if second := follow(); first.digests != second.digests {
+		t.Error("what a stream was told step by step is not what a new one is told")
+	}
+	for name := range services {
+		w.facts.Input(facts.InputServices).Remove("ns", name)
+		w.facts.Input(facts.InputEndpointSlices).Remove("ns", name)
+	}
+	drain(t, first)
+	if stats := w.stats(); stats.sets != 0 || stats.classes != 0 {
+		t.Errorf("%d sets and %d classes are left", stats.sets, stats.classes)
+	}
+	if second := follow(); first.digests != second.digests {
+		t.Error("what a stream was told step by step is not what a new one is told")
+	}
+}
+
+// TestALaggardIsEnded: what streams have not been sent is bounded, and the one that is behind is ended.
+func TestALaggardIsEnded(t *testing.T) {
+	w := newBoundsWorld()
+	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
+	w.services(map[string]string{"free": "[]"})
+	w.facts.Input(facts.InputEndpointSlices).Replace(nil)
+	slow, err := w.follow("node-1", nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quick, err := w.follow("node-2", nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.budget.max = 64 << 10
+	for i := range 200 {
+		w.facts.Input(facts.InputEndpointSlices).Apply(
+			boundsSlice(fmt.Sprint("free-", i), "free", 0, 1, 2, 1, 2, 1, 2, 1, 2))
+		drain(t, quick)
+		if over := w.budget.over(); over > 0 {
+			t.Fatalf("%d bytes too much are held", over)
+		}
+	}
+	if _, _, err := slow.Next(); err == nil || w.stats().behind != 1 {
+		t.Errorf("the stream that takes nothing goes on: %v", err)
+	}
+	slow.Close()
+	quick.Close()
+	if held := w.stats().queued; held != 0 {
+		t.Errorf("%d bytes are held for nobody", held)
+	}
+}
+
+// TestASwitchCostsKilobytes: a wrapper that comes to another replica is sent what differs.
+func TestASwitchCostsKilobytes(t *testing.T) {
+	const services = 20_000
+	w := newBoundsWorld()
+	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0)})
+	all := make(map[string]string, services)
+	for i := range services {
+		all[fmt.Sprintf("svc-%05d", i)] = `["zone"]`
+	}
+	w.services(all)
+	w.facts.Input(facts.InputEndpointSlices).Replace([]*wire.Object{boundsSlice("svc-00001", "svc-00001", 0, 1)})
+	first, err := w.follow("node-1", nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := drain(t, first)
+	known := first.digests
+	first.Close()
+	for _, differs := range []bool{false, true} {
+		if differs {
+			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("svc-00001", "svc-00001", 1, 1))
+		}
+		again, err := w.follow("node-1", &known, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := drain(t, again) + len(known.String())
+		t.Logf("differs: %t: %d bytes in place of %d", differs, sent, whole)
+		if sent > 20_000 {
+			t.Errorf("differs: %t: %d bytes", differs, sent)
+		}
+		again.Close()
+	}
+}
+
+// TestMembers: a reader has all of a member before the next one comes.
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{0, 1, 100, storedBelow - 1, storedBelow, 100_000} {
+		frames := bytes.Repeat([]byte("frame"), size/5+1)[:size]
+		r, w := io.Pipe()
+		go func() {
+			_, _ = w.Write(gzipMember(frames)) // and no more
+		}()
+		got := make(chan []byte, 1)
+		go func() {
+			zip, err := gzip.NewReader(r)
+			if err != nil {
+				got <- nil
+				return
+			}
+			read := make([]byte, size)
+			_, _ = io.ReadFull(zip, read)
+			got <- read
+		}()
+		select {
+		case read := <-got:
+			if !slices.Equal(read, frames) {
+				t.Errorf("%d bytes: got %d others", size, len(read))
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%d bytes: the reader waits", size)
+		}
+		_ = w.Close()
+	}
+}
+
+// TestMarks are read as they were written.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	mark := hubv1alpha1.Mark{
+		Version: hubv1alpha1.Version{1, 2, 3}, Digests: map[uint8]uint64{0: 5, 255: 1 << 63}, Restored: true,
+	}
+	mark.Whole[7], mark.Whole[255] = true, true
+	meta := mark.ObjectMeta("a")
+	got, err := hubv1alpha1.ParseMark(meta.ResourceVersion, meta.Annotations)
+	if err != nil || fmt.Sprint(*got) != fmt.Sprint(mark) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

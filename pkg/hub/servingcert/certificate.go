@@ -1,0 +1,176 @@
+package servingcert
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"slices"
+	"time"
+)
+
+const (
+	// Lifetime is how long a certificate is valid. It is renewed when a third of that is left.
+	Lifetime = 90 * 24 * time.Hour
+	// settling is how long a new certificate is trusted before it is served: longer than an API server takes to hear of
+	// an APIService, and a replica of a Secret.
+	settling = 5 * time.Minute
+	// clockSkew is how much earlier a certificate is valid than it was made.
+	clockSkew = time.Hour
+)
+
+// The keys of the Secret: the certificate that is served, with the names that every Secret of a certificate has, and
+// the one that will be.
+const (
+	keyCertificate     = "tls.crt"
+	keyPrivate         = "tls.key"
+	keyNextCertificate = "next.crt"
+	keyNextPrivate     = "next.key"
+)
+
+const blockCertificate = "CERTIFICATE"
+
+// pair is a certificate with its key, as a Secret has them.
+type pair struct {
+	certificate, key []byte
+	// parsed is the certificate.
+	parsed *x509.Certificate
+}
+
+// parsePair reads a pair. The error says what is wrong with it.
+func parsePair(certificate, key []byte) (*pair, error) {
+	both, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, err
+	}
+	return &pair{certificate, key, both.Leaf}, nil
+}
+
+// newPair makes a certificate that signs itself. The first name is its subject.
+func newPair(names []string, now time.Time) (*pair, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("making a key: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, fmt.Errorf("making a serial number: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(Lifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a key: %w", err)
+	}
+	return parsePair(pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+}
+
+// validFor reports whether the certificate may be served under all the names.
+func (p *pair) validFor(names []string, now time.Time) bool {
+	for _, name := range names {
+		if p.parsed.VerifyHostname(name) != nil {
+			return false
+		}
+	}
+	return now.Before(p.parsed.NotAfter) && !now.Before(p.parsed.NotBefore)
+}
+
+// made is when the certificate was made.
+func (p *pair) made() time.Time { return p.parsed.NotBefore.Add(clockSkew) }
+
+// state is what the Secret has, and what the API server trusts.
+type state struct {
+	// current is what is served, next what will be; nil if there is none.
+	current, next *pair
+	// bundle is the caBundle.
+	bundle []byte
+}
+
+// parseState reads the data of the Secret. What cannot be used is passed over: it is made anew.
+func parseState(data map[string][]byte, bundle []byte) state {
+	s := state{bundle: bundle}
+	if p, err := parsePair(data[keyCertificate], data[keyPrivate]); err == nil {
+		s.current = p
+	}
+	if p, err := parsePair(data[keyNextCertificate], data[keyNextPrivate]); err == nil {
+		s.next = p
+	}
+	return s
+}
+
+// data is what the Secret is to have.
+func (s state) data() map[string][]byte {
+	data := map[string][]byte{keyCertificate: s.current.certificate, keyPrivate: s.current.key}
+	if s.next != nil {
+		data[keyNextCertificate], data[keyNextPrivate] = s.next.certificate, s.next.key
+	}
+	return data
+}
+
+// advance is the state that follows. A certificate is trusted for a while before it is served, and as long as it is
+// valid: another replica may still serve it.
+func (s state) advance(names []string, now time.Time) (state, error) {
+	var err error
+	if s.next != nil && !s.next.validFor(names, now) {
+		s.next = nil
+	}
+	switch {
+	case s.current == nil || !s.current.validFor(names, now):
+		s.next = nil
+		if s.current, err = newPair(names, now); err != nil {
+			return s, err
+		}
+	case s.next == nil && s.current.parsed.NotAfter.Sub(now) < Lifetime/3:
+		if s.next, err = newPair(names, now); err != nil {
+			return s, err
+		}
+	case s.next != nil && now.Sub(s.next.made()) >= settling && bytes.Contains(s.bundle, s.next.certificate):
+		s.current, s.next = s.next, nil
+	}
+	s.bundle = s.trusted(now)
+	return s, nil
+}
+
+// maxOthers is how many certificates besides those of the Secret are trusted: one that was replaced a moment ago may
+// still be served.
+const maxOthers = 2
+
+// trusted is the bundle of the certificates that are valid, the newest last.
+func (s state) trusted(now time.Time) []byte {
+	own := [][]byte{s.current.certificate}
+	if s.next != nil {
+		own = append(own, s.next.certificate)
+	}
+	var others [][]byte
+	for rest := s.bundle; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		certificate := pem.EncodeToMemory(&pem.Block{Type: blockCertificate, Bytes: block.Bytes})
+		known := func(other []byte) bool { return bytes.Equal(other, certificate) }
+		parsed, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || !now.Before(parsed.NotAfter) || slices.ContainsFunc(own, known) ||
+			slices.ContainsFunc(others, known) {
+			continue
+		}
+		others = append(others, certificate)
+	}
+	return bytes.Join(append(others[max(0, len(others)-maxOthers):], own...), nil)
+}

@@ -1,0 +1,269 @@
+package servingcert
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// Options say where a certificate is kept.
+type Options struct {
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+	// Secret is where the replicas keep the certificate. A Keeper makes it if it is not there.
+	Secret types.NamespacedName
+	// FieldManager is the name by which the Secret is made.
+	FieldManager string
+	// APIService is the name of the object whose caBundle is written.
+	APIService string
+	// Names are those that the certificate is for.
+	Names []string
+	// Clock is time.Now if nil.
+	Clock func() time.Time
+}
+
+const (
+	// interval is the pause between two looks, retryInterval the one after a look that failed.
+	interval      = time.Minute
+	retryInterval = 2 * time.Second
+	// lookTimeout is how long a look may take.
+	lookTimeout = 20 * time.Second
+)
+
+// apiServices is the resource of APIService objects.
+var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+
+// Keeper keeps a certificate. It implements dynamiccertificates.CertKeyContentProvider and ControllerRunner.
+type Keeper struct {
+	options Options
+
+	mu sync.Mutex
+	// current is what is served; nil before the first look. Guarded by mu.
+	current *pair
+	// listeners hear of another certificate. Guarded by mu.
+	listeners []dynamiccertificates.Listener
+}
+
+// New makes a Keeper that has no certificate yet.
+func New(options Options) *Keeper {
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	return &Keeper{options: options}
+}
+
+// Name implements dynamiccertificates.CertKeyContentProvider.
+func (k *Keeper) Name() string { return "secret " + k.options.Secret.String() }
+
+// CurrentCertKeyContent implements dynamiccertificates.CertKeyContentProvider.
+func (k *Keeper) CurrentCertKeyContent() (certificate, key []byte) {
+	current := k.served()
+	if current == nil {
+		return nil, nil
+	}
+	return current.certificate, current.key
+}
+
+// served is the certificate that is served; nil before the first look.
+func (k *Keeper) served() *pair {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current
+}
+
+// AddListener implements dynamiccertificates.Notifier.
+func (k *Keeper) AddListener(listener dynamiccertificates.Listener) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.listeners = append(k.listeners, listener)
+}
+
+// RunOnce implements dynamiccertificates.ControllerRunner: it returns when there is a certificate. The error is that of
+// ctx.
+func (k *Keeper) RunOnce(ctx context.Context) error {
+	for {
+		err := k.look(ctx)
+		if err == nil {
+			return nil
+		}
+		klog.FromContext(ctx).Error(err, "Cannot get a serving certificate yet")
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// Run implements dynamiccertificates.ControllerRunner.
+func (k *Keeper) Run(ctx context.Context, _ int) {
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { k.watch(ctx, changed) })
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-timer.C:
+		}
+		if err := k.look(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot look after the serving certificate")
+		}
+		timer.Reset(interval)
+	}
+}
+
+// watch tells of changes of the APIService until ctx is done: somebody may have reset its caBundle.
+func (k *Keeper) watch(ctx context.Context, changed chan<- struct{}) {
+	for ctx.Err() == nil {
+		w, err := k.options.Dynamic.Resource(apiServices).Watch(ctx, metav1.ListOptions{
+			FieldSelector: "metadata.name=" + k.options.APIService,
+		})
+		if err == nil {
+			for range w.ResultChan() {
+				select {
+				case changed <- struct{}{}:
+				default:
+				}
+			}
+			w.Stop()
+		} else if ctx.Err() == nil {
+			klog.FromContext(ctx).V(2).Info("Cannot watch the APIService", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryInterval):
+		}
+	}
+}
+
+// look brings the Secret and the APIService to the state that follows, and serves the Secret's certificate.
+func (k *Keeper) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	secrets := k.options.Client.CoreV1().Secrets(k.options.Secret.Namespace)
+	secret, err := secrets.Get(ctx, k.options.Secret.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		// Applied without data, it may be made by several replicas at one time. As it is made by a name, a role may
+		// permit that for this name alone.
+		secret, err = secrets.Apply(ctx, applycorev1.Secret(k.options.Secret.Name, k.options.Secret.Namespace),
+			metav1.ApplyOptions{FieldManager: k.options.FieldManager, Force: true})
+	}
+	if err != nil {
+		return fmt.Errorf("reading the Secret %s: %w", k.options.Secret, err)
+	}
+	bundle, err := k.bundle(ctx)
+	if err != nil {
+		return err
+	}
+	known := parseState(secret.Data, bundle)
+	if known.current == nil {
+		// Whoever emptied the Secret changes nothing of what is served.
+		known.current = k.served()
+	}
+	next, err := known.advance(k.options.Names, k.options.Clock())
+	if err != nil {
+		return err
+	}
+	if err := k.update(ctx, secret, next); err != nil {
+		return err
+	}
+	// A certificate that is not trusted is not served; but for the first one, nothing is waited for.
+	if err := k.trust(ctx, bundle, next.bundle); err != nil {
+		return err
+	}
+	k.serve(next.current)
+	return nil
+}
+
+// update writes the Secret. Of replicas that do so at one time one succeeds, and the others look again.
+func (k *Keeper) update(ctx context.Context, secret *corev1.Secret, next state) error {
+	data := next.data()
+	if maps.EqualFunc(secret.Data, data, bytes.Equal) {
+		return nil
+	}
+	secret = secret.DeepCopy()
+	secret.Data = data
+	_, err := k.options.Client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("writing the Secret %s: %w", k.options.Secret, err)
+	}
+	return nil
+}
+
+// bundle is the caBundle of the APIService.
+func (k *Keeper) bundle(ctx context.Context) ([]byte, error) {
+	o, err := k.options.Dynamic.Resource(apiServices).Get(ctx, k.options.APIService, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("reading the APIService %s: %w", k.options.APIService, err)
+	}
+	return bundleOf(o)
+}
+
+func bundleOf(o *unstructured.Unstructured) ([]byte, error) {
+	var typed struct {
+		Spec struct {
+			CABundle []byte `json:"caBundle"`
+		} `json:"spec"`
+	}
+	content, err := o.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(content, &typed)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the caBundle of the APIService %s: %w", o.GetName(), err)
+	}
+	return typed.Spec.CABundle, nil
+}
+
+// trust writes the caBundle if it is another one.
+func (k *Keeper) trust(ctx context.Context, before, after []byte) error {
+	if bytes.Equal(before, after) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string][]byte{"caBundle": after}})
+	if err != nil {
+		return fmt.Errorf("encoding the caBundle: %w", err)
+	}
+	_, err = k.options.Dynamic.Resource(apiServices).Patch(ctx, k.options.APIService, types.MergePatchType, patch,
+		metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("writing the caBundle of the APIService %s: %w", k.options.APIService, err)
+	}
+	return nil
+}
+
+func (k *Keeper) serve(p *pair) {
+	k.mu.Lock()
+	changed := k.current == nil || !bytes.Equal(k.current.certificate, p.certificate)
+	k.current = p
+	listeners := slices.Clone(k.listeners)
+	k.mu.Unlock()
+	if !changed {
+		return
+	}
+	for _, listener := range listeners {
+		listener.Enqueue()
+	}
+}

@@ -1,0 +1,114 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// Steps are what a stream is written from that is encoded already, and compressed. Its methods are called by one
+// goroutine.
+type Steps interface {
+	// Next returns what is to be written next; nothing if there is nothing now. sent is called when it was written,
+	// with a function that takes when each of its changes arrived. An error ends the stream.
+	Next() (data [][]byte, sent func(observe func(received time.Time)), err error)
+	// Changed yields something when Next may have more.
+	Changed() <-chan struct{}
+	// Beat lets Next have a sign of life.
+	Beat()
+	// Close is called when the stream is over.
+	Close()
+}
+
+// BeatInterval is how often a stream of Steps gets a sign of life.
+const BeatInterval = 30 * time.Second
+
+// Stream answers a WATCH from Steps. timeout is how long the stream lasts; 0 means as long as a watch does.
+func (s *Server) Stream(w http.ResponseWriter, r *http.Request, resource string, steps Steps, timeout time.Duration) {
+	end := &ending{}
+	defer end.unlessLater()
+	end.then(steps.Close)
+	if timeout == 0 {
+		timeout = defaultWatchTimeout + rand.N(defaultWatchTimeout) //nolint:gosec // jitter
+	}
+	if s.Observer != nil {
+		end.then(s.Observer.WatchStarted(resource))
+	}
+	w.Header().Set("Content-Type", contentTypeProtobufWatch)
+	w.Header().Set("Cache-Control", "no-cache, private")
+	markZipped(w)
+	w.WriteHeader(http.StatusOK)
+	writes, release := s.stalls.guard(w, s.writeTimeout())
+	end.then(release)
+	awaitNothing(w)
+	ctx, cancel := context.WithTimeoutCause(r.Context(), timeout, errTimeout)
+	end.then(cancel)
+	end.after(ctx, func() {
+		if err := s.writeSteps(ctx, w, writes, resource, steps); !errors.Is(err, errTimeout) {
+			klog.FromContext(ctx).V(4).Info("Stream ended", "resource", resource, "reason", err)
+		}
+	})
+}
+
+// writeSteps writes a stream until ctx is done.
+func (s *Server) writeSteps(
+	ctx context.Context, w http.ResponseWriter, writes *guardedWriter, resource string, steps Steps,
+) error {
+	var observe func(time.Time)
+	if s.Observer != nil {
+		observe = func(received time.Time) { s.Observer.EventSent(resource, s.now().Sub(received)) }
+	}
+	beat := make(chan struct{}, 1)
+	timer := time.AfterFunc(BeatInterval, func() { beat <- struct{}{} })
+	defer timer.Stop()
+	for {
+		data, sent, err := steps.Next()
+		if err != nil {
+			return err
+		}
+		if len(data) > 0 {
+			if err := s.writeStep(w, writes, data); err != nil {
+				sent(nil)
+				return err
+			}
+			sent(observe)
+			continue
+		}
+		select {
+		case <-steps.Changed():
+		case <-beat:
+			timer.Reset(BeatInterval)
+			steps.Beat()
+		case <-s.Stopping:
+			return errTimeout
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// writeStep writes and flushes data.
+func (s *Server) writeStep(w http.ResponseWriter, writes *guardedWriter, data [][]byte) error {
+	var buffer []byte
+	for i, part := range data {
+		if buffer = append(buffer, part...); len(buffer) < flushSize && i < len(data)-1 {
+			continue
+		}
+		writes.begin()
+		if _, err := w.Write(buffer); err != nil {
+			return errClientGone
+		}
+		if i == len(data)-1 {
+			if err := writes.response.Flush(); err != nil {
+				return errClientGone
+			}
+		}
+		writes.end()
+		buffer = buffer[:0]
+	}
+	return nil
+}

@@ -1,0 +1,428 @@
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// runtime is a container runtime that runs what the test says.
+type runtime struct {
+	runtimev1.UnimplementedRuntimeServiceServer
+
+	mu         sync.Mutex
+	sandboxes  []*runtimev1.PodSandboxStatus
+	containers []*runtimev1.ContainerStatus
+	// sandboxOf has the sandbox of each container by id.
+	sandboxOf map[string]string
+	asked     map[string]int
+	hang      chan struct{}
+	padding   string
+}
+
+func newRuntime() *runtime {
+	return &runtime{sandboxOf: make(map[string]string), asked: make(map[string]int)}
+}
+
+// serve serves at a socket until the test ends or stop is called.
+func (r *runtime) serve(t *testing.T, socket string) (stop func()) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	runtimev1.RegisterRuntimeServiceServer(server, r)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return server.Stop
+}
+
+func (r *runtime) change(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// note counts a question, and hangs if the runtime is to.
+func (r *runtime) note(ctx context.Context, question string) {
+	r.mu.Lock()
+	r.asked[question]++
+	hang := r.hang
+	r.mu.Unlock()
+	if hang != nil {
+		select {
+		case <-hang:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (r *runtime) count(question string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked[question]
+}
+
+// pod adds a sandbox, whose id is name/attempt; without an address it uses the node's network.
+func (r *runtime) pod(name, address string, attempt int, state runtimev1.PodSandboxState) *runtimev1.PodSandboxStatus {
+	s := &runtimev1.PodSandboxStatus{
+		Id: fmt.Sprintf("%s/%d", name, attempt),
+		Metadata: &runtimev1.PodSandboxMetadata{
+			Namespace: "ns", Name: name, Uid: "uid-" + name, Attempt: uint32(attempt),
+		},
+		State: state, CreatedAt: int64(1000 * attempt),
+		Annotations: map[string]string{configSource: apiSource},
+		Network:     &runtimev1.PodSandboxNetworkStatus{Ip: address},
+	}
+	if address == "" {
+		s.Network = nil
+		s.Linux = &runtimev1.LinuxPodSandboxStatus{Namespaces: &runtimev1.Namespace{
+			Options: &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE},
+		}}
+	}
+	r.change(func() { r.sandboxes = append(r.sandboxes, s) })
+	return s
+}
+
+// container adds a container to a sandbox.
+func (r *runtime) container(
+	s *runtimev1.PodSandboxStatus, name string, attempt int, state runtimev1.ContainerState,
+) *runtimev1.ContainerStatus {
+	c := &runtimev1.ContainerStatus{
+		Id:       fmt.Sprintf("%s/%s/%d", s.GetId(), name, attempt),
+		Metadata: &runtimev1.ContainerMetadata{Name: name, Attempt: uint32(attempt)},
+		State:    state, CreatedAt: s.GetCreatedAt() + int64(10+attempt),
+	}
+	r.change(func() {
+		r.containers = append(r.containers, c)
+		r.sandboxOf[c.GetId()] = s.GetId()
+	})
+	return c
+}
+
+func (r *runtime) ListPodSandbox(
+	ctx context.Context, _ *runtimev1.ListPodSandboxRequest,
+) (*runtimev1.ListPodSandboxResponse, error) {
+	r.note(ctx, "sandboxes")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	response := &runtimev1.ListPodSandboxResponse{}
+	for _, s := range r.sandboxes {
+		response.Items = append(response.Items, &runtimev1.PodSandbox{
+			Id: s.GetId(), Metadata: s.GetMetadata(), State: s.GetState(), CreatedAt: s.GetCreatedAt(),
+			Annotations: s.GetAnnotations(), RuntimeHandler: r.padding,
+		})
+	}
+	return response, nil
+}
+
+func (r *runtime) ListContainers(
+	ctx context.Context, _ *runtimev1.ListContainersRequest,
+) (*runtimev1.ListContainersResponse, error) {
+	r.note(ctx, "containers")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	response := &runtimev1.ListContainersResponse{}
+	for _, c := range r.containers {
+		response.Containers = append(response.Containers, &runtimev1.Container{
+			Id: c.GetId(), PodSandboxId: r.sandboxOf[c.GetId()], Metadata: c.GetMetadata(), State: c.GetState(),
+			CreatedAt: c.GetCreatedAt(),
+		})
+	}
+	return response, nil
+}
+
+func (r *runtime) PodSandboxStatus(
+	ctx context.Context, request *runtimev1.PodSandboxStatusRequest,
+) (*runtimev1.PodSandboxStatusResponse, error) {
+	r.note(ctx, "sandbox "+request.GetPodSandboxId())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sandboxes {
+		if s.GetId() == request.GetPodSandboxId() {
+			return &runtimev1.PodSandboxStatusResponse{Status: s}, nil
+		}
+	}
+	return nil, status.Error(codes.NotFound, "no such sandbox")
+}
+
+func (r *runtime) ContainerStatus(
+	ctx context.Context, request *runtimev1.ContainerStatusRequest,
+) (*runtimev1.ContainerStatusResponse, error) {
+	r.note(ctx, "container "+request.GetContainerId())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.containers {
+		if c.GetId() == request.GetContainerId() {
+			return &runtimev1.ContainerStatusResponse{Status: c}, nil
+		}
+	}
+	return nil, status.Error(codes.NotFound, "no such container")
+}
+
+const (
+	ready    = runtimev1.PodSandboxState_SANDBOX_READY
+	notReady = runtimev1.PodSandboxState_SANDBOX_NOTREADY
+	created  = runtimev1.ContainerState_CONTAINER_CREATED
+	running  = runtimev1.ContainerState_CONTAINER_RUNNING
+	exited   = runtimev1.ContainerState_CONTAINER_EXITED
+	unknown  = runtimev1.ContainerState_CONTAINER_UNKNOWN
+)
+
+// client is a Client of a runtime.
+func client(t *testing.T, socket string) *Client {
+	t.Helper()
+	c, err := New(scheme + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// socketIn is the path of a socket in a directory whose name is short: that of a socket may have 107 bytes.
+func socketIn(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "s")
+}
+
+// describe writes pods as name=addresses, with a "!" after those of which not all containers run or have succeeded.
+func describe(pods []Pod) string {
+	var all []string
+	for _, p := range pods {
+		text := p.Name + "="
+		for i, a := range p.Addresses {
+			if i > 0 {
+				text += ","
+			}
+			text += a.String()
+		}
+		if p.Static {
+			text += " static"
+		}
+		runs := false
+		for _, c := range p.Containers {
+			runs = runs || c.State == Running
+		}
+		for _, c := range p.Containers {
+			runs = runs && (c.State == Running || c.State == Succeeded)
+		}
+		if !runs {
+			text += "!"
+		}
+		all = append(all, text)
+	}
+	slices.Sort(all)
+	return strings.Join(all, "; ")
+}
+
+// TestPods: which pods are said to run, and where.
+func TestPods(t *testing.T) {
+	for name, test := range map[string]struct {
+		have func(*runtime)
+		want string
+	}{
+		"one": {func(r *runtime) { r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, running) }, "a=10.0.0.1"},
+		"both families": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			s.Network.AdditionalIps = []*runtimev1.PodIP{{Ip: "fd00::1"}}
+			r.container(s, "main", 0, running)
+		}, "a=10.0.0.1,fd00::1"},
+		"the node's network": {func(r *runtime) { r.container(r.pod("a", "", 0, ready), "main", 0, running) }, "a="},
+		"static": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			s.Annotations[configSource] = "file"
+			r.container(s, "main", 0, running)
+		}, "a=10.0.0.1 static"},
+		"ended": {func(r *runtime) { r.container(r.pod("a", "10.0.0.1", 0, notReady), "main", 0, exited) }, ""},
+		"made again": {func(r *runtime) {
+			r.container(r.pod("a", "10.0.0.2", 1, ready), "main", 0, running)
+			r.container(r.pod("a", "10.0.0.1", 0, notReady), "main", 0, exited)
+		}, "a=10.0.0.2"},
+		"two at once": {func(r *runtime) {
+			r.container(r.pod("a", "10.0.0.2", 1, ready), "main", 0, running)
+			r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, running)
+		}, "a=10.0.0.2"},
+		"no container yet": {func(r *runtime) { r.pod("a", "10.0.0.1", 0, ready) }, "a=10.0.0.1!"},
+		"one of two crashed": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			r.container(s, "main", 0, running)
+			r.container(s, "side", 0, exited).ExitCode = 1
+		}, "a=10.0.0.1!"},
+		"crashed and started again": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			r.container(s, "main", 1, running)
+			r.container(s, "main", 0, exited).ExitCode = 1
+		}, "a=10.0.0.1"},
+		"created, not started": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			r.container(s, "main", 0, running)
+			r.container(s, "side", 0, created)
+		}, "a=10.0.0.1!"},
+		"unknown": {func(r *runtime) {
+			r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, unknown)
+		}, "a=10.0.0.1!"},
+		"init container done": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			r.container(s, "init", 0, exited)
+			r.container(s, "main", 0, running)
+		}, "a=10.0.0.1"},
+		"all done": {func(r *runtime) {
+			r.container(r.pod("a", "10.0.0.1", 0, ready), "init", 0, exited)
+		}, "a=10.0.0.1!"},
+		"no address yet": {func(r *runtime) {
+			s := r.pod("a", "10.0.0.1", 0, ready)
+			s.Network.Ip = ""
+			r.container(s, "main", 0, running)
+			r.container(r.pod("b", "10.0.0.2", 0, ready), "main", 0, running)
+		}, "b=10.0.0.2"},
+		"lies": {func(r *runtime) {
+			for i, address := range []string{"127.0.0.1", "0.0.0.0", "224.0.0.1", "fe80::1%eth0", "nonsense"} {
+				r.container(r.pod(fmt.Sprint("lie", i), address, 0, ready), "main", 0, running)
+			}
+			nameless := r.pod("a", "10.0.0.1", 0, ready)
+			nameless.Metadata = nil
+			r.container(nameless, "main", 0, running)
+			r.container(r.pod("b", "10.0.0.2", 0, ready), "main", 0, running)
+		}, "b=10.0.0.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, socket := newRuntime(), socketIn(t)
+			r.serve(t, socket)
+			test.have(r)
+			pods, err := client(t, socket).Pods(t.Context())
+			if err != nil || describe(pods) != test.want {
+				t.Errorf("got %q, %v; want %q", describe(pods), err, test.want)
+			}
+		})
+	}
+}
+
+// TestWhatDoesNotChangeIsAskedOnce: the network of a sandbox, and the exit code of a container.
+func TestWhatDoesNotChangeIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	r, socket := newRuntime(), socketIn(t)
+	r.serve(t, socket)
+	s := r.pod("a", "10.0.0.1", 0, ready)
+	r.container(s, "init", 0, exited)
+	r.container(s, "main", 0, running)
+	c := client(t, socket)
+	for range 3 {
+		if pods, err := c.Pods(t.Context()); err != nil || describe(pods) != "a=10.0.0.1" {
+			t.Fatalf("got %q, %v", describe(pods), err)
+		}
+	}
+	c.Close() // what is known stays
+	if _, err := c.Pods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for question, want := range map[string]int{
+		"sandboxes": 4, "containers": 4, "sandbox a/0": 1, "container a/0/init/0": 1, "container a/0/main/0": 0,
+	} {
+		if got := r.count(question); got != want {
+			t.Errorf("asked for %s %d times, want %d", question, got, want)
+		}
+	}
+	r.change(func() { r.sandboxes, r.containers = nil, nil })
+	r.pod("b", "10.0.0.2", 0, ready)
+	if _, err := c.Pods(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.networks) != 1 || len(c.succeeded) != 0 {
+		t.Errorf("what is gone is not forgotten: %v, %v", c.networks, c.succeeded)
+	}
+}
+
+// TestErrors: a runtime that is absent, hangs, comes back, is another's, or says too much.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	r, socket := newRuntime(), socketIn(t)
+	c := client(t, socket)
+	if _, err := c.Pods(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a socket: %v", err)
+	}
+	stop := r.serve(t, socket)
+	if _, err := c.Pods(t.Context()); !errors.Is(err, ErrNoPods) {
+		t.Errorf("without pods: %v", err)
+	}
+	r.container(r.pod("a", "10.0.0.1", 0, ready), "main", 0, running)
+	if pods, err := c.Pods(t.Context()); err != nil || describe(pods) != "a=10.0.0.1" {
+		t.Errorf("with a pod: %q, %v", describe(pods), err)
+	}
+
+	hang := make(chan struct{})
+	r.change(func() { r.hang = hang })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.Pods(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("of a runtime that hangs: %v", err)
+	}
+	close(hang)
+	r.change(func() { r.hang = nil })
+	if _, err := c.Pods(t.Context()); err != nil {
+		t.Errorf("of a runtime that answers again: %v", err)
+	}
+
+	stop()
+	if _, err := c.Pods(t.Context()); err == nil {
+		t.Error("a runtime that was stopped answers")
+	}
+	r.serve(t, socket)
+	if pods, err := c.Pods(t.Context()); err != nil || describe(pods) != "a=10.0.0.1" {
+		t.Errorf("of a runtime that was started again: %q, %v", describe(pods), err)
+	}
+
+	r.change(func() { r.padding = strings.Repeat("x", maxMessage) })
+	if _, err := c.Pods(t.Context()); !errors.Is(err, errTooLarge) {
+		t.Errorf("of a message that is too large: %v", err)
+	}
+	r.change(func() { r.padding = "" })
+	for i := range maxSandboxes {
+		r.pod(fmt.Sprint("many", i), "10.0.0.2", 0, notReady)
+	}
+	if _, err := c.Pods(t.Context()); !errors.Is(err, ErrTooMany) {
+		t.Errorf("of too many pods: %v", err)
+	}
+}
+
+// TestAddresses: which are taken, and what Auto picks.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"", "/run/x.sock", "unix://", "unix://run/x.sock", "tcp://127.0.0.1:1", "off"} {
+		if _, err := New(address); err == nil || !strings.Contains(err.Error(), "unix:///run/containerd") {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+	if _, err := New(Auto); err != nil {
+		t.Error(err)
+	}
+	dir := t.TempDir()
+	sockets := []string{filepath.Join(dir, "absent"), filepath.Join(dir, "a"), filepath.Join(dir, "b")}
+	if _, err := pick(sockets); !errors.Is(err, errNoSocket) {
+		t.Errorf("with no socket: %v", err)
+	}
+	r := newRuntime()
+	r.serve(t, sockets[2])
+	if got, err := pick(sockets); got != sockets[2] || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	r.serve(t, sockets[1])
+	if got, err := pick(sockets); got != sockets[1] || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

@@ -1,0 +1,94 @@
+package deadnodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+)
+
+// maxBody is the most bytes that an answer may have. An answer about 10,000 nodes is smaller.
+const maxBody = 1 << 20
+
+// Results of a poll: the values of the metric's label.
+const (
+	resultOK = "ok"
+	// resultUnreachable is a connection that could not be made, or that broke.
+	resultUnreachable = "unreachable"
+	// resultTimeout is an answer that was not complete in time.
+	resultTimeout = "timeout"
+	// resultStatus is a status other than 200.
+	resultStatus = "status"
+	// resultInvalid is a body that is too large, or not the expected JSON.
+	resultInvalid = "invalid"
+	// resultStale replaces a good answer that has become too old, because no poll after it has ended yet. The metric
+	// does not count it.
+	resultStale = "stale"
+)
+
+// answer is the result of a poll.
+type answer struct {
+	result string
+	// err is why there is no good answer; nil with resultOK.
+	err error
+	// dead has the keys with normal=false. addresses has all keys that are IP addresses.
+	dead      []string
+	addresses map[string]netip.Addr
+}
+
+// ask polls the health service once.
+func (p *Poller) ask(ctx context.Context) answer {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
+	if err != nil {
+		return answer{result: resultUnreachable, err: err}
+	}
+	request.Header.Set("Accept", "application/json")
+	response, err := p.config.Client.Do(request)
+	if err != nil {
+		return answer{result: resultUnreachable, err: err}
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return answer{result: resultStatus, err: fmt.Errorf("it answers %s, not 200", response.Status)}
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody+1))
+	if err != nil {
+		return answer{result: resultUnreachable, err: fmt.Errorf("reading its answer: %w", err)}
+	}
+	return parse(body)
+}
+
+// parse reads {"node": {"normal": true}}, where a node is a name or an IP address. Other fields, and a missing
+// normal, mean nothing.
+func parse(body []byte) answer {
+	if len(body) > maxBody {
+		return answer{result: resultInvalid, err: fmt.Errorf("its answer has more than %d bytes", maxBody)}
+	}
+	var nodes map[string]struct {
+		Normal *bool `json:"normal"`
+	}
+	err := json.Unmarshal(body, &nodes)
+	if err == nil && nodes == nil {
+		err = errors.New("it is null")
+	}
+	if err != nil {
+		return answer{
+			result: resultInvalid,
+			err:    fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err),
+		}
+	}
+	a := answer{result: resultOK, addresses: make(map[string]netip.Addr)}
+	for key, node := range nodes {
+		// An address with a zone belongs to a link, not to a node.
+		if address, err := netip.ParseAddr(key); err == nil && address.Zone() == "" {
+			a.addresses[key] = address.Unmap()
+		}
+		if node.Normal != nil && !*node.Normal {
+			a.dead = append(a.dead, key)
+		}
+	}
+	return a
+}

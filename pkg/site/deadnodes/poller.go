@@ -1,0 +1,331 @@
+package deadnodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// MaxInterval is the longest time between two polls. The endpoints of a node that died are shown for up to that time.
+const MaxInterval = 24 * time.Hour
+
+// maxWait is the longest time that a poll may take.
+const maxWait = 10 * time.Second
+
+// Options say which service to poll, and how often.
+type Options struct {
+	// Address is the http or https URL of the health service.
+	Address string
+	// Interval is the time from one poll to the next, greater than 0 and at most MaxInterval.
+	Interval time.Duration
+}
+
+// Validate says what about the options is wrong.
+func (o Options) Validate() error {
+	if o.Interval <= 0 || o.Interval > MaxInterval {
+		return fmt.Errorf("interval=%s is not greater than 0 and at most %s", o.Interval, MaxInterval)
+	}
+	address, err := url.Parse(o.Address)
+	if err != nil {
+		return fmt.Errorf("address=%q is not a URL: %w", o.Address, err)
+	}
+	if (address.Scheme != "http" && address.Scheme != "https") || address.Hostname() == "" {
+		return fmt.Errorf(
+			"address=%q is not an http or https URL with a host, such as http://localhost:51005/localinfo", o.Address,
+		)
+	}
+	return nil
+}
+
+// wait is how long a poll may take: less than the interval, so that each ends before the next is due.
+func (o Options) wait() time.Duration { return min(o.Interval*3/4, maxWait) }
+
+// Nodes takes the names of the dead nodes. It also knows which nodes there are.
+type Nodes interface {
+	// SetDeadNodes takes the names of all dead nodes. They may include names of nodes that do not exist.
+	SetDeadNodes(names map[string]struct{})
+	// NodeExists reports whether a node of that name is known.
+	NodeExists(name string) bool
+	// NodeAddresses returns the names of nodes by their addresses, as far as they are known.
+	NodeAddresses() map[netip.Addr]string
+}
+
+// Config is what a Poller is made from.
+type Config struct {
+	Options
+	// NodeName is this node's name. It is never dead.
+	NodeName string
+	Nodes    Nodes
+	// ListAddresses lists the addresses of nodes for Nodes, if the last list is long enough ago; listed reports whether
+	// it did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
+	ListAddresses func(context.Context) (listed bool, err error)
+	// Observer may be nil.
+	Observer Observer
+	// Client is a client for a local service if nil.
+	Client *http.Client
+	// Clock is the real clock if nil.
+	Clock clock.WithTicker
+}
+
+// Observer observes polls.
+type Observer interface {
+	// PollDone is called after every poll. result is ok, or one word for why no endpoint is hidden.
+	PollDone(result string)
+}
+
+// Status is what a Poller has found.
+type Status struct {
+	// Dead has the names of the dead nodes, sorted.
+	Dead []string
+	// UnknownAddresses has the addresses in the service's answer that belong to no known node, sorted.
+	UnknownAddresses []string
+	// Err is why there is no valid answer, so that no node counts as dead; nil after a valid answer.
+	Err error
+}
+
+// Poller asks a health service which nodes are dead.
+type Poller struct {
+	config Config
+
+	// Only the goroutine of Run uses these.
+
+	// last is the answer that counts now.
+	last answer
+	// given is what Nodes got last, said what was logged last.
+	given map[string]struct{}
+	said  string
+
+	mu sync.Mutex
+	// status is guarded by mu.
+	status Status
+}
+
+var (
+	errNotAsked = errors.New("it has not answered yet")
+	errTimeout  = errors.New("it does not answer in time")
+	errStale    = errors.New("its last answer is too old")
+)
+
+// New makes a Poller, which sends no request before Run. The error says what about the options is wrong.
+func New(config Config) (*Poller, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	if config.Client == nil {
+		config.Client = &http.Client{
+			// There is no proxy, because the service runs on this node. Connections are not kept: one request per
+			// interval does not need that, and a kept connection that broke unnoticed would make a poll fail.
+			Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+			// A redirect would lead to another service.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	return &Poller{config: config, last: answer{err: errNotAsked}, status: Status{Err: errNotAsked}}, nil
+}
+
+// Status returns what the Poller found last.
+func (p *Poller) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+// Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
+func (p *Poller) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ticker := p.config.Clock.NewTicker(p.config.Interval)
+	defer ticker.Stop()
+
+	// The time limits are enforced here and not in ask: a node must not stay dead because ask hangs.
+	answers, listed := make(chan answer, 1), make(chan bool, 1)
+	var wait, stale alarm
+	defer wait.stop()
+	defer stale.stop()
+	asking, listing := false, false
+	giveUp := func() {}
+	poll := func() {
+		if asking {
+			// The request before this one has not even ended after it was cancelled.
+			p.done(resultTimeout)
+			return
+		}
+		asking = true
+		var attempt context.Context
+		attempt, giveUp = context.WithCancel(ctx) //nolint:gosec // every way on from here calls giveUp
+		wait.set(p.config.Clock, p.config.wait())
+		wg.Go(func() { answers <- p.ask(attempt) })
+	}
+	take := func(a answer) {
+		p.last = a
+		stale.stop()
+		if a.err == nil {
+			stale.set(p.config.Clock, p.config.Interval+p.config.wait())
+		}
+		if p.show(ctx) && !listing {
+			listing = true
+			wg.Go(func() { listed <- p.listAddresses(ctx) })
+		}
+	}
+	poll()
+	for {
+		select {
+		case <-ctx.Done():
+			giveUp()
+			return
+		case <-ticker.C():
+			poll()
+		case <-wait.c():
+			wait.stop()
+			giveUp()
+			take(answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())})
+			p.done(resultTimeout)
+		case a := <-answers:
+			asking = false
+			giveUp()
+			// If the alarm is not set any more, it went off before: this answer is too late.
+			if wait.stop() {
+				take(a)
+				p.done(a.result)
+			}
+		case <-stale.c():
+			take(answer{result: resultStale, err: errStale})
+		case success := <-listed:
+			listing = false
+			if success {
+				p.show(ctx)
+			}
+		}
+	}
+}
+
+func (p *Poller) done(result string) {
+	if p.config.Observer != nil {
+		p.config.Observer.PollDone(result)
+	}
+}
+
+// listAddresses has the addresses of nodes listed, and reports whether more of them may be known now.
+func (p *Poller) listAddresses(ctx context.Context) bool {
+	if p.config.ListAddresses == nil {
+		return false
+	}
+	listed, err := p.config.ListAddresses(ctx)
+	if err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err,
+			"Cannot list the addresses of nodes; nodes that the health service names by address do not count as dead")
+	}
+	return listed
+}
+
+// show passes the dead nodes of the last answer to Nodes, and reports whether an address in it is unknown.
+func (p *Poller) show(ctx context.Context) (unknown bool) {
+	dead, unknownAddresses := p.names(p.last)
+	if !maps.Equal(dead, p.given) {
+		p.config.Nodes.SetDeadNodes(dead)
+	}
+	before := len(p.given)
+	p.given = dead
+	status := Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknownAddresses, Err: p.last.err}
+	p.mu.Lock()
+	p.status = status
+	p.mu.Unlock()
+
+	say := fmt.Sprint(p.last.result, status.Dead, unknownAddresses)
+	if say == p.said {
+		return len(unknownAddresses) > 0
+	}
+	p.said = say
+	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
+	switch {
+	case p.last.err != nil:
+		logger.Info("No node counts as dead: the health service gave no valid answer",
+			"reason", p.last.err.Error(), "revived", before)
+	default:
+		logger.Info("Hiding the endpoints on nodes that the health service calls dead",
+			"dead", status.Dead, "unknownAddresses", unknownAddresses)
+	}
+	return len(unknownAddresses) > 0
+}
+
+// names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node.
+func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
+	dead = make(map[string]struct{})
+	nameOf := make(map[string]string, len(a.addresses))
+	if len(a.addresses) > 0 {
+		known := p.config.Nodes.NodeAddresses()
+		for key, address := range a.addresses {
+			// In some clusters the names of nodes are their addresses.
+			if p.config.Nodes.NodeExists(key) {
+				continue
+			}
+			name, ok := known[address]
+			if ok {
+				nameOf[key] = name
+			} else {
+				nameOf[key] = ""
+				unknownAddresses = append(unknownAddresses, key)
+			}
+		}
+	}
+	for _, key := range a.dead {
+		name, byAddress := nameOf[key]
+		if !byAddress {
+			name = key
+		}
+		if name != "" && name != p.config.NodeName {
+			dead[name] = struct{}{}
+		}
+	}
+	slices.Sort(unknownAddresses)
+	return dead, unknownAddresses
+}
+
+func redacted(address string) string {
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return strings.Repeat("x", 5)
+	}
+	return parsed.Redacted()
+}
+
+// alarm is a timer that can be unset. Only one goroutine may use it.
+type alarm struct{ timer clock.Timer }
+
+func (a *alarm) set(c clock.Clock, after time.Duration) {
+	a.stop()
+	a.timer = c.NewTimer(after)
+}
+
+// stop unsets the alarm, and reports whether it was set. An alarm that went off is set until stop is called.
+func (a *alarm) stop() (wasSet bool) {
+	if a.timer == nil {
+		return false
+	}
+	a.timer.Stop()
+	a.timer = nil
+	return true
+}
+
+func (a *alarm) c() <-chan time.Time {
+	if a.timer == nil {
+		return nil
+	}
+	return a.timer.C()
+}

@@ -1,0 +1,764 @@
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// settle is how long the nodes of a small site take to hear of anything at most.
+const settle = 5 * time.Second
+
+// inSite runs a test with the started nodes of a site, in time that passes only while all wait.
+func inSite(t *testing.T, count int, test func(t *testing.T, l *lan, nodes []*node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, count)
+		defer startAll(nodes)()
+		time.Sleep(settle)
+		test(t, l, nodes)
+	})
+}
+
+// TestWords: while their upstream is away, nodes know each other's pods, and hear of changes soon. Otherwise they are
+// asked every 5 minutes.
+func TestWords(t *testing.T) {
+	inSite(t, 3, func(t *testing.T, l *lan, nodes []*node) {
+		t.Helper()
+		nodes[0].runs("a=10.0.0.1", "b=10.0.0.2!")
+		nodes[1].runs("c=10.0.1.1")
+		time.Sleep(time.Hour)
+		for _, n := range nodes {
+			if asked := n.questions(); asked < 16 || asked > 40 || len(n.Words()) > 0 || n.Wanted() {
+				t.Errorf("node %s has asked %d questions in an hour without need", n.name, asked)
+			}
+			n.expect("alive", fmt.Sprint(len(n.Status().Alive)), "2")
+		}
+		nodes[2].away.Store(true)
+		time.Sleep(settle)
+		nodes[2].expect("n0 says", nodes[2].hears("n0"), "a=10.0.0.1 b=10.0.0.2!")
+		nodes[2].expect("n1 says", nodes[2].hears("n1"), "c=10.0.1.1")
+		if !nodes[0].Wanted() || !nodes[1].Wanted() || nodes[2].Wanted() || len(nodes[0].Words()) > 0 {
+			t.Error("only n2 needs to know the others' pods")
+		}
+		if age := time.Since(nodes[2].Words()["n0"].AsOf); age < time.Hour || age > time.Hour+2*settle {
+			t.Errorf("n0 ran its pods %s ago", age)
+		}
+		before, connections, word := l.bytes.Load(), l.connections.Load(), nodes[2].Words()["n0"]
+		time.Sleep(time.Minute)
+		if bytes := (l.bytes.Load() - before) / 120; bytes > 300 || l.connections.Load() > connections+2 {
+			t.Errorf("a question without news takes %d bytes, and %d connections were made", bytes,
+				l.connections.Load()-connections)
+		}
+		if nodes[2].Words()["n0"] != word {
+			t.Error("the same word is another pointer")
+		}
+		nodes[0].runs("a=10.0.0.1", "b=10.0.0.9")
+		time.Sleep(settle)
+		nodes[2].expect("n0 says", nodes[2].hears("n0"), "a=10.0.0.1 b=10.0.0.9")
+		nodes[0].Share(nil)
+		time.Sleep(settle)
+		nodes[2].expect("n0 knows nothing any more", nodes[2].hears("n0"), "unknown")
+		nodes[2].away.Store(false)
+		time.Sleep(settle)
+		nodes[2].expect("n1 says", nodes[2].hears("n1"), "unknown")
+		for _, n := range nodes {
+			for _, reason := range Reasons() {
+				if count := n.ignoredFor(reason); count > 0 {
+					t.Errorf("node %s has ignored something %d times: %s", n.name, count, reason)
+				}
+			}
+		}
+	})
+}
+
+// TestStart: nodes that all start at the same time know each other's pods within a few seconds.
+func TestStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := newSite(t, newLAN(), 3)
+		for _, n := range nodes {
+			n.away.Store(true)
+		}
+		defer startAll(nodes)()
+		begun := time.Now()
+		for i, n := range nodes {
+			n.runs("p=10.0." + string(rune('0'+i)) + ".1")
+		}
+		for known := 0; known < 6; {
+			time.Sleep(10 * time.Millisecond)
+			known = 0
+			for _, n := range nodes {
+				known += len(n.Words())
+			}
+			if time.Since(begun) > settle {
+				t.Fatalf("only %d words are known after %s", known, settle)
+			}
+		}
+		t.Logf("all words were known after %s", time.Since(begun))
+	})
+}
+
+// TestSilent: a node that dies is silent soon, and one that was stopped is not. With the upstream there, nothing is
+// hidden.
+func TestSilent(t *testing.T) {
+	for _, count := range []int{2, 4} { // a site of two is the commonest
+		inSite(t, count, func(t *testing.T, l *lan, nodes []*node) {
+			t.Helper()
+			last, names := nodes[count-1], make([]string, 0, count)
+			for _, n := range nodes {
+				n.away.Store(true)
+				n.runs("p=10.0.0.1" + n.name[1:])
+				names = append(names, n.name)
+			}
+			time.Sleep(settle)
+			dead := last.address
+			begun := time.Now()
+			l.setCut(func(from, to netip.Addr) bool { return from == dead || to == dead })
+			for nodes[0].hidden() == "" && time.Since(begun) < time.Minute {
+				time.Sleep(100 * time.Millisecond)
+			}
+			took := time.Since(begun)
+			t.Logf("%d nodes: hidden %s after it died", count, took)
+			if took < 3*time.Second || took > 12*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			time.Sleep(10 * time.Second)
+			nodes[0].expect("silent", nodes[0].hidden(), last.name)
+			nodes[0].expect("its last word", nodes[0].hears(last.name), "p=10.0.0.1"+last.name[1:])
+			last.expect("silent, for one that is cut off from all", last.hidden(), strings.Join(names[:count-1], " "))
+
+			l.setCut(func(netip.Addr, netip.Addr) bool { return false })
+			time.Sleep(2 * settle)
+			nodes[0].expect("silent, it is back", nodes[0].hidden(), "")
+			last.expect("alive", last.alive(), strings.Join(names[:count-1], " "))
+
+			last.stop()
+			time.Sleep(time.Second)
+			if nodes[0].Status().Unreached != nil && !lives(nodes[0].Status().Unreached) {
+				t.Error("that it stops was not said")
+			}
+			time.Sleep(time.Hour)
+			nodes[0].expect("silent, its wrapper was stopped", nodes[0].hidden(), "")
+			nodes[0].expect("alive", nodes[0].alive(), strings.Join(names[1:count-1], " "))
+			last.start()
+			time.Sleep(2 * settle)
+			nodes[0].expect("alive", nodes[0].alive(), strings.Join(names[1:], " "))
+			nodes[0].away.Store(false)
+			l.setCut(func(from, to netip.Addr) bool { return from == dead || to == dead })
+			time.Sleep(time.Minute)
+			nodes[0].expect("silent, with an upstream", nodes[0].hidden(), "")
+			nodes[0].away.Store(true)
+			time.Sleep(2 * settle)
+			nodes[0].expect("silent", nodes[0].hidden(), last.name)
+		})
+	}
+}
+
+// TestNotBack: a node that took part before a power cut of the whole site and does not come back is silent. One of
+// which the machine answers, or that has never taken part, is not.
+func TestNotBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, 5)
+		stopped := startAll(nodes[:4]) // n4 has no exchange, and its machine drops what comes
+		time.Sleep(settle)
+		l.setCut(func(netip.Addr, netip.Addr) bool { return true })
+		stopped()
+		gone := func(a netip.Addr) bool { return a == nodes[2].address || a == nodes[4].address }
+		l.setCut(func(from, to netip.Addr) bool { return gone(from) || gone(to) })
+		for i, n := range nodes[:3] {
+			n.expect("partners", strings.Join(slices.Sorted(maps.Keys(n.partners)), " "),
+				[]string{"n1 n2 n3", "n0 n2 n3", "n0 n1 n3"}[i])
+			n.away.Store(true)
+		}
+		defer startAll(nodes[:2])()
+		time.Sleep(15 * time.Second)
+		for _, n := range nodes[:2] {
+			n.expect("silent", n.hidden(), "n2")
+		}
+		l.setCut(func(netip.Addr, netip.Addr) bool { return false })
+		nodes[2].start()
+		defer nodes[2].stop()
+		time.Sleep(2 * settle)
+		nodes[0].expect("silent", nodes[0].hidden(), "")
+	})
+}
+
+// TestRebooted: what a node said before it was started again does not count any more, although it does not know its
+// pods yet.
+func TestRebooted(t *testing.T) {
+	inSite(t, 2, func(_ *testing.T, _ *lan, nodes []*node) {
+		nodes[0].away.Store(true)
+		nodes[1].runs("p=10.0.1.1")
+		time.Sleep(settle)
+		nodes[0].expect("n1 says", nodes[0].hears("n1"), "p=10.0.1.1")
+		nodes[1].stop()
+		nodes[1].start()
+		defer nodes[1].stop()
+		time.Sleep(2 * settle)
+		nodes[0].expect("n1 says", nodes[0].hears("n1"), "unknown")
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+	})
+}
+
+// TestSeveralAddresses: nodes whose two families are in another order, or of which one family is cut off, find each
+// other.
+func TestSeveralAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, 2)
+		v4 := []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("192.168.0.2")}
+		v6 := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}
+		members := []Member{{"n0", []netip.Addr{v4[0], v6[0]}, true}, {"n1", []netip.Addr{v6[1], v4[1]}, true}}
+		for _, n := range nodes {
+			n.setMembers(members)
+			n.away.Store(true)
+		}
+		defer startAll(nodes)()
+		time.Sleep(2 * settle)
+		for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+			l.setCut(func(from, _ netip.Addr) bool { return family(from) })
+			time.Sleep(4 * settle)
+			nodes[0].expect("alive", nodes[0].alive(), "n1")
+			nodes[1].expect("alive", nodes[1].alive(), "n0")
+		}
+	})
+}
+
+// TestSplit: two halves of a site each keep their own, and find each other again.
+func TestSplit(t *testing.T) {
+	inSite(t, 6, func(_ *testing.T, l *lan, nodes []*node) {
+		for i, n := range nodes {
+			n.away.Store(true)
+			n.runs("p=10.0." + string(rune('0'+i)) + ".1")
+		}
+		time.Sleep(settle)
+		half := func(a netip.Addr) bool { return a.As4()[3] > 3 }
+		l.setCut(func(from, to netip.Addr) bool { return half(from) != half(to) })
+		time.Sleep(time.Minute)
+		for i, n := range nodes {
+			own, other := []string{"n0", "n1", "n2"}, []string{"n3", "n4", "n5"}
+			if i > 2 {
+				own, other = other, own
+			}
+			n.expect("silent", n.hidden(), strings.Join(other, " "))
+			n.expect("alive", n.alive(), strings.Join(slices.DeleteFunc(own,
+				func(name string) bool { return name == n.name }), " "))
+		}
+		nodes[1].runs("p=10.0.1.2")
+		time.Sleep(settle)
+		nodes[0].expect("n1 says", nodes[0].hears("n1"), "p=10.0.1.2")
+		nodes[3].expect("n1 said", nodes[3].hears("n1"), "p=10.0.1.1")
+		l.setCut(func(netip.Addr, netip.Addr) bool { return false })
+		time.Sleep(2 * settle)
+		for _, n := range nodes {
+			n.expect("silent", n.hidden(), "")
+		}
+		nodes[3].expect("n1 says", nodes[3].hears("n1"), "p=10.0.1.2")
+	})
+}
+
+// TestRelabelled: a node that leaves the site is forgotten, and one that comes is taken up.
+func TestRelabelled(t *testing.T) {
+	inSite(t, 3, func(_ *testing.T, _ *lan, nodes []*node) {
+		all := nodes[0].Members()
+		for _, n := range nodes {
+			n.away.Store(true)
+			n.runs("p=10.0.0.1" + n.name[1:])
+		}
+		time.Sleep(settle)
+		nodes[0].expect("n2 says", nodes[0].hears("n2"), "p=10.0.0.12")
+		nodes[0].setMembers(all[:2])
+		nodes[1].setMembers(all[:2])
+		nodes[2].setMembers(all[2:])
+		time.Sleep(time.Minute)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+		nodes[0].expect("n2 says", nodes[0].hears("n2"), "unknown")
+		nodes[0].expect("silent", nodes[0].hidden(), "")
+		nodes[2].expect("alive", nodes[2].alive(), "")
+		for _, n := range nodes {
+			n.setMembers(all)
+		}
+		time.Sleep(2 * settle)
+		nodes[0].expect("alive", nodes[0].alive(), "n1 n2")
+		nodes[0].expect("n2 says", nodes[0].hears("n2"), "p=10.0.0.12")
+	})
+}
+
+// TestAddressChanges: a node that has another address now is reached there, once the cluster says so.
+func TestAddressChanges(t *testing.T) {
+	inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {
+		t.Helper()
+		for _, n := range nodes {
+			n.away.Store(true)
+		}
+		moved := slices.Clone(nodes[0].Members())
+		moved[2].Addresses = []netip.Addr{netip.MustParseAddr("192.168.9.9")}
+		nodes[2].setMembers(moved)
+		time.Sleep(time.Minute)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+		if nodes[0].ignoredFor(reasonStranger) == 0 {
+			t.Error("packets from an address that nobody has are not counted")
+		}
+		if doubted := nodes[0].doubted; doubted == 0 || doubted > 3 {
+			t.Errorf("the addresses were doubted %d times", doubted)
+		}
+		nodes[0].setMembers(moved)
+		nodes[1].setMembers(moved)
+		time.Sleep(2 * settle)
+		nodes[0].expect("alive", nodes[0].alive(), "n1 n2")
+		nodes[1].expect("alive", nodes[1].alive(), "n0 n2")
+	})
+}
+
+// TestWithoutKey: no port is opened and nothing is sent without a key, and the Status says why.
+func TestWithoutKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, 2)
+		for _, n := range nodes {
+			n.away.Store(true)
+			if err := os.Remove(n.keyFile); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer startAll(nodes)()
+		time.Sleep(time.Minute)
+		for _, n := range nodes {
+			if err := n.Status().Err; !errors.Is(err, ErrNoKey) || !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("status %v", err)
+			}
+		}
+		if len(l.hosts) > 0 || l.connections.Load() > 0 {
+			t.Errorf("%d ports are open, %d connections were made", len(l.hosts), l.connections.Load())
+		}
+		nodes[0].keys("not a key")
+		time.Sleep(keyInterval + settle)
+		if err := nodes[0].Status().Err; !errors.Is(err, ErrNoKey) || !strings.Contains(err.Error(), "line 1") ||
+			strings.Contains(err.Error(), "not a key") {
+			t.Errorf("status %v", err)
+		}
+		for _, n := range nodes {
+			n.keys(testKey(1))
+		}
+		time.Sleep(2*keyInterval + settle)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+		if err := nodes[0].Status().Err; err != nil {
+			t.Errorf("status %v", err)
+		}
+		// A file that went wrong later changes nothing.
+		nodes[0].keys("")
+		time.Sleep(time.Minute)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+	})
+}
+
+// TestRotation: the keys are rotated node by node, in the order of the documentation, without a gap.
+func TestRotation(t *testing.T) {
+	inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {
+		t.Helper()
+		for _, n := range nodes {
+			n.away.Store(true)
+		}
+		last := byte(0)
+		for _, step := range [][]string{
+			{testKey(1), testKey(2)}, {testKey(2), testKey(1)}, {testKey(2)},
+		} {
+			for _, n := range nodes {
+				n.keys(step...)
+				last++
+				nodes[0].runs("p=10.0.0." + string(rune('0'+last)))
+				time.Sleep(keyInterval + settle)
+				for _, other := range nodes[1:] {
+					other.expect("n0 says", other.hears("n0"), "p=10.0.0."+string(rune('0'+last)))
+				}
+			}
+		}
+		for _, n := range nodes {
+			if n.ignoredFor(reasonKey) > 0 || n.hidden() != "" || len(n.Status().Alive) != 2 {
+				t.Errorf("node %s: %d messages not opened, %+v", n.name, n.ignoredFor(reasonKey), n.Status())
+			}
+		}
+	})
+}
+
+// TestOthers: nodes with another key, of another cluster, or that do not belong to the site are not heard, and counted.
+func TestOthers(t *testing.T) {
+	for _, test := range []struct {
+		name, reason string
+		makeOther    func(other *node, others []*node)
+	}{
+		{"another key", reasonKey, func(other *node, _ []*node) { other.keys(testKey(9)) }},
+		{"another cluster", reasonKey, func(other *node, _ []*node) { other.cluster = "two" }},
+		{"another site", reasonStranger, func(_ *node, others []*node) {
+			for _, n := range others {
+				n.members = n.members[:2]
+			}
+		}},
+		{"another name", reasonKey, func(other *node, _ []*node) {
+			other.name = "intruder"
+			other.members = slices.Clone(other.members)
+			other.members[2].Name = other.name
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := newSite(t, newLAN(), 3)
+				test.makeOther(nodes[2], nodes[:2])
+				defer startAll(nodes)()
+				for i, n := range nodes {
+					n.away.Store(true)
+					n.runs("p=10.0.0." + string(rune('0'+i)))
+				}
+				time.Sleep(time.Minute)
+				for i, n := range nodes[:2] {
+					other := nodes[1-i].name
+					n.expect("alive", n.alive(), other)
+					n.expect("heard", n.hears(other), "p=10.0.0."+string(rune('1'-i)))
+					n.expect("heard of the other", n.hears(nodes[2].name)+n.hears("n2"), "unknownunknown")
+				}
+				if sum := nodes[0].ignoredFor(test.reason) + nodes[1].ignoredFor(test.reason); sum == 0 {
+					t.Errorf("nothing is counted: %v, %v", nodes[0].reasons, nodes[1].reasons)
+				}
+				if words := len(nodes[2].Words()); words > 0 {
+					t.Errorf("the other one has heard %d nodes", words)
+				}
+			})
+		})
+	}
+}
+
+// TestMistakes: a Status says what an operator may have done wrong: a node has another key or another port, or the file
+// with the keys was damaged later.
+func TestMistakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := newSite(t, newLAN(), 4)
+		nodes[2].keys(testKey(9))
+		nodes[3].port = testPort + 1
+		defer startAll(nodes)()
+		time.Sleep(time.Minute)
+		for _, n := range nodes[:2] {
+			s := n.Status()
+			if !slices.Equal(s.OtherKey, []string{"n2"}) || s.Unreached == nil || s.KeyErr != nil {
+				t.Errorf("node %s: %+v", n.name, s)
+			}
+		}
+		if s := nodes[2].Status(); len(s.OtherKey) == 0 || len(s.Alive) > 0 {
+			t.Errorf("the node with another key: %+v", s)
+		}
+		s := nodes[3].Status()
+		if len(s.Alive) > 0 || s.Unreached == nil || !strings.HasPrefix(s.Unreached.Error(), "node n0: ") ||
+			!strings.Contains(s.Unreached.Error(), "refused") {
+			t.Errorf("the node with another port: %+v", s)
+		}
+		nodes[2].keys(testKey(1))
+		nodes[0].keys(testKey(1), "and a line that is none")
+		time.Sleep(settle + 2*keyInterval + keyPatience)
+		s = nodes[0].Status()
+		if s.KeyErr == nil || s.Err != nil || !slices.Equal(s.Alive, []string{"n1", "n2"}) || len(s.OtherKey) > 0 {
+			t.Errorf("the node with a damaged file: %+v", s)
+		}
+	})
+}
+
+// TestTooMany: no exchange begins among more nodes than a site can have.
+func TestTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, 1)
+		for i := range maxMembers {
+			nodes[0].members = append(nodes[0].members, Member{Name: "more" + string(rune(i+1000))})
+		}
+		defer startAll(nodes)()
+		time.Sleep(settle)
+		if err := nodes[0].Status().Err; !errors.Is(err, ErrTooMany) || len(l.hosts) > 0 {
+			t.Errorf("status %v", err)
+		}
+	})
+}
+
+// TestListenFails: a port that is taken is tried again.
+func TestListenFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLAN()
+		nodes := newSite(t, l, 2)
+		taken, err := l.Listen(netip.AddrPortFrom(nodes[0].address, testPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer startAll(nodes)()
+		time.Sleep(time.Minute)
+		if err := nodes[0].Status().Err; err == nil || !strings.Contains(err.Error(), "in use") {
+			t.Errorf("status %v", err)
+		}
+		if err := taken.Close(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * settle)
+		nodes[0].expect("alive", nodes[0].alive(), "n1")
+	})
+}
+
+// TestNetwork: the same over TCP, beside others that take the processor. Use -count to try it often.
+func TestNetwork(t *testing.T) {
+	var busy atomic.Bool
+	busy.Store(true)
+	defer busy.Store(false)
+	for range 2 * runtime.GOMAXPROCS(0) {
+		go func() {
+			for busy.Load() {
+			}
+		}()
+	}
+	nodes := newSite(t, newLAN(), 3)
+	var members []Member
+	for i := range nodes {
+		members = append(members, Member{
+			Name: nodes[i].name, Shown: true,
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 17, 94, byte(i + 1)})},
+		})
+	}
+	for i, n := range nodes {
+		n.members, n.network = members, nodeNetwork{}
+		n.away.Store(true)
+		n.start()
+		defer n.stop()
+		n.runs("p=10.0." + string(rune('0'+i)) + ".1")
+	}
+	within := func(what string, done func() bool) {
+		t.Helper()
+		for begun := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
+			if time.Since(begun) > 20*time.Second {
+				t.Fatalf("%s: not within %s", what, time.Since(begun))
+			}
+		}
+	}
+	within("all words are known", func() bool {
+		known := 0
+		for _, n := range nodes {
+			known += len(n.Words())
+		}
+		return known == 6
+	})
+	nodes[2].expect("n1 says", nodes[2].hears("n1"), "p=10.0.1.1")
+	nodes[1].stop()
+	within("n1 is gone", func() bool { return nodes[0].alive() == "n2" })
+	nodes[0].expect("silent, its machine refuses connections", nodes[0].hidden(), "")
+	nodes[1].start()
+	defer nodes[1].stop()
+	within("n1 is back", func() bool { return nodes[0].alive() == "n1 n2" })
+}
+
+// TestLies: addresses that cannot be those of a node's pods are left out, and counted.
+func TestLies(t *testing.T) {
+	inSite(t, 3, func(t *testing.T, _ *lan, nodes []*node) {
+		t.Helper()
+		nodes[0].away.Store(true)
+		nodes[0].runs("mine=10.0.0.1")
+		nodes[1].runs("a=10.0.1.1", "b=10.0.0.1", "c=192.168.0.3", "d=127.0.0.1", "e=169.254.0.1", "f=224.0.0.1",
+			"g=0.0.0.0", "h=255.255.255.255", "i=fe80::1")
+		time.Sleep(settle)
+		nodes[0].expect("n1 says", nodes[0].hears("n1"), "a=10.0.1.1")
+		if count := nodes[0].ignoredFor(ReasonAddress); count != 8 {
+			t.Errorf("%d lies are counted, not 8", count)
+		}
+	})
+}
+
+// TestIntruder: whoever has a neighbour's address and not the key learns nothing, and takes no more than its places.
+func TestIntruder(t *testing.T) {
+	inSite(t, 2, func(t *testing.T, l *lan, nodes []*node) {
+		t.Helper()
+		nodes[0].runs("a=10.0.0.1")
+		nodes[0].away.Store(true)
+		nodes[1].stop()
+		dial := func() net.Conn {
+			conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return conn
+		}
+		right := parties{"one", "n1", "n0"}
+		ask := func(key byte, p parties, questions int) (answers int) {
+			conn := dial()
+			defer conn.Close()
+			l, err := greet(conn, slices.Repeat([]byte{key}, keySize), p)
+			for i := 0; err == nil && i < questions; i++ {
+				if err = l.write(message{flags: flagNeeds}.encode()); err == nil {
+					_, err = l.read(maxAnswer)
+				}
+				if err == nil {
+					answers++
+				}
+			}
+			return answers
+		}
+		for _, test := range []struct {
+			what      string
+			key       byte
+			p         parties
+			questions int
+			answers   int
+			reason    string
+		}{
+			{"a neighbour", 1, right, 1, 1, ""},
+			{"another key", 9, right, 1, 0, reasonKey},
+			{"another cluster", 1, parties{"two", "n1", "n0"}, 1, 0, reasonKey},
+			{"another name", 1, parties{"one", "n7", "n0"}, 1, 0, reasonKey},
+			{"a question to another node", 1, parties{"one", "n1", "n7"}, 1, 0, reasonKey},
+			{"its own answers", 1, parties{"one", "n0", "n1"}, 1, 0, reasonKey},
+			{"many questions", 1, right, 100, questionBurst, reasonFlood},
+		} {
+			before := nodes[0].ignoredFor(test.reason)
+			if answers := ask(test.key, test.p, test.questions); answers != test.answers {
+				t.Errorf("%s: %d answers, not %d", test.what, answers, test.answers)
+			}
+			time.Sleep(time.Second)
+			if test.reason != "" && nodes[0].ignoredFor(test.reason) == before {
+				t.Errorf("%s is not counted: %v", test.what, nodes[0].reasons)
+			}
+		}
+		for _, garbage := range []string{
+			"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", magic + "0123456789abcdef\xff\xff\xff\xff",
+		} {
+			before := nodes[0].ignoredFor(reasonFormat)
+			conn := dial()
+			_, _ = conn.Write([]byte(garbage))
+			time.Sleep(3 * time.Second)
+			if nodes[0].ignoredFor(reasonFormat) == before {
+				t.Errorf("%q is not counted", garbage)
+			}
+		}
+		before := nodes[0].ignoredFor(reasonFlood)
+		var open []net.Conn
+		for range 50 {
+			open = append(open, dial())
+		}
+		time.Sleep(time.Second)
+		if count := nodes[0].ignoredFor(reasonFlood) - before; count != 50-maxConnectionsOf {
+			t.Errorf("%d of 50 connections are refused", count)
+		}
+		time.Sleep(2 * patience)
+		nodes[0].session.mu.Lock()
+		if n := len(nodes[0].session.open); n > 0 {
+			t.Errorf("%d connections without a question are open", n)
+		}
+		nodes[0].session.mu.Unlock()
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	})
+}
+
+// TestReplay: nothing that was recorded can be used again.
+func TestReplay(t *testing.T) {
+	inSite(t, 2, func(t *testing.T, l *lan, nodes []*node) {
+		t.Helper()
+		nodes[0].runs("a=10.0.0.1")
+		record := func(bytes []byte) []byte {
+			conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = conn.Write(bytes)
+			_ = conn.SetDeadline(time.Now().Add(time.Second))
+			got, _ := io.ReadAll(conn)
+			return got
+		}
+		tapped := &tap{}
+		conn, err := l.Dial(t.Context(), nodes[1].address, netip.AddrPortFrom(nodes[0].address, testPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tapped.Conn = conn
+		lnk, err := greet(tapped, slices.Repeat([]byte{1}, keySize), parties{"one", "n1", "n0"})
+		if err == nil {
+			err = lnk.write(message{flags: flagNeeds}.encode())
+		}
+		if err == nil {
+			_, err = lnk.read(maxAnswer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+		if got := record(tapped.written); len(got) > nonceSize {
+			t.Errorf("what was recorded is answered with %d bytes", len(got))
+		}
+		if nodes[0].ignoredFor(reasonKey) == 0 {
+			t.Error("it is not counted")
+		}
+	})
+}
+
+// tap records what is written.
+type tap struct {
+	net.Conn
+	written []byte
+}
+
+func (t *tap) Write(p []byte) (int, error) {
+	t.written = append(t.written, p...)
+	return t.Conn.Write(p)
+}
+
+// TestLargeSite: in a large site only nodes whose endpoints are shown are asked, and no more than 50 a second.
+func TestLargeSite(t *testing.T) {
+	inSite(t, 80, func(t *testing.T, _ *lan, nodes []*node) {
+		t.Helper()
+		members := slices.Clone(nodes[0].Members())
+		for i := range members {
+			members[i].Shown = i < 70
+		}
+		nodes[0].setMembers(members)
+		nodes[0].away.Store(true)
+		time.Sleep(4 * settle)
+		if alive := len(nodes[0].Status().Alive); alive != 69 {
+			t.Errorf("%d nodes are alive", alive)
+		}
+		before := nodes[0].questions()
+		time.Sleep(10 * time.Second)
+		const due = 10 * questionsPerSecond
+		if asked := nodes[0].questions() - before; asked > due*11/10 || asked < due*7/10 {
+			t.Errorf("%d questions in 10 s", asked)
+		}
+	})
+}
+
+func TestParseKeys(t *testing.T) {
+	for _, test := range []struct {
+		content, says string
+		keys          int
+	}{
+		{testKey(1), "", 1},
+		{"# the new one\n" + testKey(1) + "\r\n\n  " + testKey(2) + "\n", "", 2},
+		{"", "no key", 0},
+		{"# nothing\n", "no key", 0},
+		{testKey(1) + "\nsecret", "line 2", 0},
+		{"c2hvcnQ=", "line 1", 0},
+		{strings.Repeat(testKey(1)+"\n", maxKeys+1), "more than", 0},
+	} {
+		parsed, err := parseKeys([]byte(test.content))
+		switch {
+		case test.says == "" && (err != nil || len(parsed) != test.keys):
+			t.Errorf("%q: got %+v, %v", test.content, parsed, err)
+		case test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says) ||
+			strings.Contains(err.Error(), "secret")):
+			t.Errorf("%q: got %v", test.content, err)
+		}
+	}
+}

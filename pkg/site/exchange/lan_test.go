@@ -1,0 +1,427 @@
+package exchange
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+)
+
+// lan is a network in memory.
+type lan struct {
+	mu    sync.Mutex
+	hosts map[netip.AddrPort]*host
+	// cut reports whether nothing comes from one address to another.
+	cut func(from, to netip.Addr) bool
+	// bytes counts what was sent, connections those that were made.
+	bytes, connections atomic.Int64
+}
+
+func newLAN() *lan {
+	return &lan{hosts: make(map[netip.AddrPort]*host), cut: func(netip.Addr, netip.Addr) bool { return false }}
+}
+
+func (l *lan) setCut(cut func(from, to netip.Addr) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = cut
+}
+
+// to returns the host at an address, as far as it is reached from another one.
+func (l *lan) to(from netip.Addr, to netip.AddrPort) (h *host, reached bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hosts[to], !l.cut(from, to.Addr())
+}
+
+// Listen and Dial implement Network. A connection is refused where nobody listens, and nothing comes where it is cut.
+func (l *lan) Listen(local netip.AddrPort) (net.Listener, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hosts[local] != nil {
+		return nil, fmt.Errorf("%s is in use", local)
+	}
+	h := &host{lan: l, local: local, streams: make(chan net.Conn), done: make(chan struct{})}
+	l.hosts[local] = h
+	return h, nil
+}
+
+func (l *lan) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
+	h, reached := l.to(from, to)
+	if !reached {
+		<-ctx.Done()
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	}
+	if h == nil {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	l.connections.Add(1)
+	l.bytes.Add(4 * 40)
+	local := netip.AddrPortFrom(from, uint16(20000+l.connections.Load()%10000))
+	up, down := newPipe(), newPipe()
+	ours := &wire{lan: l, local: local, remote: to, in: down, out: up}
+	theirs := &wire{lan: l, local: to, remote: local, in: up, out: down}
+	select {
+	case h.streams <- theirs:
+		return ours, nil
+	case <-h.done:
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	case <-ctx.Done():
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	}
+}
+
+// host is a Listener.
+type host struct {
+	lan     *lan
+	local   netip.AddrPort
+	streams chan net.Conn
+	done    chan struct{}
+}
+
+func (h *host) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.streams:
+		return conn, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (h *host) Addr() net.Addr { return net.TCPAddrFromAddrPort(h.local) }
+
+func (h *host) Close() error {
+	h.lan.mu.Lock()
+	defer h.lan.mu.Unlock()
+	if h.lan.hosts[h.local] == h {
+		delete(h.lan.hosts, h.local)
+		close(h.done)
+	}
+	return nil
+}
+
+// pipe is one direction of a connection. It holds what was written, as the kernel does.
+type pipe struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed at every change
+	bytes   []byte
+	closed  bool
+}
+
+func newPipe() *pipe { return &pipe{changed: make(chan struct{})} }
+
+func (p *pipe) change(do func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	do()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// wire is one end of a connection.
+type wire struct {
+	lan           *lan
+	local, remote netip.AddrPort
+	in, out       *pipe
+
+	mu       sync.Mutex
+	deadline time.Time
+}
+
+func (w *wire) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(w.local) }
+func (w *wire) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(w.remote) }
+
+func (w *wire) Write(p []byte) (int, error) {
+	w.lan.bytes.Add(int64(len(p)) + 80) // with the headers, and an acknowledgement
+	if _, reached := w.lan.to(w.local.Addr(), w.remote); !reached {
+		return len(p), nil
+	}
+	var err error
+	w.out.change(func() {
+		if w.out.closed {
+			err = syscall.EPIPE
+		}
+		w.out.bytes = append(w.out.bytes, p...)
+	})
+	return len(p), err
+}
+
+func (w *wire) Read(to []byte) (int, error) {
+	for {
+		w.in.mu.Lock()
+		n := copy(to, w.in.bytes)
+		w.in.bytes = w.in.bytes[n:]
+		changed, closed := w.in.changed, w.in.closed
+		w.in.mu.Unlock()
+		w.mu.Lock()
+		deadline := w.deadline
+		w.mu.Unlock()
+		switch {
+		case n > 0:
+			return n, nil
+		case closed:
+			return 0, io.EOF
+		case !deadline.IsZero() && !time.Now().Before(deadline):
+			return 0, os.ErrDeadlineExceeded
+		}
+		wait := time.Hour
+		if !deadline.IsZero() {
+			wait = time.Until(deadline)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (w *wire) Close() error {
+	if _, reached := w.lan.to(w.local.Addr(), w.remote); reached {
+		w.out.change(func() { w.out.closed = true })
+	}
+	w.in.change(func() { w.in.closed = true })
+	return nil
+}
+
+func (w *wire) SetDeadline(at time.Time) error {
+	w.mu.Lock()
+	w.deadline = at
+	w.mu.Unlock()
+	w.in.change(func() {})
+	return nil
+}
+func (w *wire) SetReadDeadline(at time.Time) error { return w.SetDeadline(at) }
+func (w *wire) SetWriteDeadline(time.Time) error   { return nil }
+
+const testPort = 17946
+
+// node is a node of a site with an Exchange. It is its Site, and its Observer.
+type node struct {
+	*testing.T
+	*Exchange
+
+	name    string
+	address netip.Addr
+	lan     *lan
+	network Network
+	port    uint16
+	keyFile string
+	away    atomic.Bool
+
+	mu      sync.Mutex
+	members []Member
+	cluster string
+	silent  map[string]struct{}
+	// partners outlive the Exchange, as a snapshot does.
+	partners map[string]struct{}
+	doubted  int
+	reasons  map[string]int
+	asked    int
+	failed   []error
+	stop     func()
+}
+
+func (n *node) Members() []Member {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.members
+}
+
+func (n *node) Cluster() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cluster
+}
+
+func (n *node) Ignored(reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reasons[reason]++
+}
+
+func (n *node) Asked(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked++
+	if err != nil {
+		n.failed = append(n.failed, err)
+	}
+}
+
+func (n *node) ignoredFor(reason string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reasons[reason]
+}
+
+func (n *node) questions() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked
+}
+
+// hidden are the nodes that count as silent, separated by spaces.
+func (n *node) hidden() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(n.silent)), " ")
+}
+
+func (n *node) setMembers(members []Member) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.members = members
+}
+
+// start starts the node's Exchange.
+func (n *node) start() {
+	n.Exchange = New(Config{
+		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Site: n,
+		Away: n.away.Load, Needed: n.away.Load,
+		SetSilent: func(names map[string]struct{}) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.silent = names
+		},
+		Partners: func() map[string]struct{} {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.partners
+		},
+		SetPartners: func(names map[string]struct{}) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.partners = names
+		},
+		AddressDoubted: func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.doubted++
+		},
+		Observer: n, Network: n.network,
+	})
+	ctx, cancel := context.WithCancel(n.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.Exchange.Run(ctx)
+	}()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+}
+
+// runs shares pods, each written as name=address, with a "!" after it if it is not serving.
+func (n *node) runs(pods ...string) {
+	n.Share(wordOf(pods...))
+}
+
+func wordOf(pods ...string) *facts.LivePods {
+	word := &facts.LivePods{AsOf: time.Now(), Pods: map[facts.PodKey]facts.LivePod{}}
+	for _, pod := range pods {
+		name, address, _ := strings.Cut(strings.TrimSuffix(pod, "!"), "=")
+		word.Pods[facts.PodKey{Namespace: "ns", Name: name, UID: "uid-" + name}] = facts.LivePod{
+			Addresses: []netip.Addr{netip.MustParseAddr(address)}, Serving: !strings.HasSuffix(pod, "!"),
+		}
+	}
+	return word
+}
+
+// hears are the pods that the node has heard of from another one, as in runs; "unknown" if it has no word of it.
+func (n *node) hears(from string) string {
+	word := n.Words()[from]
+	if word == nil {
+		return "unknown"
+	}
+	var pods []string
+	for key, pod := range word.Pods {
+		text := key.Name + "=" + pod.Addresses[0].String()
+		if !pod.Serving {
+			text += "!"
+		}
+		pods = append(pods, text)
+	}
+	slices.Sort(pods)
+	return strings.Join(pods, " ")
+}
+
+func (n *node) alive() string { return strings.Join(n.Status().Alive, " ") }
+
+// testKey is a key as it is in a file.
+func testKey(number byte) string {
+	return base64.StdEncoding.EncodeToString(slices.Repeat([]byte{number}, keySize))
+}
+
+func (n *node) keys(keys ...string) {
+	n.Helper()
+	if err := os.WriteFile(n.keyFile, []byte(strings.Join(keys, "\n")), 0o600); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// newSite makes nodes n0, n1 and so on, which are not started.
+func newSite(t *testing.T, l *lan, count int) []*node {
+	t.Helper()
+	nodes := make([]*node, count)
+	members := make([]Member, count)
+	for i := range nodes {
+		address := netip.AddrFrom4([4]byte{192, 168, byte(i / 200), byte(i%200 + 1)})
+		members[i] = Member{Name: fmt.Sprintf("n%d", i), Addresses: []netip.Addr{address}, Shown: true}
+	}
+	for i := range nodes {
+		n := &node{
+			T: t, name: members[i].Name, address: members[i].Addresses[0], lan: l, network: l, port: testPort,
+			members: members, cluster: "one",
+			keyFile: filepath.Join(t.TempDir(), "keys"), reasons: make(map[string]int),
+		}
+		n.keys(testKey(1))
+		nodes[i] = n
+	}
+	return nodes
+}
+
+// startAll starts nodes, and stops them at the end.
+func startAll(nodes []*node) (stopAll func()) {
+	for _, n := range nodes {
+		n.start()
+	}
+	return func() {
+		var wg sync.WaitGroup
+		for _, n := range nodes {
+			wg.Go(n.stop)
+		}
+		wg.Wait()
+	}
+}
+
+func (n *node) expect(what, got, want string) {
+	n.Helper()
+	if got != want {
+		n.Errorf("node %s, %s: got %q, want %q", n.name, what, got, want)
+	}
+}
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}

@@ -1,0 +1,665 @@
+package livepods
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/application-grid/application-grid/pkg/site/cri"
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+)
+
+const (
+	// interval is the time between two looks at the upstream and, while it is away, between two questions to the
+	// runtime. The kubelet asks it as often.
+	interval = time.Second
+	// noteInterval is the time between two notes while nothing changes.
+	noteInterval = 10 * time.Second
+	// patience is how long the runtime may take for an answer.
+	patience = 3 * time.Second
+
+	// DefaultReturnGrace is how long after an outage a node's own word counts at most. A kubelet reports its node
+	// within 10 s and lists its pods again within a minute.
+	DefaultReturnGrace = 2 * time.Minute
+	// shortOutage is how long the upstream may be away before the API server begins to doubt the node. It takes 40 s
+	// without a word from the kubelet, which is sent every 10 s.
+	shortOutage = 10 * time.Second
+	// settling is how long after a longer outage the upstream's agreement does not count yet: the API server may call
+	// the node's pods not ready a moment after the link is back, because it has not heard of the kubelet.
+	settling = 30 * time.Second
+	// maxReasons is the most pods of which Status says why they are shown as they are.
+	maxReasons = 10
+)
+
+// UpstreamState says what is known of the upstream.
+type UpstreamState int
+
+const (
+	// Unknown means that there is no state of the upstream yet, and nothing is served.
+	Unknown UpstreamState = iota
+	// Followed means that what is served is the upstream's current state.
+	Followed
+	// Away means that what is served is an earlier state.
+	Away
+)
+
+// Facts take the pods, and know what the upstream says of them.
+type Facts interface {
+	// SetLivePods takes the pods of a node; nil if the upstream's word counts.
+	SetLivePods(node string, pods *facts.LivePods)
+	// PodsOn returns the pods that endpoints on a node name, PodsOnNodes those of several nodes.
+	PodsOn(node string) map[facts.PodKey]facts.KnownPod
+	PodsOnNodes(nodes map[string]struct{}) map[string]map[facts.PodKey]facts.KnownPod
+	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
+	Changes() uint64
+	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
+	HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{}
+	// NodeReady reports whether the upstream says that this node is ready.
+	NodeReady() bool
+	// SetPodNotes takes what is to be known of this node's pods after a restart, PodNotes returns it.
+	SetPodNotes(notes []byte)
+	PodNotes() []byte
+}
+
+// Runtime is the node's container runtime.
+type Runtime interface {
+	// Pods returns all pods that the runtime runs.
+	Pods(ctx context.Context) ([]cri.Pod, error)
+	// Close closes the connection. Pods opens it again.
+	Close()
+}
+
+// Neighbours are the other nodes of the site, as far as they say themselves how their pods are.
+type Neighbours interface {
+	// Words returns what they say, by the names of the nodes. As long as a node says nothing new, its word is the same
+	// pointer. The Keeper does not change it.
+	Words() map[string]*facts.LivePods
+	// Share takes the pods of this node for them; nil if these are not known any more.
+	Share(pods *facts.LivePods)
+	// Wanted reports whether any of them needs to know the pods of this node.
+	Wanted() bool
+}
+
+// Observer observes what the runtime and the neighbours answer.
+type Observer interface {
+	// RuntimeAsked is called after every question to the runtime. err is nil if it has answered.
+	RuntimeAsked(err error)
+	// PodsRefused is called with the number of pods that a neighbour says have addresses of others.
+	PodsRefused(count int)
+}
+
+// Config is what a Keeper is made from. All fields but Now are needed, but one of Runtime and Neighbours may be nil.
+type Config struct {
+	// NodeName is this node's name.
+	NodeName string
+	Facts    Facts
+	// Upstream returns what is known of the upstream at the moment.
+	Upstream func() UpstreamState
+	// Runtime is nil if this node's own pods are not known.
+	Runtime Runtime
+	// Neighbours is nil if there is no exchange with them.
+	Neighbours Neighbours
+	// ReturnGrace is how long after an outage the word of this node, and of neighbours, counts at most; 0 for not at
+	// all.
+	ReturnGrace time.Duration
+	Observer    Observer
+	// Now is time.Now if nil. Only differences of its results count.
+	Now func() time.Time
+}
+
+// Status is what a Keeper does.
+type Status struct {
+	// Used is set while this node's own word counts, Returning if it counts only because the upstream has not caught
+	// up.
+	Used, Returning bool
+	// AsOf is when the runtime last answered; zero if it has not.
+	AsOf time.Time
+	// Corrected is the number of this node's pods whose endpoints are shown differently from what the upstream says,
+	// NeighboursCorrected that of its neighbours' pods.
+	Corrected, NeighboursCorrected int
+	// Reasons says of the first corrected pods of this node, by name, why they are shown so.
+	Reasons []string
+	// Neighbours are the nodes whose own word counts, sorted.
+	Neighbours []string
+	// Err is why the runtime could not be asked the last time, or why its answer is doubtful; nil if neither.
+	Err error
+}
+
+// phase is what a Keeper does at the moment.
+type phase int
+
+const (
+	// starting is the time before the upstream is known to be there or away.
+	starting phase = iota
+	// following is while the upstream's word counts.
+	following
+	// away is while this node's word counts for all its pods.
+	away
+	// returning is while this node's word counts for the pods of Keeper.about.
+	returning
+)
+
+// Keeper notes how this node's pods are, judges them, and passes that and what the neighbours say to the facts.
+type Keeper struct {
+	config Config
+
+	// Only the goroutine of Run uses these.
+
+	phase phase
+	// since is when the phase began, gone when the upstream went away; zero if it was away before this process was
+	// there.
+	since, gone time.Time
+	// long is set in the phase returning after an outage that the API server has noticed.
+	long bool
+	// about has the pods for which this node's word counts in the phase returning, and in the phase following while the
+	// API server calls the node not ready. earlier has those that the upstream knew when it was last found to be away.
+	about, earlier map[facts.PodKey]struct{}
+	// records has the pods, by the names that the runtime gives them.
+	records map[facts.PodKey]*record
+	// known has the upstream's words on this node's pods at changes of the facts.
+	known   map[facts.PodKey]facts.KnownPod
+	changes uint64
+	// unready is when the API server last called this node not ready; zero if it has not.
+	unready time.Time
+	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last.
+	pods  map[facts.PodKey]cri.Pod
+	asOf  time.Time
+	asked time.Time
+	// given is set while the facts have this node's word, shared while the neighbours have it.
+	given, shared bool
+	// neighbours has the neighbours whose word the facts have, by name. heard is the facts' Changes when that was last
+	// looked at.
+	neighbours map[string]*neighbour
+	heard      uint64
+
+	mu sync.Mutex
+	// status is guarded by mu.
+	status Status
+}
+
+// New makes a Keeper, which asks nothing before Run.
+func New(config Config) *Keeper {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	return &Keeper{
+		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
+		changes: math.MaxUint64,
+	}
+}
+
+// Status returns what the Keeper does.
+func (k *Keeper) Status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.status
+}
+
+func (k *Keeper) update(change func(*Status)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.status)
+}
+
+// Run works until ctx is done.
+func (k *Keeper) Run(ctx context.Context) {
+	if k.config.Runtime != nil {
+		defer k.config.Runtime.Close()
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		k.step(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// step looks at the upstream and does what follows.
+func (k *Keeper) step(ctx context.Context) {
+	state := k.config.Upstream()
+	switch {
+	case state == Unknown && k.phase == starting:
+		// The answer is there when the snapshot is served.
+		k.ask(ctx)
+		k.hear()
+	case state == Unknown:
+	case state == Away:
+		if k.phase != away {
+			k.leave(ctx)
+		}
+		k.noteEarlier()
+		k.ask(ctx)
+		k.give()
+		k.hear()
+	case k.phase == away:
+		k.comeBack()
+		k.catchUp(ctx)
+	case k.phase == returning:
+		k.catchUp(ctx)
+	default:
+		if k.phase == starting {
+			k.restore()
+			k.follow(ctx)
+		}
+		k.note(ctx)
+	}
+}
+
+func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
+
+// restore takes the notes of an earlier process.
+func (k *Keeper) restore() {
+	var notes []stored
+	if err := json.Unmarshal(k.config.Facts.PodNotes(), &notes); err == nil {
+		for _, n := range notes {
+			k.records[n.PodKey] = &record{Note: n.Note, firm: true}
+		}
+	}
+	k.observe()
+}
+
+// stored is a note in the snapshot.
+type stored struct {
+	facts.PodKey
+	Note Note
+}
+
+// leave begins an outage.
+func (k *Keeper) leave(ctx context.Context) {
+	if k.phase == starting {
+		k.restore()
+		k.gone = time.Time{}
+	} else if k.phase != returning || !k.long {
+		k.gone = k.config.Now() // the API server has still to hear of the node after a longer outage before this one
+	}
+	if now := k.config.Now(); k.phase != starting {
+		if k.readWords() {
+			k.ask(ctx) // a word that came in the last second is about what is seen a moment after
+		}
+		k.takeWords(now, k.believed(now))
+	}
+	for _, r := range k.records {
+		r.interrupt()
+	}
+	k.enter(away)
+	k.about, k.heard = nil, math.MaxUint64 // look at the neighbours' words again
+	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
+		"thisNode", k.config.Runtime != nil, "neighbours", k.config.Neighbours != nil)
+}
+
+// noteEarlier notes which pods the upstream knew before it went away.
+func (k *Keeper) noteEarlier() {
+	known := k.config.Facts.PodsOn(k.config.NodeName)
+	if k.config.Upstream() != Away {
+		return // it may have come back meanwhile, with pods that it did not know before
+	}
+	k.known = known
+	k.earlier = make(map[facts.PodKey]struct{}, len(known))
+	for pod := range known {
+		k.earlier[pod] = struct{}{}
+	}
+}
+
+// comeBack ends an outage. What the upstream says of the pods that it knew is not newer than the outage yet, unless
+// that was short and the pod has not changed.
+func (k *Keeper) comeBack() {
+	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
+	k.enter(returning)
+	// A pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
+	k.about, k.earlier = k.earlier, nil
+	if k.about == nil || k.config.Runtime == nil {
+		k.about = make(map[facts.PodKey]struct{})
+	}
+	if !k.long {
+		now := k.config.Now()
+		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
+			r := k.find(pod)
+			return r != nil && !r.judge(now).changed
+		})
+	}
+	k.give()
+}
+
+// catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
+func (k *Keeper) catchUp(ctx context.Context) {
+	if k.config.Now().Sub(k.since) >= k.config.ReturnGrace {
+		k.follow(ctx)
+		return
+	}
+	answered := k.ask(ctx)
+	k.give()
+	k.hearAgain()
+	if k.long && k.config.Now().Sub(k.since) < settling {
+		return
+	}
+	left := k.agree()
+	k.readWords()
+	if answered {
+		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
+		disputed(k.about, k.config.Facts.PodsOn(k.config.NodeName))
+	}
+	if left+len(k.about) == 0 {
+		k.follow(ctx)
+	}
+}
+
+// disputed leaves of a set of pods only those of which the upstream does not say what their node says.
+func disputed(about map[facts.PodKey]struct{}, known map[facts.PodKey]facts.KnownPod) {
+	maps.DeleteFunc(about, func(pod facts.PodKey, _ struct{}) bool { return !known[pod].Disputed })
+}
+
+// follow lets the upstream's word count.
+func (k *Keeper) follow(ctx context.Context) {
+	if k.phase == returning {
+		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
+	}
+	k.enter(following)
+	k.earlier, k.long = nil, false
+	k.readWords()
+	k.standIn(k.believed(k.since), k.since)
+	k.forgetNeighbours()
+	k.asked = time.Time{}
+}
+
+// withdraw takes this node's word from the facts.
+func (k *Keeper) withdraw() {
+	if k.given {
+		k.config.Facts.SetLivePods(k.config.NodeName, nil)
+		k.given = false
+	}
+	k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
+}
+
+// note notes how the pods are while the API's word on them counts, and says so to neighbours that need to know.
+func (k *Keeper) note(ctx context.Context) {
+	if k.config.Runtime == nil {
+		return
+	}
+	now := k.config.Now()
+	believed, news := k.believed(now), k.readWords()
+	wanted := k.config.Neighbours != nil && k.config.Neighbours.Wanted()
+	if !news && !wanted && believed && !k.given && now.Sub(k.asked) < noteInterval {
+		return
+	}
+	if k.config.Upstream() != Followed || !k.ask(ctx) {
+		return
+	}
+	k.takeWords(now, believed)
+	k.standIn(believed, now)
+	if wanted {
+		k.share(k.current())
+	} else if k.shared {
+		k.share(nil)
+	}
+	k.verify()
+}
+
+// believed reports whether what the API says of this node's pods is the kubelet's word. It is not while the API calls
+// the node not ready, nor a moment after.
+func (k *Keeper) believed(now time.Time) bool {
+	if !k.config.Facts.NodeReady() {
+		k.unready = now
+		return false
+	}
+	return k.unready.IsZero() || now.Sub(k.unready) >= settling
+}
+
+// readWords reads the API's words on the pods, and reports whether they have changed.
+func (k *Keeper) readWords() bool {
+	changes := k.config.Facts.Changes()
+	if changes == k.changes {
+		return false
+	}
+	known := k.config.Facts.PodsOn(k.config.NodeName)
+	news := !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
+		return a.Serving == b.Serving && a.Address == b.Address
+	})
+	k.known, k.changes = known, changes
+	return news
+}
+
+// takeWords takes the API's words on the pods, as they were seen a moment after, but for those on which this node's
+// word counts. While not all is believed, that a pod is ready is, and what is said of it after that.
+func (k *Keeper) takeWords(now time.Time, believed bool) {
+	for key, known := range k.known {
+		if _, about := k.about[key]; about {
+			continue
+		}
+		r := k.find(key)
+		if r == nil || !hasAddress(r.now, known.Address) {
+			continue
+		}
+		if believed || known.Serving || r.noted.After(k.unready) {
+			r.note(known.Serving, now)
+		}
+	}
+	named := make(map[facts.PodKey]struct{}, 2*len(k.known))
+	for key := range k.known {
+		named[key], named[facts.PodKey{Namespace: key.Namespace, Name: key.Name}] = struct{}{}, struct{}{}
+	}
+	maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
+		_, runs := k.pods[key]
+		_, isNamed := named[key]
+		return !runs && !isNamed
+	})
+	notes := make([]stored, 0, len(k.records))
+	for key, r := range k.records {
+		if r.Newest != "" {
+			notes = append(notes, stored{key, r.Note})
+		}
+	}
+	slices.SortFunc(notes, func(a, b stored) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	if encoded, err := json.Marshal(notes); err == nil {
+		k.config.Facts.SetPodNotes(encoded)
+	}
+}
+
+// standIn shows pods that run and that the API calls not ready only because it calls the node not ready, where a
+// Service has no other ready endpoint.
+func (k *Keeper) standIn(believed bool, now time.Time) {
+	k.about = make(map[facts.PodKey]struct{})
+	if !believed {
+		for key, known := range k.known {
+			if r := k.find(key); r != nil && !known.Serving && r.Ready && r.judge(now).serving {
+				k.about[key] = struct{}{}
+			}
+		}
+	}
+	if len(k.about) == 0 {
+		k.about = nil
+		k.withdraw()
+		return
+	}
+	live := k.current()
+	for key, pod := range live.Pods {
+		pod.Doubted = pod.Serving
+		pod.Why = "it runs as when it was called ready, and the API server calls the node not ready"
+		live.Pods[key] = pod
+	}
+	k.pass(live)
+}
+
+// verify notes if the runtime runs none of the node's pods.
+func (k *Keeper) verify() {
+	expected := 0
+	for key, known := range k.known {
+		if !known.Serving {
+			continue
+		}
+		if expected++; k.find(key) != nil {
+			return
+		}
+	}
+	if expected > 0 {
+		err := fmt.Errorf("it runs none of the %d ready pods that endpoints on this node name: it may not be the "+
+			"kubelet's", expected)
+		k.update(func(s *Status) { s.Err = err })
+	}
+}
+
+// ErrSilent means that the runtime did not answer in time.
+var ErrSilent = errors.New("the container runtime does not answer in time")
+
+// ask asks the runtime, and reports whether it has answered.
+func (k *Keeper) ask(ctx context.Context) bool {
+	if k.config.Runtime == nil {
+		return true
+	}
+	k.asked = k.config.Now()
+	attempt, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pods, err := k.config.Runtime.Pods(attempt)
+	if ctx.Err() != nil {
+		return false
+	}
+	if err != nil && attempt.Err() != nil {
+		err = fmt.Errorf("%w (%s): %w", ErrSilent, patience, err)
+	}
+	k.config.Observer.RuntimeAsked(err)
+	before := k.Status().Err
+	k.update(func(s *Status) {
+		if s.Err = err; err == nil {
+			s.AsOf = k.asked
+		}
+	})
+	if err != nil {
+		if before == nil { // /readyz has what comes after the first failure
+			klog.FromContext(ctx).Info("Cannot ask the container runtime which pods this node runs", "err", err)
+		}
+		return false
+	}
+	k.pods, k.asOf = byKey(pods), k.asked
+	if k.phase != starting { // else the notes are not there yet
+		k.observe()
+	}
+	return true
+}
+
+// observe takes the last answer into the records.
+func (k *Keeper) observe() {
+	for key, pod := range k.pods {
+		r := k.records[key]
+		if r == nil {
+			r = &record{Note: Note{UID: pod.UID}}
+			k.records[key] = r
+		}
+		r.observe(pod, k.asOf)
+	}
+}
+
+// current returns the pods of the last answer, as this node shows them.
+func (k *Keeper) current() *facts.LivePods {
+	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
+	now := k.config.Now()
+	for key := range k.pods {
+		r := k.records[key]
+		live.Pods[key] = r.live(r.judge(now))
+	}
+	return live
+}
+
+// share gives the neighbours the pods of this node.
+func (k *Keeper) share(pods *facts.LivePods) {
+	if k.config.Neighbours == nil {
+		return
+	}
+	k.config.Neighbours.Share(pods)
+	k.shared = pods != nil
+}
+
+// give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
+func (k *Keeper) give() {
+	if k.config.Runtime == nil || k.pods == nil {
+		k.update(func(s *Status) { s.Used, s.Returning = k.phase != starting, k.phase == returning })
+		return
+	}
+	now := k.config.Now()
+	for key, known := range k.known {
+		if r := k.find(key); r != nil && r.Newest == "" && !r.Ready {
+			r.assume(known.Serving, hasAddress(r.now, known.Address), now)
+		}
+	}
+	live := k.current()
+	k.share(live)
+	k.pass(live)
+}
+
+// pass passes this node's word to the facts.
+func (k *Keeper) pass(live *facts.LivePods) {
+	own := *live
+	own.About = maps.Clone(k.about) // the Keeper drops those that are agreed on
+	k.config.Facts.SetLivePods(k.config.NodeName, &own)
+	k.given = true
+	var reasons []string
+	for key, pod := range k.config.Facts.PodsOn(k.config.NodeName) {
+		if !pod.Disputed {
+			continue
+		}
+		why := "this node does not run it"
+		if r := k.find(key); r != nil {
+			_, shown, _ := find(live.Pods, key)
+			why = shown.Why
+		}
+		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", key.Namespace, key.Name, why))
+	}
+	slices.Sort(reasons)
+	k.update(func(s *Status) {
+		s.Used, s.Returning, s.Corrected = true, k.phase == returning, len(reasons)
+		s.Reasons = reasons[:min(len(reasons), maxReasons)]
+	})
+}
+
+// find returns what is known of the pod of an endpoint that the runtime runs; nil if it does not.
+func (k *Keeper) find(pod facts.PodKey) *record {
+	key, _, ok := find(k.pods, pod)
+	if !ok {
+		return nil
+	}
+	return k.records[key]
+}
+
+// hasAddress reports whether a pod has an address. One of the node's network has that of the node.
+func hasAddress(pod cri.Pod, address string) bool {
+	return len(pod.Addresses) == 0 || slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
+		return a.String() == address
+	})
+}
+
+// byKey returns pods by what endpoints call them.
+func byKey(pods []cri.Pod) map[facts.PodKey]cri.Pod {
+	keyed := make(map[facts.PodKey]cri.Pod, len(pods))
+	for _, pod := range pods {
+		key := facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+		if pod.Static {
+			key.UID = ""
+		}
+		keyed[key] = pod
+	}
+	return keyed
+}
+
+// find returns the pod of an endpoint, and its key. A static pod is known without its UID.
+func find[T any](pods map[facts.PodKey]T, pod facts.PodKey) (key facts.PodKey, found T, ok bool) {
+	if found, ok = pods[pod]; ok {
+		return pod, found, true
+	}
+	key = facts.PodKey{Namespace: pod.Namespace, Name: pod.Name}
+	found, ok = pods[key]
+	return key, found, ok
+}

@@ -1,0 +1,264 @@
+package livepods
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+)
+
+var (
+	oracleSeed  = flag.Uint64("oracle.seed", 0, "plays this world only")
+	oracleRuns  = flag.Int("oracle.runs", 6, "how many worlds are played")
+	oracleHours = flag.Int("oracle.hours", 12, "how long each of them is")
+)
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+// TestOracle plays random worlds and judges what their wrappers show by what a connection would find.
+func TestOracle(t *testing.T) {
+	for i := range *oracleRuns {
+		seed := uint64(i + 1)
+		if *oracleSeed != 0 {
+			seed = *oracleSeed
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(seed, 1+int(seed)%4)
+			w.trouble()
+			w.run(seconds(*oracleHours*3600), func() {
+				for _, m := range w.machines {
+					m.judge(t)
+				}
+			})
+		})
+		if *oracleSeed != 0 || t.Failed() {
+			return
+		}
+	}
+}
+
+// trouble keeps the world in trouble.
+func (w *world) trouble() {
+	w.in(w.between(60, 600), func() {
+		w.trouble()
+		m := w.machines[w.r.IntN(len(w.machines))]
+		if !m.on {
+			return
+		}
+		p := m.pods[slices.Sorted(maps.Keys(m.pods))[w.r.IntN(len(m.pods))]]
+		switch w.r.IntN(15) {
+		case 0, 1, 2:
+			m.crash(p)
+		case 3:
+			m.unprove(p)
+		case 4:
+			m.debug(p)
+		case 5:
+			m.remove(p)
+		case 6:
+			m.powerCut()
+		case 7: // the link of the site
+			w.outage(w.machines, w.between(1, 900), w.between(1, 12))
+		case 8: // of one node
+			w.outage([]*machine{m}, w.between(1, 90), w.between(1, 12))
+		case 9: // power and link
+			w.outage(w.machines, w.between(60, 900), w.between(1, 12))
+			w.in(w.between(0, 5), func() { m.powerCut() })
+		case 10: // it flaps, and something happens meanwhile
+			for i := range 12 {
+				w.in(seconds(i*12), func() { w.outage(w.machines, w.between(1, 6), 1) })
+			}
+			w.in(w.between(0, 100), func() { m.crash(p) })
+		case 11: // something happens just before or while the link is away
+			w.in(w.between(0, 12), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
+			w.in(w.between(0, 20), func() {
+				if m.on {
+					m.crash(p)
+				}
+			})
+		case 13: // the kubelet is away for so long that the API calls the node not ready, and then the link
+			m.deafen(w.between(60, 200))
+			w.in(w.between(50, 300), func() { w.outage(w.machines, w.between(1, 60), w.between(1, 12)) })
+		case 14:
+			w.in(w.between(0, 4), func() { w.outage(w.machines, w.between(1, 300), w.between(1, 12)) })
+			m.recreate(p)
+		case 12:
+			m.lies = true
+			w.in(600, func() { m.lies = false })
+		}
+	})
+}
+
+func (w *world) outage(of []*machine, lasts, late seconds) {
+	for _, m := range of {
+		if m.link {
+			m.cut()
+			w.in(lasts, func() { m.mend(late) })
+		}
+	}
+}
+
+// judge judges what a machine shows.
+func (m *machine) judge(t *testing.T) {
+	t.Helper()
+	w := m.w
+	for _, service := range w.services {
+		for name, address := range m.shown[service] {
+			if address.As4()[1] == 96 {
+				t.Fatalf("%d: %s shows pod %s at %s, an address that a neighbour has lied about",
+					w.now, m.name, name, address)
+			}
+		}
+	}
+	m.judgeNotReady(t)
+	if !m.on || m.away == never || w.now-max(m.away, m.booted) < 3 {
+		return
+	}
+	for name, said := range m.atLeave {
+		i := slices.IndexFunc(w.machines, func(o *machine) bool { return o.words[name].pod == said.pod })
+		switch {
+		case i < 0: // the API knows that it has ended
+		case w.machines[i] == m:
+			m.judgeOwn(t, said)
+		case m.back == never:
+			m.judgeOther(t, w.machines[i], said)
+		}
+	}
+}
+
+// judgeNotReady judges what a machine shows of its own pods while the API calls it not ready: no Service loses all of
+// its endpoints if one of them runs as when it was called ready.
+func (m *machine) judgeNotReady(t *testing.T) {
+	t.Helper()
+	w := m.w
+	if !m.on || m.away != never || m.upstream() != Followed || m.nodeReady || w.now-max(m.heard+40, m.booted) < 5 {
+		return
+	}
+	for name, said := range m.words {
+		p := said.pod
+		if m.pods[name] == p && said.said && !said.ready && p.changed <= said.asOf-10 && len(m.shown[p.service]) == 0 {
+			t.Fatalf("%d: %s: Service %s is empty, although pod %s runs as when it was called ready "+
+				"(heard %d, deaf %d): %+v, %v, %v",
+				w.now, m.name, p.service, name, m.heard, m.deaf, m.keeper.records[m.keeper.keyOf(p)].judge(w.clock()),
+				m.keeper.about, m.keeper.known)
+		}
+	}
+}
+
+// judgeOwn judges what a machine shows of its own pod, of which the API last said that.
+func (m *machine) judgeOwn(t *testing.T, said word) {
+	t.Helper()
+	w, p := m.w, said.pod
+	if m.pods[p.name] != p || p.sandbox == "" && m.back != never {
+		return
+	}
+	if now := m.words[p.name]; m.back != never &&
+		(now.asOf > said.asOf || p.changed >= m.back-3 || said.said != said.ready) {
+		return // the API has heard of it again, or has called the node not ready before
+	}
+	at, shown := m.shown[p.service][p.name]
+	away := max(m.away, m.booted)
+	fail := func(what string) {
+		t.Helper()
+		r := m.keeper.records[m.keeper.keyOf(p)]
+		why := "no record"
+		if r != nil {
+			why = fmt.Sprintf("%+v; %+v; now %v", r.judge(w.clock()), r.Note, r.now)
+		}
+		t.Fatalf("%d: %s, away since %d (booted %d, back %d): pod %s %s (shown %v %v)\n"+
+			"the API said %+v\ntruth %+v\nbelieved: %s",
+			w.now, m.name, m.away, m.booted, m.back, p.name, what, shown, at, said, *p, why)
+	}
+	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
+	since := max(p.changed, away)
+	ran := w.now - max(p.started, away)
+	if !p.runs() {
+		ran = -1
+	}
+	// That it is not ready came together with what the API says of a node that it does not hear.
+	mixed := said.mixed || m.deaf > 0 && said.asOf >= m.deafFrom-15 && said.asOf <= m.deaf+45
+	switch {
+	case shown && !p.runs() && w.now-since > 5:
+		fail("is dead and shown as ready")
+	case shown && p.address != at && w.now-since > 5:
+		fail("is shown at an address that it has not")
+	// One that was started again a moment before the API said so is judged as one that was started again after.
+	case unchanged && said.said && !shown && (w.now-p.changed > 15 || len(m.shown[p.service]) == 0):
+		fail("was called ready, has not changed, and is hidden")
+	case unchanged && !said.said && p.born < away-11 && shown && !mixed:
+		fail("was called not ready, has not changed, and is shown")
+	case !said.said && p.sandbox == said.sandbox && p.born < away-11 && shown && w.now-since > 5 && !mixed:
+		fail("was called not ready, was started again in its sandbox, and is shown")
+	case said.said && ran > 15 && !shown:
+		fail("was called ready, runs again, and is hidden")
+	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
+		fail("was called ready, runs again, and its Service is shown empty")
+	case p.born > away && ran > 75 && !shown && !p.static:
+		fail("is a new one that runs, and is hidden")
+	}
+}
+
+// judgeOther judges what a machine shows of a neighbour's pod.
+func (m *machine) judgeOther(t *testing.T, o *machine, said word) {
+	t.Helper()
+	w, p := m.w, said.pod
+	at, shown := m.shown[p.service][p.name]
+	switch {
+	case !shown || o.lies:
+	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil &&
+		w.now-max(p.down, m.away, o.booted, m.booted) > 12:
+		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])
+	case !o.on && w.now-max(p.changed, m.away, m.booted) > 12:
+		for other, at := range m.shown[p.service] {
+			if q := w.find(other); q != nil && q.runs() && q.address == at {
+				t.Fatalf("%d: %s shows pod %s of %s, which has no power, beside %s; silent %v, away since %d, %v",
+					w.now, m.name, p.name, o.name, other, m.silent, m.away, m.shown)
+			}
+		}
+	}
+}
+
+func (w *world) find(name string) *pod {
+	for _, m := range w.machines {
+		if p := m.pods[name]; p != nil && m.on {
+			return p
+		}
+	}
+	return nil
+}
+
+// TestOutageWithoutChanges: an outage in which nothing happens changes nothing, however long it is, and however often.
+func TestOutageWithoutChanges(t *testing.T) {
+	for seed := range uint64(40) {
+		w := newWorld(seed, 1+int(seed)%4)
+		w.run(300, func() {})
+		before := map[string]map[string]map[string]netip.Addr{}
+		revisions := map[string]uint64{}
+		for _, m := range w.machines {
+			before[m.name] = m.shown
+			revisions[m.name] = m.slices
+			p := m.pods[slices.Sorted(maps.Keys(m.pods))[0]]
+			m.debug(p)
+		}
+		for i := range 6 {
+			w.in(seconds(i)*600, func() { w.outage(w.machines, w.between(1, 1+i*60), w.between(1, 12)) })
+		}
+		w.run(300+6*600, func() {
+			for _, m := range w.machines {
+				if m.slices != revisions[m.name] {
+					t.Fatalf("world %d, second %d: %s shows something else: %v, before %v", seed, w.now, m.name,
+						m.shown, before[m.name])
+				}
+			}
+		})
+	}
+}

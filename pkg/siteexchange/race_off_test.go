@@ -1,5 +1,0 @@
-//go:build !race
-
-package siteexchange
-
-const raceDetector = false

@@ -1,6 +1,0 @@
-//go:build race
-
-package siteexchange
-
-// raceDetector takes many times the time.
-const raceDetector = true

@@ -1,0 +1,85 @@
+package view
+
+import (
+	"github.com/application-grid/application-grid/pkg/storage/facts"
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// spared says up to which doubt the endpoints of a Service's objects are shown, because the viewer would have no ready
+// endpoint of the Service otherwise.
+type spared struct{ slices, list facts.Doubt }
+
+func (s spared) of(r *history.Resource) facts.Doubt {
+	if r == history.EndpointSlices {
+		return s.slices
+	}
+	return s.list
+}
+
+// hides reports whether an endpoint of an object is hidden because its node is dead, or because it is doubted.
+func (v *View) hides(o *facts.Object, e wire.Endpoint) bool {
+	return v.facts.Dead(o.Service, e.NodeName) ||
+		v.facts.Doubt(o.Service, o.Upstream.Namespace, e) > v.spared[o.Service].of(o.Resource())
+}
+
+// spares returns the least doubt of all ready endpoints of a Service that the viewer may see.
+func (v *View) spares(s *facts.Service, r *history.Resource) facts.Doubt {
+	keep := func(wire.Endpoint) bool { return true }
+	if s.Keys.Governed() {
+		decision := v.decision(s, r)
+		keep = func(e wire.Endpoint) bool { return decision.Keep(v.facts.LabelsOf(e.NodeName)) }
+	}
+	least, ready := facts.SilentNode, false
+	for _, o := range s.Objects(r) {
+		err := o.Codec().Scan(o.Body(), func(e wire.Endpoint) {
+			if e.Ready && !v.facts.Dead(s, e.NodeName) && keep(e) {
+				least, ready = min(least, v.facts.Doubt(s, s.Name.Namespace, e)), true
+			}
+		})
+		if err != nil {
+			panic("view: an object that the facts have read cannot be read: " + err.Error())
+		}
+	}
+	if !ready {
+		return facts.NoDoubt
+	}
+	return least
+}
+
+// noteSpared notes what is spared of the Services that a step has touched, and adds those of which that has changed to
+// the publication.
+func (v *View) noteSpared(c *facts.Change, p *publication) {
+	if !v.facts.AnyDoubts() && len(v.spared) == 0 {
+		return
+	}
+	touched := make(map[*facts.Service]struct{}, len(c.Listed))
+	for s := range c.Listed {
+		touched[s] = struct{}{}
+	}
+	for o := range p.listed {
+		if o.Service != nil {
+			touched[o.Service] = struct{}{}
+		}
+	}
+	if !v.facts.AnyDoubts() {
+		for s := range v.spared {
+			touched[s] = struct{}{}
+		}
+	}
+	for s := range touched {
+		now := spared{}
+		if v.facts.AnyDoubts() {
+			now = spared{v.spares(s, history.EndpointSlices), v.spares(s, history.Endpoints)}
+		}
+		if now == v.spared[s] {
+			continue
+		}
+		if now == (spared{}) {
+			delete(v.spared, s)
+		} else {
+			v.spared[s] = now
+		}
+		p.addService(s)
+	}
+}

@@ -741,7 +741,7 @@ func (t *transaction) publish() {
 	for stream := range t.moved {
 		t.joinAll(stream)
 		t.touch(stream)
-		t.resync(stream, false)
+		t.resync(stream)
 	}
 	for _, stream := range t.touched {
 		t.finish(stream, false)
@@ -847,15 +847,22 @@ func (s *shares) contents(c *class, visit func(o *object, named []string)) {
 	}
 }
 
-// fill computes what a new class has.
-func (s *shares) fill(c *class) {
+// fill computes what a new class has, and encodes it if a stream is about to be sent all of it.
+func (s *shares) fill(c *class, encode bool) {
+	var frames []byte
 	s.contents(c, func(o *object, named []string) {
 		c.digests[o.bucket()] += o.digest
 		for _, name := range named {
 			c.named[name]++
 			enter(s.naming, name, c, struct{}{})
 		}
+		if encode {
+			frames = appendFrame(frames, o)
+		}
 	})
+	if len(frames) > 0 {
+		c.content = newChunk(frames, 0, time.Time{})
+	}
 }
 
 // setOwn notes a node's own object, which the next change of the facts publishes; nil if it is gone.

@@ -21,8 +21,9 @@ type stream struct {
 	shares  *shares
 	node    string
 	classes []*class
-	// digests are those of what the stream is sent, with all that is queued.
+	// digests are those of what the stream is sent, with all that is queued. fresh is set while that is nothing.
 	digests hubv1alpha1.Digests
+	fresh   bool
 	// What follows is of the step under way. changed is nil without one.
 	changed map[uint8]struct{}
 	whole   [hubv1alpha1.Buckets]bool
@@ -48,7 +49,7 @@ var (
 // follow begins a stream. known are the digests of what the client has; nil for nothing. restored says so to the
 // client. Errors: history.ErrNotReady, errNoRoom.
 func (s *shares) follow(node string, known *hubv1alpha1.Digests, restored bool) (st *stream, err error) {
-	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1)}
+	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), fresh: known == nil}
 	s.read(func() {
 		if !s.open {
 			err = history.ErrNotReady
@@ -59,7 +60,7 @@ func (s *shares) follow(node string, known *hubv1alpha1.Digests, restored bool) 
 		if known != nil {
 			st.digests = *known
 		}
-		s.resync(st, known == nil)
+		s.resync(st)
 		if s.budget.over() > 0 {
 			s.leave(st)
 			err = errNoRoom
@@ -196,7 +197,9 @@ func (s *shares) endLaggards() {
 
 // resync adds to the step of a stream the buckets whose digests differ from what the client has; all of them if it has
 // nothing.
-func (s *shares) resync(st *stream, all bool) {
+func (s *shares) resync(st *stream) {
+	all := st.fresh
+	st.fresh = false
 	var target hubv1alpha1.Digests
 	for _, c := range st.classes {
 		for bucket, digest := range c.digests {
@@ -327,7 +330,7 @@ func (s *shares) join(st *stream, set *keySet, n *facts.Node, filled bool) {
 			}
 		}
 		if filled {
-			s.fill(c)
+			s.fill(c, st.fresh)
 		}
 	}
 	c.streams[st] = struct{}{}

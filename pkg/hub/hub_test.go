@@ -260,6 +260,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"a1", []string{"Test-User=system:serviceaccount:edge:wrapper", "Test-Node=a1"}, true},
 		{"a2", []string{"Test-User=system:serviceaccount:edge:wrapper", "Test-Node=a1"}, false},
 		{"a1", []string{"Test-User=mallory", "Test-Node=a1"}, false},
+		{"a1", []string{"Test-User=system:serviceaccount:edge:wrapper"}, false},
 		{"a1", []string{"Test-User=system:node:a1", "Test-Group=system:nodes"}, true},
 		{"a2", []string{"Test-User=system:node:a1", "Test-Group=system:nodes"}, false},
 		{"a2", []string{"Test-User=system:node:a1"}, true}, // anybody may have that name

@@ -1,0 +1,49 @@
+package hub
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+)
+
+// TestUnboundTokens: a ServiceAccount token that is bound to no node is refused with a reason that says what to change,
+// unless a flag allows such tokens. Of people the hub has no opinion.
+func TestUnboundTokens(t *testing.T) {
+	t.Parallel()
+	const wrapper = "system:serviceaccount:edge:wrapper"
+	tokenOf := func(nodes ...string) *user.DefaultInfo {
+		return &user.DefaultInfo{Name: wrapper, Extra: map[string][]string{extraNodeName: nodes}}
+	}
+	for name, test := range map[string]struct {
+		user                *user.DefaultInfo
+		allowed, unbindable bool
+		denied              string // part of the reason; empty for no opinion
+	}{
+		"unbound":                {user: tokenOf(), denied: "--allow-unbound-tokens"},
+		"unbound, allowed":       {user: tokenOf(), allowed: true},
+		"bound":                  {user: tokenOf("a1")},
+		"bound to another":       {user: tokenOf("b1"), denied: `"b1"`},
+		"bound twice":            {user: tokenOf("a1", "b1"), denied: `"b1"`},
+		"allowed, another":       {user: tokenOf("b1"), allowed: true, denied: `"b1"`},
+		"a person":               {user: &user.DefaultInfo{Name: "alice"}},
+		"no extra headers":       {user: tokenOf(), unbindable: true, denied: "--requestheader-extra-headers-prefix"},
+		"no extra headers, flag": {user: tokenOf(), unbindable: true, allowed: true},
+	} {
+		nodes := boundNodes{allowUnbound: test.allowed, bindable: func() bool { return !test.unbindable }}
+		made, reason, err := nodes.authorize(t.Context(), authorizer.AttributesRecord{
+			User: test.user, APIGroup: hubv1alpha1.GroupName, Resource: "shares", Name: "a1", Verb: "watch",
+			ResourceRequest: true,
+		})
+		want := authorizer.DecisionNoOpinion
+		if test.denied != "" {
+			want = authorizer.DecisionDeny
+		}
+		if err != nil || made != want || !strings.Contains(reason, test.denied) {
+			t.Errorf("%s: %v %q %v, want %v with %q", name, made, reason, err, want, test.denied)
+		}
+	}
+}

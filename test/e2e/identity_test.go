@@ -26,9 +26,9 @@ func TestCallersKeepTheirIdentity(t *testing.T) {
 	if _, err := connect(cluster.RoleAdmin).CoreV1().Pods("").List(f.ctx, metav1.ListOptions{}); err != nil {
 		t.Errorf("an administrator lists pods: %v", err)
 	}
-	_, err = connect(cluster.RoleNobody).CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
+	_, err = connect(cluster.RoleNobody).CoreV1().ConfigMaps("").List(f.ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `User "nobody"`) {
-		t.Errorf("nobody lists namespaces: want Forbidden in that name, got %v", err)
+		t.Errorf("nobody lists ConfigMaps: want Forbidden in that name, got %v", err)
 	}
 	// The wrapper itself may list every node.
 	_, err = connect(cluster.RoleNobody).CoreV1().Nodes().List(f.ctx, metav1.ListOptions{})
@@ -43,8 +43,8 @@ func TestCallersKeepTheirIdentity(t *testing.T) {
 	anonymous.BearerToken = ""
 	client, err := kubernetes.NewForConfig(anonymous)
 	f.must(err)
-	_, err = client.CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
+	_, err = client.CoreV1().ConfigMaps("").List(f.ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
-		t.Errorf("a caller without credentials lists namespaces: want it refused, got %v", err)
+		t.Errorf("a caller without credentials lists ConfigMaps: want it refused, got %v", err)
 	}
 }

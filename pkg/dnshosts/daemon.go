@@ -96,8 +96,8 @@ type status struct {
 	retryIn time.Duration
 	// records and sets count what the file should have.
 	records, sets int
-	// synced is set once the file had the right content.
-	synced bool
+	// synced is set once the file had the right content. restored is set if that followed from a wrapper's snapshot.
+	synced, restored bool
 }
 
 // New makes a Daemon. It sends no request, listens to nothing and writes nothing before Run.
@@ -322,7 +322,8 @@ func (d *Daemon) sync() time.Duration {
 
 	view := d.view()
 	lines, sets := view.Records(d.config.Domain)
-	if d.isRestored() {
+	restored := d.isRestored()
+	if restored {
 		block, err := d.file.Load()
 		if err != nil {
 			return d.fail(err)
@@ -333,7 +334,7 @@ func (d *Daemon) sync() time.Duration {
 	if err != nil {
 		return d.fail(err)
 	}
-	d.succeed(replaced, woken, status{records: len(lines), sets: sets, synced: true})
+	d.succeed(replaced, woken, status{records: len(lines), sets: sets, synced: true, restored: restored})
 	return 0
 }
 

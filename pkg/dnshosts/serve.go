@@ -70,6 +70,10 @@ func (d *Daemon) state() (reasons, details []string) {
 			details = append(details, fmt.Sprintf("%s: %v", s.Name, s.Err))
 		}
 	}
+	if now.synced && now.restored {
+		details = append(details, "the API server has not answered since the wrapper started: names that are in the file "+
+			"get the addresses that the wrapper's snapshot and its site know; none is added")
+	}
 	if now.synced {
 		details = append(details, fmt.Sprintf(
 			"%d lines for %d StatefulSets of this node's units in %s", now.records, now.sets, d.config.Path))

@@ -3,12 +3,20 @@ package dns
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 )
 
-const unitLabel = "zone1"
+const (
+	unitLabel = "zone1"
+	// stateWriteDelay is how soon after a change the wrappers write a snapshot.
+	stateWriteDelay = 200 * time.Millisecond
+)
+
+// snapshots are the flags of a wrapper whose node is switched off soon after a change.
+func snapshots() []string { return []string{"--state-write-delay=" + stateWriteDelay.String()} }
 
 // units are the units, by node.
 var units = map[string]string{"east1": "east", "north1": "north", "west1": "west"}
@@ -44,7 +52,7 @@ func clusterOptions() (cluster.Options, error) {
 	}
 	for _, name := range []string{"east1", "north1", "west1"} {
 		options.Nodes = append(options.Nodes,
-			cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: units[name]}})
+			cluster.NodeSpec{Name: name, Labels: map[string]string{unitLabel: units[name]}, WrapperArgs: snapshots()})
 	}
 	return options, nil
 }

@@ -109,6 +109,7 @@ func TestRebootWhileOffline(t *testing.T) {
 	})
 	f.readyz(node, http.StatusOK)
 	before := f.version(node)
+	f.kept(node)
 
 	f.must(node.CutLink(f.ctx))
 	defer node.RestoreLink(f.ctx)

@@ -21,6 +21,10 @@ import (
 // suspicion time.
 const suspicion = 30 * time.Second
 
+// startedAgain is how long connections are tried then: a pod that was started again when others were ready already is
+// shown after 10 s.
+const startedAgain = 12 * time.Second
+
 // site is a unit of nodes with container runtimes that exchange facts, with a pod of a Service of the closed loop on
 // each.
 type site struct {
@@ -172,7 +176,7 @@ func TestSitePowerCut(t *testing.T) {
 // of all nodes answer on each.
 func (s *site) answersAgain() {
 	s.Helper()
-	report, err := workload.SiteRecovers(s.ctx, s.nodes, workload.URL(s.service), answersAgain, observed)
+	report, err := workload.SiteRecovers(s.ctx, s.nodes, workload.URL(s.service), answersAgain, startedAgain)
 	s.Logf("all processes are up:\n%s", report)
 	if err != nil {
 		s.Error(err)

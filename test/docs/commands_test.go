@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/netns"
 )
@@ -195,12 +196,16 @@ until kubectl grid view echo-svc; do sleep 0.2; done
 	}
 }
 
-// expectTidy fails the test if a page has left something behind, or taken something away.
+// expectTidy fails the test if a page has left something behind, or taken something away. What belongs to something that
+// was deleted goes a moment later.
 func (r *reader) expectTidy(t *testing.T) {
 	t.Helper()
-	if names, _ := r.state(t); names != r.names {
-		t.Errorf("this page leaves\n%s\nand began with\n%s", names, r.names)
-	}
+	await.Patience{Within: deadline, Between: settling}.Until(t, "the page leaves what it began with", func() error {
+		if names, _ := r.state(t); names != r.names {
+			return fmt.Errorf("it leaves\n%s\nand began with\n%s", names, r.names)
+		}
+		return nil
+	})
 }
 
 // state returns the names of what there is, with the labels of nodes, and the versions of what commands write.

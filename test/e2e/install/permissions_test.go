@@ -268,8 +268,13 @@ func (f *fixture) useLentIdentity() {
 		metav1.ListOptions{TimeoutSeconds: ptr.To[int64](1)})
 	f.must(err)
 	watch.Stop()
-	f.eventually("legacy Endpoints are served", func() error { // the first who asks makes the wrapper follow them
+	// The first who asks makes the wrapper follow them.
+	f.eventually("legacy Endpoints are served", func() error {
 		_, err := client.CoreV1().Endpoints("default").List(f.ctx, metav1.ListOptions{})
+		return err
+	})
+	f.eventually("namespaces are served", func() error {
+		_, err := client.CoreV1().Namespaces().List(f.ctx, metav1.ListOptions{})
 		return err
 	})
 }

@@ -163,7 +163,9 @@ func (b *gridBench) create(ctx context.Context) error {
 		}
 		return names
 	}
-	created := func(r cluster.Request) bool { return ours(r) && r.IsWrite() && r.ResponseStatus.Code == 201 }
+	created := func(r cluster.Request) bool {
+		return ours(r) && r.IsWrite() && r.ResponseStatus.Code == 201 && r.ObjectRef.Resource != revisions
+	}
 	want := 2*b.units + 1
 	for {
 		looked := time.Now()
@@ -381,6 +383,9 @@ func (b *gridBench) memory(figure string) error {
 	return err
 }
 
+// revisions are where the history of a grid is kept.
+const revisions = "controllerrevisions"
+
 // ours: a request of the controller.
 func ours(r cluster.Request) bool {
 	return strings.Contains(r.UserAgent, "application-grid-controller") && r.ObjectRef.Resource != "leases"
@@ -392,7 +397,7 @@ func (b *gridBench) calls(mark int64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var reads, children, statuses, events int
+	var reads, children, ofRevisions, statuses, events int
 	for _, r := range requests {
 		switch {
 		case r.ObjectRef.Resource == "events":
@@ -401,12 +406,14 @@ func (b *gridBench) calls(mark int64) (string, error) {
 			reads++
 		case r.ObjectRef.Subresource == "status":
 			statuses++
+		case r.ObjectRef.Resource == revisions:
+			ofRevisions++
 		default:
 			children++
 		}
 	}
-	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of statuses, %d events", len(requests), reads, children,
-		statuses, events), nil
+	return fmt.Sprintf("%d: %d reads, %d writes of children, %d of revisions, %d of statuses, %d events", len(requests),
+		reads, children, ofRevisions, statuses, events), nil
 }
 
 // countCalls adds the controller's requests since the mark, once it writes no more.

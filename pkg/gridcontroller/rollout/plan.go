@@ -445,6 +445,7 @@ func (p *planner) note(failing []*Unit) {
 			p.listed[unit.Name] = &v1.RolloutUnit{
 				Name: unit.Name, State: v1.RolloutUnitFailed, Since: p.second(), Message: unit.Broken,
 			}
+			p.status.Proven = max(p.status.Proven-1, 0) // so that it is counted once when it has proven it again
 		}
 	}
 }
@@ -670,7 +671,7 @@ func (p *planner) soaksUntil(wave int) time.Time {
 func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, unit := range p.waves[wave] {
-			if !p.has(unit) && !unit.Idle {
+			if (!p.has(unit) || p.state(unit) == v1.RolloutUnitReturning) && !unit.Idle {
 				return true
 			}
 		}

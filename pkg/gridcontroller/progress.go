@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -202,7 +203,7 @@ func podSelector(template map[string]any) (labels.Selector, error) {
 	var workload struct {
 		Selector *metav1.LabelSelector `json:"selector"`
 	}
-	if err := convert(template, &workload); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &workload); err != nil {
 		return nil, fmt.Errorf("reading the selector: %w", err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)

@@ -154,9 +154,13 @@ func (t *Templates) Replicas(unit string) (replicas int64, set bool, err error) 
 	return replicas, set, nil
 }
 
-// ByLabels reports whether labels of nodes decide which overrides a unit gets.
-func (t *Templates) ByLabels() bool {
-	return slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Units.NodeSelector != nil })
+// Mark returns the value of AnnotationVariant of a unit's child that has a revision; empty if labels of nodes do not
+// decide which overrides units get.
+func (t *Templates) Mark(unit, revision string) string {
+	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Units.NodeSelector != nil }) {
+		return revision + "@" + t.Variant(unit)
+	}
+	return ""
 }
 
 func decodeTemplate(template v1.Template, where string) (map[string]any, error) {

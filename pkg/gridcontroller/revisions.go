@@ -39,25 +39,20 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	}
 	revisions := map[string]gridrevision.Revision{}
 	highest := int64(0)
-	var own *appsv1.ControllerRevision
 	for _, object := range objects {
 		revision, err := gridrevision.FromObject(object)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Ignoring a ControllerRevision that cannot be read")
 			continue
 		}
-		same := revision.Same(update)
-		if object.Name == update.Name && !same {
+		if object.Name == update.Name && !revision.Same(update) {
 			return "", gridchild.Errorf(v1.ReasonNameConflict,
 				"ControllerRevision %s is not what this grid has written; delete it", object.Name)
-		}
-		if same && (own == nil || own.Name != status.UpdateRevision && own.Revision < object.Revision ||
-			object.Name == status.UpdateRevision) {
-			own = object
 		}
 		revisions[object.Name] = revision
 		highest = max(highest, object.Revision)
 	}
+	own := gridrevision.Find(objects, update, status.UpdateRevision)
 	switch {
 	case own == nil:
 		own = update.Object(r.Kind, r.grid, highest+1)

@@ -242,6 +242,25 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 	return Revision{object.Name, data}, nil
 }
 
+// Find returns the ControllerRevision that has the content of a revision, under whatever name an older controller has
+// given to it: the grid's updateRevision, or else the newest; nil if there is none. Those that cannot be read are none.
+func Find(all []*appsv1.ControllerRevision, of Revision, update string) *appsv1.ControllerRevision {
+	var found *appsv1.ControllerRevision
+	for _, object := range all {
+		revision, err := FromObject(object)
+		if err != nil || !revision.Same(of) {
+			continue
+		}
+		if object.Name == update {
+			return object
+		}
+		if found == nil || found.Revision < object.Revision {
+			found = object
+		}
+	}
+	return found
+}
+
 // Same reports whether two revisions have the same content, but for replicas.
 func (r Revision) Same(other Revision) bool { return bytes.Equal(r.scaleless(), other.scaleless()) }
 

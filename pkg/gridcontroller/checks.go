@@ -129,8 +129,19 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 	}
 	pod := &spec.Template
 	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: r.owner.Name, v1.LabelGridUnit: unit})
-	if err := r.checkLabels(ctx, unit, labels.Set(pod.Labels)); err != nil {
+	template, err := r.current.Of(unit)
+	if err != nil {
 		return nil, err
+	}
+	selector, tolerations, err := readPods(template)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
+		return nil, err
+	}
+	if pod.Spec.Tolerations == nil { // it has to run where the unit's pods do
+		pod.Spec.Tolerations = tolerations
 	}
 	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{r.owner.Key: unit})
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
@@ -148,7 +159,7 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 		},
 		Spec: spec,
 	}
-	err := r.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
+	err = r.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
@@ -160,15 +171,7 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 }
 
 // checkLabels refuses labels of a check's pods by which its unit's workload, or a Service, would take them for its own.
-func (r *roller) checkLabels(ctx context.Context, unit string, of labels.Set) error {
-	template, err := r.current.Of(unit)
-	if err != nil {
-		return err
-	}
-	selector, err := podSelector(template)
-	if err != nil {
-		return err
-	}
+func (r *roller) checkLabels(ctx context.Context, selector labels.Selector, of labels.Set) error {
 	if selector.Matches(of) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate,
 			"the check's pods have labels that the grid's selector %s matches; give them others", selector)

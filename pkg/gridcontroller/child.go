@@ -118,7 +118,7 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	if k.progress != nil {
 		spec, _ := u.Object["spec"].(map[string]any)
 		status, _ := u.Object["status"].(map[string]any)
-		c.progress = k.progress(spec, status)
+		c.progress = k.progress(c.name, spec, status)
 		c.observed = integer(status, "observedGeneration") >= u.GetGeneration()
 	}
 	return c, nil

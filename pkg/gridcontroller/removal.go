@@ -1,7 +1,6 @@
 package gridcontroller
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -231,13 +230,13 @@ func (r *workloadReconciler) removeVanished(
 	removals := map[string]time.Time{}
 	for _, v := range gone {
 		if rules.retain {
-			p.states[v.unit] = leftState(v.live, v1.UnitRetained)
+			state := liveState(v.live, v1.UnitRetained)
+			state.Reason = v1.ReasonUnitVanished
+			p.states[v.unit] = state
 			continue
 		}
 		if v.live.held {
-			state := leftState(v.live, v1.UnitHeld)
-			state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(v.live.hold), "no reason is given")
-			p.states[v.unit] = state
+			p.states[v.unit] = heldState(v.live)
 			continue
 		}
 		at := v.at
@@ -245,7 +244,7 @@ func (r *workloadReconciler) removeVanished(
 			p.vanished = append(p.vanished, v.unit)
 		}
 		removals[v.unit] = at
-		state := leftState(v.live, v1.UnitRemoving)
+		state := liveState(v.live, v1.UnitRemoving)
 		when := metav1.NewTime(at)
 		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, m.approved[v.unit]
 		switch {

@@ -149,7 +149,7 @@ func (w *world) revise() {
 	w.made++
 	w.edit(fmt.Sprintf("r%d", w.made), "a change")
 	truth := map[string]fault{}
-	if kind := fault(w.rand.IntN(int(faults))); w.hostile && w.made > 1 {
+	if kind := fault(w.rand.IntN(int(faults))); w.hostile && w.in.Current != "" {
 		share := 1 + w.rand.IntN(4)
 		for _, s := range w.sites {
 			if w.rand.IntN(share) == 0 && (kind != cutsUp && kind != breaks || w.soak(s) > 0) {
@@ -422,6 +422,12 @@ func (w *world) judgeStart(s *site, to string) {
 	for _, u := range w.in.Status.Units {
 		of := w.site(u.Name).unit
 		if u.State == v1.RolloutUnitFailed && !w.accepted[u.Name] && !of.Held && !of.Idle {
+			failed++
+		}
+	}
+	for _, u := range w.in.Units { // those that had proven it, and are broken now
+		listed := slices.Contains(w.in.listedUnits(), u.Name)
+		if u.Broken != "" && u.Tried == to && !listed && !u.Silent && !u.Held && !u.Idle && !w.accepted[u.Name] {
 			failed++
 		}
 	}

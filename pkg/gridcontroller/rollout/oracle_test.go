@@ -43,6 +43,7 @@ const (
 	refused         // the API server refuses the workload
 	unchecked       // its check fails
 	crashes         // its pods start anew every 3 minutes
+	tires           // they break 6 minutes after they were ready, which is later than any soak
 	faults
 )
 
@@ -233,6 +234,8 @@ func (w *world) live(s *site) {
 		ready = ready && age%(100*time.Second) < 2*time.Second
 	case breaks:
 		ready = ready && age < time.Minute
+	case tires:
+		ready = ready && age < 6*time.Minute
 	case crashes:
 		ready = ready && age%(3*time.Minute) >= 2*time.Second
 	case cutsOff:

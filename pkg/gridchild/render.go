@@ -364,14 +364,13 @@ func checkName(o *Owner, k v1.GridKind, name, unit string) error {
 		name, k.Child.Kind, why, o.Key, unit)
 }
 
-// newChild makes a child with the labels, annotations and owner reference that every child has.
+// newChild makes a child with the labels, annotations and owner reference that every child has. It may add to the
+// annotations.
 func newChild(
 	o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any,
 ) (*Child, error) {
-	labels := maps.Clone(o.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, o.Labels)
 	labels[v1.LabelGridSelector] = o.Name
 	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
 	delete(labels, v1.LabelGridUnit)
@@ -379,10 +378,6 @@ func newChild(
 		labels[v1.LabelGridUnit] = unit // valid, because it is the value of a node's label
 	}
 	if labels[v1.LabelGridUniqKey] != o.Key {
-		annotations = maps.Clone(annotations)
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
 		annotations[v1.AnnotationGridUniqKey] = o.Key
 	}
 	metadata := map[string]any{
@@ -395,10 +390,12 @@ func newChild(
 	}
 	content := map[string]any{"metadata": metadata, "spec": spec}
 	content["apiVersion"], content["kind"] = k.Child.ToAPIVersionAndKind()
-	digest, err := digestOf(content)
+	data, err := json.Marshal(content)
 	if err != nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
 	}
+	sum := sha256.Sum256(data)
+	digest := hex.EncodeToString(sum[:16])
 	marked := anyMap(annotations)
 	marked[v1.AnnotationAppliedDigest] = digest
 	metadata["annotations"] = marked
@@ -411,13 +408,4 @@ func anyMap(in map[string]string) map[string]any {
 		out[key] = value
 	}
 	return out
-}
-
-func digestOf(value any) (string, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16]), nil
 }

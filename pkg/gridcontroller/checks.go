@@ -88,7 +88,7 @@ func (r *roller) runCheck(ctx context.Context, unit string, attempt *metav1.Time
 				return nil, err
 			}
 			if void { // it says nothing of the unit
-				return &rollout.CheckResult{Message: "the check runs again"}, r.removeJob(ctx, job)
+				return &rollout.CheckResult{Message: "the check runs again"}, r.remove(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
 				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
@@ -107,18 +107,11 @@ func (r *roller) removePassed(ctx context.Context, written *v1.RolloutStatus) {
 		}) {
 			continue
 		}
-		if err := r.removeJob(ctx, job); err != nil {
+		if err := r.remove(ctx, job); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
 		}
 		delete(r.memory.rollout.passed, unit)
 	}
-}
-
-// removeJob removes the Job of a check and its pods.
-func (r *roller) removeJob(ctx context.Context, job *batchv1.Job) error {
-	err := r.writer.Delete(ctx, job, client.Preconditions{UID: &job.UID},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	return client.IgnoreNotFound(err)
 }
 
 // startCheck makes the Job of a unit's check.

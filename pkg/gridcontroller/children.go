@@ -222,8 +222,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 
 // get returns nil if there is no such child.
 func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace, name string) (*child, error) {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.Child)
+	u := childObject(k)
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // as the comment says
@@ -271,16 +270,19 @@ func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*
 	return k.childOf(u)
 }
 
-// remove deletes a child of the grid.
-func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *child) error {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.Child)
+// remove deletes an object that was read, and no other one of its name.
+func (c *cluster) remove(ctx context.Context, object client.Object) error {
+	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())},
+		client.PropagationPolicy(metav1.DeletePropagationBackground)))
+}
+
+// object returns a child's kind, name and UID as an object.
+func (k kind) object(namespace string, live *child) *unstructured.Unstructured {
+	u := childObject(k)
 	u.SetNamespace(namespace)
 	u.SetName(live.name)
-	uid := types.UID(live.uid)
-	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	return client.IgnoreNotFound(err)
+	u.SetUID(types.UID(live.uid))
+	return u
 }
 
 // nodeIn asks the API server for a node of a unit; it returns "" if there is none. It returns an error if the cluster
@@ -322,12 +324,25 @@ func ownerOf(object client.Object) []string {
 
 // of returns a grid's children from the cache, by name.
 func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+	return c.list(ctx, k, o, client.MatchingFields{ownerIndex: o.UID}, func(live *child) bool { return live.ownedBy(o) })
+}
+
+// orphansOf returns the workloads without an owner that a grid may adopt, by name.
+func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+	return c.list(ctx, k, o, client.MatchingLabels{v1.LabelGridSelector: o.Name}, func(live *child) bool {
+		return !live.deleting && live.controller == nil &&
+			gridchild.Claim(o, k.GridKind, live.name, nil, live.grid) == nil
+	})
+}
+
+// list returns those of the workloads in the cache that option selects and that are wanted, by name.
+func (c *cluster) list(
+	ctx context.Context, k kind, o *gridchild.Owner, option client.ListOption, wanted func(*child) bool,
+) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
-		client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing the children: %w", err)
+	if err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), option, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the %ss: %w", k.Child.Kind, err)
 	}
 	children := make(map[string]*child, len(list.Items))
 	for i := range list.Items {
@@ -335,36 +350,11 @@ func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[strin
 		if err != nil {
 			return nil, err
 		}
-		if live.ownedBy(o) {
+		if wanted(live) {
 			children[live.name] = live
 		}
 	}
 	return children, nil
-}
-
-// orphansOf returns the workloads without an owner that a grid may adopt, by name.
-func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace),
-		client.MatchingLabels{v1.LabelGridSelector: o.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing what may be adopted: %w", err)
-	}
-	orphans := map[string]*child{}
-	for i := range list.Items {
-		live, err := k.childOf(&list.Items[i])
-		if err != nil {
-			return nil, err
-		}
-		if live.deleting || live.controller != nil {
-			continue
-		}
-		if gridchild.Claim(o, k.GridKind, live.name, nil, live.grid) == nil {
-			orphans[live.name] = live
-		}
-	}
-	return orphans, nil
 }
 
 // ownedBy reports whether the grid is the child's controller.

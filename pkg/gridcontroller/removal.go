@@ -291,7 +291,7 @@ func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner,
 				r.Child.Kind, v.live.name, node)
 		}
 	}
-	return r.remove(ctx, r.kind, o.Namespace, v.live)
+	return r.remove(ctx, r.object(o.Namespace, v.live))
 }
 
 // holdKey reports whether the spec's gridUniqKey differs from the key that the workloads follow, and the change would

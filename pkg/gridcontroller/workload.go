@@ -492,37 +492,31 @@ func (r *workloadReconciler) syncTemplate(
 			return done
 		})
 	}
-	var mu sync.Mutex // guards outcomes while the group runs
-	outcomes := map[string]result{}
-	note := func(unit string, outcome result) {
-		mu.Lock()
-		defer mu.Unlock()
-		outcomes[unit] = outcome
-	}
+	outcomes := make([]result, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for _, d := range all {
+	for i, d := range all {
 		if *budget <= 0 || p.spent(r.clock.Now()) {
-			note(d.unit, result{again: r.clock.Now()})
+			outcomes[i].again = r.clock.Now()
 			continue
 		}
 		*budget--
 		if _, err := d.desired.object(); err != nil { // rendered here, because it must not be called concurrently
-			note(d.unit, result{err: err})
+			outcomes[i].err = err
 			continue
 		}
 		group.Go(func() error {
-			note(d.unit, r.syncOne(ctx, o, d))
+			outcomes[i] = r.syncOne(ctx, o, d)
 			return nil
 		})
 	}
 	_ = group.Wait() // its functions return no errors
 	before := *t
 	taken := false
-	for _, unit := range slices.Sorted(maps.Keys(outcomes)) {
-		results[unit] = outcomes[unit]
-		t.learn(unit, outcomes[unit], r.clock.Now())
-		taken = taken || (outcomes[unit].err == nil && outcomes[unit].again.IsZero())
+	for i, d := range all {
+		results[d.unit] = outcomes[i]
+		t.learn(d.unit, outcomes[i], r.clock.Now())
+		taken = taken || (outcomes[i].err == nil && outcomes[i].again.IsZero())
 	}
 	if taken { // the template is good; failures of single units are their own
 		*t = before

@@ -89,8 +89,10 @@ type world struct {
 	// if a person has put the revision everywhere at once.
 	accepted, approved map[string]bool
 	skip               bool
-	attempt            *metav1.Time
-	of                 string
+	// back is set if the spec has gone back to what ran everywhere.
+	back    bool
+	attempt *metav1.Time
+	of      string
 	// hostile worlds have faults, people and outages. quiet are the sites that go silent by themselves.
 	hostile bool
 	// heard is how many sites were heard when the attempt began. outageAccepted is when a person let it go on although
@@ -121,6 +123,9 @@ func newWorld(seed uint64) *world {
 		}
 		if w.rand.IntN(3) > 0 {
 			wave.Soak = &metav1.Duration{Duration: 5 * time.Minute}
+		}
+		if w.rand.IntN(3) == 0 {
+			wave.MaxSilent = ptr.To(intstr.FromInt32(w.rand.Int32N(2)))
 		}
 		if w.rand.IntN(4) == 0 {
 			wave.Approval = v1.ApprovalManual
@@ -324,12 +329,16 @@ func (in Input) listedUnits() []string {
 
 // edit is a change of the spec, with which an annotation that is about its generation is void.
 func (w *world) edit(revision, why string) {
-	w.in.Revision, w.in.AtOnce = revision, ""
+	w.in.AtOnce = ""
+	w.note("%s: the spec is %s", why, revision)
+	if revision == w.in.Revision {
+		return
+	}
+	w.in.Revision, w.back = revision, revision == w.in.Current
 	for _, s := range w.sites {
 		s.had, s.undone = s.unit.Exists && s.unit.Revision == revision, false
 	}
 	w.outageAccepted, w.began = time.Time{}, map[int]bool{}
-	w.note("%s: the spec is %s", why, revision)
 }
 
 // pass is one reconciliation. Its writes are lost if the controller is stopped in it.
@@ -531,7 +540,7 @@ func (w *world) judge() {
 			w.blame("%s is called failed (%s), and all is well there", u.Name, u.Message)
 		}
 	}
-	if w.in.Status.Phase == v1.RolloutComplete && w.in.Current == rev && !w.skip {
+	if w.in.Status.Phase == v1.RolloutComplete && w.in.Current == rev && !w.skip && !w.back {
 		for _, s := range w.sites {
 			never := s.unit.Exists && s.unit.Revision == rev && w.fault[rev][s.unit.Name] == dead
 			if never && !w.accepted[s.unit.Name] &&

@@ -607,7 +607,8 @@ func (p *planner) finish(wave int) bool {
 			names(failed), p.limit(wave)))
 		return false
 	case stuck && len(suspects) > 0:
-		return p.approved(wave, suspects, fmt.Sprintf("and the wave has room for %d that are not proven", p.limit(wave)))
+		return p.approved(wave, suspects,
+			fmt.Sprintf("and the wave has room for %d that are not proven", p.limit(wave)))
 	case len(holding) > 0:
 		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, p.waitsFor(holding)
 		if soaking {
@@ -655,11 +656,13 @@ func (p *planner) soaksUntil(wave int) time.Time {
 	return last
 }
 
-// needsProof reports whether a unit of this wave, or of a later one, still has to get the revision.
+// needsProof reports whether a unit of this wave, or of a later one, still has to get the revision, or has been silent
+// since it got it.
 func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, unit := range p.waves[wave] {
-			if (!p.has(unit) || p.state(unit) == v1.RolloutUnitReturning) && !unit.Idle {
+			away := p.state(unit) == v1.RolloutUnitReturning || p.state(unit) == v1.RolloutUnitSuspect
+			if !unit.Idle && (away || !p.has(unit)) {
 				return true
 			}
 		}

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// small is a world of two or three units in two waves, small enough to visit every state that it can reach. Its step is a
-// minute. All of it is in the state, so that it can be copied.
+// small is a world of two or three units in two waves, small enough to visit every state that it can reach. Its step is
+// a minute. All of it is in the state, so that it can be copied.
 type small struct {
 	Units     []smallUnit
 	Status    *v1.RolloutStatus
@@ -93,8 +93,8 @@ func (s *small) key() smallKey {
 	}
 	for i, u := range s.Units {
 		of := smallUnitKey{
-			has: u.Has, runs: u.Runs, late: u.Ready == 0 && time.Duration(u.Age)*time.Minute >= smallDeadline, proven: u.Proven,
-			ready: min(u.Ready, s.soak(i)+1), silent: u.Silent > 0,
+			has: u.Has, runs: u.Runs, late: u.Ready == 0 && time.Duration(u.Age)*time.Minute >= smallDeadline,
+			proven: u.Proven, ready: min(u.Ready, s.soak(i)+1), silent: u.Silent > 0,
 		}
 		if at := s.silentSince(i); st != nil && u.Silent > 0 {
 			of.counts = !at.Before(st.StartTime.Time) && (st.OutageAccepted == nil || at.After(st.OutageAccepted.Time))
@@ -292,7 +292,7 @@ func (s *small) next() (all []*small, wrong error) {
 	return all, nil
 }
 
-var every = flag.Bool("rollout.every", false, "have TestEveryState visit the worlds of three units, which takes minutes")
+var every = flag.Bool("rollout.every", false, "TestEveryState visits the worlds of three units, for minutes")
 
 // mostStates is more than a small world has.
 const mostStates = 3000000

@@ -324,7 +324,8 @@ func ownerOf(object client.Object) []string {
 
 // of returns a grid's children from the cache, by name.
 func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
-	return c.list(ctx, k, o, client.MatchingFields{ownerIndex: o.UID}, func(live *child) bool { return live.ownedBy(o) })
+	mine := func(live *child) bool { return live.ownedBy(o) }
+	return c.list(ctx, k, o, client.MatchingFields{ownerIndex: o.UID}, mine)
 }
 
 // orphansOf returns the workloads without an owner that a grid may adopt, by name.
@@ -341,7 +342,8 @@ func (c *cluster) list(
 ) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	if err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), option, client.UnsafeDisableDeepCopy); err != nil {
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), option, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, fmt.Errorf("listing the %ss: %w", k.Child.Kind, err)
 	}
 	children := make(map[string]*child, len(list.Items))

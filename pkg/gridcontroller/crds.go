@@ -220,7 +220,8 @@ func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) err
 			case err == nil:
 				return true, nil
 			case isFinal(err):
-				return false, fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(), err)
+				return false, fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(),
+					err)
 			case logged != err.Error():
 				logged = err.Error()
 				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", logged)

@@ -45,7 +45,8 @@ var (
 		sumConflicts: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
 		sumRolling:   describe("rollouts_in_progress", "Grids whose units are being given a change."),
 		sumHalted: describe("rollouts_halted",
-			"Grids whose rollout has halted or gone back, because too many units have failed, or because of an outage."),
+			"Grids whose rollout has halted or gone back, because too many units have failed, or because of an "+
+				"outage."),
 		sumWaiting: describe("rollouts_awaiting_approval",
 			"Grids whose rollout waits for a person to approve of a wave."),
 	}

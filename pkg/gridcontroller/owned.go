@@ -31,7 +31,8 @@ func owns(desired any, tree map[string]any) bool {
 		for _, element := range value {
 			entry := ""
 			for field, sub := range tree {
-				if sub, ok := sub.(map[string]any); ok && !taken[field] && matches(field, element) && owns(element, sub) {
+				of, _ := sub.(map[string]any)
+				if !taken[field] && matches(field, element) && owns(element, of) {
 					entry = field
 					break
 				}

@@ -254,7 +254,8 @@ func TestWaitingPods(t *testing.T) {
 			"5 of 5 pods wait until somebody deletes them (OnDelete): web-0, web-1, web-2 and 2 more",
 		},
 		{
-			`{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":5,"updatedReplicas":1,"updateRevision":"b"}`,
+			`{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`,
+			`{"replicas":5,"updatedReplicas":1,"updateRevision":"b"}`,
 			"4 of 5 pods wait until somebody deletes them (OnDelete): those with controller-revision-hash!=b",
 		},
 		{`{"replicas":1,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":1,"updatedReplicas":1}`, ""},

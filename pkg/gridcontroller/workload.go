@@ -151,8 +151,8 @@ func (m *memories[M]) of(name types.NamespacedName, uid types.UID) *M {
 	return m.all[uid]
 }
 
-// recall reads a grid, and returns what is remembered of it. It returns nil and forgets the grid if it is gone, or about
-// to go: the garbage collector deletes its children, unless they are to be orphaned.
+// recall reads a grid, and returns what is remembered of it. It returns nil and forgets the grid if it is gone, or
+// about to go: the garbage collector deletes its children, unless they are to be orphaned.
 func recall[M any](
 	ctx context.Context, s *shared, m *memories[M], kind string, name types.NamespacedName, grid client.Object,
 ) (*M, error) {
@@ -323,7 +323,7 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		return nil, err
 	}
 	gone := r.vanishedOf(ctx, a)
-	removable := r.holdLosses(grid, t, a, gone, m, p)
+	held := r.holdLosses(grid, t, a, gone, m, p)
 	results := r.syncUnits(ctx, o, t, units, a, m, p)
 	for _, unit := range units {
 		result := results[unit]
@@ -361,7 +361,7 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	}
 	r.explainStalled(ctx, o, t, m, p)
 	roller.conclude(ctx, t, results, p)
-	r.removeVanished(ctx, grid, o, gone, removable, m, p)
+	r.removeVanished(ctx, grid, o, gone, held, m, p)
 	for unit, at := range m.losses {
 		p.losses = append(p.losses, v1.UnitLoss{Unit: unit, Time: metav1.NewTime(at.Truncate(time.Second))})
 	}

@@ -96,9 +96,6 @@ func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 	return &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
 }
 
-// Name returns the name of the template that a unit gets; empty for spec.template.
-func (t *Templates) Name(unit string) string { return TemplateName(t.spec, unit) }
-
 // Of returns a copy of the template that a unit gets, with its overrides and the tolerations of
 // spec.tolerateUnreachable, for the caller to change.
 func (t *Templates) Of(unit string) (map[string]any, error) {

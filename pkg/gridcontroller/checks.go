@@ -25,12 +25,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
-const (
-	// checkSeconds is the default of a check's deadlineSeconds.
-	checkSeconds = 600
-	// keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
-	keepFailedSeconds = 24 * 60 * 60
-)
+// keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
+const keepFailedSeconds = 24 * 60 * 60
 
 // checkName is the name of the Job of a unit's check in one attempt.
 func (r *roller) checkName(unit string, attempt *metav1.Time) string {
@@ -140,7 +136,7 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	}
-	seconds := int64(ptr.Deref(check.DeadlineSeconds, checkSeconds))
+	seconds := int64(ptr.Deref(check.DeadlineSeconds, rollout.CheckSeconds))
 	spec.ActiveDeadlineSeconds = ptr.To(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
 	spec.TTLSecondsAfterFinished = ptr.To[int32](keepFailedSeconds)
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil

@@ -83,11 +83,16 @@ func replicasOf(spec map[string]any) int64 {
 	return integer(spec, "replicas")
 }
 
-func deploymentProgress(_ string, spec, status map[string]any) progress {
-	p := progress{
+// countPods counts the pods of a Deployment or StatefulSet.
+func countPods(spec, status map[string]any) progress {
+	return progress{
 		replicas: replicasOf(spec), updated: integer(status, "updatedReplicas"),
 		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
 	}
+}
+
+func deploymentProgress(_ string, spec, status map[string]any) progress {
+	p := countPods(spec, status)
 	p.complete = p.updated >= p.replicas && p.available >= p.replicas && integer(status, "replicas") <= p.updated
 	p.serves = p.available >= p.replicas
 	conditions, _ := status["conditions"].([]any)
@@ -112,10 +117,7 @@ func deploymentProgress(_ string, spec, status map[string]any) progress {
 }
 
 func statefulSetProgress(name string, spec, status map[string]any) progress {
-	p := progress{
-		replicas: replicasOf(spec), updated: integer(status, "updatedReplicas"),
-		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
-	}
+	p := countPods(spec, status)
 	toUpdate := p.replicas
 	if strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type"); strategy == onDelete {
 		which := fmt.Sprintf("those with controller-revision-hash!=%s", status["updateRevision"])

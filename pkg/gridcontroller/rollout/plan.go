@@ -279,11 +279,11 @@ func (p *planner) limit(wave int) int {
 }
 
 func (p *planner) silent(wave int) int {
-	of := p.spec(wave).MaxSilent
-	if of == nil {
-		return max(share(nil, defaultMaxSilent, len(p.waves[wave])), 1)
+	most := share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave]))
+	if p.spec(wave).MaxSilent == nil {
+		return max(most, 1)
 	}
-	return share(of, "", len(p.waves[wave]))
+	return most
 }
 
 // has reports whether a unit has the revision of the spec.

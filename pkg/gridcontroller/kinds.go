@@ -60,7 +60,7 @@ func (p *progress) waitForDeletion(which string) string {
 // podsOfSet names the first pods of a StatefulSet.
 func podsOfSet(name string, spec map[string]any, pods int64) string {
 	first := integer(spec, "ordinals", "start")
-	var names []string
+	names := make([]string, 0, pods)
 	for ordinal := range pods {
 		names = append(names, fmt.Sprintf("%s-%d", name, first+ordinal))
 	}

@@ -45,11 +45,12 @@ type smallKey struct {
 	onFailure v1.OnFailure
 	phase     v1.RolloutPhase
 	// done are the waves that are done. Other states of waves follow from the rest.
-	done                    [2]bool
-	heard, proven, unlisted int32
-	lost                    bool
-	halted, resumed         bool
-	awaits, approved        string
+	done             [2]bool
+	heard, unlisted  int32
+	proven           int
+	lost             bool
+	halted, resumed  bool
+	awaits, approved string
 }
 
 type smallUnitKey struct {
@@ -80,7 +81,7 @@ func (s *small) key() smallKey {
 		for i, wave := range st.Waves {
 			k.done[i] = wave.State == v1.WaveDone
 		}
-		k.heard, k.proven, k.unlisted = st.Heard, min(st.Proven, int32(len(s.Units))), st.Unlisted
+		k.heard, k.proven, k.unlisted = st.Heard, min(int(st.Proven), len(s.Units)), st.Unlisted
 		k.lost = int(st.Listed) != len(st.Units)
 		k.halted = st.HaltTime != nil
 		k.resumed = k.halted && s.Resumed == st.HaltTime.UTC().Format(time.RFC3339)

@@ -405,8 +405,7 @@ func (p *planner) judge() {
 	}
 	failing := p.failing()
 	if p.resumed() && p.status.Phase != v1.RolloutOutage {
-		p.resume(failing)
-		failing = nil
+		failing = p.resume(failing)
 	}
 	allowed := share(p.Rollout.MaxFailures, "0%", len(p.Units))
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
@@ -455,9 +454,9 @@ func (p *planner) wasFailing(unit string) bool {
 	})
 }
 
-// resume accepts the units that have failed, and lets the rollout go on. Nothing is lowered for others. After a
-// rollback it is a new attempt.
-func (p *planner) resume(failing []*Unit) {
+// resume accepts the units that the written status calls failed, and lets the rollout go on. It returns those that have
+// failed since, which nobody has seen. After a rollback it is a new attempt.
+func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
 	if p.status.Phase == v1.RolloutRollingBack || p.status.Phase == v1.RolloutRolledBack {
 		p.attempt()
 		for i := range p.states {
@@ -473,6 +472,10 @@ func (p *planner) resume(failing []*Unit) {
 	}
 	for _, unit := range failing {
 		of := p.listed[unit.Name]
+		if !p.wasFailing(unit.Name) && len(p.Status.Units) < mostListed {
+			unseen = append(unseen, unit)
+			continue
+		}
 		if of == nil {
 			of = &v1.RolloutUnit{Name: unit.Name, Since: p.second(), Message: unit.Broken}
 			p.listed[unit.Name] = of
@@ -483,6 +486,7 @@ func (p *planner) resume(failing []*Unit) {
 	if p.status.Phase != v1.RolloutComplete {
 		p.status.Phase = v1.RolloutProgressing
 	}
+	return unseen
 }
 
 // wait tells what the rollout waits for.

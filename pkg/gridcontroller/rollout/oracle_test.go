@@ -499,11 +499,14 @@ func (w *world) judgeSuspects(wave int, to string) {
 		p.waves[wave] = append(p.waves[wave], &s.unit)
 		_, silent := w.silence(s)
 		has := s.unit.Revision == to && s.seen == to
-		if silent && has && !s.proven[to] && !w.accepted[s.unit.Name] && !s.unit.Held && !s.unit.Idle {
+		failed := slices.ContainsFunc(w.in.Status.Units, func(u v1.RolloutUnit) bool { // it counts as that
+			return u.Name == s.unit.Name && u.State == v1.RolloutUnitFailed
+		})
+		if silent && has && !s.proven[to] && !failed && !w.accepted[s.unit.Name] && !s.unit.Held && !s.unit.Idle {
 			suspects++
 		}
 	}
-	if most := p.silent(wave) + share(w.in.Rollout.MaxFailures, "0%", len(w.sites)); suspects > most {
+	if most := p.silent(wave); suspects > most {
 		w.blame("%d units of wave %d have fallen silent with %s, and the next begins; %d may", suspects, wave, to, most)
 	}
 }
@@ -631,10 +634,11 @@ func (w *world) person(careful bool) {
 		w.in.Approved = status.Awaits
 		wave := slices.IndexFunc(w.in.Rollout.Waves, func(of v1.Wave) bool { return of.Name == status.Wave })
 		kind := strings.TrimPrefix(status.Awaits, Approval(w.in.Revision, status.Wave, status.StartTime, ""))
-		if !strings.HasPrefix(kind, "/silent") {
+		if strings.HasPrefix(kind, "/silent") {
+			w.acceptAll(v1.RolloutUnitSuspect)
+		} else {
 			w.approved[fmt.Sprint(wave)] = true
 		}
-		w.acceptAll(v1.RolloutUnitSuspect)
 		w.note("approved: %s", status.Awaits)
 	case status.HaltTime != nil:
 		w.in.Resumed = status.HaltTime.UTC().Format(time.RFC3339)

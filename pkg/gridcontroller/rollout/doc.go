@@ -9,6 +9,5 @@
 //
 // Files: plan.go has the waves, halts, approvals and the way back; proof.go follows a listed unit; pods.go reads what
 // the pods of a unit tell. The tests are fleets whose truth is known: random ones (-rollout.steps and -rollout.seed play
-// more of them), small ones in every state that they can reach (larger ones with -rollout.every), and large ones over
-// days.
+// others), small ones in every state that they can reach (larger ones with -rollout.every), and large ones over days.
 package rollout

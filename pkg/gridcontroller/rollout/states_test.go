@@ -210,8 +210,9 @@ func (s *small) pass(stop int) error {
 	if stop < len(s.Units) {
 		return nil
 	}
-	// Where no unit is left that could get the change, there is nothing to prove.
-	left := slices.ContainsFunc(s.Units, func(u smallUnit) bool { return !u.Has })
+	// Where no unit is left that could get the change, and none that is silent with it, there is nothing to prove.
+	left := slices.ContainsFunc(s.Units, func(u smallUnit) bool { return !u.Has }) ||
+		slices.ContainsFunc(plan.Status.Units, func(u v1.RolloutUnit) bool { return u.State == v1.RolloutUnitSuspect })
 	was := s.Status != nil && s.Status.Waves[0].State == v1.WaveDone
 	if plan.Status.Waves[0].State == v1.WaveDone && !was && left && !s.Units[0].Proven &&
 		!Approves(s.Approved, Approval("new", "first", plan.Status.StartTime, "unproven")) {

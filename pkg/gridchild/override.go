@@ -170,19 +170,19 @@ func (t *Templates) overridesOf(unit string) ([]*v1.Override, error) {
 // names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
 func (t *Templates) Variant(unit string) string {
 	if len(t.spec.Overrides) == 0 {
-		return "/" + t.Name(unit)
+		return "/" + TemplateName(t.spec, unit)
 	}
 	all, err := t.overridesOf(unit)
 	if err != nil {
-		return "!/" + t.Name(unit) // rendering it is the same error
+		return "!/" + TemplateName(t.spec, unit) // rendering it is the same error
 	}
-	return strings.Join(namesOf(all), ",") + "/" + t.Name(unit)
+	return strings.Join(namesOf(all), ",") + "/" + TemplateName(t.spec, unit)
 }
 
 // Parts returns the name of a unit's template, and those of the overrides that change it.
 func (t *Templates) Parts(unit string) (template string, overrides []string) {
 	all, _ := t.overridesOf(unit) // rendering it is the same error
-	return cmp.Or(t.Name(unit), string(v1.DefaultTemplate)), namesOf(all)
+	return cmp.Or(TemplateName(t.spec, unit), string(v1.DefaultTemplate)), namesOf(all)
 }
 
 func namesOf(overrides []*v1.Override) []string {

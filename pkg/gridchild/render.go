@@ -96,9 +96,6 @@ func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
 	return &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
 }
 
-// Name returns the name of the template that a unit gets; empty for spec.template.
-func (t *Templates) Name(unit string) string { return TemplateName(t.spec, unit) }
-
 // Of returns a copy of the template that a unit gets, with its overrides and the tolerations of
 // spec.tolerateUnreachable, for the caller to change.
 func (t *Templates) Of(unit string) (map[string]any, error) {
@@ -154,9 +151,13 @@ func (t *Templates) Replicas(unit string) (replicas int64, set bool, err error) 
 	return replicas, set, nil
 }
 
-// ByLabels reports whether labels of nodes decide which overrides a unit gets.
-func (t *Templates) ByLabels() bool {
-	return slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Units.NodeSelector != nil })
+// Mark returns the value of AnnotationVariant of a unit's child that has a revision; empty if labels of nodes do not
+// decide which overrides units get.
+func (t *Templates) Mark(unit, revision string) string {
+	if slices.ContainsFunc(t.spec.Overrides, func(o v1.Override) bool { return o.Units.NodeSelector != nil }) {
+		return revision + "@" + t.Variant(unit)
+	}
+	return ""
 }
 
 func decodeTemplate(template v1.Template, where string) (map[string]any, error) {
@@ -360,14 +361,13 @@ func checkName(o *Owner, k v1.GridKind, name, unit string) error {
 		name, k.Child.Kind, why, o.Key, unit)
 }
 
-// newChild makes a child with the labels, annotations and owner reference that every child has.
+// newChild makes a child with the labels, annotations and owner reference that every child has. It may add to the
+// annotations.
 func newChild(
 	o *Owner, k v1.GridKind, name, unit string, annotations map[string]string, spec map[string]any,
 ) (*Child, error) {
-	labels := maps.Clone(o.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, o.Labels)
 	labels[v1.LabelGridSelector] = o.Name
 	labels[v1.LabelGridUniqKey] = v1.KeyLabelValue(o.Key)
 	delete(labels, v1.LabelGridUnit)
@@ -375,10 +375,6 @@ func newChild(
 		labels[v1.LabelGridUnit] = unit // valid, because it is the value of a node's label
 	}
 	if labels[v1.LabelGridUniqKey] != o.Key {
-		annotations = maps.Clone(annotations)
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
 		annotations[v1.AnnotationGridUniqKey] = o.Key
 	}
 	metadata := map[string]any{
@@ -391,10 +387,12 @@ func newChild(
 	}
 	content := map[string]any{"metadata": metadata, "spec": spec}
 	content["apiVersion"], content["kind"] = k.Child.ToAPIVersionAndKind()
-	digest, err := digestOf(content)
+	data, err := json.Marshal(content)
 	if err != nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
 	}
+	sum := sha256.Sum256(data)
+	digest := hex.EncodeToString(sum[:16])
 	marked := anyMap(annotations)
 	marked[v1.AnnotationAppliedDigest] = digest
 	metadata["annotations"] = marked
@@ -407,13 +405,4 @@ func anyMap(in map[string]string) map[string]any {
 		out[key] = value
 	}
 	return out
-}
-
-func digestOf(value any) (string, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16]), nil
 }

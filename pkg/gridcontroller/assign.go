@@ -25,18 +25,13 @@ func (k kind) assign(grid string, units []string, children, orphans map[string]*
 
 // child returns the child of a unit; nil if there is none.
 func (a *assignment) child(unit string) *child {
-	name, ok := a.ByUnit[unit]
-	if !ok {
-		return nil
-	}
-	return a.children[name]
+	return a.children[a.ByUnit[unit]]
 }
 
 // orphan returns the workload that a unit without a child may adopt; nil if there is none.
 func (a *assignment) orphan(unit string) *child {
-	name, ok := a.ByUnit[unit]
-	if !ok || a.children[name] != nil {
+	if a.child(unit) != nil {
 		return nil
 	}
-	return a.orphans[name]
+	return a.orphans[a.ByUnit[unit]]
 }

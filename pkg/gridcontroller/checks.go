@@ -25,12 +25,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
-const (
-	// checkSeconds is the default of a check's deadlineSeconds.
-	checkSeconds = 600
-	// keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
-	keepFailedSeconds = 24 * 60 * 60
-)
+// keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
+const keepFailedSeconds = 24 * 60 * 60
 
 // checkName is the name of the Job of a unit's check in one attempt.
 func (r *roller) checkName(unit string, attempt *metav1.Time) string {
@@ -88,7 +84,7 @@ func (r *roller) runCheck(ctx context.Context, unit string, attempt *metav1.Time
 				return nil, err
 			}
 			if void { // it says nothing of the unit
-				return &rollout.CheckResult{Message: "the check runs again"}, r.removeJob(ctx, job)
+				return &rollout.CheckResult{Message: "the check runs again"}, r.remove(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
 				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
@@ -107,18 +103,11 @@ func (r *roller) removePassed(ctx context.Context, written *v1.RolloutStatus) {
 		}) {
 			continue
 		}
-		if err := r.removeJob(ctx, job); err != nil {
+		if err := r.remove(ctx, job); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
 		}
 		delete(r.memory.rollout.passed, unit)
 	}
-}
-
-// removeJob removes the Job of a check and its pods.
-func (r *roller) removeJob(ctx context.Context, job *batchv1.Job) error {
-	err := r.writer.Delete(ctx, job, client.Preconditions{UID: &job.UID},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	return client.IgnoreNotFound(err)
 }
 
 // startCheck makes the Job of a unit's check.
@@ -129,14 +118,25 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 	}
 	pod := &spec.Template
 	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: r.owner.Name, v1.LabelGridUnit: unit})
-	if err := r.checkLabels(ctx, unit, labels.Set(pod.Labels)); err != nil {
+	template, err := r.current.Of(unit)
+	if err != nil {
 		return nil, err
+	}
+	selector, tolerations, err := readPods(template)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
+		return nil, err
+	}
+	if pod.Spec.Tolerations == nil { // it has to run where the unit's pods do
+		pod.Spec.Tolerations = tolerations
 	}
 	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{r.owner.Key: unit})
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	}
-	seconds := int64(ptr.Deref(check.DeadlineSeconds, checkSeconds))
+	seconds := int64(ptr.Deref(check.DeadlineSeconds, rollout.CheckSeconds))
 	spec.ActiveDeadlineSeconds = ptr.To(min(seconds, ptr.Deref(spec.ActiveDeadlineSeconds, seconds)))
 	spec.TTLSecondsAfterFinished = ptr.To[int32](keepFailedSeconds)
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
@@ -148,7 +148,7 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 		},
 		Spec: spec,
 	}
-	err := r.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
+	err = r.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
@@ -160,15 +160,7 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 }
 
 // checkLabels refuses labels of a check's pods by which its unit's workload, or a Service, would take them for its own.
-func (r *roller) checkLabels(ctx context.Context, unit string, of labels.Set) error {
-	template, err := r.current.Of(unit)
-	if err != nil {
-		return err
-	}
-	selector, err := podSelector(template)
-	if err != nil {
-		return err
-	}
+func (r *roller) checkLabels(ctx context.Context, selector labels.Selector, of labels.Set) error {
 	if selector.Matches(of) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate,
 			"the check's pods have labels that the grid's selector %s matches; give them others", selector)

@@ -43,9 +43,9 @@ type cluster struct {
 // childMemory is what is remembered of one child between reconciliations. Without it each child needs a comparison, or
 // an apply that changes nothing. It must not be used concurrently.
 type childMemory struct {
-	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
-	// found to belong together. As long as desired is the same, another owned is drift.
-	same struct{ desired, owned string }
+	// same has the digest of the desired child, and the hash of the fields of the live child, that were last found to
+	// belong together. As long as desired is the same, other fields are drift.
+	same struct{ desired, fields string }
 	// applied is the last apply.
 	applied struct {
 		digest, resourceVersion, revision string
@@ -209,7 +209,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	}
 	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
 	d.shape.learn(applied)
-	m.same.desired, m.same.owned = d.digest, applied.owned
+	m.same.desired, m.same.fields = d.digest, applied.fields
 	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
 	m.applied.revision = applied.revision
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
@@ -222,8 +222,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 
 // get returns nil if there is no such child.
 func (c *cluster) get(ctx context.Context, from client.Reader, k kind, namespace, name string) (*child, error) {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.Child)
+	u := childObject(k)
 	err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // as the comment says
@@ -271,16 +270,19 @@ func (c *cluster) apply(ctx context.Context, k kind, d *desired, live *child) (*
 	return k.childOf(u)
 }
 
-// remove deletes a child of the grid.
-func (c *cluster) remove(ctx context.Context, k kind, namespace string, live *child) error {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.Child)
+// remove deletes an object that was read, and no other one of its name.
+func (c *cluster) remove(ctx context.Context, object client.Object) error {
+	return client.IgnoreNotFound(c.writer.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())},
+		client.PropagationPolicy(metav1.DeletePropagationBackground)))
+}
+
+// object returns a child's kind, name and UID as an object.
+func (k kind) object(namespace string, live *child) *unstructured.Unstructured {
+	u := childObject(k)
 	u.SetNamespace(namespace)
 	u.SetName(live.name)
-	uid := types.UID(live.uid)
-	err := c.writer.Delete(ctx, u, client.Preconditions{UID: &uid},
-		client.PropagationPolicy(metav1.DeletePropagationBackground))
-	return client.IgnoreNotFound(err)
+	u.SetUID(types.UID(live.uid))
+	return u
 }
 
 // nodeIn asks the API server for a node of a unit; it returns "" if there is none. It returns an error if the cluster
@@ -322,12 +324,27 @@ func ownerOf(object client.Object) []string {
 
 // of returns a grid's children from the cache, by name.
 func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+	mine := func(live *child) bool { return live.ownedBy(o) }
+	return c.list(ctx, k, o, client.MatchingFields{ownerIndex: o.UID}, mine)
+}
+
+// orphansOf returns the workloads without an owner that a grid may adopt, by name.
+func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+	return c.list(ctx, k, o, client.MatchingLabels{v1.LabelGridSelector: o.Name}, func(live *child) bool {
+		return !live.deleting && live.controller == nil &&
+			gridchild.Claim(o, k.GridKind, live.name, nil, live.grid) == nil
+	})
+}
+
+// list returns those of the workloads in the cache that option selects and that are wanted, by name.
+func (c *cluster) list(
+	ctx context.Context, k kind, o *gridchild.Owner, option client.ListOption, wanted func(*child) bool,
+) (map[string]*child, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), client.MatchingFields{ownerIndex: o.UID},
-		client.UnsafeDisableDeepCopy)
+	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace), option, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("listing the children: %w", err)
+		return nil, fmt.Errorf("listing the %ss: %w", k.Child.Kind, err)
 	}
 	children := make(map[string]*child, len(list.Items))
 	for i := range list.Items {
@@ -335,36 +352,11 @@ func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[strin
 		if err != nil {
 			return nil, err
 		}
-		if live.ownedBy(o) {
+		if wanted(live) {
 			children[live.name] = live
 		}
 	}
 	return children, nil
-}
-
-// orphansOf returns the workloads without an owner that a grid may adopt, by name.
-func (c *cluster) orphansOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	err := c.cache.List(ctx, list, client.InNamespace(o.Namespace),
-		client.MatchingLabels{v1.LabelGridSelector: o.Name}, client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing what may be adopted: %w", err)
-	}
-	orphans := map[string]*child{}
-	for i := range list.Items {
-		live, err := k.childOf(&list.Items[i])
-		if err != nil {
-			return nil, err
-		}
-		if live.deleting || live.controller != nil {
-			continue
-		}
-		if gridchild.Claim(o, k.GridKind, live.name, nil, live.grid) == nil {
-			orphans[live.name] = live
-		}
-	}
-	return orphans, nil
 }
 
 // ownedBy reports whether the grid is the child's controller.
@@ -375,19 +367,19 @@ func (c *child) ownedBy(o *gridchild.Owner) bool {
 // sameAs reports whether the child is as desired, and remembers that.
 func (m *childMemory) sameAs(live *child, d *desired) bool {
 	switch {
-	case live.legacy:
+	case live.legacy, live.applied != d.digest:
 		return false
 	case m.same.desired == d.digest:
-		return m.same.owned == live.owned
+		return m.same.fields == live.fields
 	case live.tree != nil:
 		if !live.is(d) {
 			return false
 		}
 		d.shape.learn(live)
-	case live.applied != d.digest || !d.shape.fits(live):
+	case !d.shape.fits(live):
 		return false
 	}
-	m.same.desired, m.same.owned = d.digest, live.owned
+	m.same.desired, m.same.fields = d.digest, live.fields
 	return true
 }
 

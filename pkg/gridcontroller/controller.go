@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
 	"github.com/application-grid/application-grid/pkg/workloadpatch"
 )
 
@@ -193,16 +194,14 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 // while that is away.
 func staticMapper(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
-	// The cache of some namespaces asks of lists, too, whether they are of a namespace.
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("NodeList"), meta.RESTScopeRoot)
 	mapper.Add(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(appsv1.SchemeGroupVersion.WithKind("ControllerRevision"), meta.RESTScopeNamespace)
 	mapper.Add(batchv1.SchemeGroupVersion.WithKind("Job"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Service"), meta.RESTScopeNamespace)
-	for _, k := range v1.Kinds {
-		for _, suffix := range []string{"", "List"} {
+	// The cache of some namespaces asks of lists, too, whether they are of a namespace.
+	for _, suffix := range []string{"", "List"} {
+		mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"+suffix), meta.RESTScopeRoot)
+		for _, k := range v1.Kinds {
 			mapper.Add(k.Child.GroupVersion().WithKind(k.Child.Kind+suffix), meta.RESTScopeNamespace)
 			mapper.Add(v1.GroupVersion.WithKind(k.Kind+suffix), meta.RESTScopeNamespace)
 		}
@@ -261,29 +260,24 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <
 	}
 	for _, w := range workloads {
 		r := &workloadReconciler{shared: common, kind: w, units: newUnits()}
-		key := func(o client.Object) string {
-			grid, ok := o.(v1.Object)
-			if !ok {
-				return ""
-			}
-			spec, _ := v1.Workload(grid)
-			return spec.GridUniqKey
-		}
-		if err := addReconciler(ctx, m, afterUpgrade{r, upgraded}, w, r.units, key); err != nil {
+		if err := addReconciler(ctx, m, afterUpgrade{r, upgraded}, w, r.units); err != nil {
 			return err
 		}
 	}
 	r := &serviceReconciler{shared: common, units: newUnits()}
-	//nolint:forcetypeassert // this kind's
-	key := func(o client.Object) string { return o.(*v1.ServiceGrid).Spec.GridUniqKey }
-	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.units, key)
+	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.units)
 }
 
 func addReconciler(
 	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units,
-	key func(client.Object) string,
 ) error {
-	index := func(o client.Object) []string { return []string{key(o)} }
+	index := func(o client.Object) []string {
+		grid, ok := o.(v1.Object)
+		if !ok {
+			return nil
+		}
+		return []string{gridchild.OwnerOf(k.GridKind, grid).Key}
+	}
 	if err := m.GetFieldIndexer().IndexField(ctx, k.New(), nodeKeyIndex, index); err != nil {
 		return fmt.Errorf("indexing %ss: %w", k.Kind, err)
 	}
@@ -298,14 +292,10 @@ func addReconciler(
 		}
 		var names []types.NamespacedName
 		err = meta.EachListItem(grids, func(o runtime.Object) error {
-			accessor, err := meta.Accessor(o)
-			if err == nil {
-				names = append(names, types.NamespacedName{
-					Namespace: accessor.GetNamespace(),
-					Name:      accessor.GetName(),
-				})
+			if grid, ok := o.(client.Object); ok {
+				names = append(names, client.ObjectKeyFromObject(grid))
 			}
-			return err
+			return nil
 		})
 		return names, err
 	}

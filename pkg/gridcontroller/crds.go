@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -213,26 +214,22 @@ func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) err
 	}
 	for _, crd := range crds {
 		logged := ""
-		for {
+		err := wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
 			err := do(crd)
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if isFinal(err) {
-				return fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(), err)
-			}
-			if logged != err.Error() {
+			switch {
+			case err == nil:
+				return true, nil
+			case isFinal(err):
+				return false, fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(),
+					err)
+			case logged != err.Error():
 				logged = err.Error()
 				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", logged)
 			}
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(crdPause):
-			}
+			return false, nil //nolint:nilerr // it is tried again
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

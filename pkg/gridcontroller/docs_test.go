@@ -14,7 +14,7 @@ func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
 	g := newGauges()
 	g.set("DeploymentGrid", types.NamespacedName{Name: "echo"}, figures{
-		units: 1, waves: []v1.WaveStatus{{Name: "canary", Units: 1}},
+		waves: []v1.WaveStatus{{Name: "canary", Units: 1}},
 	})
 	docstest.CompareMetrics(t, "application-grid-controller", g)
 }

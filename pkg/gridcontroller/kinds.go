@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/enumerate"
 	"github.com/application-grid/application-grid/pkg/gridchild"
 )
 
@@ -14,7 +15,7 @@ type kind struct {
 	v1.GridKind
 
 	// progress reads the progress from the spec and status of a live child. It is nil for Services, which have no pods.
-	progress func(spec, status map[string]any) progress
+	progress func(name string, spec, status map[string]any) progress
 }
 
 // workloads are the kinds of grids with one child per unit. services is the kind with a single Service.
@@ -47,13 +48,23 @@ type progress struct {
 // onDelete is the update strategy with which a person replaces pods.
 const onDelete = "OnDelete"
 
-// waitForDeletion says how many pods wait until a person deletes them.
-func (p *progress) waitForDeletion() string {
+// waitForDeletion says how many pods wait until a person deletes them, and which.
+func (p *progress) waitForDeletion(which string) string {
 	if p.updated >= p.replicas {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d pods wait until somebody deletes them (OnDelete): those without the newest "+
-		"controller-revision-hash", p.replicas-p.updated, p.replicas)
+	return fmt.Sprintf("%d of %d pods wait until somebody deletes them (OnDelete): %s", p.replicas-p.updated,
+		p.replicas, which)
+}
+
+// podsOfSet names the first pods of a StatefulSet.
+func podsOfSet(name string, spec map[string]any, pods int64) string {
+	first := integer(spec, "ordinals", "start")
+	names := make([]string, 0, pods)
+	for ordinal := range pods {
+		names = append(names, fmt.Sprintf("%s-%d", name, first+ordinal))
+	}
+	return enumerate.First(names, 3)
 }
 
 func integer(object map[string]any, fields ...string) int64 {
@@ -72,11 +83,16 @@ func replicasOf(spec map[string]any) int64 {
 	return integer(spec, "replicas")
 }
 
-func deploymentProgress(spec, status map[string]any) progress {
-	p := progress{
+// countPods counts the pods of a Deployment or StatefulSet.
+func countPods(spec, status map[string]any) progress {
+	return progress{
 		replicas: replicasOf(spec), updated: integer(status, "updatedReplicas"),
 		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
 	}
+}
+
+func deploymentProgress(_ string, spec, status map[string]any) progress {
+	p := countPods(spec, status)
 	p.complete = p.updated >= p.replicas && p.available >= p.replicas && integer(status, "replicas") <= p.updated
 	p.serves = p.available >= p.replicas
 	conditions, _ := status["conditions"].([]any)
@@ -100,19 +116,20 @@ func deploymentProgress(spec, status map[string]any) progress {
 	return p
 }
 
-func statefulSetProgress(spec, status map[string]any) progress {
-	p := progress{
-		replicas: replicasOf(spec), updated: integer(status, "updatedReplicas"),
-		ready: integer(status, "readyReplicas"), available: integer(status, "availableReplicas"),
-	}
+func statefulSetProgress(name string, spec, status map[string]any) progress {
+	p := countPods(spec, status)
 	toUpdate := p.replicas
 	if strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type"); strategy == onDelete {
-		toUpdate, p.waits = 0, p.waitForDeletion()
+		which := fmt.Sprintf("those with controller-revision-hash!=%s", status["updateRevision"])
+		if p.updated == 0 {
+			which = podsOfSet(name, spec, p.replicas)
+		}
+		toUpdate, p.waits = 0, p.waitForDeletion(which)
 	} else if partition := integer(spec, "updateStrategy", "rollingUpdate", "partition"); partition > 0 {
 		toUpdate -= partition
 		if p.updated < p.replicas {
-			p.waits = fmt.Sprintf("pods 0 to %d wait for a smaller updateStrategy.rollingUpdate.partition than %d",
-				min(partition, p.replicas)-1, partition)
+			p.waits = fmt.Sprintf("%s wait for a smaller updateStrategy.rollingUpdate.partition than %d",
+				podsOfSet(name, spec, min(partition, p.replicas)), partition)
 		}
 	}
 	if policy, _, _ := unstructured.NestedString(spec, "podManagementPolicy"); policy != "Parallel" {
@@ -126,14 +143,15 @@ func statefulSetProgress(spec, status map[string]any) progress {
 	return p
 }
 
-func daemonSetProgress(spec, status map[string]any) progress {
+func daemonSetProgress(_ string, spec, status map[string]any) progress {
 	p := progress{
 		replicas: integer(status, "desiredNumberScheduled"), updated: integer(status, "updatedNumberScheduled"),
 		ready: integer(status, "numberReady"), available: integer(status, "numberAvailable"),
 	}
 	strategy, _, _ := unstructured.NestedString(spec, "updateStrategy", "type")
 	if strategy == onDelete {
-		p.waits = p.waitForDeletion()
+		// The status of a DaemonSet does not name the newest revision.
+		p.waits = p.waitForDeletion("those without the newest controller-revision-hash")
 	}
 	p.complete = (p.updated >= p.replicas || strategy == onDelete) && p.available >= p.replicas &&
 		integer(status, "numberMisscheduled") == 0

@@ -9,13 +9,54 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
+// The sums are over all grids of a kind.
+const (
+	sumGrids = iota
+	sumUnits
+	sumReady
+	sumFailed
+	sumStalled
+	sumUnreachable
+	sumHeld
+	sumConflicts
+	sumRolling
+	sumHalted
+	sumWaiting
+	sums
+)
+
 // figures are the metrics of one grid.
 type figures struct {
-	units, ready, failed, stalled, unreachable, held, conflicts int
-	// rolling, halted and waiting are 1 if the grid's rollout goes on, has halted, or waits for an approval.
-	rolling, halted, waiting int
+	sums [sums]int
 	// waves are those of a rollout that is not complete.
 	waves []v1.WaveStatus
+}
+
+var (
+	sumDescs = [sums]*prometheus.Desc{
+		sumGrids:       describe("grids", "Grids, by kind."),
+		sumUnits:       describe("units", "Units of all grids of the kind."),
+		sumReady:       describe("units_ready", "Units whose workload is as the grid says, with all pods available."),
+		sumFailed:      describe("units_failed", "Units whose workload cannot be made as the grid says."),
+		sumStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
+		sumUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
+		sumHeld: describe("removals_held",
+			"Grids of which so many units have vanished that their removal waits for an approval."),
+		sumConflicts: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
+		sumRolling:   describe("rollouts_in_progress", "Grids whose units are being given a change."),
+		sumHalted: describe("rollouts_halted",
+			"Grids whose rollout has halted or gone back, because too many units have failed, or because of an "+
+				"outage."),
+		sumWaiting: describe("rollouts_awaiting_approval",
+			"Grids whose rollout waits for a person to approve of a wave."),
+	}
+	waveDesc = describe("rollout_units", "Units of the waves of a rollout that is not complete, by what became of "+
+		"them: all, updated (which includes those that are ready), ready, proven, failed, suspects, deferred.",
+		"namespace", "name", "wave", "state")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("application_grid_controller_"+name, help, append([]string{"kind"}, labels...), nil)
 }
 
 // gauges is a prometheus.Collector of the sums over all grids of a kind.
@@ -23,38 +64,9 @@ type gauges struct {
 	mu sync.Mutex // guards grids
 	// grids has the figures of every grid, by its kind and name.
 	grids map[string]map[types.NamespacedName]figures
-
-	grid, unit, unitReady, unitFailed, unitStalled, unitUnreachable, held, conflict *prometheus.Desc
-	rolling, halted, waiting, waveUnits                                             *prometheus.Desc
 }
 
-func newGauges() *gauges {
-	describe := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("application_grid_controller_"+name, help, []string{"kind"}, nil)
-	}
-	return &gauges{
-		grids:           map[string]map[types.NamespacedName]figures{},
-		grid:            describe("grids", "Grids, by kind."),
-		unit:            describe("units", "Units of all grids of the kind."),
-		unitReady:       describe("units_ready", "Units whose workload is as the grid says, with all pods available."),
-		unitFailed:      describe("units_failed", "Units whose workload cannot be made as the grid says."),
-		unitStalled:     describe("units_stalled", "Units whose workload makes no progress any more."),
-		unitUnreachable: describe("units_unreachable", "Units whose nodes are all unreachable."),
-		held: describe("removals_held",
-			"Grids of which so many units have vanished that their removal waits for an approval."),
-		rolling: describe("rollouts_in_progress", "Grids whose units are being given a change."),
-		halted: describe("rollouts_halted",
-			"Grids whose rollout has halted or gone back, because too many units have failed, or because of an "+
-				"outage."),
-		waiting: describe("rollouts_awaiting_approval",
-			"Grids whose rollout waits for a person to approve of a wave."),
-		waveUnits: prometheus.NewDesc("application_grid_controller_rollout_units",
-			"Units of the waves of a rollout that is not complete, by what became of them: all, updated (which "+
-				"includes those that are ready), ready, proven, failed, suspects, deferred.",
-			[]string{"kind", "namespace", "name", "wave", "state"}, nil),
-		conflict: describe("conflicts", "Children whose name belongs to an object that is not the grid's."),
-	}
-}
+func newGauges() *gauges { return &gauges{grids: map[string]map[types.NamespacedName]figures{}} }
 
 func (g *gauges) set(kind string, name types.NamespacedName, f figures) {
 	g.mu.Lock()
@@ -72,13 +84,11 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 }
 
 // Describe is part of prometheus.Collector.
-func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{
-		g.grid, g.unit, g.unitReady, g.unitFailed, g.unitStalled, g.unitUnreachable, g.held, g.conflict,
-		g.rolling, g.halted, g.waiting, g.waveUnits,
-	} {
+func (*gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range sumDescs {
 		out <- desc
 	}
+	out <- waveDesc
 }
 
 // Collect is part of prometheus.Collector.
@@ -86,42 +96,24 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for kind, grids := range g.grids {
-		var sum figures
+		total := [sums]int{sumGrids: len(grids)}
 		for name, f := range grids {
-			g.collectWaves(out, kind, name, f.waves)
-			sum.units += f.units
-			sum.ready += f.ready
-			sum.failed += f.failed
-			sum.stalled += f.stalled
-			sum.unreachable += f.unreachable
-			sum.held += f.held
-			sum.conflicts += f.conflicts
-			sum.rolling += f.rolling
-			sum.halted += f.halted
-			sum.waiting += f.waiting
+			for i, n := range f.sums {
+				total[i] += n
+			}
+			for i := range f.waves {
+				wave := &f.waves[i]
+				for state, units := range map[string]int32{
+					"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
+					"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
+				} {
+					out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(units), kind,
+						name.Namespace, name.Name, wave.Name, state)
+				}
+			}
 		}
-		for desc, value := range map[*prometheus.Desc]int{
-			g.grid: len(grids), g.unit: sum.units, g.unitReady: sum.ready, g.unitFailed: sum.failed,
-			g.unitStalled: sum.stalled, g.unitUnreachable: sum.unreachable, g.held: sum.held, g.conflict: sum.conflicts,
-			g.rolling: sum.rolling, g.halted: sum.halted, g.waiting: sum.waiting,
-		} {
-			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), kind)
-		}
-	}
-}
-
-// collectWaves sends the units of the waves of a grid's rollout.
-func (g *gauges) collectWaves(
-	out chan<- prometheus.Metric, kind string, name types.NamespacedName, waves []v1.WaveStatus,
-) {
-	for i := range waves {
-		wave := &waves[i]
-		for state, units := range map[string]int32{
-			"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
-			"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
-		} {
-			out <- prometheus.MustNewConstMetric(g.waveUnits, prometheus.GaugeValue, float64(units), kind,
-				name.Namespace, name.Name, wave.Name, state)
+		for i, n := range total {
+			out <- prometheus.MustNewConstMetric(sumDescs[i], prometheus.GaugeValue, float64(n), kind)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -184,7 +185,7 @@ func (r *workloadReconciler) podIn(
 func (r *workloadReconciler) podsOn(
 	ctx context.Context, namespace string, template map[string]any, field, value string,
 ) ([]corev1.Pod, error) {
-	selector, err := podSelector(template)
+	selector, _, err := readPods(template)
 	if err != nil {
 		return nil, err
 	}
@@ -197,17 +198,23 @@ func (r *workloadReconciler) podsOn(
 	return pods.Items, nil
 }
 
-// podSelector returns the selector of a template.
-func podSelector(template map[string]any) (labels.Selector, error) {
+// readPods returns what a template says of its pods: the selector, and which taints they tolerate.
+func readPods(template map[string]any) (labels.Selector, []corev1.Toleration, error) {
 	var workload struct {
 		Selector *metav1.LabelSelector `json:"selector"`
+		Template struct {
+			Spec struct {
+				Tolerations []corev1.Toleration `json:"tolerations"`
+			} `json:"spec"`
+		} `json:"template"`
 	}
-	if err := convert(template, &workload); err != nil {
-		return nil, fmt.Errorf("reading the selector: %w", err)
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &workload)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)
 	if err != nil {
-		return nil, fmt.Errorf("reading the selector: %w", err)
+		return nil, nil, fmt.Errorf("reading the selector: %w", err)
 	}
-	return selector, nil
+	return selector, workload.Template.Spec.Tolerations, nil
 }

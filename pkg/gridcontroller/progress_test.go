@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -239,8 +240,65 @@ func TestStrandedPods(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if p := statefulSetProgress(spec, status); p.stranded != c.stranded {
+		if p := statefulSetProgress("web", spec, status); p.stranded != c.stranded {
 			t.Errorf("%s: %d pods are stranded, want %d", c.name, p.stranded, c.stranded)
+		}
+	}
+}
+
+// TestWaitingPods: the status names the pods that wait for a person.
+func TestWaitingPods(t *testing.T) {
+	for _, c := range []struct{ spec, status, want string }{
+		{
+			`{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":5}`,
+			"5 of 5 pods wait until somebody deletes them (OnDelete): web-0, web-1, web-2 and 2 more",
+		},
+		{
+			`{"replicas":5,"updateStrategy":{"type":"OnDelete"}}`,
+			`{"replicas":5,"updatedReplicas":1,"updateRevision":"b"}`,
+			"4 of 5 pods wait until somebody deletes them (OnDelete): those with controller-revision-hash!=b",
+		},
+		{`{"replicas":1,"updateStrategy":{"type":"OnDelete"}}`, `{"replicas":1,"updatedReplicas":1}`, ""},
+		{
+			`{"replicas":3,"ordinals":{"start":4},"updateStrategy":{"rollingUpdate":{"partition":2}}}`,
+			`{"replicas":3,"updatedReplicas":1}`,
+			"web-4, web-5 wait for a smaller updateStrategy.rollingUpdate.partition than 2",
+		},
+	} {
+		if p := statefulSetProgress("web", parse(t, c.spec), parse(t, c.status)); p.waits != c.want {
+			t.Errorf("got %q, want %q", p.waits, c.want)
+		}
+	}
+}
+
+// TestCheckToleratesTaints: the Job of a check runs where its unit's pods do, unless its template has tolerations.
+func TestCheckToleratesTaints(t *testing.T) {
+	const containers = `"containers":[{"name":"c","image":"i"}]`
+	for own, want := range map[string]string{"": "edge", `"tolerations":[],`: ""} {
+		template := strings.Replace(plain, `"spec":{`, `"spec":{"tolerations":[{"key":"edge","operator":"Exists"}],`, 1)
+		grid := deploymentGrid("demo", template)
+		wave := named("lab", "lab")
+		wave.Check = &v1.Check{Template: raw(`{"template":{"spec":{` + own + containers + `}}}`)}
+		grid.Spec.Rollout = inWaves(wave)
+		f := newFixture(t, grid)
+		f.node("node-lab", "lab")
+		f.passes(grid)
+		f.ready("demo", "lab")
+		f.passes(grid)
+		f.update(grid, func() { grid.Spec.Template = raw(strings.Replace(template, `"i"`, `"j"`, 1)) })
+		f.passes(grid)
+		f.ready("demo", "lab")
+		f.passes(grid)
+		jobs := &batchv1.JobList{}
+		if err := f.client.List(f.Context(), jobs); err != nil || len(jobs.Items) != 1 {
+			t.Fatalf("%d Jobs, %v", len(jobs.Items), err)
+		}
+		pod, got := jobs.Items[0].Spec.Template.Spec, ""
+		for _, toleration := range pod.Tolerations {
+			got += toleration.Key
+		}
+		if got != want || pod.NodeSelector["zone1"] != "lab" {
+			t.Errorf("got the tolerations %q, want %q; nodeSelector %v", got, want, pod.NodeSelector)
 		}
 	}
 }

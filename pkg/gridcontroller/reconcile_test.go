@@ -816,7 +816,7 @@ func TestSummary(t *testing.T) {
 func TestProgress(t *testing.T) {
 	tests := []struct {
 		name, spec, status string
-		of                 func(spec, status map[string]any) progress
+		of                 func(name string, spec, status map[string]any) progress
 		complete           bool
 	}{
 		{
@@ -854,7 +854,7 @@ func TestProgress(t *testing.T) {
 		},
 	}
 	for _, test := range tests {
-		if got := test.of(parse(t, test.spec), parse(t, test.status)); got.complete != test.complete {
+		if got := test.of("web", parse(t, test.spec), parse(t, test.status)); got.complete != test.complete {
 			t.Errorf("%s: got %+v", test.name, got)
 		}
 	}

@@ -1,7 +1,6 @@
 package gridcontroller
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -151,10 +150,10 @@ func (r *workloadReconciler) losses(
 }
 
 // holdLosses holds what units are about to lose if those and the ones that have lost something lately are more than may
-// without an approval. It returns the vanished units that may be removed; others are left as they are.
+// without an approval. It returns the units that are held: they are left as they are.
 func (r *workloadReconciler) holdLosses(
 	grid v1.Object, t targets, a *assignment, gone []vanished, m *gridMemory, p *pass,
-) (removable map[string]bool) {
+) (held map[string]bool) {
 	spec, status := v1.Workload(grid)
 	now := r.clock.Now()
 	if m.losses == nil {
@@ -174,9 +173,9 @@ func (r *workloadReconciler) holdLosses(
 		}
 	}
 	maps.DeleteFunc(m.approved, func(unit string, _ bool) bool { return !still[unit] })
-	limit := r.removalOf(spec).limit(len(a.ByUnit) + len(gone))
-	held := map[string]bool{}
-	if len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
+	held = map[string]bool{}
+	units := len(a.ByUnit) + len(gone)
+	if limit := r.removalOf(spec).limit(units); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
 		names := make([]string, 0, len(waiting))
 		byKind := map[lossKind][]string{}
 		for _, l := range waiting {
@@ -184,10 +183,9 @@ func (r *workloadReconciler) holdLosses(
 			byKind[l.kind] = append(byKind[l.kind], l.unit)
 		}
 		approval := token(names)
+		into := held
 		if grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
-			for _, l := range waiting {
-				m.approved[l.unit] = true
-			}
+			into = m.approved
 		} else {
 			var texts []string
 			for _, kind := range []lossKind{vanishes, zeroed, moved} {
@@ -195,35 +193,31 @@ func (r *workloadReconciler) holdLosses(
 					texts = append(texts, fmt.Sprintf("%d units %s (%s)", len(units), kind, nameSome(units)))
 				}
 			}
-			for _, l := range waiting {
-				held[l.unit] = true
-			}
 			p.held = gridchild.Errorf(v1.ReasonMassRemoval,
 				"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
 					"if it is meant, annotate the grid with %s=%s",
-				strings.Join(texts, ", "), limit, len(a.ByUnit)+len(gone), r.Child.Kind, v1.AnnotationApproveRemoval,
-				approval)
+				strings.Join(texts, ", "), limit, units, r.Child.Kind, v1.AnnotationApproveRemoval, approval)
+		}
+		for _, l := range waiting {
+			into[l.unit] = true
 		}
 	}
-	removable = map[string]bool{}
 	for _, l := range all {
+		_, counted := m.losses[l.unit]
 		switch {
-		case l.kind == vanishes:
-			removable[l.unit] = !held[l.unit]
+		case l.kind == vanishes: // it is counted when it is removed
 		case held[l.unit]:
 			t[l.unit] = target{update: t[l.unit].update}
-		case !m.approved[l.unit]:
-			if _, counted := m.losses[l.unit]; !counted {
-				m.losses[l.unit] = now
-			}
+		case !m.approved[l.unit] && !counted:
+			m.losses[l.unit] = now
 		}
 	}
-	return removable
+	return held
 }
 
-// removeVanished deletes the children of units without nodes after the grace time, if they are removable.
+// removeVanished deletes the children of units without nodes after the grace time, if they are not held.
 func (r *workloadReconciler) removeVanished(
-	ctx context.Context, grid v1.Object, o *gridchild.Owner, gone []vanished, removable map[string]bool,
+	ctx context.Context, grid v1.Object, o *gridchild.Owner, gone []vanished, held map[string]bool,
 	m *gridMemory, p *pass,
 ) {
 	spec, _ := v1.Workload(grid)
@@ -231,13 +225,13 @@ func (r *workloadReconciler) removeVanished(
 	removals := map[string]time.Time{}
 	for _, v := range gone {
 		if rules.retain {
-			p.states[v.unit] = leftState(v.live, v1.UnitRetained)
+			state := liveState(v.live, v1.UnitRetained)
+			state.Reason = v1.ReasonUnitVanished
+			p.states[v.unit] = state
 			continue
 		}
 		if v.live.held {
-			state := leftState(v.live, v1.UnitHeld)
-			state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(v.live.hold), "no reason is given")
-			p.states[v.unit] = state
+			p.states[v.unit] = heldState(v.live)
 			continue
 		}
 		at := v.at
@@ -245,12 +239,12 @@ func (r *workloadReconciler) removeVanished(
 			p.vanished = append(p.vanished, v.unit)
 		}
 		removals[v.unit] = at
-		state := leftState(v.live, v1.UnitRemoving)
+		state := liveState(v.live, v1.UnitRemoving)
 		when := metav1.NewTime(at)
 		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, m.approved[v.unit]
 		switch {
 		case v.live.deleting: // the end of the deletion will be an event
-		case !removable[v.unit]:
+		case held[v.unit]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many units at once waits for an approval"
 		case now.Before(at):
@@ -292,7 +286,7 @@ func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner,
 				r.Child.Kind, v.live.name, node)
 		}
 	}
-	return r.remove(ctx, r.kind, o.Namespace, v.live)
+	return r.remove(ctx, r.object(o.Namespace, v.live))
 }
 
 // holdKey reports whether the spec's gridUniqKey differs from the key that the workloads follow, and the change would

@@ -3,12 +3,12 @@ package gridcontroller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,30 +34,22 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if objects, err = r.adopt(ctx, objects); err != nil {
-		return "", err
-	}
 	revisions := map[string]gridrevision.Revision{}
 	highest := int64(0)
-	var own *appsv1.ControllerRevision
 	for _, object := range objects {
 		revision, err := gridrevision.FromObject(object)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Ignoring a ControllerRevision that cannot be read")
 			continue
 		}
-		same := revision.Same(update)
-		if object.Name == update.Name && !same {
+		if object.Name == update.Name && !revision.Same(update) {
 			return "", gridchild.Errorf(v1.ReasonNameConflict,
 				"ControllerRevision %s is not what this grid has written; delete it", object.Name)
-		}
-		if same && (own == nil || own.Name != status.UpdateRevision && own.Revision < object.Revision ||
-			object.Name == status.UpdateRevision) {
-			own = object
 		}
 		revisions[object.Name] = revision
 		highest = max(highest, object.Revision)
 	}
+	own := gridrevision.Find(objects, update, status.UpdateRevision)
 	switch {
 	case own == nil:
 		own = update.Object(r.Kind, r.grid, highest+1)
@@ -102,11 +94,18 @@ func (r *roller) markCompleted(ctx context.Context) {
 	}
 }
 
-// adopt makes the ControllerRevisions that a deleted grid of the same name has left orphaned this grid's, and returns
-// the grid's own. Grids of other kinds may have the same name, but not the same names of revisions.
-func (r *roller) adopt(ctx context.Context, all []*appsv1.ControllerRevision) ([]*appsv1.ControllerRevision, error) {
+// readRevisions reads the grid's ControllerRevisions from the API server. It adopts those that a deleted grid of the
+// same name has left orphaned. Grids of other kinds may have the same name, but not the same names of revisions.
+func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
+	list := &appsv1.ControllerRevisionList{}
+	err := r.live.List(ctx, list, client.InNamespace(r.grid.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: r.grid.GetName()})
+	if err != nil {
+		return nil, fmt.Errorf("listing the ControllerRevisions: %w", err)
+	}
 	var own []*appsv1.ControllerRevision
-	for _, object := range all {
+	for i := range list.Items {
+		object := &list.Items[i]
 		by := metav1.GetControllerOf(object)
 		switch {
 		case by != nil && by.UID == r.grid.GetUID():
@@ -132,21 +131,6 @@ func (r *roller) adopt(ctx context.Context, all []*appsv1.ControllerRevision) ([
 	return own, nil
 }
 
-// readRevisions reads the ControllerRevisions that are labelled for the grid from the API server.
-func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
-	list := &appsv1.ControllerRevisionList{}
-	err := r.live.List(ctx, list, client.InNamespace(r.grid.GetNamespace()),
-		client.MatchingLabels{v1.LabelGridSelector: r.grid.GetName()})
-	if err != nil {
-		return nil, fmt.Errorf("listing the ControllerRevisions: %w", err)
-	}
-	all := make([]*appsv1.ControllerRevision, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, &list.Items[i])
-	}
-	return all, nil
-}
-
 // collect deletes revisions beyond the limit that no unit has.
 func (r *roller) collect(ctx context.Context) {
 	m := &r.memory.rollout
@@ -166,26 +150,13 @@ func (r *roller) collect(ctx context.Context) {
 		inUse[memory.applied.revision] = true
 	}
 	for _, object := range gridrevision.Superfluous(m.objects, inUse, r.spec.RevisionHistoryLimit) {
-		uid := object.UID
-		err := r.writer.Delete(ctx, &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{Namespace: object.Namespace, Name: object.Name},
-		}, client.Preconditions{UID: &uid})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err := r.remove(ctx, object.DeepCopy()); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}
-		m.forget(object.Name, object.UID)
+		delete(m.revisions, object.Name)
+		m.objects = slices.DeleteFunc(slices.Clone(m.objects), func(of *appsv1.ControllerRevision) bool {
+			return of.UID == object.UID
+		})
 	}
-}
-
-// forget removes a revision from the memory.
-func (m *rolloutMemory) forget(name string, uid types.UID) {
-	delete(m.revisions, name)
-	kept := m.objects[:0:0]
-	for _, object := range m.objects {
-		if object.UID != uid {
-			kept = append(kept, object)
-		}
-	}
-	m.objects = kept
 }

@@ -155,16 +155,13 @@ func (r *roller) aim(ctx context.Context) (targets, error) {
 
 // target is what a unit's child is made of if it gets the templates of a revision.
 func (r *roller) target(unit, revision string, templates *gridchild.Templates) target {
-	variant := templates.Variant(unit)
 	to := target{
 		templates: templates, scale: r.current, revision: revision,
-		variant: revision + "\n" + variant + "\n" + r.current.Variant(unit),
+		variant: revision + "\n" + templates.Variant(unit) + "\n" + r.current.Variant(unit),
+		mark:    templates.Mark(unit, cmp.Or(revision, r.update)),
 	}
 	if revision != "" {
 		to.update = r.update
-	}
-	if templates.ByLabels() {
-		to.mark = cmp.Or(revision, r.update) + "@" + variant
 	}
 	return to
 }

@@ -162,6 +162,17 @@ func (f *fixture) passes(grid client.Object) {
 	}
 }
 
+// completes has the Deployments of units get ready until the rollout is complete.
+func (f *fixture) completes(grid *v1.DeploymentGrid, units ...string) {
+	f.Helper()
+	f.passes(grid)
+	for i := 0; i < 6 && (i == 0 || grid.Status.Rollout.Phase != v1.RolloutComplete); i++ {
+		f.ready(grid.Name, units...)
+		f.passes(grid)
+	}
+	f.expectPhase(grid, v1.RolloutComplete, "")
+}
+
 func inWaves(waves ...v1.Wave) *v1.Rollout { return &v1.Rollout{Waves: waves} }
 
 func named(name string, units ...string) v1.Wave {
@@ -183,10 +194,7 @@ func TestRolloutInWaves(t *testing.T) {
 	for _, unit := range []string{"lab", "east", "west"} {
 		f.node("node-"+unit, unit)
 	}
-	f.passes(grid)
-	f.ready("demo", "lab", "east", "west")
-	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, "lab", "east", "west")
 	f.renewing()
 	first := grid.Status.CurrentRevision
 	f.took()
@@ -228,9 +236,7 @@ func TestRolloutInWaves(t *testing.T) {
 	f.ready("demo", "east")
 	f.passes(grid)
 	f.expectTook("apply demo-west")
-	f.ready("demo", "west")
-	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, "west")
 	f.expectWaveUnits("")
 	if grid.Status.CurrentRevision == first || grid.Status.CurrentRevision != grid.Status.UpdateRevision {
 		t.Errorf("got %+v", grid.Status)

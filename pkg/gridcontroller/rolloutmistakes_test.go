@@ -25,10 +25,7 @@ func TestOrphansGoInWaves(t *testing.T) {
 	for _, unit := range units {
 		f.node("node-"+unit, unit)
 	}
-	f.passes(grid)
-	f.ready("demo", units...)
-	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, units...)
 	// kubectl delete dg demo --cascade=orphan
 	for _, unit := range units {
 		d := f.deployment("demo-" + unit)
@@ -76,10 +73,7 @@ func TestOneRefusalIsOne(t *testing.T) {
 		units = append(units, unit)
 		f.node("n-"+unit, unit)
 	}
-	f.passes(grid)
-	f.ready("demo", units...)
-	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, units...)
 	f.failing(func(call string) error {
 		if call == "apply demo-u00" { // an immutable field, or an admission policy of this one site
 			return invalid("spec.selector")
@@ -101,10 +95,7 @@ func TestResumeAcceptsAConflict(t *testing.T) {
 	for _, unit := range units {
 		f.node("node-"+unit, unit)
 	}
-	f.passes(grid)
-	f.ready("demo", "b", "c")
-	f.passes(grid)
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, "b", "c")
 	f.update(grid, func() { grid.Spec.Template = raw(other) })
 	f.passes(grid)
 	f.expectPhase(grid, v1.RolloutHalted, "1 failed")
@@ -113,11 +104,7 @@ func TestResumeAcceptsAConflict(t *testing.T) {
 		at := grid.Status.Rollout.HaltTime.UTC().Format(time.RFC3339)
 		grid.Annotations = map[string]string{v1.AnnotationResumed: at}
 	})
-	for range 3 {
-		f.passes(grid)
-		f.ready("demo", "b", "c")
-	}
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, "b", "c")
 	f.expectImages("demo", map[string]string{"b": "two", "c": "two"})
 }
 
@@ -378,11 +365,7 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 		grid.Generation--
 		grid.Annotations = map[string]string{v1.AnnotationApproved: grid.Status.Rollout.Awaits}
 	})
-	for range 6 {
-		f.ready("demo", units...)
-		f.passes(grid)
-	}
-	f.expectPhase(grid, v1.RolloutComplete, "")
+	f.completes(grid, units...)
 	f.expectImages("demo", map[string]string{"lab": "two", "east": "two", "west": "two"})
 	// kubectl grid rollout undo --at-once: Restore keeps templates of the pool that the revision does not have
 	f.update(grid, func() {
@@ -396,10 +379,7 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 	if err := f.client.Update(f.Context(), grid); err != nil {
 		t.Fatal(err)
 	}
-	for range 4 {
-		f.ready("demo", units...)
-		f.passes(grid)
-	}
+	f.completes(grid, units...)
 	f.expectImages("demo", map[string]string{"lab": "i", "east": "i", "west": "i"})
 }
 

@@ -29,14 +29,13 @@ func (o *rolloutResult) summarize(status *v1.WorkloadGridStatus, generation int6
 	if o.status == nil || o.status.Phase == v1.RolloutComplete {
 		return
 	}
-	condition := conditionSetter(&status.Conditions, generation)
-	condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, o.describe())
-	switch o.status.Phase {
-	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, o.describe())
-	case v1.RolloutProgressing, v1.RolloutSoaking:
-		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, o.describe())
-	default:
+	c := conditions{&status.Conditions, generation}
+	c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, o.describe())
+	switch {
+	case o.halted():
+		c.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, o.describe())
+	case o.progresses():
+		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, o.describe())
 	}
 }
 
@@ -53,19 +52,25 @@ func (o *rolloutResult) count(f *figures) {
 	if o.status.Phase != v1.RolloutComplete {
 		f.waves = slices.Clone(o.status.Waves)
 	}
-	switch o.status.Phase {
-	case v1.RolloutProgressing, v1.RolloutSoaking:
-		f.rolling = 1
-	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage:
-		f.halted = 1
-	case v1.RolloutAwaitingApproval:
-		f.waiting = 1
-	case v1.RolloutComplete:
-		if o.status.HaltTime != nil { // units failed later, and others wait for the change
-			f.halted = 1
-		}
-	default:
+	switch {
+	case o.halted(), o.status.Phase == v1.RolloutComplete && o.status.HaltTime != nil: // units failed later
+		f.sums[sumHalted] = 1
+	case o.progresses():
+		f.sums[sumRolling] = 1
+	case o.status.Phase == v1.RolloutAwaitingApproval:
+		f.sums[sumWaiting] = 1
 	}
+}
+
+// halted reports whether the rollout has halted or goes back, progresses whether it goes on by itself.
+func (o *rolloutResult) halted() bool {
+	return slices.Contains([]v1.RolloutPhase{
+		v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage,
+	}, o.status.Phase)
+}
+
+func (o *rolloutResult) progresses() bool {
+	return o.status.Phase == v1.RolloutProgressing || o.status.Phase == v1.RolloutSoaking
 }
 
 // describe returns the state of the rollout in one line.
@@ -92,10 +97,9 @@ func (o *rolloutResult) tell(m *gridMemory, event func(kind, reason, action, for
 		return
 	}
 	m.rollout.mark = mark
-	switch o.status.Phase {
-	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage:
-		event(corev1.EventTypeWarning, v1.ReasonRolloutHalted, "Rollout", "%s", o.describe())
-	default:
-		event(corev1.EventTypeNormal, v1.ReasonRollout, "Rollout", "%s", o.describe())
+	kind, reason := corev1.EventTypeNormal, v1.ReasonRollout
+	if o.halted() {
+		kind, reason = corev1.EventTypeWarning, v1.ReasonRolloutHalted
 	}
+	event(kind, reason, "Rollout", "%s", o.describe())
 }

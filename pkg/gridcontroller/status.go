@@ -37,30 +37,34 @@ const (
 
 // unitState returns the state of a unit for the status.
 func unitState(template string, r result) v1.UnitState {
-	state := v1.UnitState{Phase: v1.UnitProgressing, Template: template}
+	state := v1.UnitState{Phase: v1.UnitProgressing}
 	if live := r.child; live != nil {
-		state.Replicas, state.UpdatedReplicas = live.progress.replicas, live.progress.updated
-		state.ReadyReplicas, state.AvailableReplicas = live.progress.ready, live.progress.available
+		state = liveState(live, v1.UnitProgressing)
 		if live.progress.complete && live.observed && !live.deleting && !r.applied && r.again.IsZero() {
 			state.Phase = v1.UnitReady
 		}
+		if live.held {
+			state = heldState(live)
+		}
 	}
-	if live := r.child; live != nil && live.held {
-		state.Phase, state.Reason = v1.UnitHeld, v1.ReasonHeld
-		state.Message = cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
-		return state
-	}
-	if r.err != nil {
+	if state.Template = template; r.err != nil && state.Phase != v1.UnitHeld {
 		told := gridchild.Tellable(r.err)
 		state.Phase, state.Reason, state.Message = v1.UnitFailed, told.Reason, told.Message
 	}
 	return state
 }
 
-// leftState returns the state of a vanished unit that still has a workload.
-func leftState(live *child, phase v1.UnitPhase) v1.UnitState {
+// heldState returns the state of a unit whose workload an annotation keeps as it is.
+func heldState(live *child) v1.UnitState {
+	state := liveState(live, v1.UnitHeld)
+	state.Reason, state.Message = v1.ReasonHeld, cmp.Or(gridchild.Shorten(live.hold), "no reason is given")
+	return state
+}
+
+// liveState returns the state of a unit that has a workload.
+func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
 	return v1.UnitState{
-		Phase: phase, Reason: v1.ReasonUnitVanished,
+		Phase:    phase,
 		Replicas: live.progress.replicas, UpdatedReplicas: live.progress.updated,
 		ReadyReplicas: live.progress.ready, AvailableReplicas: live.progress.available,
 	}
@@ -97,7 +101,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 		status.GridUniqKey = spec.GridUniqKey
 	}
 
-	condition := conditionSetter(&status.Conditions, generation)
+	c := conditions{&status.Conditions, generation}
 	notReady := slices.Sorted(slices.Values(slices.Concat(broken, byPhase[v1.UnitProgressing])))
 	offline := ""
 	if len(unreachable) > 0 {
@@ -106,88 +110,55 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	if held := byPhase[v1.UnitHeld]; len(held) > 0 {
 		offline += fmt.Sprintf("; %d more are held: %s", len(held), nameSome(held))
 	}
-	key := spec.GridUniqKey
-	switch {
-	case units == 0:
-		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf(
-			"no node has the label %s, so there are no units", key))
-		condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonNoUnits, fmt.Sprintf(
-			"no node has the label %s, so there are no units", key))
-	case reachable == 0:
-		condition(v1.ConditionReady, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
-			fmt.Sprintf("none of %d units can be reached", units))
-		condition(v1.ConditionAvailable, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
-			fmt.Sprintf("none of %d units can be reached", units))
-	default:
-		if len(notReady) > 0 {
-			condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady, fmt.Sprintf(
-				"%d of %d units are not ready: %s%s", len(notReady), reachable, nameSome(notReady), offline))
-		} else {
-			condition(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
-				"all %d units are ready%s%s", reachable, offline, describeOthers(p.others)))
-		}
-		silent := slices.DeleteFunc(slices.Clone(notReady), func(unit string) bool { return p.serving[unit] })
-		if len(silent) > 0 {
-			condition(v1.ConditionAvailable, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
-				fmt.Sprintf("%d of %d units do not have enough pods to serve: %s%s",
-					len(silent), reachable, nameSome(silent), offline))
-		} else {
-			condition(v1.ConditionAvailable, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf(
-				"all %d units have pods to serve%s", reachable, offline))
+	// lacks says of a condition that some of the units lack what it is about, or that all have it.
+	lacks := func(kind string, some []string, problem, fine string) {
+		switch {
+		case units == 0:
+			c.set(kind, metav1.ConditionFalse, v1.ReasonNoUnits,
+				fmt.Sprintf("no node has the label %s, so there are no units", spec.GridUniqKey))
+		case reachable == 0:
+			c.set(kind, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
+				fmt.Sprintf("none of %d units can be reached", units))
+		case len(some) > 0:
+			c.set(kind, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
+				fmt.Sprintf("%d of %d units %s: %s%s", len(some), reachable, problem, nameSome(some), offline))
+		default:
+			c.set(kind, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units %s", reachable, fine))
 		}
 	}
+	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline+describeOthers(p.others))
+	silent := slices.DeleteFunc(notReady, func(unit string) bool { return p.serving[unit] })
+	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve"+offline)
+
 	var doing []string
 	if units := byPhase[v1.UnitProgressing]; len(units) > 0 {
 		doing = append(doing, "in progress: "+nameSome(units))
 	}
-	due := slices.DeleteFunc(slices.Clone(removing), func(unit string) bool {
-		return p.states[unit].Reason == v1.ReasonMassRemoval
-	})
+	due := slices.DeleteFunc(removing, func(unit string) bool { return p.states[unit].Reason == v1.ReasonMassRemoval })
 	if len(due) > 0 {
-		earliest := p.states[due[0]].RemovalTime
-		for _, unit := range due {
-			if at := p.states[unit].RemovalTime; at.Before(earliest) {
-				earliest = at
-			}
-		}
-		doing = append(doing, fmt.Sprintf(
-			"no node is in %s any more; workloads are removed from %s on", nameSome(due),
-			earliest.UTC().Format(time.RFC3339)))
+		earliest := slices.MinFunc(due, func(a, b string) int {
+			return p.states[a].RemovalTime.Compare(p.states[b].RemovalTime.Time)
+		})
+		doing = append(doing, fmt.Sprintf("no node is in %s any more; workloads are removed from %s on",
+			nameSome(due), p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
 	}
-	if len(doing) > 0 {
-		condition(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonUnitsProgressing, strings.Join(doing, "; "))
-	} else {
-		condition(v1.ConditionProgressing, metav1.ConditionFalse, v1.ReasonAsDesired, "")
-	}
-	stalled := byPhase[v1.UnitStalled]
-	if len(stalled) > 0 {
-		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonUnitsStalled,
-			describeProblems("make no progress", stalled, p.states, units))
-	} else {
-		condition(v1.ConditionStalled, metav1.ConditionFalse, v1.ReasonAsDesired, "")
-	}
-	switch failed := byPhase[v1.UnitFailed]; {
+	c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, doing...)
+	failed, stalled := byPhase[v1.UnitFailed], byPhase[v1.UnitStalled]
+	stalling := describeProblems("make no progress", stalled, p.states, units)
+	c.problem(v1.ConditionStalled, v1.ReasonUnitsStalled, stalling)
+	switch {
 	case p.held != nil:
-		text := gridchild.Tellable(p.held).Message
-		if len(broken) > 0 {
-			text += "; " + describeProblems("failed or stalled", broken, p.states, units)
-		}
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, gridchild.Tellable(p.held).Reason, text)
-	case len(failed) > 0 && len(stalled) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
-			describeProblems("failed", failed, p.states, units)+"; "+
-				describeProblems("make no progress", stalled, p.states, units))
+		told := gridchild.Tellable(p.held)
+		c.problem(v1.ConditionDegraded, told.Reason, told.Message,
+			describeProblems("failed or stalled", broken, p.states, units))
 	case len(failed) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsFailed,
-			describeProblems("failed", failed, p.states, units))
-	case len(stalled) > 0:
-		condition(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonUnitsStalled,
-			describeProblems("make no progress", stalled, p.states, units))
+		c.problem(v1.ConditionDegraded, v1.ReasonUnitsFailed, describeProblems("failed", failed, p.states, units),
+			stalling)
 	default:
-		condition(v1.ConditionDegraded, metav1.ConditionFalse, v1.ReasonAsDesired, "")
+		c.problem(v1.ConditionDegraded, v1.ReasonUnitsStalled, stalling)
 	}
 	if text := noEffect(spec, p); text != "" {
-		condition(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
+		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
 	}
@@ -314,43 +285,49 @@ func isTooLarge(err error) bool {
 }
 
 // stop fills in the conditions of a grid that cannot be reconciled.
-func stop(conditions *[]metav1.Condition, generation int64, err error) {
+func stop(to *[]metav1.Condition, generation int64, err error) {
 	p := gridchild.Tellable(err)
-	condition := conditionSetter(conditions, generation)
-	condition(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
-	condition(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
-	condition(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
+	c := conditions{to, generation}
+	c.set(v1.ConditionReady, metav1.ConditionFalse, p.Reason, p.Message)
+	c.set(v1.ConditionProgressing, metav1.ConditionFalse, p.Reason, p.Message)
+	c.set(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
 }
 
-// degrade fills in the condition of a grid that cannot be reconciled now. What runs goes on.
-func degrade(conditions *[]metav1.Condition, generation int64, err error) {
-	p := gridchild.Tellable(err)
-	conditionSetter(conditions, generation)(v1.ConditionDegraded, metav1.ConditionTrue, p.Reason, p.Message)
+// conditions are those of a status that is about a generation of a grid.
+type conditions struct {
+	of         *[]metav1.Condition
+	generation int64
 }
 
-func conditionSetter(
-	conditions *[]metav1.Condition, generation int64,
-) func(kind string, status metav1.ConditionStatus, reason, message string) {
-	return func(kind string, status metav1.ConditionStatus, reason, message string) {
-		meta.SetStatusCondition(conditions, metav1.Condition{
-			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
-		})
+func (c conditions) set(kind string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(c.of, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: c.generation,
+	})
+}
+
+// problem sets a condition that is true if there is something to say.
+func (c conditions) problem(kind, reason string, parts ...string) {
+	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+	if len(parts) == 0 {
+		c.set(kind, metav1.ConditionFalse, v1.ReasonAsDesired, "")
+		return
 	}
+	c.set(kind, metav1.ConditionTrue, reason, strings.Join(parts, "; "))
 }
 
 // nameSome names the first few units, and counts the rest.
 func nameSome(units []string) string { return enumerate.First(units, namedUnits) }
 
 // describeProblems names the first few different problems of units, each with the units that have it. they says what
-// the units have in common.
+// the units have in common. Without units there are none.
 func describeProblems(they string, failed []string, states map[string]v1.UnitState, units int) string {
+	if len(failed) == 0 {
+		return ""
+	}
 	var order []string
 	with := map[string][]string{}
 	for _, unit := range failed {
-		problem := states[unit].Reason + ": " + states[unit].Message
-		if states[unit].Message == "" {
-			problem = states[unit].Reason
-		}
+		problem := strings.TrimSuffix(states[unit].Reason+": "+states[unit].Message, ": ")
 		if _, ok := with[problem]; !ok {
 			order = append(order, problem)
 		}

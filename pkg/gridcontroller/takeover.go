@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,22 +29,15 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 	if entry.Manager == v1.FieldManager {
 		return entry.Operation == metav1.ManagedFieldsOperationUpdate
 	}
-	switch command, isKubectl := strings.CutPrefix(entry.Manager, "kubectl"); {
-	case !adopted || !isKubectl:
-		return false
-	default:
-		switch command {
-		case "", "-client-side-apply", "-create", "-edit", "-replace", "-patch", "-set", "-label", "-annotate":
-			return true
-		}
-		return false
-	}
+	command, isKubectl := strings.CutPrefix(entry.Manager, "kubectl")
+	return adopted && isKubectl && slices.Contains([]string{
+		"", "-client-side-apply", "-create", "-edit", "-replace", "-patch", "-set", "-label", "-annotate",
+	}, command)
 }
 
 // takeOver makes fields of other managers ours, and returns the resulting child; nil if there were no such fields.
 func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, adopted bool) (*child, error) {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.Child)
+	u := childObject(k)
 	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u); err != nil {
 		return nil, fmt.Errorf("taking over: %w", err)
 	}
@@ -90,18 +84,14 @@ func (d *desired) hasReplicas() bool {
 // the template stops setting replicas, the API server would reset the field to its default: 1 replica, in all units at
 // once.
 func (c *cluster) handOver(ctx context.Context, k kind, namespace string, live *child) (string, error) {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(k.Child)
+	u := childObject(k)
 	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: live.name}, u); err != nil {
 		return "", fmt.Errorf("handing over the replicas: %w", err)
 	}
 	spec, _ := u.Object["spec"].(map[string]any)
 	replicas := replicasOf(spec)
-	only := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": replicas}}}
-	only.SetGroupVersionKind(k.Child)
-	only.SetNamespace(namespace)
-	only.SetName(live.name)
-	only.SetUID(types.UID(live.uid))
+	only := k.object(namespace, live)
+	only.Object["spec"] = map[string]any{"replicas": replicas}
 	only.SetResourceVersion(u.GetResourceVersion()) // a conflict if someone scales it at the same time
 	apply := client.ApplyConfigurationFromUnstructured(only)
 	if err := c.writer.Apply(ctx, apply, client.FieldOwner(v1.HandOverManager)); err != nil {

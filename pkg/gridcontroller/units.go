@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
@@ -32,10 +33,21 @@ type nodeState struct {
 	since time.Time
 }
 
+// unit returns the unit of a node; empty if it is in none, or if there is no node.
+func (n *nodeState) unit(key string) string {
+	if n == nil {
+		return ""
+	}
+	return n.labels[key]
+}
+
 // nodeCount counts the nodes of a unit.
 type nodeCount struct{ all, lost int }
 
-func (c nodeCount) unreachable() bool { return c.all > 0 && c.lost == c.all }
+// unitLife says whether a unit has nodes, and whether all of them are lost.
+type unitLife struct{ exists, unreachable bool }
+
+func (c nodeCount) life() unitLife { return unitLife{c.all > 0, c.all > 0 && c.lost == c.all} }
 
 func newUnits() *units {
 	return &units{nodes: map[string]*nodeState{}, sets: map[string]map[string]nodeCount{}, selected: map[string]bool{}}
@@ -43,7 +55,11 @@ func newUnits() *units {
 
 // stateOf returns the state of a node. The node controller sets the condition Ready to Unknown when a kubelet falls
 // silent. A node whose kubelet reports that it is not ready is not lost.
-func stateOf(node *corev1.Node) *nodeState {
+func stateOf(object client.Object) *nodeState {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return nil
+	}
 	s := &nodeState{labels: node.Labels}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -67,7 +83,7 @@ func (u *units) unreachable(key string) map[string]time.Time {
 	defer u.mu.Unlock()
 	lost := map[string]time.Time{}
 	for unit, count := range u.set(key) {
-		if count.unreachable() {
+		if count.life().unreachable {
 			lost[unit] = time.Time{}
 		}
 	}
@@ -99,14 +115,13 @@ func (u *units) labelsOf(key string) map[string][]map[string]string {
 
 // relabelled reports whether the labels of a node that is, or was, in a unit of the key are others than before.
 func relabelled(key string, before, now *nodeState) bool {
-	var old, labels map[string]string
-	if before != nil && before.labels[key] != "" {
-		old = before.labels
+	var labels [2]map[string]string
+	for i, node := range []*nodeState{before, now} {
+		if node.unit(key) != "" {
+			labels[i] = node.labels
+		}
 	}
-	if now != nil && now.labels[key] != "" {
-		labels = now.labels
-	}
-	return !maps.Equal(old, labels)
+	return !maps.Equal(labels[0], labels[1])
 }
 
 // nodesIn returns the states of the nodes of a unit, by name.
@@ -149,10 +164,10 @@ func (u *units) set(key string) map[string]nodeCount {
 
 // count adds a node to its unit's count, or subtracts it.
 func count(set map[string]nodeCount, node *nodeState, key string, by int) {
-	if node == nil || node.labels[key] == "" {
+	unit := node.unit(key)
+	if unit == "" {
 		return
 	}
-	unit := node.labels[key]
 	c := set[unit]
 	c.all += by
 	if node.lost {
@@ -178,25 +193,12 @@ func (u *units) note(node string, now *nodeState) []string {
 	}
 	var changed []string
 	for key, set := range u.sets {
-		var units []string
-		var counts []nodeCount
-		for _, state := range []*nodeState{before, now} {
-			if state != nil && state.labels[key] != "" {
-				units, counts = append(units, state.labels[key]), append(counts, set[state.labels[key]])
-			}
-		}
+		from, to := before.unit(key), now.unit(key)
+		was := [...]unitLife{set[from].life(), set[to].life()}
 		count(set, before, key, -1)
 		count(set, now, key, 1)
-		if u.selected[key] && relabelled(key, before, now) {
+		if was != [...]unitLife{set[from].life(), set[to].life()} || (u.selected[key] && relabelled(key, before, now)) {
 			changed = append(changed, key)
-			continue
-		}
-		for i, unit := range units {
-			if after := set[unit]; (after.all == 0) != (counts[i].all == 0) ||
-				after.unreachable() != counts[i].unreachable() {
-				changed = append(changed, key)
-				break
-			}
 		}
 	}
 	return changed

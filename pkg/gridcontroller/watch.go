@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -69,16 +68,8 @@ func sameOwner(a, b client.Object) bool {
 func ofNode(
 	units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error),
 ) handler.EventHandler {
-	note := func(ctx context.Context, object client.Object, gone nodeGone, q queue) {
-		node, ok := object.(*corev1.Node)
-		if !ok {
-			return
-		}
-		var state *nodeState
-		if !gone {
-			state = stateOf(node)
-		}
-		for _, key := range units.note(node.Name, state) {
+	note := func(ctx context.Context, node string, state *nodeState, q queue) {
+		for _, key := range units.note(node, state) {
 			grids, err := gridsWith(ctx, key)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)
@@ -90,11 +81,12 @@ func ofNode(
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { note(ctx, e.Object, false, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { note(ctx, e.ObjectNew, false, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { note(ctx, e.Object, true, q) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			note(ctx, e.Object.GetName(), stateOf(e.Object), q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			note(ctx, e.ObjectNew.GetName(), stateOf(e.ObjectNew), q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { note(ctx, e.Object.GetName(), nil, q) },
 	}
 }
-
-// nodeGone says whether a node was deleted.
-type nodeGone bool

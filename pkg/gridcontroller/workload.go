@@ -80,14 +80,11 @@ type workloadReconciler struct {
 
 	units *units
 
-	mu sync.Mutex // guards grids; a memory itself belongs to the worker that reconciles the grid
-	// grids has what is remembered of every grid.
-	grids map[types.NamespacedName]*gridMemory
+	grids memories[gridMemory]
 }
 
-// gridMemory is what is remembered of a grid between reconciliations. Losing it does no harm.
+// gridMemory is what is remembered of a grid between reconciliations.
 type gridMemory struct {
-	uid types.UID
 	// desired and templates are valid for this generation and these labels of the grid. desired has the identities of
 	// the units' children, templates the results of each template, by its name.
 	generation int64
@@ -125,43 +122,61 @@ type templateMemory struct {
 	retryAt time.Time
 }
 
-func (r *workloadReconciler) remember(name types.NamespacedName, uid types.UID) *gridMemory {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.grids == nil {
-		r.grids = map[types.NamespacedName]*gridMemory{}
-	}
-	m := r.grids[name]
-	if m == nil || m.uid != uid {
-		m = &gridMemory{uid: uid, children: map[string]*childMemory{}, told: map[string]gridchild.Error{}}
-		r.grids[name] = m
-	}
-	return m
+// memories has what is remembered of the grids of a kind. Losing it does no harm.
+type memories[M any] struct {
+	mu sync.Mutex // guards all; a memory itself belongs to the worker that reconciles the grid
+	// all has the memories by the UIDs of the grids, which uids has by name.
+	all  map[types.UID]*M
+	uids map[types.NamespacedName]types.UID
 }
 
-func (r *workloadReconciler) forget(name types.NamespacedName) {
-	r.gauges.forget(r.Kind, name)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.grids, name)
+// of returns what is remembered of a grid, at first nothing. What is remembered of a former one of the name is
+// forgotten; with an empty UID nothing else is done.
+func (m *memories[M]) of(name types.NamespacedName, uid types.UID) *M {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all == nil {
+		m.all, m.uids = map[types.UID]*M{}, map[types.NamespacedName]types.UID{}
+	}
+	if former := m.uids[name]; former != uid {
+		delete(m.all, former)
+		delete(m.uids, name)
+	}
+	if uid == "" {
+		return nil
+	}
+	if m.all[uid] == nil {
+		m.all[uid], m.uids[name] = new(M), uid
+	}
+	return m.all[uid]
+}
+
+// recall reads a grid, and returns what is remembered of it. It returns nil and forgets the grid if it is gone, or
+// about to go: the garbage collector deletes its children, unless they are to be orphaned.
+func recall[M any](
+	ctx context.Context, s *shared, m *memories[M], kind string, name types.NamespacedName, grid client.Object,
+) (*M, error) {
+	err := s.cache.Get(ctx, name, grid)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && grid.GetDeletionTimestamp() != nil:
+		s.gauges.forget(kind, name)
+		return m.of(name, ""), nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the grid: %w", err)
+	}
+	return m.of(name, grid.GetUID()), nil
 }
 
 // Reconcile applies the children of one grid, and writes the grid's status and events.
 func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := r.New()
-	if err := r.cache.Get(ctx, request.NamespacedName, grid); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.forget(request.NamespacedName)
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, fmt.Errorf("reading the grid: %w", err)
+	m, err := recall(ctx, &r.shared, &r.grids, r.Kind, request.NamespacedName, grid)
+	if m == nil {
+		return reconcile.Result{}, err
 	}
-	if grid.GetDeletionTimestamp() != nil {
-		// The garbage collector deletes the children, unless they are to be orphaned.
-		r.forget(request.NamespacedName)
-		return reconcile.Result{}, nil
+	if m.children == nil {
+		m.children, m.told = map[string]*childMemory{}, map[string]gridchild.Error{}
 	}
-	m := r.remember(request.NamespacedName, grid.GetUID())
 	if deleted, err := r.deleteUnusedTemplates(ctx, grid); err != nil || deleted {
 		return reconcile.Result{}, err // the change of the grid causes another reconciliation
 	}
@@ -170,7 +185,7 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		return reconcile.Result{}, fmt.Errorf("%T is not a grid", grid)
 	}
 	spec, status := v1.Workload(changed)
-	err := gridchild.CheckKey(spec.GridUniqKey)
+	err = gridchild.CheckKey(spec.GridUniqKey)
 	if err == nil {
 		err = r.limits.check(spec.GridUniqKey, len(r.units.of(spec.GridUniqKey)))
 	}
@@ -184,7 +199,9 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	p, err := r.pass(ctx, grid, m)
 	if err != nil {
 		r.tellGrid(grid, m, err)
-		degrade(&status.Conditions, grid.GetGeneration(), err)
+		// What runs goes on.
+		conditions{&status.Conditions, grid.GetGeneration()}.problem(v1.ConditionDegraded,
+			gridchild.Tellable(err).Reason, gridchild.Tellable(err).Message)
 		_, unwritten := r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 		return reconcile.Result{}, errors.Join(err, unwritten)
 	}
@@ -246,29 +263,29 @@ func (p *pass) lookAgain(at time.Time) {
 // spent reports whether the time for requests of this pass is over.
 func (p *pass) spent(now time.Time) bool { return now.After(p.deadline) }
 
+// sumOf has the sums that units of a phase are in. Those whose unit is gone are in none.
+var sumOf = map[v1.UnitPhase]int{
+	v1.UnitReady: sumReady, v1.UnitFailed: sumFailed, v1.UnitStalled: sumStalled, v1.UnitUnreachable: sumUnreachable,
+	v1.UnitProgressing: sumUnits, v1.UnitHeld: sumUnits,
+}
+
 func (p *pass) figures() figures {
 	var f figures
 	for _, state := range p.states {
-		switch state.Phase {
-		case v1.UnitRemoving, v1.UnitRetained:
+		of, counts := sumOf[state.Phase]
+		if !counts {
 			continue
-		case v1.UnitReady:
-			f.ready++
-		case v1.UnitFailed:
-			f.failed++
-		case v1.UnitStalled:
-			f.stalled++
-		case v1.UnitUnreachable:
-			f.unreachable++
-		default:
 		}
-		f.units++
+		f.sums[sumUnits]++
+		if of != sumUnits {
+			f.sums[of]++
+		}
 		if state.Reason == v1.ReasonNameConflict {
-			f.conflicts++
+			f.sums[sumConflicts]++
 		}
 	}
 	if p.held != nil {
-		f.held = 1
+		f.sums[sumHeld] = 1
 	}
 	p.rollout.count(&f)
 	return f
@@ -306,7 +323,7 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 		return nil, err
 	}
 	gone := r.vanishedOf(ctx, a)
-	removable := r.holdLosses(grid, t, a, gone, m, p)
+	held := r.holdLosses(grid, t, a, gone, m, p)
 	results := r.syncUnits(ctx, o, t, units, a, m, p)
 	for _, unit := range units {
 		result := results[unit]
@@ -344,7 +361,7 @@ func (r *workloadReconciler) pass(ctx context.Context, grid v1.Object, m *gridMe
 	}
 	r.explainStalled(ctx, o, t, m, p)
 	roller.conclude(ctx, t, results, p)
-	r.removeVanished(ctx, grid, o, gone, removable, m, p)
+	r.removeVanished(ctx, grid, o, gone, held, m, p)
 	for unit, at := range m.losses {
 		p.losses = append(p.losses, v1.UnitLoss{Unit: unit, Time: metav1.NewTime(at.Truncate(time.Second))})
 	}
@@ -387,7 +404,7 @@ func (r *workloadReconciler) syncUnits(
 		// Usually nothing has changed since the live and the desired child were last compared.
 		if live != nil && m.desired[unit].variant == to.variant && !live.deleting && !live.legacy &&
 			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest &&
-			memory.same.owned == live.owned {
+			memory.same.fields == live.fields && live.applied == m.desired[unit].digest {
 			memory.failure = nil
 			results[unit] = result{child: live}
 			continue
@@ -475,37 +492,31 @@ func (r *workloadReconciler) syncTemplate(
 			return done
 		})
 	}
-	var mu sync.Mutex // guards outcomes while the group runs
-	outcomes := map[string]result{}
-	note := func(unit string, outcome result) {
-		mu.Lock()
-		defer mu.Unlock()
-		outcomes[unit] = outcome
-	}
+	outcomes := make([]result, len(all))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
-	for _, d := range all {
+	for i, d := range all {
 		if *budget <= 0 || p.spent(r.clock.Now()) {
-			note(d.unit, result{again: r.clock.Now()})
+			outcomes[i].again = r.clock.Now()
 			continue
 		}
 		*budget--
 		if _, err := d.desired.object(); err != nil { // rendered here, because it must not be called concurrently
-			note(d.unit, result{err: err})
+			outcomes[i].err = err
 			continue
 		}
 		group.Go(func() error {
-			note(d.unit, r.syncOne(ctx, o, d))
+			outcomes[i] = r.syncOne(ctx, o, d)
 			return nil
 		})
 	}
 	_ = group.Wait() // its functions return no errors
 	before := *t
 	taken := false
-	for _, unit := range slices.Sorted(maps.Keys(outcomes)) {
-		results[unit] = outcomes[unit]
-		t.learn(unit, outcomes[unit], r.clock.Now())
-		taken = taken || (outcomes[unit].err == nil && outcomes[unit].again.IsZero())
+	for i, d := range all {
+		results[d.unit] = outcomes[i]
+		t.learn(d.unit, outcomes[i], r.clock.Now())
+		taken = taken || (outcomes[i].err == nil && outcomes[i].again.IsZero())
 	}
 	if taken { // the template is good; failures of single units are their own
 		*t = before
@@ -610,27 +621,25 @@ func (r *workloadReconciler) tell(grid v1.Object, m *gridMemory, key string, p *
 	if p.rollout != nil && p.rollout.status != nil {
 		p.rollout.tell(m, event)
 	}
-	if len(p.applied) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied the %ss of %d units: %s", r.Child.Kind,
-			len(p.applied), nameSome(p.applied))
-	}
-	if len(p.vanished) > 0 {
-		event(corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait",
-			"No node is in %s any more; the %ss are removed in %s unless one comes back", nameSome(p.vanished),
-			r.Child.Kind, r.removalOf(spec).grace)
-	}
-	if len(p.returned) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the %ss stay",
-			nameSome(p.returned), r.Child.Kind)
-	}
-	if len(p.removed) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the %ss of vanished units: %s", r.Child.Kind,
-			nameSome(p.removed))
-	}
-	if len(p.handedOver) > 0 {
-		event(corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
-			"The template does not set replicas any more; units keep theirs until someone changes them: %s",
-			nameSome(p.handedOver))
+	kind, grace := r.Child.Kind, r.removalOf(spec).grace
+	for _, t := range []struct {
+		units                        []string
+		kind, reason, action, format string
+	}{
+		{p.applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
+			"Applied the %ss of %d units: %%s", kind, len(p.applied))},
+		{p.vanished, corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", fmt.Sprintf(
+			"No node is in %%s any more; the %ss are removed in %s unless one comes back", kind, grace)},
+		{p.returned, corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the " + kind +
+			"s stay"},
+		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
+			"s of vanished units: %s"},
+		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+			"The template does not set replicas any more; units keep theirs until someone changes them: %s"},
+	} {
+		if len(t.units) > 0 {
+			event(t.kind, t.reason, t.action, t.format, nameSome(t.units))
+		}
 	}
 	switch {
 	case p.held != nil:

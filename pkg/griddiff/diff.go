@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,12 +216,9 @@ func (s Source) units(
 	}})
 	spec, _ := v1.Workload(grid)
 	templates := gridchild.NewTemplates(spec, s.around(ctx, k, o.Key))
-	if spec.Rollout != nil {
-		revision, err := gridrevision.Of(k.Kind, o.Name, spec)
-		if err != nil {
-			return nil, err
-		}
-		o = o.WithRevision(revision.Name, "")
+	revision, err := s.revision(ctx, k, grid)
+	if err != nil {
+		return nil, err
 	}
 	live, err := s.present(ctx, k, o)
 	if err != nil {
@@ -238,6 +236,11 @@ func (s Source) units(
 		if child, ok := live[names.ByUnit[unit]]; ok {
 			owner = o.WithUnitInSelector(child.selectsUnit)
 		}
+		noted := "" // children have the name of their revision only in a rollout
+		if spec.Rollout != nil {
+			noted = revision
+		}
+		owner = owner.WithRevision(noted, templates.Mark(unit, revision))
 		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
 	}
 	members := map[group][]string{}
@@ -280,6 +283,32 @@ func (s Source) units(
 		answers = append(answers, one)
 	}
 	return answers, nil
+}
+
+// revision returns the name of the revision that the controller gives to the grid's spec. Who may not read
+// ControllerRevisions gets the name of a new one.
+func (s Source) revision(ctx context.Context, k v1.GridKind, grid v1.Object) (string, error) {
+	spec, status := v1.Workload(grid)
+	revision, err := gridrevision.Of(k.Kind, grid.GetName(), spec)
+	if err != nil {
+		return "", err
+	}
+	list := &appsv1.ControllerRevisionList{}
+	err = s.API.List(ctx, list, client.InNamespace(grid.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: grid.GetName()})
+	if err != nil && !apierrors.IsForbidden(err) {
+		return "", fmt.Errorf("asking for the ControllerRevisions: %w", err)
+	}
+	var own []*appsv1.ControllerRevision
+	for i := range list.Items {
+		if ownerUID(&list.Items[i]) == string(grid.GetUID()) {
+			own = append(own, &list.Items[i])
+		}
+	}
+	if found := gridrevision.Find(own, revision, status.UpdateRevision); found != nil {
+		return found.Name, nil
+	}
+	return revision.Name, nil
 }
 
 // children returns all objects of a namespace that have the kind of a grid's children, by name. It includes those that

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridrevision"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -145,6 +146,50 @@ func TestNoUnitHides(t *testing.T) {
 			}
 			if got := strings.Join(got, "; "); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestDiffKnowsTheRevision: units that labels of nodes give an override to, and a revision that an older controller has
+// named, are no differences.
+func TestDiffKnowsTheRevision(t *testing.T) {
+	t.Parallel()
+	for name, rollout := range map[string]string{"with waves": "rollout: {waves: [{name: all}]},", "without": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			manifest := webSpec("one", rollout+
+				"overrides: [{name: big, units: {nodeSelector: {matchLabels: {size: big}}}, images: {c: two}}],")
+			s := applied(t, manifest, func(api client.Client) {
+				grid := &v1.DeploymentGrid{}
+				if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, grid); err != nil {
+					t.Fatal(err)
+				}
+				revision, err := gridrevision.Of("DeploymentGrid", "web", &grid.Spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				revision.Name = "web-older"
+				if err := api.Create(t.Context(), revision.Object("DeploymentGrid", grid, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}, "a")
+			annotations := map[string]any{v1.AnnotationVariant: "web-older@/"}
+			if rollout != "" {
+				annotations[v1.AnnotationRevision] = "web-older"
+			}
+			answers, err := s.Compare(t.Context(), object(t, manifest))
+			if err != nil || len(answers) != 1 {
+				t.Fatalf("%v, %v", answers, err)
+			}
+			got, _, err := unstructured.NestedMap(answers[0].Merged.Object, "metadata", "annotations")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range []string{v1.AnnotationVariant, v1.AnnotationRevision} {
+				if got[key] != annotations[key] {
+					t.Errorf("%s: got %v, want %v", key, got[key], annotations[key])
+				}
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -47,21 +48,12 @@ func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 	c := content{
 		spec.Template, nil, spec.Templates, spec.DefaultTemplateName, spec.Overrides, spec.TolerateUnreachable,
 	}
-	unused := gridchild.UnusedTemplates(spec)
-	for name, template := range spec.TemplatePool {
-		if slices.Contains(unused, name) {
-			continue
-		}
-		if c.TemplatePool == nil {
-			c.TemplatePool = map[string]v1.Template{}
-		}
-		c.TemplatePool[name] = template
+	c.TemplatePool = maps.Clone(spec.TemplatePool)
+	for _, name := range gridchild.UnusedTemplates(spec) {
+		delete(c.TemplatePool, name)
 	}
-	err := c.scaleless()
-	var data []byte
-	if err == nil {
-		data, err = canonical(c)
-	}
+	c.scaleless()
+	data, err := canonical(c)
 	if err != nil {
 		return Revision{}, gridchild.Errorf(v1.ReasonInvalidTemplate, "the spec cannot be written as JSON: %v", err)
 	}
@@ -69,51 +61,30 @@ func Of(kind, grid string, spec *v1.WorkloadGridSpec) (Revision, error) {
 }
 
 // scaleless removes replicas from the content, and overrides that have nothing else.
-func (c *content) scaleless() (err error) {
-	if c.Template, err = withoutReplicas(c.Template); err != nil {
-		return err
-	}
-	pool := c.TemplatePool
-	c.TemplatePool = nil
-	for name, template := range pool {
-		if template, err = withoutReplicas(template); err != nil {
-			return err
-		}
-		if c.TemplatePool == nil {
-			c.TemplatePool = map[string]v1.Template{}
-		}
-		c.TemplatePool[name] = template
+func (c *content) scaleless() {
+	c.Template = setReplicas(c.Template, empty)
+	c.TemplatePool = maps.Clone(c.TemplatePool)
+	for name, template := range c.TemplatePool {
+		c.TemplatePool[name] = setReplicas(template, empty)
 	}
 	overrides := c.Overrides
 	c.Overrides = nil
 	for _, o := range overrides {
-		if o.Replicas = nil; !o.Patch.IsZero() {
-			if o.Patch, err = withoutReplicas(o.Patch); err != nil {
-				return err
-			}
-			if string(o.Patch.Raw) == "{}" {
-				o.Patch = v1.Template{}
-			}
+		o.Replicas, o.Patch = nil, setReplicas(o.Patch, empty)
+		if bytes.Equal(o.Patch.Raw, empty.Raw) {
+			o.Patch = v1.Template{}
 		}
 		if len(o.Images) > 0 || !o.Patch.IsZero() {
 			c.Overrides = append(c.Overrides, o)
 		}
 	}
-	return nil
 }
 
-// withoutReplicas returns a template, or a patch of one, that sets no replicas.
-func withoutReplicas(template v1.Template) (v1.Template, error) {
-	var fields map[string]json.RawMessage
-	if template.IsZero() || json.Unmarshal(template.Raw, &fields) != nil || fields["replicas"] == nil {
-		return template, nil //nolint:nilerr // what is no object is refused elsewhere
-	}
-	delete(fields, "replicas")
-	raw, err := json.Marshal(fields)
-	return v1.Template{Raw: raw}, err
-}
+// empty is a patch that changes nothing, and a template without replicas.
+var empty = v1.Template{Raw: []byte("{}")}
 
-// setReplicas returns a template that sets the replicas of another one, or none as that does.
+// setReplicas returns a template, or a patch of one, that sets the replicas of another one, or none as that does. What
+// is no object is refused elsewhere.
 func setReplicas(template, of v1.Template) v1.Template {
 	var fields, others map[string]json.RawMessage
 	if json.Unmarshal(template.Raw, &fields) != nil || json.Unmarshal(of.Raw, &others) != nil || fields == nil {
@@ -157,9 +128,7 @@ func (r Revision) Spec(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, error) 
 	if err := json.Unmarshal(r.Data, &c); err != nil {
 		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
 	}
-	if err := c.scaleless(); err != nil {
-		return nil, fmt.Errorf("reading revision %s: %w", r.Name, err)
-	}
+	c.scaleless()
 	out := spec.DeepCopy()
 	out.Template, out.TemplatePool, out.Templates, out.DefaultTemplateName, out.Overrides =
 		c.Template, c.TemplatePool, c.Templates, c.DefaultTemplateName, c.Overrides
@@ -205,9 +174,6 @@ func (r Revision) Restore(spec *v1.WorkloadGridSpec) (*v1.WorkloadGridSpec, erro
 	return out, nil
 }
 
-// empty is a patch that changes nothing.
-var empty = v1.Template{Raw: []byte("{}")}
-
 // Object is the ControllerRevision that keeps the revision.
 func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.ControllerRevision {
 	return &appsv1.ControllerRevision{
@@ -242,14 +208,34 @@ func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
 	return Revision{object.Name, data}, nil
 }
 
+// Find returns the ControllerRevision that has the content of a revision, under whatever name an older controller has
+// given to it: the grid's updateRevision, or else the newest; nil if there is none. Those that cannot be read are none.
+func Find(all []*appsv1.ControllerRevision, of Revision, update string) *appsv1.ControllerRevision {
+	var found *appsv1.ControllerRevision
+	for _, object := range all {
+		revision, err := FromObject(object)
+		if err != nil || !revision.Same(of) {
+			continue
+		}
+		if object.Name == update {
+			return object
+		}
+		if found == nil || found.Revision < object.Revision {
+			found = object
+		}
+	}
+	return found
+}
+
 // Same reports whether two revisions have the same content, but for replicas.
 func (r Revision) Same(other Revision) bool { return bytes.Equal(r.scaleless(), other.scaleless()) }
 
 func (r Revision) scaleless() []byte {
 	var c content
-	if json.Unmarshal(r.Data, &c) != nil || c.scaleless() != nil {
+	if json.Unmarshal(r.Data, &c) != nil {
 		return r.Data // what cannot be read is like nothing else
 	}
+	c.scaleless()
 	data, err := canonical(c)
 	if err != nil {
 		return r.Data

@@ -43,6 +43,7 @@ const (
 	refused         // the API server refuses the workload
 	unchecked       // its check fails
 	crashes         // its pods start anew every 3 minutes
+	tires           // they break 6 minutes after they were ready, which is later than any soak
 	faults
 )
 
@@ -88,8 +89,10 @@ type world struct {
 	// if a person has put the revision everywhere at once.
 	accepted, approved map[string]bool
 	skip               bool
-	attempt            *metav1.Time
-	of                 string
+	// back is set if the spec has gone back to what ran everywhere.
+	back    bool
+	attempt *metav1.Time
+	of      string
 	// hostile worlds have faults, people and outages. quiet are the sites that go silent by themselves.
 	hostile bool
 	// heard is how many sites were heard when the attempt began. outageAccepted is when a person let it go on although
@@ -121,6 +124,9 @@ func newWorld(seed uint64) *world {
 		if w.rand.IntN(3) > 0 {
 			wave.Soak = &metav1.Duration{Duration: 5 * time.Minute}
 		}
+		if w.rand.IntN(3) == 0 {
+			wave.MaxSilent = ptr.To(intstr.FromInt32(w.rand.Int32N(2)))
+		}
 		if w.rand.IntN(4) == 0 {
 			wave.Approval = v1.ApprovalManual
 		}
@@ -149,7 +155,7 @@ func (w *world) revise() {
 	w.made++
 	w.edit(fmt.Sprintf("r%d", w.made), "a change")
 	truth := map[string]fault{}
-	if kind := fault(w.rand.IntN(int(faults))); w.hostile && w.made > 1 {
+	if kind := fault(w.rand.IntN(int(faults))); w.hostile && w.in.Current != "" {
 		share := 1 + w.rand.IntN(4)
 		for _, s := range w.sites {
 			if w.rand.IntN(share) == 0 && (kind != cutsUp && kind != breaks || w.soak(s) > 0) {
@@ -233,6 +239,8 @@ func (w *world) live(s *site) {
 		ready = ready && age%(100*time.Second) < 2*time.Second
 	case breaks:
 		ready = ready && age < time.Minute
+	case tires:
+		ready = ready && age < 6*time.Minute
 	case crashes:
 		ready = ready && age%(3*time.Minute) >= 2*time.Second
 	case cutsOff:
@@ -321,12 +329,16 @@ func (in Input) listedUnits() []string {
 
 // edit is a change of the spec, with which an annotation that is about its generation is void.
 func (w *world) edit(revision, why string) {
-	w.in.Revision, w.in.AtOnce = revision, ""
+	w.in.AtOnce = ""
+	w.note("%s: the spec is %s", why, revision)
+	if revision == w.in.Revision {
+		return
+	}
+	w.in.Revision, w.back = revision, revision == w.in.Current
 	for _, s := range w.sites {
 		s.had, s.undone = s.unit.Exists && s.unit.Revision == revision, false
 	}
 	w.outageAccepted, w.began = time.Time{}, map[int]bool{}
-	w.note("%s: the spec is %s", why, revision)
 }
 
 // pass is one reconciliation. Its writes are lost if the controller is stopped in it.
@@ -425,6 +437,12 @@ func (w *world) judgeStart(s *site, to string) {
 			failed++
 		}
 	}
+	for _, u := range w.in.Units { // those that had proven it, and are broken now
+		listed := slices.Contains(w.in.listedUnits(), u.Name)
+		if u.Broken != "" && u.Tried == to && !listed && !u.Silent && !u.Held && !u.Idle && !w.accepted[u.Name] {
+			failed++
+		}
+	}
 	if most := share(w.in.Rollout.MaxFailures, "0%", len(w.sites)); failed > most && w.in.Update == to {
 		w.blame("%s gets %s, and %d have failed with it; %d may", s.unit.Name, to, failed, most)
 	}
@@ -481,11 +499,14 @@ func (w *world) judgeSuspects(wave int, to string) {
 		p.waves[wave] = append(p.waves[wave], &s.unit)
 		_, silent := w.silence(s)
 		has := s.unit.Revision == to && s.seen == to
-		if silent && has && !s.proven[to] && !w.accepted[s.unit.Name] && !s.unit.Held && !s.unit.Idle {
+		failed := slices.ContainsFunc(w.in.Status.Units, func(u v1.RolloutUnit) bool { // it counts as that
+			return u.Name == s.unit.Name && u.State == v1.RolloutUnitFailed
+		})
+		if silent && has && !s.proven[to] && !failed && !w.accepted[s.unit.Name] && !s.unit.Held && !s.unit.Idle {
 			suspects++
 		}
 	}
-	if most := p.silent(wave) + share(w.in.Rollout.MaxFailures, "0%", len(w.sites)); suspects > most {
+	if most := p.silent(wave); suspects > most {
 		w.blame("%d units of wave %d have fallen silent with %s, and the next begins; %d may", suspects, wave, to, most)
 	}
 }
@@ -522,7 +543,7 @@ func (w *world) judge() {
 			w.blame("%s is called failed (%s), and all is well there", u.Name, u.Message)
 		}
 	}
-	if w.in.Status.Phase == v1.RolloutComplete && w.in.Current == rev && !w.skip {
+	if w.in.Status.Phase == v1.RolloutComplete && w.in.Current == rev && !w.skip && !w.back {
 		for _, s := range w.sites {
 			never := s.unit.Exists && s.unit.Revision == rev && w.fault[rev][s.unit.Name] == dead
 			if never && !w.accepted[s.unit.Name] &&
@@ -613,10 +634,11 @@ func (w *world) person(careful bool) {
 		w.in.Approved = status.Awaits
 		wave := slices.IndexFunc(w.in.Rollout.Waves, func(of v1.Wave) bool { return of.Name == status.Wave })
 		kind := strings.TrimPrefix(status.Awaits, Approval(w.in.Revision, status.Wave, status.StartTime, ""))
-		if !strings.HasPrefix(kind, "/silent") {
+		if strings.HasPrefix(kind, "/silent") {
+			w.acceptAll(v1.RolloutUnitSuspect)
+		} else {
 			w.approved[fmt.Sprint(wave)] = true
 		}
-		w.acceptAll(v1.RolloutUnitSuspect)
 		w.note("approved: %s", status.Awaits)
 	case status.HaltTime != nil:
 		w.in.Resumed = status.HaltTime.UTC().Format(time.RFC3339)

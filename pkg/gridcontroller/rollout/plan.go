@@ -279,11 +279,11 @@ func (p *planner) limit(wave int) int {
 }
 
 func (p *planner) silent(wave int) int {
-	of := p.spec(wave).MaxSilent
-	if of == nil {
-		return max(share(nil, defaultMaxSilent, len(p.waves[wave])), 1)
+	most := share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave]))
+	if p.spec(wave).MaxSilent == nil {
+		return max(most, 1)
 	}
-	return share(of, "", len(p.waves[wave]))
+	return most
 }
 
 // has reports whether a unit has the revision of the spec.
@@ -400,15 +400,12 @@ func (p *planner) failing() []*Unit {
 func (p *planner) judge() {
 	if p.back() { // it passes no gate
 		p.status.HaltTime = nil
-		if p.status.Phase != v1.RolloutProgressing {
-			p.status.Phase = v1.RolloutProgressing
-		}
+		p.status.Phase = v1.RolloutProgressing
 		return
 	}
 	failing := p.failing()
 	if p.resumed() && p.status.Phase != v1.RolloutOutage {
-		p.resume(failing)
-		failing = nil
+		failing = p.resume(failing)
 	}
 	allowed := share(p.Rollout.MaxFailures, "0%", len(p.Units))
 	text := fmt.Sprintf("%d failed, %d allowed: %s", len(failing), allowed, p.describe(failing))
@@ -445,6 +442,7 @@ func (p *planner) note(failing []*Unit) {
 			p.listed[unit.Name] = &v1.RolloutUnit{
 				Name: unit.Name, State: v1.RolloutUnitFailed, Since: p.second(), Message: unit.Broken,
 			}
+			p.status.Proven = max(p.status.Proven-1, 0) // so that it is counted once when it has proven it again
 		}
 	}
 }
@@ -456,9 +454,9 @@ func (p *planner) wasFailing(unit string) bool {
 	})
 }
 
-// resume accepts the units that have failed, and lets the rollout go on. Nothing is lowered for others. After a
-// rollback it is a new attempt.
-func (p *planner) resume(failing []*Unit) {
+// resume accepts the units that the written status calls failed, and lets the rollout go on. It returns those that have
+// failed since, which nobody has seen. After a rollback it is a new attempt.
+func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
 	if p.status.Phase == v1.RolloutRollingBack || p.status.Phase == v1.RolloutRolledBack {
 		p.attempt()
 		for i := range p.states {
@@ -474,6 +472,10 @@ func (p *planner) resume(failing []*Unit) {
 	}
 	for _, unit := range failing {
 		of := p.listed[unit.Name]
+		if !p.wasFailing(unit.Name) && len(p.Status.Units) < mostListed {
+			unseen = append(unseen, unit)
+			continue
+		}
 		if of == nil {
 			of = &v1.RolloutUnit{Name: unit.Name, Since: p.second(), Message: unit.Broken}
 			p.listed[unit.Name] = of
@@ -484,6 +486,7 @@ func (p *planner) resume(failing []*Unit) {
 	if p.status.Phase != v1.RolloutComplete {
 		p.status.Phase = v1.RolloutProgressing
 	}
+	return unseen
 }
 
 // wait tells what the rollout waits for.
@@ -581,57 +584,48 @@ func (p *planner) start(wave int) {
 
 // finish reports whether a wave is done: a unit has proven the revision, and no unit that counts has not.
 func (p *planner) finish(wave int) bool {
-	var holding, failed, moving []string
-	var suspects []*Unit
-	proven, soaking := 0, true
+	// The wave waits for the units that hold it. Some of them move: they get there, or fail, by themselves.
+	var holding, failed, suspects []*Unit
+	proven, moving, soaking := 0, false, true
 	for _, unit := range p.waves[wave] {
 		state := p.state(unit)
 		switch {
 		case unit.Idle && !unit.Held && !unit.Silent && !p.has(unit):
-			holding, moving = append(holding, unit.Name), append(moving, unit.Name)
+			holding, moving = append(holding, unit), true
 		case p.proven(unit):
 			proven++
-			continue
 		case state == v1.RolloutUnitSuspect:
 			suspects = append(suspects, unit)
 		case state == v1.RolloutUnitAccepted:
 		case state == v1.RolloutUnitFailed:
-			failed = append(failed, unit.Name)
-		case state != "":
-			if !p.absent(unit) {
-				holding = append(holding, unit.Name)
-				soaking = soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
-				moving = append(moving, unit.Name)
-			}
+			failed = append(failed, unit)
 		case !p.absent(unit):
-			holding = append(holding, unit.Name)
-			soaking = false
+			holding, moving = append(holding, unit), moving || state != ""
+			soaking = soaking && (state == v1.RolloutUnitSoaking || state == v1.RolloutUnitChecking)
 		}
 	}
+	stuck := len(holding) > 0 && !moving
 	switch {
-	case len(holding) > 0 && len(moving) == 0 && len(failed) > 0:
+	case stuck && len(failed) > 0:
 		p.halt(fmt.Sprintf("%d failed (%s), and the wave has room for %d that are not proven", len(failed),
-			enumerate.First(failed, namedUnits), p.limit(wave)))
+			names(failed), p.limit(wave)))
 		return false
-	case len(holding) > 0 && len(moving) == 0 && len(suspects) > 0:
-		return p.approved(wave, "silent-"+digest(suspects), suspects,
-			fmt.Sprintf("%d units fell silent with the change, and the wave has room for %d that are not proven: %s",
-				len(suspects), p.limit(wave), names(suspects)))
+	case stuck && len(suspects) > 0:
+		return p.approved(wave, suspects,
+			fmt.Sprintf("and the wave has room for %d that are not proven", p.limit(wave)))
 	case len(holding) > 0:
-		p.states[wave].State = v1.WaveProgressing
-		phase := v1.RolloutProgressing
-		text := p.waitsFor(holding)
+		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, p.waitsFor(holding)
 		if soaking {
-			p.states[wave].State, phase = v1.WaveSoaking, v1.RolloutSoaking
+			state, phase = v1.WaveSoaking, v1.RolloutSoaking
 			if until := p.soaksUntil(wave); !until.IsZero() {
 				text += "; soaks until " + until.UTC().Format(time.RFC3339)
 			}
 		}
+		p.states[wave].State = state
 		p.wait(phase, wave, text)
 		return false
 	case len(suspects) > p.silent(wave):
-		return p.approved(wave, "silent-"+digest(suspects), suspects, fmt.Sprintf(
-			"%d units fell silent with the change, %d allowed: %s", len(suspects), p.silent(wave), names(suspects)))
+		return p.approved(wave, suspects, fmt.Sprintf("%d allowed", p.silent(wave)))
 	}
 	if p.needsProof(wave) && proven == 0 {
 		why := "no unit of the wave has proven the change"
@@ -642,10 +636,10 @@ func (p *planner) finish(wave int) bool {
 			// A wave that should have units and has none may be a typing error.
 			why = "the wave's units select none"
 		}
-		return p.approved(wave, "unproven", nil, why)
+		return p.awaited(wave, "unproven", why)
 	}
 	if p.spec(wave).Approval == v1.ApprovalManual {
-		return p.approved(wave, "", nil, "the wave asks for an approval")
+		return p.awaited(wave, "", "the wave asks for an approval")
 	}
 	return true
 }
@@ -666,11 +660,13 @@ func (p *planner) soaksUntil(wave int) time.Time {
 	return last
 }
 
-// needsProof reports whether a unit of this wave, or of a later one, still has to get the revision.
+// needsProof reports whether a unit of this wave, or of a later one, still has to get the revision, or has been silent
+// since it got it.
 func (p *planner) needsProof(wave int) bool {
 	for ; wave < len(p.waves); wave++ {
 		for _, unit := range p.waves[wave] {
-			if !p.has(unit) && !unit.Idle {
+			away := p.state(unit) == v1.RolloutUnitReturning || p.state(unit) == v1.RolloutUnitSuspect
+			if !unit.Idle && (away || !p.has(unit)) {
 				return true
 			}
 		}
@@ -678,16 +674,25 @@ func (p *planner) needsProof(wave int) bool {
 	return false
 }
 
-// approved reports whether a person has approved of a wave. An approval of kind is about what why says, and about no
-// other attempt. Suspects that were approved are accepted.
-func (p *planner) approved(wave int, kind string, suspects []*Unit, why string) bool {
-	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
-	if Approves(p.Approved, awaits) {
+// approved has a person approve of suspects, which are accepted then. The wave is done when no more are left.
+func (p *planner) approved(wave int, suspects []*Unit, but string) bool {
+	if p.awaited(wave, "silent-"+digest(suspects), fmt.Sprintf("%d units fell silent with the change, %s: %s",
+		len(suspects), but, names(suspects))) {
 		for _, unit := range suspects {
 			p.listed[unit.Name].State = v1.RolloutUnitAccepted
 		}
 		p.again(p.Now)
-		return len(suspects) == 0
+	}
+	return false
+}
+
+// awaited reports whether a person has approved of a wave. An approval of kind is about what why says, and about no
+// other attempt.
+func (p *planner) awaited(wave int, kind, why string) bool {
+	awaits := Approval(p.Revision, p.name(wave), p.status.StartTime, kind)
+	if Approves(p.Approved, awaits) {
+		p.again(p.Now)
+		return true
 	}
 	p.states[wave].State = v1.WaveAwaitingApproval
 	p.status.Awaits = awaits
@@ -741,7 +746,7 @@ func (p *planner) rollBack() {
 		p.again(p.Now)
 		return
 	}
-	waiting := p.goBack(p.has, func(u *Unit) bool { return p.listed[u.Name] != nil })
+	waiting := p.goBack()
 	p.status.Phase, p.status.Wave = v1.RolloutRolledBack, ""
 	if len(waiting) > 0 {
 		p.status.Phase = v1.RolloutRollingBack
@@ -751,28 +756,27 @@ func (p *planner) rollBack() {
 
 // returnAll gives all units what ran everywhere before.
 func (p *planner) returnAll() {
-	all := func(*Unit) bool { return true }
-	waiting := p.goBack(func(u *Unit) bool { return u.Revision != p.plan.Current }, all)
-	if len(waiting) > 0 {
+	if waiting := p.goBack(); len(waiting) > 0 {
 		p.wait(v1.RolloutProgressing, p.current(), "going back: "+p.waitsFor(waiting))
 		return
 	}
 	p.complete()
 }
 
-// goBack gives the units that go the current revision, the last one of each wave first. It returns those of them that
-// do not run it yet, and those that have gone and do not. Units that are not ready, or silent, get it at once: they
-// lose nothing.
-func (p *planner) goBack(goes, gone func(*Unit) bool) (waiting []string) {
+// goBack gives units the current revision, the last one of each wave first: after a failure those that have the change,
+// and else all. It returns those of them that do not run it yet. Units that are not ready, or silent, get it at once:
+// they lose nothing.
+func (p *planner) goBack() (waiting []*Unit) {
+	goes := func(u *Unit) bool { return u.Revision != p.plan.Current && (p.has(u) || !p.rolling()) }
 	for wave := range p.waves {
 		places := p.limit(wave)
 		for _, unit := range p.waves[wave] {
 			switch {
 			case !unit.Exists, unit.Held, unit.Silent, unit.Idle && !goes(unit):
 			case goes(unit):
-				waiting = append(waiting, unit.Name)
-			case gone(unit) && !unit.Ready:
-				waiting = append(waiting, unit.Name)
+				waiting = append(waiting, unit)
+			case !unit.Ready && (!p.rolling() || p.listed[unit.Name] != nil): // it has gone back
+				waiting = append(waiting, unit)
 				if unit.Broken == "" { // it must not keep the others
 					places--
 				}
@@ -870,12 +874,12 @@ func (p *planner) why(u *Unit) string {
 	return u.Broken
 }
 
-// waitsFor names the units that the rollout waits for, and says of the first of them why.
-func (p *planner) waitsFor(units []string) string {
-	text := "waits for " + enumerate.First(units, namedUnits)
-	for i := range p.Units {
-		if why := p.why(&p.Units[i]); why != "" && slices.Contains(units, p.Units[i].Name) {
-			return text + "; " + p.Units[i].Name + ": " + why
+// waitsFor names the units that the rollout waits for, and says of the first of them that has a reason why.
+func (p *planner) waitsFor(units []*Unit) string {
+	text := "waits for " + names(units)
+	for _, unit := range units {
+		if why := p.why(unit); why != "" {
+			return text + "; " + unit.Name + ": " + why
 		}
 	}
 	return text

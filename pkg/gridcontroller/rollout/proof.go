@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// defaultCheckSeconds is spec.rollout.waves[].check.deadlineSeconds.
-	defaultCheckSeconds = 600
+	// CheckSeconds is the default of spec.rollout.waves[].check.deadlineSeconds.
+	CheckSeconds = 600
 	// podsAgain is when pods are asked again that were not ready, although their controller says so, and Jobs of
 	// checks.
 	podsAgain = 10 * time.Second
@@ -183,7 +183,7 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 	}
 	limit := 2*soak + p.Deadline
 	if wave.Check != nil {
-		limit += time.Duration(ptr.Deref(wave.Check.DeadlineSeconds, defaultCheckSeconds)) * time.Second
+		limit += time.Duration(ptr.Deref(wave.Check.DeadlineSeconds, CheckSeconds)) * time.Second
 	}
 	until := of.Since.Add(limit)
 	switch {

@@ -238,11 +238,11 @@ func (k *Keeper) step(ctx context.Context) {
 		k.hear()
 	case state == Unknown:
 	case state == Away:
+		k.ask(ctx)
 		if k.phase != away {
 			k.leave(ctx)
 		}
 		k.noteEarlier()
-		k.ask(ctx)
 		k.give()
 		k.hear()
 	case k.phase == away:
@@ -287,9 +287,9 @@ func (k *Keeper) leave(ctx context.Context) {
 		k.gone = k.config.Now() // the API server has still to hear of the node after a longer outage before this one
 	}
 	if now := k.config.Now(); k.phase != starting {
-		if k.readWords() {
-			k.ask(ctx) // a word that came in the last second is about what is seen a moment after
-		}
+		// The last words may be about what happened since the last note: the API says the same of two sandboxes of a
+		// pod that are not ready.
+		k.readWords()
 		k.takeWords(now, k.believed(now))
 	}
 	for _, r := range k.records {

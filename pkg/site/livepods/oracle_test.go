@@ -194,9 +194,9 @@ func (m *machine) judgeOwn(t *testing.T, said word) {
 	// One that was started again a moment before the API said so is judged as one that was started again after.
 	case unchanged && said.said && !shown && (w.now-p.changed > 15 || len(m.shown[p.service]) == 0):
 		fail("was called ready, has not changed, and is hidden")
-	case unchanged && !said.said && p.born < away-11 && shown && !mixed:
+	case unchanged && !said.said && p.born < said.left && shown && !mixed:
 		fail("was called not ready, has not changed, and is shown")
-	case !said.said && p.sandbox == said.sandbox && p.born < away-11 && shown && w.now-since > 5 && !mixed:
+	case !said.said && p.sandbox == said.sandbox && p.born < said.left && shown && w.now-since > 5 && !mixed:
 		fail("was called not ready, was started again in its sandbox, and is shown")
 	case said.said && ran > 15 && !shown:
 		fail("was called ready, runs again, and is hidden")

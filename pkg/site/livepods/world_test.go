@@ -72,6 +72,8 @@ type word struct {
 	ready, said bool
 	asOf        seconds
 	sandbox     string
+	// left is when a wrapper was cut off that had this word.
+	left seconds
 	// mixed says that it came while the API called the node not ready, or a moment after.
 	mixed bool
 }
@@ -621,6 +623,10 @@ func (m *machine) look() {
 		if m.synced && (m.away == never || m.back != never) {
 			before := m.atLeave
 			m.atLeave = maps.Clone(m.received)
+			for name, said := range m.atLeave {
+				said.left = m.w.now
+				m.atLeave[name] = said
+			}
 			for name, said := range before { // what waits for the API's agreement is still believed
 				if _, waits := m.keeper.about[m.keeper.apiKeyOf(said.pod)]; waits && m.away != never {
 					m.atLeave[name] = said

@@ -100,10 +100,15 @@ func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 
 // note takes the API's word on the pod, as it is seen now.
 func (r *record) note(ready bool, now time.Time) {
+	if !ready {
+		r.readySince, r.sights = time.Time{}, nil
+		if r.starts(now) {
+			return // that it is not ready yet says nothing of how it is a moment later
+		}
+	}
 	became := ready && !r.Ready
 	r.Ready, r.Newest, r.noted = ready, r.now.Sandbox, now
 	if !ready {
-		r.readySince, r.sights = time.Time{}, nil
 		return
 	}
 	seen := sight{now, r.now.Sandbox, running(r.now)}
@@ -124,6 +129,24 @@ func (r *record) note(ready bool, now time.Time) {
 		r.sights = r.sights[1:]
 	}
 	r.adopt(r.sights[0], true)
+}
+
+// starts reports whether a pod that was called ready has another sandbox, in which its containers were started a moment
+// ago or not yet, and did not end.
+func (r *record) starts(now time.Time) bool {
+	if !r.Ready || r.Sandbox == r.now.Sandbox || len(r.Ran) == 0 {
+		return false
+	}
+	waits := now.Sub(r.since) < confirmed
+	for name := range r.Ran {
+		switch c, found := r.now.Containers[name]; {
+		case !found || c.State == cri.Waiting:
+			waits = true
+		case c.State != cri.Running:
+			return false
+		}
+	}
+	return waits
 }
 
 // adopt takes a sight for what the API's word is about. Once it was confirmed which containers have to run, these stay

@@ -41,15 +41,17 @@ type pod struct {
 	// faulty says that the pod never passes its probe.
 	faulty bool
 
-	sandbox    string
+	sandbox string
+	// provenIn is the sandbox in which the kubelet has last called it ready.
+	provenIn   string
 	address    netip.Addr
 	containers map[string]*container
 	// started is when its mains began to run, all of them; never while they do not. proven is when they pass the probe.
 	started, proven seconds
 	// changed is when an id or state of its sandbox or its mains last changed, down when it last stopped to run.
 	changed, down seconds
-	// born is when its sandbox was made.
-	born seconds
+	// born is when its sandbox was made, up when its mains have first run in it.
+	born, up seconds
 }
 
 type container struct {
@@ -141,7 +143,9 @@ type world struct {
 	events   []event
 	machines []*machine
 	touched  seconds
-	services []string
+	// names are those of the Services. nodes, services and endpoints are the API's objects, if they were encoded.
+	names                      []string
+	nodes, services, endpoints []*wire.Object
 }
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -163,7 +167,7 @@ func (w *world) in(after seconds, do func()) {
 func (w *world) between(low, high int) seconds { return seconds(low + w.r.IntN(high-low+1)) }
 
 func newWorld(seed uint64, nodes int) *world {
-	w := &world{r: rand.New(rand.NewPCG(seed, 1)), services: []string{"one", "two", "three"}}
+	w := &world{r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", "three"}}
 	for i := range nodes {
 		m := &machine{
 			w: w, name: fmt.Sprintf("n%d", i), index: i, on: true, link: true, linked: 0, nodeReady: true,
@@ -174,7 +178,7 @@ func newWorld(seed uint64, nodes int) *world {
 	}
 	for _, m := range w.machines {
 		for j := range 2 + w.r.IntN(4) {
-			m.create(w.services[j%len(w.services)])
+			m.create(w.names[j%len(w.names)])
 		}
 		m.start()
 	}
@@ -207,14 +211,13 @@ func (m *machine) create(service string) {
 	}
 	m.pods[p.name] = p
 	m.sandbox(p)
-	m.tell(p)
 }
 
 // sandbox makes a sandbox for a pod: an init container first, then the others.
 func (m *machine) sandbox(p *pod) {
 	w := m.w
 	p.sandbox, p.started, p.containers = m.id("sandbox"), never, map[string]*container{}
-	p.born = w.now
+	p.born, p.up = w.now, never
 	p.address = netip.AddrFrom4([4]byte{192, 168, 0, byte(m.index + 1)})
 	if !p.host {
 		p.address = netip.Addr{}
@@ -244,8 +247,10 @@ func (m *machine) sandbox(p *pod) {
 		for _, name := range p.mains {
 			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
 		}
+		p.up = w.now
 		m.up(p)
 	})
+	m.tell(p)
 }
 
 // up notes that all mains of a pod run.
@@ -332,6 +337,14 @@ func (m *machine) tell(p *pod) {
 		}
 		ready := p.ready(m.w.now)
 		said := word{pod: p, address: p.address, ready: ready, said: ready, asOf: m.w.now, sandbox: p.sandbox}
+		if before := m.words[p.name]; !ready && before.said && before.sandbox != p.sandbox &&
+			(p.up == never || p.up == p.started) {
+			said = before // that a pod is not ready yet says nothing of how it is when it runs
+			said.address, said.ready = p.address, false
+		}
+		if ready {
+			p.provenIn = p.sandbox
+		}
 		m.w.in(m.w.between(0, 1), func() {
 			if m.pods[p.name] == p {
 				said.mixed = !m.nodeReady || m.notReady > 0 && m.w.now-m.notReady < 45
@@ -390,7 +403,6 @@ func (m *machine) recreate(p *pod) {
 	p.sandbox, p.down = "", m.w.now
 	p.address = netip.Addr{}
 	m.sandbox(p)
-	m.tell(p)
 }
 
 // cut takes the link, mend gives it back.
@@ -547,6 +559,7 @@ func (m *machine) changedAt() seconds {
 // publish writes what the API says to the wrappers that follow it.
 func (w *world) publish() {
 	w.touch()
+	w.endpoints = nil
 	for _, m := range w.machines {
 		if m.on && m.upstream() == Followed {
 			m.receive()
@@ -558,26 +571,34 @@ func (w *world) publish() {
 func (m *machine) receive() {
 	w := m.w
 	m.received = m.known()
-	m.store.Hold()
-	defer m.store.Release()
-	nodes := make([]*wire.Object, 0, len(w.machines))
-	for _, o := range w.machines {
-		nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: o.name, Labels: map[string]string{"zone": "a"},
-		}}))
+	if w.endpoints == nil {
+		w.encode()
 	}
 	status := corev1.ConditionTrue
 	if !m.nodeReady {
 		status = corev1.ConditionUnknown
 	}
-	m.store.NodeLabels().Replace(nodes)
+	m.store.Hold()
+	defer m.store.Release()
+	m.store.NodeLabels().Replace(w.nodes)
 	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{"zone": "a"}},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
 	})})
-	var services, list []*wire.Object
-	for i, name := range w.services {
-		services = append(services, wiretest.Object(&corev1.Service{
+	m.store.Services().Replace(w.services)
+	m.store.EndpointSlices().Replace(w.endpoints)
+}
+
+// encode makes the API's objects.
+func (w *world) encode() {
+	w.nodes, w.services, w.endpoints = nil, nil, nil
+	for _, o := range w.machines {
+		w.nodes = append(w.nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: o.name, Labels: map[string]string{"zone": "a"},
+		}}))
+	}
+	for i, name := range w.names {
+		w.services = append(w.services, wiretest.Object(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
 			},
@@ -608,10 +629,8 @@ func (m *machine) receive() {
 				})
 			}
 		}
-		list = append(list, wiretest.Object(slice))
+		w.endpoints = append(w.endpoints, wiretest.Object(slice))
 	}
-	m.store.Services().Replace(services)
-	m.store.EndpointSlices().Replace(list)
 }
 
 // look does what the wrapper does within a second.
@@ -692,10 +711,18 @@ func (m *machine) see() {
 // run lets the world run until a time. Seconds in which nothing can happen are skipped.
 func (w *world) run(until seconds, judge func()) {
 	for w.now < until {
-		if w.now-w.touched > 150 && len(w.events) > 0 { // longer than every delay of the rule
-			w.now = min(max(w.now, w.events[0].at-3), until)
+		next := until
+		if len(w.events) > 0 {
+			next = min(next, w.events[0].at)
 		}
-		w.now++
+		switch quiet := w.now - w.touched; {
+		case quiet > 150: // longer than every delay of the rule
+			w.now = max(w.now+1, next-3)
+		case quiet > 20:
+			w.now = max(w.now+1, min(w.now+4, next))
+		default:
+			w.now++
+		}
 		for len(w.events) > 0 && w.events[0].at <= w.now {
 			e := w.events[0]
 			w.events = w.events[1:]

@@ -556,10 +556,18 @@ func (m *machine) changedAt() seconds {
 	return at
 }
 
-// publish writes what the API says to the wrappers that follow it.
+// publish notes that the API says something new.
 func (w *world) publish() {
 	w.touch()
 	w.endpoints = nil
+}
+
+// deliver writes what the API says to the wrappers that follow it.
+func (w *world) deliver() {
+	if w.endpoints != nil {
+		return
+	}
+	w.encode()
 	for _, m := range w.machines {
 		if m.on && m.upstream() == Followed {
 			m.receive()
@@ -571,9 +579,6 @@ func (w *world) publish() {
 func (m *machine) receive() {
 	w := m.w
 	m.received = m.known()
-	if w.endpoints == nil {
-		w.encode()
-	}
 	status := corev1.ConditionTrue
 	if !m.nodeReady {
 		status = corev1.ConditionUnknown
@@ -715,8 +720,9 @@ func (w *world) run(until seconds, judge func()) {
 		if len(w.events) > 0 {
 			next = min(next, w.events[0].at)
 		}
+		followed := !slices.ContainsFunc(w.machines, func(m *machine) bool { return m.keeper.phase != following })
 		switch quiet := w.now - w.touched; {
-		case quiet > 150: // longer than every delay of the rule
+		case quiet > 150 || quiet > 20 && followed: // longer than every delay of the rule
 			w.now = max(w.now+1, next-3)
 		case quiet > 20:
 			w.now = max(w.now+1, min(w.now+4, next))
@@ -731,6 +737,7 @@ func (w *world) run(until seconds, judge func()) {
 		for _, m := range w.machines {
 			m.beat()
 		}
+		w.deliver()
 		for _, m := range w.machines {
 			m.look()
 		}

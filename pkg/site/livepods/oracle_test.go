@@ -146,7 +146,7 @@ func (m *machine) judgeNotReady(t *testing.T) {
 	}
 	for name, said := range m.words {
 		p := said.pod
-		if m.pods[name] == p && said.said && !said.ready && p.changed <= said.asOf-10 && len(m.shown[p.service]) == 0 {
+		if p.service != published && m.pods[name] == p && said.said && !said.ready && p.changed <= said.asOf-10 && len(m.shown[p.service]) == 0 {
 			t.Fatalf("%d: %s: Service %s is empty, although pod %s runs as when it was called ready "+
 				"(heard %d, deaf %d): %+v, %v, %v",
 				w.now, m.name, p.service, name, m.heard, m.deaf, m.keeper.records[m.keeper.keyOf(p)].judge(w.clock()),
@@ -177,6 +177,15 @@ func (m *machine) judgeOwn(t *testing.T, said word) {
 		t.Fatalf("%d: %s, away since %d (booted %d, back %d): pod %s %s (shown %v %v)\n"+
 			"the API said %+v\ntruth %+v\nbelieved: %s",
 			w.now, m.name, m.away, m.booted, m.back, p.name, what, shown, at, said, *p, why)
+	}
+	if p.service == published {
+		switch {
+		case p.sandbox != "" && w.now-max(p.born, m.away, m.booted) > 5 && !shown:
+			fail("has an address that is to be shown, ready or not")
+		case p.sandbox != "" && w.now-max(p.born, m.away, m.booted) > 5 && p.address != at:
+			fail("is shown at an address that it has not")
+		}
+		return
 	}
 	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
 	since := max(p.changed, away)
@@ -214,7 +223,7 @@ func (m *machine) judgeOther(t *testing.T, o *machine, said word) {
 	w, p := m.w, said.pod
 	at, shown := m.shown[p.service][p.name]
 	switch {
-	case !shown || o.lies:
+	case !shown || o.lies || p.service == published:
 	case o.on && o.pods[p.name] == p && !p.runs() && o.shared != nil &&
 		w.now-max(p.down, m.away, o.booted, m.booted) > 12:
 		t.Fatalf("%d: %s shows pod %s of %s, which is dead: %s, %v", w.now, m.name, p.name, o.name, at, m.hears[o.name])

@@ -148,6 +148,9 @@ type world struct {
 	nodes, services, endpoints []*wire.Object
 }
 
+// published is the name of the Service with publishNotReadyAddresses.
+const published = "published"
+
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (w *world) clock() time.Time { return epoch.Add(time.Duration(w.now) * time.Second) }
@@ -167,7 +170,7 @@ func (w *world) in(after seconds, do func()) {
 func (w *world) between(low, high int) seconds { return seconds(low + w.r.IntN(high-low+1)) }
 
 func newWorld(seed uint64, nodes int) *world {
-	w := &world{r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", "three"}}
+	w := &world{r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", published}}
 	for i := range nodes {
 		m := &machine{
 			w: w, name: fmt.Sprintf("n%d", i), index: i, on: true, link: true, linked: 0, nodeReady: true,
@@ -607,7 +610,9 @@ func (w *world) encode() {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
 			},
-			Spec: corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.0.%d", i+1)},
+			Spec: corev1.ServiceSpec{
+				ClusterIP: fmt.Sprintf("10.96.0.%d", i+1), PublishNotReadyAddresses: name == published,
+			},
 		}))
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
@@ -628,7 +633,8 @@ func (w *world) encode() {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 					Addresses: []string{said.address.String()}, NodeName: ptr.To(o.name),
 					Conditions: discoveryv1.EndpointConditions{
-						Ready: ptr.To(said.ready), Serving: ptr.To(said.ready), Terminating: ptr.To(false),
+						Ready: ptr.To(said.ready || name == published), Serving: ptr.To(said.ready),
+						Terminating: ptr.To(false),
 					},
 					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod, UID: types.UID(uid)},
 				})

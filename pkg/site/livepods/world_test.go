@@ -74,7 +74,8 @@ type word struct {
 	ready, said bool
 	asOf        seconds
 	sandbox     string
-	// left is when a wrapper was cut off that had this word.
+	// told counts what the kubelet tells. left is when a wrapper was cut off that had this word.
+	told int
 	left seconds
 	// mixed says that it came while the API called the node not ready, or a moment after.
 	mixed bool
@@ -221,9 +222,10 @@ func (m *machine) sandbox(p *pod) {
 	w := m.w
 	p.sandbox, p.started, p.containers = m.id("sandbox"), never, map[string]*container{}
 	p.born, p.up = w.now, never
-	p.address = netip.AddrFrom4([4]byte{192, 168, 0, byte(m.index + 1)})
-	if !p.host {
-		p.address = netip.Addr{}
+	switch {
+	case p.host:
+		p.address = netip.AddrFrom4([4]byte{192, 168, 0, byte(m.index + 1)})
+	case !p.address.IsValid():
 		for { // addresses are used again
 			a := netip.AddrFrom4([4]byte{10, 0, byte(m.index), byte(1 + w.r.IntN(12))})
 			if !slices.ContainsFunc(slices.Collect(maps.Values(m.pods)), func(o *pod) bool { return o.address == a }) {
@@ -348,8 +350,10 @@ func (m *machine) tell(p *pod) {
 		if ready {
 			p.provenIn = p.sandbox
 		}
+		m.ids++
+		said.told = m.ids
 		m.w.in(m.w.between(0, 1), func() {
-			if m.pods[p.name] == p {
+			if m.pods[p.name] == p && m.words[p.name].told < said.told {
 				said.mixed = !m.nodeReady || m.notReady > 0 && m.w.now-m.notReady < 45
 				m.words[p.name] = said
 				m.w.publish()
@@ -404,7 +408,9 @@ func (m *machine) recreate(p *pod) {
 		return
 	}
 	p.sandbox, p.down = "", m.w.now
-	p.address = netip.Addr{}
+	if m.w.r.IntN(2) == 0 {
+		p.address = netip.Addr{}
+	}
 	m.sandbox(p)
 }
 

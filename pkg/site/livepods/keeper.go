@@ -316,6 +316,9 @@ func (k *Keeper) noteEarlier() {
 func (k *Keeper) comeBack() {
 	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
 	k.enter(returning)
+	if k.gone.Sub(k.unready) < settling {
+		k.unready = k.since // the kubelet may not have been heard again between the two
+	}
 	// A pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
@@ -346,6 +349,10 @@ func (k *Keeper) catchUp(ctx context.Context) {
 	if answered {
 		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
 		disputed(k.about, k.known)
+		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
+			r := k.find(pod) // only a kubelet has a pod called ready that was not
+			return r != nil && !r.Ready && k.known[pod].Serving
+		})
 	}
 	if left+len(k.about) == 0 {
 		k.follow(ctx)

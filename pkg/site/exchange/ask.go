@@ -223,7 +223,7 @@ func (p *peer) take(answer message, version uint64, asked time.Time) error {
 		answer.version = 0
 	case answer.version == version:
 		return nil
-	case answer.age > uint64(maxAge.Milliseconds()):
+	case answer.age > maxAge:
 		return ignore(reasonFormat, "the answer of node %s is %d ms old", p.name, answer.age)
 	default:
 		pods, leftOut, err := decodePods(answer.pods)
@@ -233,7 +233,7 @@ func (p *peer) take(answer message, version uint64, asked time.Time) error {
 		for range leftOut {
 			p.e.config.Observer.Ignored(ReasonAddress)
 		}
-		age := time.Duration(answer.age) * time.Millisecond //nolint:gosec // no more than maxAge
+		age := time.Duration(answer.age) * time.Millisecond
 		word = &facts.LivePods{AsOf: asked.Add(-age), Pods: pods}
 	}
 	p.e.mu.Lock()

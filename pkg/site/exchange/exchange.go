@@ -177,7 +177,8 @@ type Exchange struct {
 	keys        [][]byte
 	cluster     string
 	members     []Member
-	// locals are this node's addresses. byAddress has the name of the member with an address, peers those that are asked.
+	// locals are this node's addresses. byAddress has the name of the member with an address, peers has those that are
+	// asked.
 	locals    []netip.Addr
 	byAddress map[netip.Addr]string
 	peers     map[string]*peer

@@ -20,7 +20,7 @@ const (
 
 // readKeys reads a file with keys.
 func readKeys(path string) ([][]byte, error) {
-	file, err := os.Open(path)
+	file, err := os.Open(path) //nolint:gosec // the operator names it
 	if err != nil {
 		return nil, err
 	}
@@ -39,8 +39,8 @@ func readKeys(path string) ([][]byte, error) {
 	return keys, nil
 }
 
-// parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with # are
-// skipped. A node asks with the first key, and answers to all.
+// parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
+// are skipped. A node asks with the first key, and answers to all.
 func parseKeys(content []byte) (keys [][]byte, err error) {
 	for number, line := range bytes.Split(content, []byte("\n")) {
 		line = bytes.TrimSpace(line)

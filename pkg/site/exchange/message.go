@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
@@ -80,8 +79,8 @@ const (
 	maxPods = 2000
 	// maxPodAddresses is the most addresses of a pod, maxText of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
-	// maxAge is the most age of an answer.
-	maxAge = 365 * 24 * time.Hour
+	// maxAge is the most age of an answer, in milliseconds: a year.
+	maxAge = 365 * 24 * 3600 * 1000
 )
 
 type podMessage struct {

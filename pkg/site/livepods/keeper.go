@@ -421,18 +421,17 @@ func (k *Keeper) believed(now time.Time) bool {
 	return k.unready.IsZero() || now.Sub(k.unready) >= settling
 }
 
-// readWords reads the API's words on the pods, and reports whether anything has changed.
-func (k *Keeper) readWords() bool {
+// readWords reads the API's words on the pods, if anything has changed.
+func (k *Keeper) readWords() {
 	changes := k.config.Facts.Changes()
 	if changes == k.changes {
-		return false
+		return
 	}
 	known := k.config.Facts.PodsOn(k.config.NodeName)
 	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
 		return a.Serving == b.Serving && a.Address == b.Address
 	})
 	k.known, k.changes = known, changes
-	return true
 }
 
 // takeWords takes the API's words on the pods, as they were seen a moment after, but for those on which this node's

@@ -111,7 +111,7 @@ func (w *world) outage(of []*machine, lasts, late seconds) {
 }
 
 // judge judges what a machine shows.
-func (m *machine) judge(t *testing.T) {
+func (m *machine) judge(t *testing.T) { //nolint:thelper // Helper is slow
 	w := m.w
 	for _, service := range w.names {
 		for name, address := range m.shown[service] {
@@ -139,14 +139,15 @@ func (m *machine) judge(t *testing.T) {
 
 // judgeNotReady judges what a machine shows of its own pods while the API calls it not ready: no Service loses all of
 // its endpoints if one of them runs as when it was called ready.
-func (m *machine) judgeNotReady(t *testing.T) {
+func (m *machine) judgeNotReady(t *testing.T) { //nolint:thelper // Helper is slow
 	w := m.w
 	if !m.on || m.away != never || m.upstream() != Followed || m.nodeReady || w.now-max(m.heard+40, m.booted) < 5 {
 		return
 	}
 	for name, said := range m.words {
 		p := said.pod
-		if p.service != published && m.pods[name] == p && said.said && !said.ready && p.changed <= said.asOf-10 && len(m.shown[p.service]) == 0 {
+		unchanged := m.pods[name] == p && said.said && p.changed <= said.asOf-10
+		if p.service != published && unchanged && !said.ready && len(m.shown[p.service]) == 0 {
 			t.Fatalf("%d: %s: Service %s is empty, although pod %s runs as when it was called ready "+
 				"(heard %d, deaf %d): %+v, %v, %v",
 				w.now, m.name, p.service, name, m.heard, m.deaf, m.keeper.records[m.keeper.keyOf(p)].judge(w.clock()),
@@ -156,7 +157,7 @@ func (m *machine) judgeNotReady(t *testing.T) {
 }
 
 // judgeOwn judges what a machine shows of its own pod, of which the API last said that.
-func (m *machine) judgeOwn(t *testing.T, said word) {
+func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper is slow
 	w, p := m.w, said.pod
 	if m.pods[p.name] != p || p.sandbox == "" && m.back != never {
 		return
@@ -219,7 +220,7 @@ func (m *machine) judgeOwn(t *testing.T, said word) {
 }
 
 // judgeOther judges what a machine shows of a neighbour's pod.
-func (m *machine) judgeOther(t *testing.T, o *machine, said word) {
+func (m *machine) judgeOther(t *testing.T, o *machine, said word) { //nolint:thelper // as above
 	w, p := m.w, said.pod
 	at, shown := m.shown[p.service][p.name]
 	switch {

@@ -34,8 +34,8 @@ func (c *claims) isHeldBy(address netip.Addr, node string) {
 }
 
 // HeldByOthers returns which of the addresses that nodes say their pods have, by the nodes' names, belong to others:
-// nodes, this node's pods as it runs them, cluster IPs of Services, API servers, and the addresses that the upstream says
-// pods on another node of the site have, unless that node says otherwise or is silent.
+// nodes, this node's pods as it runs them, cluster IPs of Services, API servers, and the addresses that the upstream
+// says pods on another node of the site have, unless that node says otherwise or is silent.
 func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{} {
 	c := claims{by: make(map[netip.Addr][]string), held: make(map[string]map[netip.Addr]struct{})}
 	for node, claimed := range addresses {

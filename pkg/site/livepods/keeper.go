@@ -341,18 +341,20 @@ func (k *Keeper) catchUp(ctx context.Context) {
 	answered := k.ask(ctx)
 	k.give()
 	k.hearAgain()
+	k.readWords()
+	if answered {
+		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
+			r := k.find(pod) // only a kubelet has a pod called ready that was not
+			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
+		})
+		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
+	}
 	if k.long && k.config.Now().Sub(k.since) < settling {
 		return
 	}
 	left := k.agree()
-	k.readWords()
-	if answered {
-		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
+	if k.readWords(); answered {
 		disputed(k.about, k.known)
-		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
-			r := k.find(pod) // only a kubelet has a pod called ready that was not
-			return r != nil && !r.Ready && k.known[pod].Serving
-		})
 	}
 	if left+len(k.about) == 0 {
 		k.follow(ctx)

@@ -188,6 +188,13 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		}
 		return
 	}
+	if m.says { // it goes on probing
+		if proven := p.ready(w.now - 5); shown != p.ready(w.now) && w.now-max(p.changed, away) > 15 &&
+			proven == p.ready(w.now) && m.back == never {
+			fail("is not shown as the kubelet says")
+		}
+		return
+	}
 	unchanged := p.changed <= said.asOf && p.sandbox == said.sandbox
 	since := max(p.changed, away)
 	ran := w.now - max(p.started, away)

@@ -125,6 +125,9 @@ type machine struct {
 	lied   map[string]bool
 	silent map[string]struct{}
 	lies   bool
+	// says is set while the kubelet itself says which pods are ready, as those of odd machines do: not after a boot
+	// until it was connected.
+	says bool
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
 	revision uint64
@@ -371,7 +374,7 @@ func (m *machine) beat() {
 	}
 	switch {
 	case m.on && m.link && w.now >= m.deaf && w.now-max(m.linked, m.booted) >= m.late:
-		m.heard = w.now
+		m.heard, m.says = w.now, m.index%2 == 1
 		if !m.nodeReady {
 			m.nodeReady = true
 			for _, p := range m.all() {
@@ -453,13 +456,14 @@ func (m *machine) powerCut() {
 func (m *machine) start() {
 	w := m.w
 	w.touch()
+	m.says = false
 	m.store = storagetest.New(storagetest.Options{
 		NodeName: m.name, KeepKubernetesEndpoint: true, Clock: w.clock, After: m.revision,
 	})
 	m.synced, m.shared, m.content, m.revision = false, nil, 0, 0
 	if m.snapshot != nil {
 		m.store.Restore(m.snapshot)
-		m.away, m.back, m.atLeave = w.now, never, m.inSnapshot
+		m.away, m.back, m.atLeave, m.received = w.now, never, m.inSnapshot, m.inSnapshot
 	}
 	m.hears, m.silent = map[string]*facts.LivePods{}, map[string]struct{}{}
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
@@ -493,6 +497,12 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		}
 		if !p.host {
 			running.Addresses = []netip.Addr{p.address}
+		}
+		switch {
+		case m.says && p.ready(m.w.now):
+			running.Kubelet = cri.Ready
+		case m.says:
+			running.Kubelet = cri.NotReady
 		}
 		for name, c := range p.containers {
 			running.Containers[name] = cri.Container{ID: c.id, State: c.state}
@@ -587,7 +597,14 @@ func (w *world) deliver() {
 // receive takes the API's state as it is now, as one change.
 func (m *machine) receive() {
 	w := m.w
+	before := m.received
 	m.received = m.known()
+	for name, said := range m.received {
+		if said.said && !said.ready && !before[name].said { // that it was ready in between has not come here
+			said.said, said.mixed = false, true
+			m.received[name] = said
+		}
+	}
 	status := corev1.ConditionTrue
 	if !m.nodeReady {
 		status = corev1.ConditionUnknown

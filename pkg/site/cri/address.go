@@ -38,14 +38,6 @@ func paths(address string) ([]string, error) {
 	return []string{socket}, nil
 }
 
-// bareID returns the id of a container without the name of the runtime: containerd://ID.
-func bareID(id string) string {
-	if _, bare, found := strings.Cut(id, "://"); found {
-		return bare
-	}
-	return id
-}
-
 // pick returns the path of the first socket that exists. A single path is returned even if nothing is there yet, so
 // that the error of a connection names it.
 func pick(sockets []string) (string, error) {

@@ -69,8 +69,8 @@ func (c *Client) disconnect() {
 	}
 }
 
-// Pods returns the pods that the runtime runs, with the kubelet's word on them where it gives one. It returns an error if the runtime does not say all that is needed
-// before ctx is done; what it has said is kept for the next call.
+// Pods returns the pods that the runtime runs, with the kubelet's word on them where it gives one. It returns an error
+// if the runtime does not say all that is needed before ctx is done; what it has said is kept for the next call.
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +181,7 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("the status of pod sandbox %s: %w", id, err)
 	}
-	if reached.node {
+	if reached.mode == nodeNetwork {
 		c.networks[id] = network{host: true}
 		return nil
 	}

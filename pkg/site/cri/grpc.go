@@ -71,8 +71,8 @@ func connect(socket string) *connection {
 
 func (c *connection) close() { c.transport.CloseIdleConnections() }
 
-// ask sends a request to a method, and returns the response, whose body the caller closes. The request is a message with
-// one string field, number 1, or an empty one.
+// ask sends a request to a method, and returns the response, whose body the caller closes. The request is a message
+// with one string field, number 1, or an empty one.
 func (c *connection) ask(ctx context.Context, method, argument string) (*http.Response, error) {
 	request := make([]byte, frameHead, frameHead+2+len(argument)+binary.MaxVarintLen64)
 	if argument != "" {
@@ -96,8 +96,8 @@ func (c *connection) ask(ctx context.Context, method, argument string) (*http.Re
 	return response, nil
 }
 
-// watch asks a method that answers with a stream of messages, and passes each on until the stream ends or take returns an
-// error. It always returns an error.
+// watch asks a method that answers with a stream of messages, and passes each on until the stream ends or take returns
+// an error. It always returns an error.
 func (c *connection) watch(ctx context.Context, method string, take func(message []byte) error) error {
 	response, err := c.ask(ctx, method, "")
 	if err != nil {

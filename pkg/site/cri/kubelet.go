@@ -3,6 +3,7 @@ package cri
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +39,6 @@ type kubelet struct {
 
 // kubeletPod is what the kubelet says of a pod: whether it is ready, with which containers, by name.
 type kubeletPod struct {
-	uid        string
 	ready      bool
 	containers map[string]string
 }
@@ -80,20 +80,26 @@ var errManyPods = errors.New("the kubelet has more pods than a node can run")
 // take takes a WatchPodsEvent.
 func (k *kubelet) take(event []byte) error {
 	var kind uint64
-	var encoded []byte
-	f := field.Of(event)
-	for f.Next() {
-		switch f.Number {
-		case 1:
-			kind = f.Varint
-		case 2:
-			encoded = f.Value
-		}
-	}
-	if f.Err != nil {
-		return f.Err
-	}
-	pod, err := readKubeletPod(encoded)
+	var uid string
+	pod := kubeletPod{containers: make(map[string]string)}
+	err := fields{1: &kind, 2: fields{1: fields{5: &uid}, 3: fields{ // a core/v1 Pod: its metadata and its status
+		2: func(condition []byte) error { // its type and its status have the numbers of a key and a value
+			kind, status, err := field.MapEntry(condition)
+			if string(kind) == "Ready" {
+				pod.ready = string(status) == "True"
+			}
+			return err
+		},
+		8: func(container []byte) error { // not an init container
+			var name, id string
+			err := fields{1: &name, 8: &id}.read(container)
+			if _, bare, found := strings.Cut(id, "://"); found {
+				id = bare // it begins with the runtime's name
+			}
+			pod.containers[name] = id
+			return err
+		},
+	}}}.read(event)
 	if err != nil {
 		return err
 	}
@@ -103,14 +109,14 @@ func (k *kubelet) take(event []byte) error {
 	case kind == podsComplete:
 		k.complete = true
 	case kind == podDeleted:
-		delete(k.pods, pod.uid)
+		delete(k.pods, uid)
 	case len(k.pods) >= maxSandboxes:
 		return errManyPods
 	default:
 		if k.pods == nil {
 			k.pods = make(map[string]kubeletPod)
 		}
-		k.pods[pod.uid] = pod
+		k.pods[uid] = pod
 	}
 	return nil
 }
@@ -138,52 +144,4 @@ func (k *kubelet) says(pod Pod) Readiness {
 	default:
 		return NotReady
 	}
-}
-
-// readKubeletPod reads a core/v1 Pod.
-func readKubeletPod(message []byte) (kubeletPod, error) {
-	pod := kubeletPod{containers: make(map[string]string)}
-	f := field.Of(message)
-	for f.Next() {
-		switch f.Number {
-		case 1: // metadata
-			uid, err := inside(f.Value, 5)
-			if err != nil {
-				return pod, err
-			}
-			pod.uid = string(uid)
-		case 3:
-			if err := pod.readStatus(f.Value); err != nil {
-				return pod, err
-			}
-		}
-	}
-	return pod, f.Err
-}
-
-func (p *kubeletPod) readStatus(message []byte) error {
-	f := field.Of(message)
-	for f.Next() {
-		switch f.Number {
-		case 2: // a condition: its type and its status are the first fields, as key and value are
-			kind, status, err := field.MapEntry(f.Value)
-			if err != nil {
-				return err
-			}
-			if string(kind) == "Ready" {
-				p.ready = string(status) == "True"
-			}
-		case 8: // a container that is no init container
-			name, err := inside(f.Value, 1)
-			if err != nil {
-				return err
-			}
-			id, err := inside(f.Value, 8)
-			if err != nil {
-				return err
-			}
-			p.containers[string(name)] = bareID(string(id))
-		}
-	}
-	return f.Err
 }

@@ -162,13 +162,6 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 	if m.pods[p.name] != p || p.sandbox == "" && m.back != never {
 		return
 	}
-	if now := m.words[p.name]; m.back != never && m.back-said.left < 10 && !m.says && p.service != published &&
-		p.changed < said.left-45 && !now.said && now.asOf < w.now-5 && m.nodeReady {
-		if _, shown := m.shown[p.service][p.name]; shown {
-			t.Fatalf("%d: %s shows pod %s, which the API calls not ready since %d; it is back since %d and was away "+
-				"since %d", w.now, m.name, p.name, now.asOf, m.back, said.left)
-		}
-	}
 	if now := m.words[p.name]; m.back != never && (now.asOf > said.asOf || p.changed >= m.back-3 ||
 		said.said != said.ready || now.ready != said.ready && m.back-said.left < 10) {
 		return // the API has heard of it again, or calls the node not ready because of what was before

@@ -202,7 +202,7 @@ func object(kind, name string) string {
 // followsAll are the rules of a wrapper's role for following the cluster; followsShare, as manifests/hub-require has
 // it, is what stays of them where it follows its share only.
 const (
-	followsAll = `  # What it follows: of nodes metadata only, Endpoints and
+	followsAll = `  # What it follows: of nodes metadata only; Endpoints and
   # namespaces only once a client asks for them.
   - apiGroups: [""]
     resources: [nodes, services, endpoints, namespaces]
@@ -211,10 +211,14 @@ const (
     resources: [endpointslices]
     verbs: [list, watch]
 `
-	followsShare = `  # Its annotations may name the node's own API server. A hub has no Endpoints.
+	followsShare = `  # A hub has neither Endpoints nor namespaces. The annotations of one
+  # object may name the node's own API server, and a CoreDNS asks for namespaces.
   - apiGroups: [""]
     resources: [endpoints]
     resourceNames: [kubernetes]
+    verbs: [list, watch]
+  - apiGroups: [""]
+    resources: [namespaces]
     verbs: [list, watch]
 `
 )

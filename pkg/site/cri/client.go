@@ -25,6 +25,7 @@ var ErrTooMany = errors.New("the container runtime lists more pods or containers
 // Client asks a container runtime. Its methods may be called from any goroutine.
 type Client struct {
 	sockets []string
+	kubelet kubelet
 
 	// mu is held while the runtime is asked, because only one question at a time is of use.
 	mu sync.Mutex
@@ -50,14 +51,15 @@ func New(address string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{sockets: sockets}, nil
+	return &Client{sockets: sockets, kubelet: kubelet{socket: podsSocket}}, nil
 }
 
-// Close closes the connection, if there is one. The next question opens another.
+// Close closes the connections, if there are any. The next question opens others.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.disconnect()
+	c.kubelet.close()
 }
 
 func (c *Client) disconnect() {
@@ -67,11 +69,14 @@ func (c *Client) disconnect() {
 	}
 }
 
-// Pods returns the pods that the runtime runs. It returns an error if the runtime does not say all that is needed
-// before ctx is done; what it has said is kept for the next call.
+// Pods returns the pods that the runtime runs, with the kubelet's word on them where it gives one. It returns an error
+// if the runtime does not say all that is needed before ctx is done; what it has said is kept for the next call.
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.kubelet.cancel == nil {
+		c.kubelet.follow()
+	}
 	if c.connection == nil {
 		socket, err := pick(c.sockets)
 		if err != nil {
@@ -84,6 +89,9 @@ func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
 		// The socket of Auto may be another one the next time, and a broken connection is not worth keeping.
 		c.disconnect()
 		return nil, fmt.Errorf("asking the container runtime: %w", err)
+	}
+	for i := range pods {
+		pods[i].Kubelet = c.kubelet.says(pods[i])
 	}
 	return pods, nil
 }
@@ -173,7 +181,7 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("the status of pod sandbox %s: %w", id, err)
 	}
-	if reached.node {
+	if reached.mode == nodeNetwork {
 		c.networks[id] = network{host: true}
 		return nil
 	}

@@ -9,5 +9,8 @@
 // this one would take the kubelet's; CRI-O ends the stream at once unless enable_pod_events is set. The kubelet itself
 // lists the same every second, from the runtime's memory.
 //
+// Where the kubelet itself says which pods are ready (PodsAPI), the Client follows that on one stream, and adds it to
+// the runtime's answer (kubelet.go).
+//
 // Package livepods decides when to ask, and what the answers are used for.
 package cri

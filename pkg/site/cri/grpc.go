@@ -2,6 +2,7 @@ package cri
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -70,17 +71,16 @@ func connect(socket string) *connection {
 
 func (c *connection) close() { c.transport.CloseIdleConnections() }
 
-// call asks a method of the RuntimeService. The request is a message with one string field, number 1, or an empty one.
-// If the server answers with a status other than OK, the error is a *statusError.
-func (c *connection) call(ctx context.Context, method, argument string) ([]byte, error) {
+// ask sends a request to a method, and returns the response, whose body the caller closes. The request is a message
+// with one string field, number 1, or an empty one.
+func (c *connection) ask(ctx context.Context, method, argument string) (*http.Response, error) {
 	request := make([]byte, frameHead, frameHead+2+len(argument)+binary.MaxVarintLen64)
 	if argument != "" {
 		request = protowire.AppendTag(request, 1, protowire.BytesType)
 		request = protowire.AppendString(request, argument)
 	}
 	binary.BigEndian.PutUint32(request[1:], uint32(len(request)-frameHead)) //nolint:gosec // the length of an id
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/runtime.v1.RuntimeService/"+method,
-		bytes.NewReader(request))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/"+method, bytes.NewReader(request))
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +89,52 @@ func (c *connection) call(ctx context.Context, method, argument string) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
+		_ = response.Body.Close()
 		return nil, fmt.Errorf("the answer is %q instead of gRPC", response.Status)
 	}
+	return response, nil
+}
+
+// watch asks a method that answers with a stream of messages, and passes each on until the stream ends or take returns
+// an error. It always returns an error.
+func (c *connection) watch(ctx context.Context, method string, take func(message []byte) error) error {
+	response, err := c.ask(ctx, method, "")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	for {
+		var head [frameHead]byte
+		if _, err := io.ReadFull(response.Body, head[:]); err != nil {
+			return cmp.Or(statusOf(response), err)
+		}
+		length := int64(binary.BigEndian.Uint32(head[1:]))
+		if length > maxMessage {
+			return errTooLarge
+		}
+		frame := bytes.NewBuffer(head[:])
+		if _, err := io.CopyN(frame, response.Body, length); err != nil {
+			return err
+		}
+		message, err := unframe(frame.Bytes())
+		if err != nil {
+			return err
+		}
+		if err := take(message); err != nil {
+			return err
+		}
+	}
+}
+
+// call asks a method of the RuntimeService. If the server answers with a status other than OK, the error is a
+// *statusError.
+func (c *connection) call(ctx context.Context, method, argument string) ([]byte, error) {
+	response, err := c.ask(ctx, "runtime.v1.RuntimeService/"+method, argument)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, frameHead+maxMessage+1))
 	switch {
 	case err != nil:

@@ -59,7 +59,7 @@ func FuzzMessages(f *testing.F) {
 		}
 		if read, err := readExit(message); isPlain(message, &ended) && err == nil {
 			status := ended.GetStatus()
-			same(t, read, exit{state: containerState(status.GetState()), code: int64(status.GetExitCode())})
+			same(t, read, exit{state: uint64(status.GetState()), code: uint64(status.GetExitCode())})
 		}
 	})
 }
@@ -93,7 +93,7 @@ func sandboxOf(s *runtimev1.PodSandbox) sandbox {
 	source, hasSource := s.GetAnnotations()[configSource]
 	return sandbox{
 		id: s.GetId(), namespace: s.GetMetadata().GetNamespace(), name: s.GetMetadata().GetName(),
-		uid: s.GetMetadata().GetUid(), attempt: uint64(s.GetMetadata().GetAttempt()), notReady: s.GetState() != ready,
+		uid: s.GetMetadata().GetUid(), attempt: uint64(s.GetMetadata().GetAttempt()), state: uint64(s.GetState()),
 		created: s.GetCreatedAt(), source: source, hasSource: hasSource,
 	}
 }
@@ -102,19 +102,19 @@ func containerOf(c *runtimev1.Container) container {
 	return container{
 		id: c.GetId(), sandbox: c.GetPodSandboxId(), name: c.GetMetadata().GetName(),
 		attempt: uint64(c.GetMetadata().GetAttempt()), created: c.GetCreatedAt(),
-		state: containerState(c.GetState()),
+		state: uint64(c.GetState()),
 	}
 }
 
 func networkOf(s *runtimev1.PodSandboxStatus) sandboxNetwork {
-	n := sandboxNetwork{
-		node: s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimev1.NamespaceMode_NODE,
-	}
+	n := sandboxNetwork{mode: uint64(s.GetLinux().GetNamespaces().GetOptions().GetNetwork())}
 	if address := s.GetNetwork().GetIp(); address != "" {
 		n.addresses = append(n.addresses, address)
 	}
 	for _, additional := range s.GetNetwork().GetAdditionalIps() {
-		n.addresses = append(n.addresses, additional.GetIp())
+		if address := additional.GetIp(); address != "" {
+			n.addresses = append(n.addresses, address)
+		}
 	}
 	return n
 }

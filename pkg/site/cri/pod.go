@@ -77,7 +77,7 @@ func newListing(sandboxes []sandbox, containers []container) *listing {
 			continue // not made by a kubelet
 		}
 		l.any = true
-		if before, hasBefore := l.current[pod]; !s.notReady && (!hasBefore || isNewer(
+		if before, hasBefore := l.current[pod]; s.state == 0 && (!hasBefore || isNewer(
 			s.attempt, before.attempt, s.created, before.created)) {
 			l.current[pod] = s
 		}

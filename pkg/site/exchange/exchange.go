@@ -1,19 +1,19 @@
 package exchange
 
 import (
+	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -29,8 +29,9 @@ const (
 	// site. In larger ones the interval grows, so that no node asks more than questionsPerSecond.
 	interval           = time.Second
 	questionsPerSecond = 50
-	// smallSite is the most nodes of a site in which all are asked.
-	smallSite = 50
+	// smallSite is the most nodes of a site in which all are asked, maxMembers the most of any site. What is exchanged
+	// is meant for a network that all of them are on.
+	smallSite, maxMembers = 50, 1000
 	// keyInterval is the time between two looks at the file with the keys, and between two attempts to listen.
 	keyInterval = 5 * time.Second
 	// checkInterval is the time between two questions to a neighbour while its word is not needed.
@@ -56,6 +57,27 @@ var (
 	// ErrNoCluster means that it is not known yet which cluster this is.
 	ErrNoCluster = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
 )
+
+// Member is a node of the site.
+type Member struct {
+	Name string
+	// Addresses are the node's InternalIPs, in the order of its status.
+	Addresses []netip.Addr
+	// Shown says that endpoints on the node may be shown here. In large sites only these are asked.
+	Shown bool
+}
+
+func (m Member) equal(other Member) bool {
+	return m.Name == other.Name && m.Shown == other.Shown && slices.Equal(m.Addresses, other.Addresses)
+}
+
+// Site says which nodes belong to this node's site. Its methods are called every second.
+type Site interface {
+	// Members returns the nodes of the site, this one included, in no order.
+	Members() []Member
+	// Cluster returns what identifies the cluster; "" if that is not known yet.
+	Cluster() string
+}
 
 // Observer observes an Exchange.
 type Observer interface {
@@ -127,55 +149,49 @@ type Status struct {
 	Err error
 }
 
-// peer is what is known of another node.
-type peer struct {
-	// alive is set if it has answered the last question, missed counts the questions since that nothing has come back
-	// from its machine, and err is why there was no answer.
-	alive  bool
-	missed int
-	err    error
-	// left is when its wrapper has said that it stops; zero if it has answered since. otherKey is when it has asked
-	// with another key.
-	left, otherKey time.Time
-	// word is what the node has said of its pods, in this version; nil if that is not known.
-	word    *facts.LivePods
-	version version
-}
-
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
 	config Config
-	keys   keyFile
-	// run tells this process' words from those of other processes.
-	run uint64
-	// site is the directory of the members.
-	site atomic.Pointer[directory]
-	wake chan struct{}
+	wake   chan struct{}
+	// doubt keeps the calls of AddressDoubted apart.
+	doubt rate.Sometimes
 
 	// Only the goroutine of Run uses these.
 
-	session *session
 	// loaded is when the file with the keys was read last, listened when it was last tried to listen.
 	loaded, listened time.Time
 	// given is what SetSilent got last.
 	given map[string]struct{}
+	// listeners are open at this node's addresses; nil while nothing is exchanged. ctx is that of all goroutines that
+	// belong to them, and cancel ends it.
+	listeners map[netip.Addr]net.Listener
+	ctx       context.Context //nolint:containedctx // as said
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
 
 	mu sync.Mutex
 	// The fields below are guarded by mu. Nothing else is called while it is held.
 
 	// keyErr is why the file with the keys could not be read the last time, err why nothing is exchanged.
 	keyErr, err error
-	own         *facts.LivePods
-	// encoded is own as an answer has it; nil until it is asked for.
-	encoded  []byte
-	sequence uint64
-	peers    map[string]*peer
-	// ours are the addresses of this node's own pods.
-	ours map[netip.Addr]struct{}
-	// wanted is when a neighbour has last said that it needs this node's word. doubted is when the addresses were last
-	// doubted. missing is set while a neighbour does not answer.
-	wanted, doubted time.Time
-	missing         bool
+	keys        [][]byte
+	cluster     string
+	members     []Member
+	// locals are this node's addresses. byAddress has the name of the member with an address, peers has those that are
+	// asked.
+	locals    []netip.Addr
+	byAddress map[netip.Addr]string
+	peers     map[string]*peer
+	needed    bool
+	// own are the pods of this node as an answer has them, as of asOf; nil if they are not known. version is theirs.
+	own     []byte
+	asOf    time.Time
+	version uint64
+	// wanted is when a neighbour has last said that it needs this node's word.
+	wanted time.Time
+	// open has the connections of others, of counts them by address.
+	open map[net.Conn]struct{}
+	of   map[netip.Addr]int
 }
 
 // New makes an Exchange, which opens no port before Run.
@@ -183,21 +199,16 @@ func New(config Config) *Exchange {
 	if config.Network == nil {
 		config.Network = nodeNetwork{}
 	}
-	var run [8]byte
-	rand.Read(run[:])
-	e := &Exchange{
-		config: config, keys: keyFile{path: config.KeyFile}, run: binary.BigEndian.Uint64(run[:]),
-		wake: make(chan struct{}, 1), peers: make(map[string]*peer), err: ErrNoKey,
+	return &Exchange{
+		config: config, wake: make(chan struct{}, 1), doubt: rate.Sometimes{Interval: doubtPause}, err: ErrNoKey,
+		version: rand.Uint64(), //nolint:gosec // it tells processes apart, and is sealed
+		peers:   make(map[string]*peer), open: make(map[net.Conn]struct{}), of: make(map[netip.Addr]int),
 	}
-	e.site.Store(newDirectory(config.NodeName, nil))
-	return e
 }
 
-func (e *Exchange) directory() *directory { return e.site.Load() }
-
-// pace is the time between two questions to a neighbour while its word is needed.
+// pace is the time between two questions to a neighbour while its word is needed. mu is held.
 func (e *Exchange) pace() time.Duration {
-	return max(interval, time.Duration(len(e.directory().asked(e.config.NodeName)))*time.Second/questionsPerSecond)
+	return max(interval, time.Duration(len(e.peers))*time.Second/questionsPerSecond)
 }
 
 // Status returns what the Exchange knows.
@@ -205,12 +216,9 @@ func (e *Exchange) Status() Status {
 	partners := e.config.Partners()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := Status{Err: e.err, KeyErr: e.keyErr}
-	asked := e.directory().asked(e.config.NodeName)
-	s.Members = len(asked)
-	e.missing = false
-	for _, name := range slices.Sorted(maps.Keys(asked)) {
-		p := e.peer(name)
+	s := Status{Err: e.err, KeyErr: e.keyErr, Members: len(e.peers)}
+	for _, name := range slices.Sorted(maps.Keys(e.peers)) {
+		p := e.peers[name]
 		_, partner := partners[name]
 		switch {
 		case p.alive:
@@ -218,7 +226,6 @@ func (e *Exchange) Status() Status {
 		case partner && p.missed >= misses && time.Since(p.left) >= leaveGrace:
 			s.Silent = append(s.Silent, name)
 		}
-		e.missing = e.missing || !p.alive
 		if p.word != nil {
 			s.Words++
 		}
@@ -232,14 +239,13 @@ func (e *Exchange) Status() Status {
 	return s
 }
 
-// Words returns what the other nodes of the site say of their pods, by the names of the nodes. The caller must not
-// change it.
+// Words returns what the other nodes of the site say of their pods, by the names of the nodes.
 func (e *Exchange) Words() map[string]*facts.LivePods {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	words := make(map[string]*facts.LivePods)
-	for name := range e.directory().byName {
-		if p := e.peers[name]; p != nil && p.word != nil {
+	for name, p := range e.peers {
+		if p.word != nil {
 			words[name] = p.word
 		}
 	}
@@ -248,62 +254,30 @@ func (e *Exchange) Words() map[string]*facts.LivePods {
 
 // Wanted reports whether a node of the site needs to know this node's pods.
 func (e *Exchange) Wanted() bool {
-	pace := e.pace()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return !e.wanted.IsZero() && time.Since(e.wanted) < 10*time.Second+2*pace
+	return !e.wanted.IsZero() && time.Since(e.wanted) < 10*time.Second+2*e.pace()
 }
 
 // Share takes the pods of this node, which the others may ask for; nil if they are not known any more. They must not be
 // changed afterwards.
 func (e *Exchange) Share(own *facts.LivePods) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	changed := !sameWord(own, e.own)
-	e.own, e.encoded = own, nil
-	if !changed {
-		return
-	}
-	e.sequence++
-	e.ours = make(map[netip.Addr]struct{})
+	var encoded []byte
 	if own != nil {
-		for _, pod := range own.Pods {
-			for _, address := range pod.Addresses {
-				e.ours[address.Unmap()] = struct{}{}
-			}
+		var err error
+		if encoded, err = encodePods(own.Pods); err != nil {
+			klog.Background().Error(err, "Cannot tell the neighbours of this node's pods")
+			own, encoded = nil, nil
 		}
 	}
-}
-
-// possibleAddress returns a function that reports whether a neighbour's pod may have an address. Nobody else's address
-// is taken: neither a node's nor that of one of this node's own pods.
-func (e *Exchange) possibleAddress() func(netip.Addr) bool {
-	site := e.directory()
 	e.mu.Lock()
-	ours := e.ours // it is replaced, never changed
-	e.mu.Unlock()
-	return func(address netip.Addr) bool {
-		_, node := site.byAddress[address]
-		_, our := ours[address]
-		return podAddress(address) && !node && !our
+	defer e.mu.Unlock()
+	if (own == nil) != e.asOf.IsZero() || !bytes.Equal(encoded, e.own) {
+		e.version++
 	}
-}
-
-// peer returns what is known of another node. mu is held.
-func (e *Exchange) peer(name string) *peer {
-	p := e.peers[name]
-	if p == nil {
-		p = &peer{}
-		e.peers[name] = p
-	}
-	return p
-}
-
-// poke makes Run look at what has changed.
-func (e *Exchange) poke() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
+	e.own, e.asOf = encoded, time.Time{}
+	if own != nil {
+		e.asOf = own.AsOf
 	}
 }
 
@@ -326,22 +300,26 @@ func (e *Exchange) Run(ctx context.Context) {
 // step looks at what has changed, and does what follows.
 func (e *Exchange) step(ctx context.Context) {
 	e.loadKeys(ctx)
-	e.takeMembers(ctx)
-	err := e.keepSession(ctx)
+	changed := e.takeMembers(ctx)
+	e.mu.Lock()
+	err := e.place()
+	e.mu.Unlock()
+	if changed || err != nil {
+		e.close()
+	}
+	if err == nil {
+		err = e.listen(ctx)
+	}
 	e.mu.Lock()
 	e.err = err
 	e.mu.Unlock()
-	needed := e.config.Needed()
-	if !needed {
-		e.forgetWords()
-	}
-	if e.session != nil {
-		e.session.attendAll(needed)
+	if e.listeners != nil {
+		e.attendAll(e.config.Needed())
 	}
 	status := e.Status()
 	e.passSilent(ctx, status)
 	if err == nil {
-		e.passPartners()
+		e.passPartners(status)
 	}
 }
 
@@ -350,99 +328,75 @@ func (e *Exchange) loadKeys(ctx context.Context) {
 		return
 	}
 	e.loaded = time.Now()
-	changed, err := e.keys.load()
+	keys, err := readKeys(e.config.KeyFile)
 	e.mu.Lock()
-	before := e.keyErr
-	e.keyErr = err
-	e.mu.Unlock()
+	defer e.mu.Unlock()
 	logger := klog.FromContext(ctx)
 	switch {
-	case err != nil && before == nil:
-		logger.Error(err, "Cannot read the keys of the site exchange", "goingOnWithEarlierOnes", e.keys.keys() != nil)
-	case changed:
-		logger.Info("Using the keys of the site exchange", "file", e.config.KeyFile, "keys", len(e.keys.keys()))
+	case err != nil && e.keyErr == nil:
+		logger.Error(err, "Cannot read the keys of the site exchange", "goingOnWithEarlierOnes", e.keys != nil)
+	case err == nil && !slices.EqualFunc(keys, e.keys, bytes.Equal):
+		logger.Info("Using the keys of the site exchange", "file", e.config.KeyFile, "keys", len(keys))
+		e.keys = keys
 	}
+	e.keyErr = err
 }
 
-// takeMembers takes the members of the site as they are now.
-func (e *Exchange) takeMembers(ctx context.Context) {
-	now := newDirectory(e.config.NodeName, e.config.Site.Members())
-	if now.equal(e.directory()) {
-		return
-	}
-	e.site.Store(now)
-	klog.FromContext(ctx).Info("The site has changed", "nodes", len(now.byName))
-	asked := now.asked(e.config.NodeName)
+// takeMembers takes the members of the site as they are now, and reports whether this node is placed elsewhere.
+func (e *Exchange) takeMembers(ctx context.Context) (changed bool) {
+	members, cluster := e.config.Site.Members(), e.config.Site.Cluster()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	maps.DeleteFunc(e.peers, func(name string, _ *peer) bool { return asked[name].Name == "" })
+	if cluster == e.cluster && e.members != nil && slices.EqualFunc(members, e.members, Member.equal) {
+		return false
+	}
+	klog.FromContext(ctx).Info("The site has changed", "nodes", len(members))
+	before, moved := e.locals, cluster != e.cluster
+	e.members, e.cluster, e.locals, e.byAddress = members, cluster, nil, make(map[netip.Addr]string)
+	asked := make(map[string]*peer)
+	for _, m := range members {
+		addresses := make([]netip.Addr, len(m.Addresses))
+		for i, address := range m.Addresses {
+			addresses[i] = address.Unmap()
+			if e.byAddress[addresses[i]] != e.config.NodeName { // this node knows its own addresses best
+				e.byAddress[addresses[i]] = m.Name
+			}
+		}
+		switch {
+		case m.Name == e.config.NodeName:
+			e.locals = addresses
+		case len(members) <= smallSite || m.Shown:
+			p := e.peers[m.Name]
+			if p == nil {
+				p = &peer{e: e, name: m.Name, wake: make(chan struct{}, 1)}
+			}
+			p.addresses, asked[m.Name] = addresses, p
+		}
+	}
+	for name, p := range e.peers {
+		if asked[name] == nil && p.cancel != nil {
+			p.cancel()
+		}
+	}
+	e.peers = asked
+	return moved || !slices.Equal(before, e.locals)
 }
 
-// keepSession keeps a session for this node's addresses, and returns why there is none.
-func (e *Exchange) keepSession(ctx context.Context) error {
-	locals, cluster, err := e.place()
-	if e.session != nil && (err != nil || !slices.Equal(e.session.locals, locals) || e.session.cluster != cluster) {
-		e.close()
-		e.listened = time.Time{}
-	}
-	if err != nil {
-		return err
-	}
-	if !e.listened.IsZero() && time.Since(e.listened) < keyInterval {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return e.err
-	}
-	e.listened = time.Now()
-	if e.session == nil {
-		e.session = newSession(ctx, e, locals, cluster)
-	}
-	err = e.session.listen()
-	if err != nil && len(e.session.listeners) == 0 {
-		klog.FromContext(ctx).Error(err, "The site exchange cannot listen", "addresses", locals)
-		e.close()
-		return err
+// place returns why nothing can be exchanged where this node is. mu is held.
+func (e *Exchange) place() error {
+	switch {
+	case e.keys == nil && e.keyErr != nil:
+		return fmt.Errorf("%w: %w", ErrNoKey, e.keyErr)
+	case e.keys == nil:
+		return ErrNoKey
+	case len(e.locals) == 0:
+		return ErrNoAddress
+	case len(e.members) > maxMembers:
+		return ErrTooMany
+	case e.cluster == "":
+		return ErrNoCluster
 	}
 	return nil
-}
-
-// place returns where a session listens, and of which cluster it is.
-func (e *Exchange) place() (locals []netip.Addr, cluster string, err error) {
-	site := e.directory()
-	for _, address := range site.byName[e.config.NodeName].Addresses {
-		locals = append(locals, address.Unmap())
-	}
-	cluster = e.config.Site.Cluster()
-	switch {
-	case e.keys.keys() == nil && e.keyErr != nil:
-		err = fmt.Errorf("%w: %w", ErrNoKey, e.keyErr)
-	case e.keys.keys() == nil:
-		err = ErrNoKey
-	case len(locals) == 0:
-		err = ErrNoAddress
-	case len(site.byName) > maxMembers:
-		err = ErrTooMany
-	case cluster == "":
-		err = ErrNoCluster
-	}
-	return locals, cluster, err
-}
-
-// close ends the session, if there is one. The neighbours that are connected hear that this wrapper is being stopped.
-func (e *Exchange) close() {
-	if e.session != nil {
-		e.session.close()
-		e.session = nil
-	}
-}
-
-// forgetWords drops all words: when they are needed again they may be old.
-func (e *Exchange) forgetWords() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, p := range e.peers {
-		p.word, p.version = nil, version{}
-	}
 }
 
 // passSilent passes on which neighbours are silent. What is shown of them is up to the view, which leaves no Service
@@ -464,16 +418,17 @@ func (e *Exchange) passSilent(ctx context.Context, status Status) {
 		append(names, slices.Sorted(maps.Keys(silent))...))
 }
 
-// passPartners passes on which nodes take part: those that answer, and those that did, as long as they belong
-// to the site.
-func (e *Exchange) passPartners() {
+// passPartners passes on which nodes take part: those that answer, and those that did, as long as they belong to the
+// site.
+func (e *Exchange) passPartners(status Status) {
 	before := e.config.Partners()
 	now := make(map[string]struct{})
-	asked := e.directory().asked(e.config.NodeName)
+	for _, name := range status.Alive {
+		now[name] = struct{}{}
+	}
 	e.mu.Lock()
-	for name := range asked {
-		p := e.peer(name)
-		if _, was := before[name]; p.alive || was {
+	for name := range before {
+		if e.peers[name] != nil {
 			now[name] = struct{}{}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 )
 
 const (
@@ -19,7 +18,29 @@ const (
 	maxKeyFile = 4 << 10
 )
 
-// parseKeys reads a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with # are skipped.
+// readKeys reads a file with keys.
+func readKeys(path string) ([][]byte, error) {
+	file, err := os.Open(path) //nolint:gosec // the operator names it
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > maxKeyFile {
+		return nil, fmt.Errorf("%s has more than %d bytes", path, maxKeyFile)
+	}
+	keys, err := parseKeys(content)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return keys, nil
+}
+
+// parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
+// are skipped. A node asks with the first key, and answers to all.
 func parseKeys(content []byte) (keys [][]byte, err error) {
 	for number, line := range bytes.Split(content, []byte("\n")) {
 		line = bytes.TrimSpace(line)
@@ -41,49 +62,4 @@ func parseKeys(content []byte) (keys [][]byte, err error) {
 		return nil, fmt.Errorf("it has %d keys, more than %d", len(keys), maxKeys)
 	}
 	return keys, nil
-}
-
-// keyFile has the keys of a file, and follows its changes. The first key is what this node asks with; it answers to
-// all.
-type keyFile struct {
-	path string
-
-	mu sync.RWMutex
-	// current and content are guarded by mu. current is nil until the file could be used.
-	current [][]byte
-	content []byte
-}
-
-// load reads the file, and takes its keys into use if they have changed. After an error the keys stay as they are.
-func (f *keyFile) load() (changed bool, err error) {
-	file, err := os.Open(f.path)
-	if err != nil {
-		return false, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
-	if err != nil {
-		return false, err
-	}
-	if len(content) > maxKeyFile {
-		return false, fmt.Errorf("%s has more than %d bytes", f.path, maxKeyFile)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.current != nil && bytes.Equal(content, f.content) {
-		return false, nil
-	}
-	parsed, err := parseKeys(content)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", f.path, err)
-	}
-	f.current, f.content = parsed, content
-	return true, nil
-}
-
-// keys returns the keys in use; nil if there are none yet.
-func (f *keyFile) keys() [][]byte {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.current
 }

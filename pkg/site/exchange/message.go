@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
@@ -24,8 +22,7 @@ const (
 	reasonFlood = "flood"
 	// reasonKey is what none of the keys opens. The sender has another key, belongs to another cluster, or replays.
 	reasonKey = "key"
-	// ReasonAddress is a word that a pod has an address that none of that node's pods can have, or that is known to be
-	// another's.
+	// ReasonAddress is a word that a pod has an address that no pod can have, or that is known to be another's.
 	ReasonAddress = "address"
 	// reasonFormat is what cannot be read: it is damaged, too large, or in a version that this program does not know.
 	reasonFormat = "format"
@@ -35,9 +32,6 @@ const (
 func Reasons() []string {
 	return []string{reasonStranger, reasonFlood, reasonKey, ReasonAddress, reasonFormat}
 }
-
-// version tells one word of a node from another: the run is drawn by a process when it starts, and the sequence counts.
-type version struct{ run, sequence uint64 }
 
 // Flags of questions and answers.
 const (
@@ -52,18 +46,21 @@ const (
 // message is a question, which has the version that is known, or an answer.
 type message struct {
 	flags byte
-	version
-	// pods is JSON in an answer to another version than the newest.
+	// version tells one word of a node from another. A process begins with a random one and counts.
+	version uint64
+	// age is how long ago the node saw its pods, in milliseconds. Clocks of a site without a link may differ.
+	age uint64
+	// pods are those of an answer to another version than the newest: one JSON object a line.
 	pods []byte
 }
 
-// headSize is the number of bytes before the pods: the flags, the run, and the sequence.
+// headSize is the number of bytes before the pods.
 const headSize = 1 + 8 + 8
 
 func (m message) encode() []byte {
 	encoded := append(make([]byte, 0, headSize+len(m.pods)), m.flags)
-	encoded = binary.BigEndian.AppendUint64(encoded, m.run)
-	encoded = binary.BigEndian.AppendUint64(encoded, m.sequence)
+	encoded = binary.BigEndian.AppendUint64(encoded, m.version)
+	encoded = binary.BigEndian.AppendUint64(encoded, m.age)
 	return append(encoded, m.pods...)
 }
 
@@ -72,9 +69,8 @@ func parseMessage(encoded []byte) (message, error) {
 		return message{}, ignore(reasonFormat, "a message of %d bytes", len(encoded))
 	}
 	return message{
-		flags:   encoded[0],
-		version: version{binary.BigEndian.Uint64(encoded[1:]), binary.BigEndian.Uint64(encoded[9:])},
-		pods:    encoded[headSize:],
+		flags: encoded[0], version: binary.BigEndian.Uint64(encoded[1:]), age: binary.BigEndian.Uint64(encoded[9:]),
+		pods: encoded[headSize:],
 	}, nil
 }
 
@@ -83,16 +79,9 @@ const (
 	maxPods = 2000
 	// maxPodAddresses is the most addresses of a pod, maxText of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
+	// maxAge is the most age of an answer, in milliseconds: a year.
+	maxAge = 365 * 24 * 3600 * 1000
 )
-
-// podsMessage are the pods of an answer.
-type podsMessage struct {
-	// AgeMillis is how long ago the node saw these pods. Clocks of a site without a link may differ.
-	AgeMillis int64   `json:"ageMillis"`
-	Pods      podList `json:"pods"`
-}
-
-type podList []podMessage
 
 type podMessage struct {
 	Namespace string       `json:"namespace"`
@@ -104,99 +93,60 @@ type podMessage struct {
 	Why       string       `json:"why,omitempty"`
 }
 
-// UnmarshalJSON implements json.Unmarshaler. It reads pod by pod, and no more than maxPods: a pod without anything has
-// 3 bytes in JSON, and about 100 here.
-func (p *podList) UnmarshalJSON(encoded []byte) error {
-	list := json.NewDecoder(bytes.NewReader(encoded))
-	begin, err := list.Token()
-	if err != nil || begin == nil {
-		return err
-	}
-	if begin != json.Delim('[') {
-		return fmt.Errorf("the pods begin with %v", begin)
-	}
-	for list.More() {
-		if len(*p) == maxPods {
-			return fmt.Errorf("it has more than %d pods", maxPods)
-		}
-		var pod podMessage
-		if err := list.Decode(&pod); err != nil {
-			return err
-		}
-		*p = append(*p, pod)
-	}
-	return nil
-}
-
-// encodePods encodes a node's word in a fixed order.
-func encodePods(word *facts.LivePods) ([]byte, error) {
-	all := podsMessage{
-		AgeMillis: max(time.Since(word.AsOf), 0).Milliseconds(), Pods: make(podList, 0, len(word.Pods)),
-	}
-	for key, pod := range word.Pods {
-		all.Pods = append(all.Pods, podMessage{
-			key.Namespace, key.Name, key.UID, pod.Addresses, pod.Serving, pod.Doubted,
-			pod.Why[:min(len(pod.Why), maxText)],
-		})
-	}
-	slices.SortFunc(all.Pods, func(a, b podMessage) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name),
-			strings.Compare(a.UID, b.UID))
+// encodePods encodes pods in a fixed order.
+func encodePods(pods map[facts.PodKey]facts.LivePod) ([]byte, error) {
+	var encoded bytes.Buffer
+	lines := json.NewEncoder(&encoded)
+	keys := slices.SortedFunc(maps.Keys(pods), func(a, b facts.PodKey) int {
+		return strings.Compare(a.Namespace+"/"+a.Name+"/"+a.UID, b.Namespace+"/"+b.Name+"/"+b.UID)
 	})
-	return json.Marshal(all)
+	for _, key := range keys {
+		pod := pods[key]
+		why := pod.Why[:min(len(pod.Why), maxText)]
+		if err := lines.Encode(podMessage{
+			key.Namespace, key.Name, key.UID, pod.Addresses, pod.Serving, pod.Doubted, why,
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if encoded.Len() > maxAnswer-1024 {
+		return nil, fmt.Errorf("the pods would have %d bytes", encoded.Len())
+	}
+	return encoded.Bytes(), nil
 }
 
-var errPod = errors.New("a pod without a name, or with too much of something")
+var errPod = errors.New("too many pods, or a pod without a name, or with too much of something")
 
-// decodePods returns what a node says that was asked then. Pods with an address that cannot be theirs are left out, so
-// that they are not shown.
-func decodePods(encoded []byte, asked time.Time, possible func(netip.Addr) bool) (
-	word *facts.LivePods, leftOut int, err error,
-) {
-	var all podsMessage
-	if err := json.Unmarshal(encoded, &all); err != nil {
-		return nil, 0, err
-	}
-	if all.AgeMillis < 0 || all.AgeMillis > (365*24*time.Hour).Milliseconds() {
-		return nil, 0, fmt.Errorf("it is %d ms old", all.AgeMillis)
-	}
-	word = &facts.LivePods{
-		AsOf: asked.Add(-time.Duration(all.AgeMillis) * time.Millisecond),
-		Pods: make(map[facts.PodKey]facts.LivePod, len(all.Pods)),
-	}
-	for _, pod := range all.Pods {
-		if pod.Namespace == "" || pod.Name == "" || len(pod.Addresses) > maxPodAddresses ||
+// decodePods returns the pods of an answer. Those with an address that no pod can have are left out, so that they are
+// not shown.
+func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut int, err error) {
+	pods = make(map[facts.PodKey]facts.LivePod)
+	for lines := json.NewDecoder(bytes.NewReader(encoded)); lines.More(); {
+		var pod podMessage
+		if err := lines.Decode(&pod); err != nil {
+			return nil, 0, err
+		}
+		if len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
+			len(pod.Addresses) > maxPodAddresses ||
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
 			return nil, 0, errPod
 		}
 		for i := range pod.Addresses {
 			pod.Addresses[i] = pod.Addresses[i].Unmap()
 		}
-		if slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool { return !possible(a) }) {
+		if !slices.ContainsFunc(pod.Addresses, isNoPods) {
+			pods[facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}] = facts.LivePod{
+				Addresses: pod.Addresses, Serving: pod.Serving, Doubted: pod.Doubted, Why: pod.Why,
+			}
+		} else {
 			leftOut++
-			continue
-		}
-		word.Pods[facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}] = facts.LivePod{
-			Addresses: pod.Addresses, Serving: pod.Serving, Doubted: pod.Doubted, Why: pod.Why,
 		}
 	}
-	return word, leftOut, nil
+	return pods, leftOut, nil
 }
 
-// sameWord reports whether two words, which may be nil, say the same, whenever that was.
-func sameWord(a, b *facts.LivePods) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return maps.EqualFunc(a.Pods, b.Pods, func(x, y facts.LivePod) bool {
-		return x.Serving == y.Serving && x.Doubted == y.Doubted && x.Why == y.Why &&
-			slices.Equal(x.Addresses, y.Addresses)
-	})
-}
-
-// podAddress reports whether any pod can have an address: Kubernetes allows no others in endpoints.
-func podAddress(address netip.Addr) bool {
-	return address.IsValid() && address.Zone() == "" && !address.IsUnspecified() && !address.IsLoopback() &&
-		!address.IsMulticast() && !address.IsLinkLocalUnicast() &&
-		address != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+// isNoPods reports whether no pod can have an address: Kubernetes allows no such address in endpoints.
+func isNoPods(address netip.Addr) bool {
+	return !address.IsValid() || address.Zone() != "" || address.IsUnspecified() || address.IsLoopback() ||
+		address.IsMulticast() || address.IsLinkLocalUnicast() || address == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }

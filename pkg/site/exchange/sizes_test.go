@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -90,9 +91,13 @@ func TestSizes(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			share(1, 9)
 			word := nodes[1].own
+			says := func(n *node) []byte {
+				encoded, _ := encodePods(n.Words()["n1"].Pods)
+				return encoded
+			}
 			changed := until("a change is known", func() bool {
 				for i, n := range nodes {
-					if i != 1 && !sameWord(n.Words()["n1"], word) {
+					if i != 1 && !bytes.Equal(says(n), word) {
 						return false
 					}
 				}

@@ -162,13 +162,15 @@ type Keeper struct {
 	// long is set in the phase returning after an outage that the API server has noticed.
 	long bool
 	// about has the pods for which this node's word counts in the phase returning, and in the phase following while the
-	// API server calls the node not ready. earlier has those that the upstream knew when it was last found to be away.
-	about, earlier map[facts.PodKey]struct{}
+	// API server calls the node not ready.
+	about map[facts.PodKey]struct{}
 	// records has the pods, by the names that the runtime gives them.
 	records map[facts.PodKey]*record
-	// known has the upstream's words on this node's pods at changes of the facts.
-	known   map[facts.PodKey]facts.KnownPod
-	changes uint64
+	// known has the upstream's words on this node's pods at changes of the facts. news is set until they were taken.
+	// earlier has those of when the upstream was last found to be away.
+	known, earlier map[facts.PodKey]facts.KnownPod
+	changes        uint64
+	news           bool
 	// unready is when the API server last called this node not ready; zero if it has not.
 	unready time.Time
 	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last.
@@ -238,11 +240,11 @@ func (k *Keeper) step(ctx context.Context) {
 		k.hear()
 	case state == Unknown:
 	case state == Away:
+		k.ask(ctx)
 		if k.phase != away {
 			k.leave(ctx)
 		}
 		k.noteEarlier()
-		k.ask(ctx)
 		k.give()
 		k.hear()
 	case k.phase == away:
@@ -287,9 +289,9 @@ func (k *Keeper) leave(ctx context.Context) {
 		k.gone = k.config.Now() // the API server has still to hear of the node after a longer outage before this one
 	}
 	if now := k.config.Now(); k.phase != starting {
-		if k.readWords() {
-			k.ask(ctx) // a word that came in the last second is about what is seen a moment after
-		}
+		// The last words may be about what happened since the last note: the API says the same of two sandboxes of a
+		// pod that are not ready.
+		k.readWords()
 		k.takeWords(now, k.believed(now))
 	}
 	for _, r := range k.records {
@@ -303,14 +305,9 @@ func (k *Keeper) leave(ctx context.Context) {
 
 // noteEarlier notes which pods the upstream knew before it went away.
 func (k *Keeper) noteEarlier() {
-	known := k.config.Facts.PodsOn(k.config.NodeName)
-	if k.config.Upstream() != Away {
-		return // it may have come back meanwhile, with pods that it did not know before
-	}
-	k.known = known
-	k.earlier = make(map[facts.PodKey]struct{}, len(known))
-	for pod := range known {
-		k.earlier[pod] = struct{}{}
+	k.readWords()
+	if k.config.Upstream() == Away { // else it may have come back meanwhile, with pods that it did not know before
+		k.earlier = k.known
 	}
 }
 
@@ -319,18 +316,19 @@ func (k *Keeper) noteEarlier() {
 func (k *Keeper) comeBack() {
 	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
 	k.enter(returning)
+	if k.gone.Sub(k.unready) < settling {
+		k.unready = k.since // the kubelet may not have been heard again between the two
+	}
 	// A pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
-	k.about, k.earlier = k.earlier, nil
-	if k.about == nil || k.config.Runtime == nil {
-		k.about = make(map[facts.PodKey]struct{})
+	k.about = make(map[facts.PodKey]struct{})
+	if k.config.Runtime != nil {
+		for pod := range k.earlier {
+			if r := k.find(pod); k.long || r == nil || r.judge(k.since).changed {
+				k.about[pod] = struct{}{}
+			}
+		}
 	}
-	if !k.long {
-		now := k.config.Now()
-		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
-			r := k.find(pod)
-			return r != nil && !r.judge(now).changed
-		})
-	}
+	k.earlier = nil
 	k.give()
 }
 
@@ -343,14 +341,20 @@ func (k *Keeper) catchUp(ctx context.Context) {
 	answered := k.ask(ctx)
 	k.give()
 	k.hearAgain()
+	k.readWords()
+	if answered {
+		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
+			r := k.find(pod) // only a kubelet has a pod called ready that was not
+			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
+		})
+		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
+	}
 	if k.long && k.config.Now().Sub(k.since) < settling {
 		return
 	}
 	left := k.agree()
-	k.readWords()
-	if answered {
-		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
-		disputed(k.about, k.config.Facts.PodsOn(k.config.NodeName))
+	if k.readWords(); answered {
+		disputed(k.about, k.known)
 	}
 	if left+len(k.about) == 0 {
 		k.follow(ctx)
@@ -390,9 +394,10 @@ func (k *Keeper) note(ctx context.Context) {
 		return
 	}
 	now := k.config.Now()
-	believed, news := k.believed(now), k.readWords()
+	k.readWords()
+	believed := k.believed(now)
 	wanted := k.config.Neighbours != nil && k.config.Neighbours.Wanted()
-	if !news && !wanted && believed && !k.given && now.Sub(k.asked) < noteInterval {
+	if !k.news && !wanted && believed && !k.given && now.Sub(k.asked) < noteInterval {
 		return
 	}
 	if k.config.Upstream() != Followed || !k.ask(ctx) {
@@ -418,23 +423,23 @@ func (k *Keeper) believed(now time.Time) bool {
 	return k.unready.IsZero() || now.Sub(k.unready) >= settling
 }
 
-// readWords reads the API's words on the pods, and reports whether they have changed.
-func (k *Keeper) readWords() bool {
+// readWords reads the API's words on the pods, if anything has changed.
+func (k *Keeper) readWords() {
 	changes := k.config.Facts.Changes()
 	if changes == k.changes {
-		return false
+		return
 	}
 	known := k.config.Facts.PodsOn(k.config.NodeName)
-	news := !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
+	k.news = k.news || !maps.EqualFunc(known, k.known, func(a, b facts.KnownPod) bool {
 		return a.Serving == b.Serving && a.Address == b.Address
 	})
 	k.known, k.changes = known, changes
-	return news
 }
 
 // takeWords takes the API's words on the pods, as they were seen a moment after, but for those on which this node's
 // word counts. While not all is believed, that a pod is ready is, and what is said of it after that.
 func (k *Keeper) takeWords(now time.Time, believed bool) {
+	k.news = false
 	for key, known := range k.known {
 		if _, about := k.about[key]; about {
 			continue
@@ -607,7 +612,8 @@ func (k *Keeper) pass(live *facts.LivePods) {
 	k.config.Facts.SetLivePods(k.config.NodeName, &own)
 	k.given = true
 	var reasons []string
-	for key, pod := range k.config.Facts.PodsOn(k.config.NodeName) {
+	k.readWords()
+	for key, pod := range k.known {
 		if !pod.Disputed {
 			continue
 		}

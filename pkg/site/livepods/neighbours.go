@@ -75,8 +75,10 @@ func (k *Keeper) hearAgain() {
 			news[name] = struct{}{}
 		}
 	}
-	k.giveNeighbours(news)
-	k.countNeighbours()
+	if len(news) > 0 {
+		k.giveNeighbours(news)
+		k.countNeighbours()
+	}
 }
 
 // agree drops the pods of which the upstream says what the neighbours say, and returns how many are left.
@@ -99,7 +101,10 @@ func (k *Keeper) agree() (left int) {
 		}
 		left += len(n.about)
 	}
-	k.giveNeighbours(fewer)
+	if len(fewer)+len(names) > len(k.neighbours) { // fewer pods, or fewer neighbours
+		k.giveNeighbours(fewer)
+		k.countNeighbours()
+	}
 	return left
 }
 

@@ -53,10 +53,8 @@ type record struct {
 	firm bool
 	// noted is when the last word was taken.
 	noted time.Time
-	// readySince is since when the API calls the pod ready; zero if it does not, or if that is not known. sights has
-	// how the pod was seen since then, the oldest first; the first may be what Sandbox and Ran are from.
-	readySince time.Time
-	sights     []sight
+	// seen is how the pod was first seen as it is now, since the API calls it ready.
+	seen sight
 	// now is how the pod was seen last, and since when it is so.
 	now   cri.Pod
 	since time.Time
@@ -100,30 +98,43 @@ func (r *record) counted(pod cri.Pod) map[string]cri.Container {
 
 // note takes the API's word on the pod, as it is seen now.
 func (r *record) note(ready bool, now time.Time) {
+	if !ready {
+		r.seen = sight{}
+		if r.starts(now) {
+			return // that it is not ready yet says nothing of how it is a moment later
+		}
+	}
 	became := ready && !r.Ready
 	r.Ready, r.Newest, r.noted = ready, r.now.Sandbox, now
 	if !ready {
-		r.readySince, r.sights = time.Time{}, nil
 		return
 	}
-	seen := sight{now, r.now.Sandbox, running(r.now)}
-	if r.readySince.IsZero() {
-		r.readySince = now
+	ran := running(r.now)
+	if r.seen.sandbox != r.now.Sandbox || !maps.Equal(r.seen.ran, ran) {
+		r.seen = sight{now, r.now.Sandbox, ran}
 	}
-	if last := len(r.sights) - 1; last < 0 || r.sights[last].sandbox != seen.sandbox ||
-		!maps.Equal(r.sights[last].ran, seen.ran) {
-		r.sights = append(r.sights, seen)
+	// If it has just become ready, then as it is now, but for what happened within the last seconds.
+	if lasts := now.Sub(r.seen.at) >= confirmed; became || lasts {
+		r.adopt(r.seen, lasts)
 	}
-	if became {
-		r.adopt(seen, false) // it became ready as it is now, but for what happened within the last seconds
+}
+
+// starts reports whether a pod that was called ready has another sandbox, in which its containers were started a moment
+// ago or not yet, and did not end.
+func (r *record) starts(now time.Time) bool {
+	if !r.Ready || r.Sandbox == r.now.Sandbox || len(r.Ran) == 0 {
+		return false
 	}
-	if now.Sub(r.readySince) < confirmed {
-		return
+	waits := now.Sub(r.since) < confirmed
+	for name := range r.Ran {
+		switch c, found := r.now.Containers[name]; {
+		case !found || c.State == cri.Waiting:
+			waits = true
+		case c.State != cri.Running:
+			return false
+		}
 	}
-	for len(r.sights) > 1 && now.Sub(r.sights[1].at) >= confirmed {
-		r.sights = r.sights[1:]
-	}
-	r.adopt(r.sights[0], true)
+	return waits
 }
 
 // adopt takes a sight for what the API's word is about. Once it was confirmed which containers have to run, these stay
@@ -141,10 +152,10 @@ func (r *record) adopt(seen sight, confirmed bool) {
 
 // interrupt notes that the API's word is not to be believed any more. What was not confirmed is all there is.
 func (r *record) interrupt() {
-	if len(r.Ran) == 0 && len(r.sights) > 0 {
-		r.adopt(r.sights[0], false)
+	if len(r.Ran) == 0 {
+		r.adopt(r.seen, false)
 	}
-	r.readySince, r.sights = time.Time{}, nil
+	r.seen = sight{}
 }
 
 // verdict says how a pod is, and why.

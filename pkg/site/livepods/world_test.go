@@ -41,15 +41,17 @@ type pod struct {
 	// faulty says that the pod never passes its probe.
 	faulty bool
 
-	sandbox    string
+	sandbox string
+	// provenIn is the sandbox in which the kubelet has last called it ready.
+	provenIn   string
 	address    netip.Addr
 	containers map[string]*container
 	// started is when its mains began to run, all of them; never while they do not. proven is when they pass the probe.
 	started, proven seconds
 	// changed is when an id or state of its sandbox or its mains last changed, down when it last stopped to run.
 	changed, down seconds
-	// born is when its sandbox was made.
-	born seconds
+	// born is when its sandbox was made, up when its mains have first run in it.
+	born, up seconds
 }
 
 type container struct {
@@ -72,6 +74,9 @@ type word struct {
 	ready, said bool
 	asOf        seconds
 	sandbox     string
+	// told counts what the kubelet tells. left is when a wrapper was cut off that had this word.
+	told int
+	left seconds
 	// mixed says that it came while the API called the node not ready, or a moment after.
 	mixed bool
 }
@@ -120,6 +125,9 @@ type machine struct {
 	lied   map[string]bool
 	silent map[string]struct{}
 	lies   bool
+	// says is set while the kubelet itself says which pods are ready, as those of odd machines do: not after a boot
+	// until it was connected.
+	says bool
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
 	revision uint64
@@ -139,8 +147,13 @@ type world struct {
 	events   []event
 	machines []*machine
 	touched  seconds
-	services []string
+	// names are those of the Services. nodes, services and endpoints are the API's objects, if they were encoded.
+	names                      []string
+	nodes, services, endpoints []*wire.Object
 }
+
+// published is the name of the Service with publishNotReadyAddresses.
+const published = "published"
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -161,7 +174,7 @@ func (w *world) in(after seconds, do func()) {
 func (w *world) between(low, high int) seconds { return seconds(low + w.r.IntN(high-low+1)) }
 
 func newWorld(seed uint64, nodes int) *world {
-	w := &world{r: rand.New(rand.NewPCG(seed, 1)), services: []string{"one", "two", "three"}}
+	w := &world{r: rand.New(rand.NewPCG(seed, 1)), names: []string{"one", "two", published}}
 	for i := range nodes {
 		m := &machine{
 			w: w, name: fmt.Sprintf("n%d", i), index: i, on: true, link: true, linked: 0, nodeReady: true,
@@ -172,7 +185,7 @@ func newWorld(seed uint64, nodes int) *world {
 	}
 	for _, m := range w.machines {
 		for j := range 2 + w.r.IntN(4) {
-			m.create(w.services[j%len(w.services)])
+			m.create(w.names[j%len(w.names)])
 		}
 		m.start()
 	}
@@ -205,17 +218,17 @@ func (m *machine) create(service string) {
 	}
 	m.pods[p.name] = p
 	m.sandbox(p)
-	m.tell(p)
 }
 
 // sandbox makes a sandbox for a pod: an init container first, then the others.
 func (m *machine) sandbox(p *pod) {
 	w := m.w
 	p.sandbox, p.started, p.containers = m.id("sandbox"), never, map[string]*container{}
-	p.born = w.now
-	p.address = netip.AddrFrom4([4]byte{192, 168, 0, byte(m.index + 1)})
-	if !p.host {
-		p.address = netip.Addr{}
+	p.born, p.up = w.now, never
+	switch {
+	case p.host:
+		p.address = netip.AddrFrom4([4]byte{192, 168, 0, byte(m.index + 1)})
+	case !p.address.IsValid():
 		for { // addresses are used again
 			a := netip.AddrFrom4([4]byte{10, 0, byte(m.index), byte(1 + w.r.IntN(12))})
 			if !slices.ContainsFunc(slices.Collect(maps.Values(m.pods)), func(o *pod) bool { return o.address == a }) {
@@ -242,8 +255,10 @@ func (m *machine) sandbox(p *pod) {
 		for _, name := range p.mains {
 			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
 		}
+		p.up = w.now
 		m.up(p)
 	})
+	m.tell(p)
 }
 
 // up notes that all mains of a pod run.
@@ -330,8 +345,18 @@ func (m *machine) tell(p *pod) {
 		}
 		ready := p.ready(m.w.now)
 		said := word{pod: p, address: p.address, ready: ready, said: ready, asOf: m.w.now, sandbox: p.sandbox}
+		if before := m.words[p.name]; !ready && before.said && before.sandbox != p.sandbox &&
+			(p.up == never || p.up == p.started) {
+			said = before // that a pod is not ready yet says nothing of how it is when it runs
+			said.address, said.ready = p.address, false
+		}
+		if ready {
+			p.provenIn = p.sandbox
+		}
+		m.ids++
+		said.told = m.ids
 		m.w.in(m.w.between(0, 1), func() {
-			if m.pods[p.name] == p {
+			if m.pods[p.name] == p && m.words[p.name].told < said.told {
 				said.mixed = !m.nodeReady || m.notReady > 0 && m.w.now-m.notReady < 45
 				m.words[p.name] = said
 				m.w.publish()
@@ -349,7 +374,7 @@ func (m *machine) beat() {
 	}
 	switch {
 	case m.on && m.link && w.now >= m.deaf && w.now-max(m.linked, m.booted) >= m.late:
-		m.heard = w.now
+		m.heard, m.says = w.now, m.index%2 == 1
 		if !m.nodeReady {
 			m.nodeReady = true
 			for _, p := range m.all() {
@@ -386,9 +411,10 @@ func (m *machine) recreate(p *pod) {
 		return
 	}
 	p.sandbox, p.down = "", m.w.now
-	p.address = netip.Addr{}
+	if m.w.r.IntN(2) == 0 {
+		p.address = netip.Addr{}
+	}
 	m.sandbox(p)
-	m.tell(p)
 }
 
 // cut takes the link, mend gives it back.
@@ -430,13 +456,14 @@ func (m *machine) powerCut() {
 func (m *machine) start() {
 	w := m.w
 	w.touch()
+	m.says = false
 	m.store = storagetest.New(storagetest.Options{
 		NodeName: m.name, KeepKubernetesEndpoint: true, Clock: w.clock, After: m.revision,
 	})
 	m.synced, m.shared, m.content, m.revision = false, nil, 0, 0
 	if m.snapshot != nil {
 		m.store.Restore(m.snapshot)
-		m.away, m.back, m.atLeave = w.now, never, m.inSnapshot
+		m.away, m.back, m.atLeave, m.received = w.now, never, m.inSnapshot, m.inSnapshot
 	}
 	m.hears, m.silent = map[string]*facts.LivePods{}, map[string]struct{}{}
 	m.saidTo, m.lied = map[string]*facts.LivePods{}, map[string]bool{}
@@ -470,6 +497,12 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		}
 		if !p.host {
 			running.Addresses = []netip.Addr{p.address}
+		}
+		switch {
+		case m.says && p.ready(m.w.now):
+			running.Kubelet = cri.Ready
+		case m.says:
+			running.Kubelet = cri.NotReady
 		}
 		for name, c := range p.containers {
 			running.Containers[name] = cri.Container{ID: c.id, State: c.state}
@@ -542,9 +575,18 @@ func (m *machine) changedAt() seconds {
 	return at
 }
 
-// publish writes what the API says to the wrappers that follow it.
+// publish notes that the API says something new.
 func (w *world) publish() {
 	w.touch()
+	w.endpoints = nil
+}
+
+// deliver writes what the API says to the wrappers that follow it.
+func (w *world) deliver() {
+	if w.endpoints != nil {
+		return
+	}
+	w.encode()
 	for _, m := range w.machines {
 		if m.on && m.upstream() == Followed {
 			m.receive()
@@ -555,31 +597,45 @@ func (w *world) publish() {
 // receive takes the API's state as it is now, as one change.
 func (m *machine) receive() {
 	w := m.w
+	before := m.received
 	m.received = m.known()
-	m.store.Hold()
-	defer m.store.Release()
-	nodes := make([]*wire.Object, 0, len(w.machines))
-	for _, o := range w.machines {
-		nodes = append(nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: o.name, Labels: map[string]string{"zone": "a"},
-		}}))
+	for name, said := range m.received {
+		if said.said && !said.ready && !before[name].said { // that it was ready in between has not come here
+			said.said, said.mixed = false, true
+			m.received[name] = said
+		}
 	}
 	status := corev1.ConditionTrue
 	if !m.nodeReady {
 		status = corev1.ConditionUnknown
 	}
-	m.store.NodeLabels().Replace(nodes)
+	m.store.Hold()
+	defer m.store.Release()
+	m.store.NodeLabels().Replace(w.nodes)
 	m.store.OwnNode().Replace([]*wire.Object{wiretest.Object(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{"zone": "a"}},
 		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}},
 	})})
-	var services, list []*wire.Object
-	for i, name := range w.services {
-		services = append(services, wiretest.Object(&corev1.Service{
+	m.store.Services().Replace(w.services)
+	m.store.EndpointSlices().Replace(w.endpoints)
+}
+
+// encode makes the API's objects.
+func (w *world) encode() {
+	w.nodes, w.services, w.endpoints = nil, nil, nil
+	for _, o := range w.machines {
+		w.nodes = append(w.nodes, wiretest.Object(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: o.name, Labels: map[string]string{"zone": "a"},
+		}}))
+	}
+	for i, name := range w.names {
+		w.services = append(w.services, wiretest.Object(&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": `["zone"]`},
 			},
-			Spec: corev1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.0.%d", i+1)},
+			Spec: corev1.ServiceSpec{
+				ClusterIP: fmt.Sprintf("10.96.0.%d", i+1), PublishNotReadyAddresses: name == published,
+			},
 		}))
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{
@@ -600,16 +656,15 @@ func (m *machine) receive() {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 					Addresses: []string{said.address.String()}, NodeName: ptr.To(o.name),
 					Conditions: discoveryv1.EndpointConditions{
-						Ready: ptr.To(said.ready), Serving: ptr.To(said.ready), Terminating: ptr.To(false),
+						Ready: ptr.To(said.ready || name == published), Serving: ptr.To(said.ready),
+						Terminating: ptr.To(false),
 					},
 					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod, UID: types.UID(uid)},
 				})
 			}
 		}
-		list = append(list, wiretest.Object(slice))
+		w.endpoints = append(w.endpoints, wiretest.Object(slice))
 	}
-	m.store.Services().Replace(services)
-	m.store.EndpointSlices().Replace(list)
 }
 
 // look does what the wrapper does within a second.
@@ -621,6 +676,10 @@ func (m *machine) look() {
 		if m.synced && (m.away == never || m.back != never) {
 			before := m.atLeave
 			m.atLeave = maps.Clone(m.received)
+			for name, said := range m.atLeave {
+				said.left = m.w.now
+				m.atLeave[name] = said
+			}
 			for name, said := range before { // what waits for the API's agreement is still believed
 				if _, waits := m.keeper.about[m.keeper.apiKeyOf(said.pod)]; waits && m.away != never {
 					m.atLeave[name] = said
@@ -686,10 +745,19 @@ func (m *machine) see() {
 // run lets the world run until a time. Seconds in which nothing can happen are skipped.
 func (w *world) run(until seconds, judge func()) {
 	for w.now < until {
-		if w.now-w.touched > 150 && len(w.events) > 0 { // longer than every delay of the rule
-			w.now = min(max(w.now, w.events[0].at-3), until)
+		next := until
+		if len(w.events) > 0 {
+			next = min(next, w.events[0].at)
 		}
-		w.now++
+		followed := !slices.ContainsFunc(w.machines, func(m *machine) bool { return m.keeper.phase != following })
+		switch quiet := w.now - w.touched; {
+		case quiet > 150 || quiet > 20 && followed: // longer than every delay of the rule
+			w.now = max(w.now+1, next-3)
+		case quiet > 20:
+			w.now = max(w.now+1, min(w.now+4, next))
+		default:
+			w.now++
+		}
 		for len(w.events) > 0 && w.events[0].at <= w.now {
 			e := w.events[0]
 			w.events = w.events[1:]
@@ -698,6 +766,7 @@ func (w *world) run(until seconds, judge func()) {
 		for _, m := range w.machines {
 			m.beat()
 		}
+		w.deliver()
 		for _, m := range w.machines {
 			m.look()
 		}

@@ -16,24 +16,26 @@ type claims struct {
 
 // isHeld notes that an address belongs to a node's pod; to none if the node is "".
 func (c *claims) isHeld(address, node []byte) {
-	parsed, err := netip.ParseAddr(string(address))
-	if err != nil {
-		return
+	if parsed, err := netip.ParseAddr(string(address)); err == nil {
+		c.isHeldBy(parsed.Unmap(), string(node))
 	}
-	for _, claimant := range c.by[parsed.Unmap()] {
-		if claimant == string(node) {
+}
+
+func (c *claims) isHeldBy(address netip.Addr, node string) {
+	for _, claimant := range c.by[address] {
+		if claimant == node {
 			continue
 		}
 		if c.held[claimant] == nil {
 			c.held[claimant] = make(map[netip.Addr]struct{})
 		}
-		c.held[claimant][parsed.Unmap()] = struct{}{}
+		c.held[claimant][address] = struct{}{}
 	}
 }
 
 // HeldByOthers returns which of the addresses that nodes say their pods have, by the nodes' names, belong to others:
-// cluster IPs of Services, API servers, and the addresses that the upstream says pods on another node of the site have,
-// unless that node says otherwise or is silent.
+// nodes, this node's pods as it runs them, cluster IPs of Services, API servers, and the addresses that the upstream
+// says pods on another node of the site have, unless that node says otherwise or is silent.
 func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[netip.Addr]struct{} {
 	c := claims{by: make(map[netip.Addr][]string), held: make(map[string]map[netip.Addr]struct{})}
 	for node, claimed := range addresses {
@@ -58,6 +60,21 @@ func (f *Facts) HeldByOthers(addresses map[string][]netip.Addr) map[string]map[n
 		for _, r := range []*history.Resource{history.EndpointSlices, history.Endpoints} {
 			for _, o := range s.Objects(r) {
 				scanUpstream(o, func(e wire.Endpoint) { c.isHeld(e.Address, nil) })
+			}
+		}
+	}
+	for _, addresses := range f.internalIPs {
+		for _, address := range addresses {
+			c.isHeldBy(address.Unmap(), "")
+		}
+	}
+	for _, address := range f.ownInternalIPs() {
+		c.isHeldBy(address.Unmap(), "")
+	}
+	if own := f.livePods[f.options.NodeName]; own != nil {
+		for _, pod := range own.Pods {
+			for _, address := range pod.Addresses {
+				c.isHeldBy(address.Unmap(), f.options.NodeName)
 			}
 		}
 	}

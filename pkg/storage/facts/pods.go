@@ -152,8 +152,8 @@ func (f *Facts) Doubt(s *Service, namespace string, e wire.Endpoint) Doubt {
 	if f.Silent(s, e.NodeName) {
 		return SilentNode
 	}
-	if _, doubted := f.doubted[string(e.NodeName)]; !doubted {
-		return NoDoubt
+	if _, doubted := f.doubted[string(e.NodeName)]; !doubted || s.published {
+		return NoDoubt // a Service that publishes addresses that are not ready shows this one too
 	}
 	pod, ok := podOf(namespace, e)
 	if !ok {

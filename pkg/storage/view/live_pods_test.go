@@ -301,6 +301,26 @@ func TestPodsOn(t *testing.T) {
 	}
 }
 
+// TestHeldByOthers: no neighbour may claim the address of a node, of a pod that this node runs, or of another
+// neighbour's pod.
+func TestHeldByOthers(t *testing.T) {
+	s := syncedStore(t, storagetest.Options{NodeName: "node-a1"})
+	s.Services().Apply(testService(t, "svc", `["zone"]`))
+	s.EndpointSlices().Apply(podSlice("svc-1", "svc", "node-a1", "node-a2"))
+	s.SetInternalIPs(map[string][]netip.Addr{"node-a2": {netip.MustParseAddr("192.168.0.2")}})
+	s.SetLivePods("node-a1", runs("0=10.9.0.0"))
+	claimed := make([]netip.Addr, 0, 4)
+	for _, address := range []string{"192.168.0.2", "10.9.0.0", "10.0.0.1", "10.7.7.7"} {
+		claimed = append(claimed, netip.MustParseAddr(address))
+	}
+	held := s.HeldByOthers(map[string][]netip.Addr{"node-a3": claimed})["node-a3"]
+	for i, address := range claimed {
+		if _, isHeld := held[address]; isHeld != (i < 3) {
+			t.Errorf("%s is held by others: %v", address, isHeld)
+		}
+	}
+}
+
 // BenchmarkLivePods is what an answer of the runtime costs that changes nothing: of a node with 110 pods, each in a
 // slice with 100 endpoints.
 func BenchmarkLivePods(b *testing.B) {

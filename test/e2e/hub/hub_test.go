@@ -392,6 +392,8 @@ func (f *fixture) takeRights() {
 	after.Rules = slices.Concat([]rbacv1.PolicyRule{{
 		APIGroups: []string{""}, Resources: []string{"endpoints"}, ResourceNames: []string{"kubernetes"},
 		Verbs: []string{"list", "watch"},
+	}, {
+		APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"list", "watch"},
 	}}, before.Rules[2:])
 	_, err = roles.Update(f.ctx, after, metav1.UpdateOptions{})
 	f.must(err)

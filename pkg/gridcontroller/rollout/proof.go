@@ -190,7 +190,11 @@ func (p *planner) prove(u *Unit, of *v1.RolloutUnit) {
 	case u.Broken != "" && u.Tried == p.Revision:
 		p.fail(of, u.Broken)
 	case state != v1.RolloutUnitWaiting && state != v1.RolloutUnitChecking && !p.Now.Before(until):
-		p.fail(of, fmt.Sprintf("it was not ready for %s without a break within %s", soak, limit))
+		why := "it was not ready"
+		if soak > 0 {
+			why += fmt.Sprintf(" for %s without a break", soak)
+		}
+		p.fail(of, fmt.Sprintf("%s within %s", why, limit))
 	default:
 		if state != v1.RolloutUnitWaiting {
 			p.again(until)

@@ -71,8 +71,8 @@ func (d *Daemon) state() (reasons, details []string) {
 		}
 	}
 	if now.synced && now.restored {
-		details = append(details, "the API server has not answered since the wrapper started: names that are in the file "+
-			"get the addresses that the wrapper's snapshot and its site know; none is added")
+		details = append(details, "the API server has not answered since the wrapper started: names that are in the "+
+			"file get the addresses that the wrapper's snapshot and its site know; none is added")
 	}
 	if now.synced {
 		details = append(details, fmt.Sprintf(

@@ -226,7 +226,7 @@ func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) err
 				logged = err.Error()
 				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", logged)
 			}
-			return false, nil //nolint:nilerr // it is tried again
+			return false, nil // it is tried again
 		})
 		if err != nil {
 			return err

@@ -88,7 +88,8 @@ func (s *small) key() smallKey {
 		// An approval of another attempt is good for nothing.
 		attempt := st.StartTime.UTC().Format(time.RFC3339)
 		k.awaits = strings.ReplaceAll(st.Awaits, attempt, "")
-		if strings.Contains(s.Approved, attempt) && !(k.done[0] && strings.Contains(s.Approved, "/first/")) {
+		if strings.Contains(s.Approved, attempt) &&
+			(!k.done[0] || !strings.Contains(s.Approved, "/first/")) {
 			k.approved = strings.ReplaceAll(s.Approved, attempt, "")
 		}
 	}

@@ -5,8 +5,8 @@
 // their sandboxes and containers (rule.go). The notes are in the snapshot. While the upstream is away it asks the
 // runtime every second, and what differs from the notes has changed. After a boot all ids are new. That a pod is down
 // is believed at once. That it is up again is believed if the API called it ready before: at once if the Service has no
-// other ready endpoint, and after 10 s otherwise. A pod that was called ready is not ready while it starts in a new
-// sandbox; that counts for nothing. Where the kubelet itself says which pods are ready, that counts.
+// other ready endpoint, and after 10 s otherwise. "Not ready", said of such a pod while it starts in a new sandbox,
+// counts for nothing. Where the kubelet itself says which pods are ready, that counts.
 //
 // When the upstream is back, its word counts, with one exception. After an outage of 10 s or more what it says of the
 // pods that it knew before may be that the node was not heard of. So each of them stays as it was until the upstream

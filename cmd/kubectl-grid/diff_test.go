@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +33,12 @@ type dryRuns struct {
 func (s *dryRuns) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		_, list := s.objects[r.URL.Path]
+		if !list && strings.HasSuffix(r.URL.Path, "/controllerrevisions") {
+			answer(w, http.StatusOK, &appsv1.ControllerRevisionList{
+				TypeMeta: metav1.TypeMeta{Kind: "ControllerRevisionList", APIVersion: "apps/v1"},
+			})
+			return
+		}
 		if !list && (strings.Contains(r.URL.Path, "grids/") || strings.Contains(r.URL.Path, "/deployments/")) {
 			answer(w, http.StatusNotFound, failure(http.StatusNotFound, metav1.StatusReasonNotFound, "not found",
 				filepath.Base(r.URL.Path)))

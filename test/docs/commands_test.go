@@ -196,8 +196,8 @@ until kubectl grid view echo-svc; do sleep 0.2; done
 	}
 }
 
-// expectTidy fails the test if a page has left something behind, or taken something away. What belongs to something that
-// was deleted goes a moment later.
+// expectTidy fails the test if a page has left something behind, or taken something away. What belongs to an object
+// that was deleted goes a moment later.
 func (r *reader) expectTidy(t *testing.T) {
 	t.Helper()
 	await.Patience{Within: deadline, Between: settling}.Until(t, "the page leaves what it began with", func() error {

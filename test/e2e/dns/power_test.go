@@ -15,9 +15,9 @@ import (
 )
 
 // TestNamesAfterAPowerCut: power and link of a site fail together, and its pods start again with new addresses. The
-// name of each pod, and the name of the headless Service, lead to the pods as soon as a Service does, before the link is
-// back: CoreDNS starts, with the namespaces that the wrapper knows, and the daemon writes the addresses that the wrapper
-// has from the container runtime. When the link is back no name leads elsewhere.
+// name of each pod, and the name of the headless Service, lead to the pods as soon as a Service does, before the link
+// is back: CoreDNS starts, with the namespaces that the wrapper knows, and the daemon writes the addresses that the
+// wrapper has from the container runtime. When the link is back no name leads elsewhere.
 func TestNamesAfterAPowerCut(t *testing.T) {
 	const (
 		unit = "south"

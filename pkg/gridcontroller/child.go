@@ -24,8 +24,8 @@ type child struct {
 	controller *metav1.OwnerReference
 	// applied is the digest of what was applied last: the value of an annotation that our field manager owns.
 	applied string
-	// fields is a hash of the fields that our manager owns. Whoever changes one of them takes it from our manager.
-	fields string
+	// fields is a hash of the fields that our manager owns, owned a hash of these fields and their values.
+	fields, owned string
 	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
 	// selectsUnit is set if the selector names the unit.
@@ -129,28 +129,43 @@ func (c *child) readManagedFields(u *unstructured.Unstructured) error {
 	hash := sha256.New()
 	c.tree = map[string]any{}
 	for _, entry := range u.GetManagedFields() {
-		switch {
-		case entry.Manager != v1.FieldManager || entry.Subresource != "":
-		case entry.Operation != metav1.ManagedFieldsOperationApply:
-			c.legacy = true
-		case entry.FieldsV1 == nil:
-			return errors.New("an entry without fields")
-		default:
-			raw := entry.FieldsV1.GetRawBytes()
-			if err := json.Unmarshal(raw, &c.tree); err != nil {
-				return err
-			}
-			hash.Write(raw)
+		if entry.Manager != v1.FieldManager || entry.Subresource != "" {
+			continue
 		}
+		if entry.Operation != metav1.ManagedFieldsOperationApply {
+			c.legacy = true
+			continue
+		}
+		if entry.FieldsV1 == nil {
+			return errors.New("an entry without fields")
+		}
+		raw := entry.FieldsV1.GetRawBytes()
+		if err := json.Unmarshal(raw, &c.tree); err != nil {
+			return err
+		}
+		hash.Write(raw)
 	}
 	c.fields = string(hash.Sum(nil)[:16])
+	for _, path := range ownedParts {
+		value, found, err := unstructured.NestedFieldNoCopy(u.Object, path...)
+		tree := at(c.tree, path...)
+		if err != nil || !found || len(tree) == 0 {
+			continue
+		}
+		text, err := json.Marshal(project(value, tree))
+		if err != nil {
+			return err
+		}
+		hash.Write(text)
+	}
+	c.owned = string(hash.Sum(nil)[:16])
 	return nil
 }
 
-// at returns the subtree at a path of a tree of managedFields; nil if it has none.
+// at returns the subtree at a path of a tree of managedFields.
 func at(tree map[string]any, path ...string) map[string]any {
 	for _, field := range path {
-		tree, _ = tree["f:"+field].(map[string]any)
+		tree = subtree(tree["f:"+field])
 	}
 	return tree
 }
@@ -159,6 +174,9 @@ func at(tree map[string]any, path ...string) map[string]any {
 // desired object was applied last, and if our manager still owns exactly the fields of that object, because a field
 // that someone else changes is not ours any more.
 func (c *child) is(d *desired) bool {
+	if c.legacy || c.applied != d.digest {
+		return false
+	}
 	object, err := d.object()
 	if err != nil {
 		return false

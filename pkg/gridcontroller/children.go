@@ -43,9 +43,9 @@ type cluster struct {
 // childMemory is what is remembered of one child between reconciliations. Without it each child needs a comparison, or
 // an apply that changes nothing. It must not be used concurrently.
 type childMemory struct {
-	// same has the digest of the desired child, and the hash of the fields of the live child, that were last found to
-	// belong together. As long as desired is the same, other fields are drift.
-	same struct{ desired, fields string }
+	// same has the digest of the desired child, and the hash of the owned fields of the live child, that were last
+	// found to belong together. As long as desired is the same, another owned is drift.
+	same struct{ desired, owned string }
 	// applied is the last apply.
 	applied struct {
 		digest, resourceVersion, revision string
@@ -209,7 +209,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	}
 	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
 	d.shape.learn(applied)
-	m.same.desired, m.same.fields = d.digest, applied.fields
+	m.same.desired, m.same.owned = d.digest, applied.owned
 	m.applied.digest, m.applied.resourceVersion, m.applied.at = d.digest, applied.resourceVersion, c.clock.Now()
 	m.applied.revision = applied.revision
 	changed := live == nil || live.resourceVersion != applied.resourceVersion
@@ -367,19 +367,19 @@ func (c *child) ownedBy(o *gridchild.Owner) bool {
 // sameAs reports whether the child is as desired, and remembers that.
 func (m *childMemory) sameAs(live *child, d *desired) bool {
 	switch {
-	case live.legacy, live.applied != d.digest:
+	case live.legacy:
 		return false
 	case m.same.desired == d.digest:
-		return m.same.fields == live.fields
+		return m.same.owned == live.owned
 	case live.tree != nil:
 		if !live.is(d) {
 			return false
 		}
 		d.shape.learn(live)
-	case !d.shape.fits(live):
+	case live.applied != d.digest || !d.shape.fits(live):
 		return false
 	}
-	m.same.desired, m.same.fields = d.digest, live.fields
+	m.same.desired, m.same.owned = d.digest, live.owned
 	return true
 }
 

@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"encoding/json"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -49,7 +50,7 @@ func (d *desired) object() (*unstructured.Unstructured, error) {
 // the same fields of each.
 type shape struct {
 	mu sync.Mutex // guards fields
-	// fields is the hash of the fields of a child that was found to be as desired; see child.fields.
+	// fields is the hash of the owned fields of a child that was found to be as desired; see child.is.
 	fields string
 }
 
@@ -63,4 +64,13 @@ func (s *shape) fits(live *child) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fields == live.fields
+}
+
+// convert converts decoded JSON into a Go type.
+func convert(from map[string]any, into any) error {
+	data, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
 }

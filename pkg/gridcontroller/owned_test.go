@@ -1,6 +1,7 @@
 package gridcontroller
 
 import (
+	"reflect"
 	"testing"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
@@ -15,6 +16,7 @@ func parse(t *testing.T, text string) map[string]any {
 	return value
 }
 
+// TestCovers: what is owned of the live value is compared with what is desired.
 // TestOwns: what is desired is compared with the fields that are owned.
 func TestOwns(t *testing.T) {
 	tests := []struct {
@@ -71,5 +73,19 @@ func TestOwns(t *testing.T) {
 				t.Errorf("got %t", got)
 			}
 		})
+	}
+}
+
+// TestProject: values that others own are left out, of what is owned as a whole nothing.
+func TestProject(t *testing.T) {
+	live := parse(t,
+		`{"a":1,"b":2,"c":[{"name":"a","image":"x","policy":"Always"},{"name":"sidecar"}],"t":[{"x":1,`+
+			`"z":"default"}],"s":["a","b"]}`)
+	fields := parse(t,
+		`{"f:a":{},"f:gone":{},"f:c":{"k:{\"name\":\"a\"}":{".":{},"f:name":{},"f:image":{}}},"f:t":{},`+
+			`"f:s":{"v:\"b\"":{}}}`)
+	want := parse(t, `{"a":1,"c":[{"name":"a","image":"x"}],"t":[{"x":1,"z":"default"}],"s":["b"]}`)
+	if got := project(live, fields); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v", got)
 	}
 }

@@ -404,7 +404,7 @@ func (r *workloadReconciler) syncUnits(
 		// Usually nothing has changed since the live and the desired child were last compared.
 		if live != nil && m.desired[unit].variant == to.variant && !live.deleting && !live.legacy &&
 			m.desired[unit].digest != "" && memory.same.desired == m.desired[unit].digest &&
-			memory.same.fields == live.fields && live.applied == m.desired[unit].digest {
+			memory.same.owned == live.owned {
 			memory.failure = nil
 			results[unit] = result{child: live}
 			continue

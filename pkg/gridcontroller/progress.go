@@ -207,8 +207,7 @@ func readPods(template map[string]any) (labels.Selector, []corev1.Toleration, er
 			} `json:"spec"`
 		} `json:"template"`
 	}
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &workload)
-	if err != nil {
+	if err := convert(template, &workload); err != nil {
 		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -219,7 +220,10 @@ func TestOrphansInWaves(t *testing.T) {
 	f.must(f.of("DeploymentGrid").Delete(f.ctx, "demo", metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan),
 	}))
-	f.eventually("the Deployments are orphans", func() error {
+	f.eventually("the grid is gone, and the Deployments are orphans", func() error {
+		if _, err := f.of("DeploymentGrid").Get(f.ctx, "demo", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the grid is there: %w", err)
+		}
 		for _, name := range strings.Fields(f.names("Deployment")) {
 			if owners := f.get("Deployment", name).GetOwnerReferences(); len(owners) > 0 {
 				return fmt.Errorf("%s has owners", name)

@@ -128,8 +128,8 @@ func statefulSetProgress(name string, spec, status map[string]any) progress {
 	} else if partition := integer(spec, "updateStrategy", "rollingUpdate", "partition"); partition > 0 {
 		toUpdate -= partition
 		if p.updated < p.replicas {
-			p.waits = fmt.Sprintf("%s wait for a smaller updateStrategy.rollingUpdate.partition than %d",
-				podsOfSet(name, spec, min(partition, p.replicas)), partition)
+			p.waits = fmt.Sprintf("updateStrategy.rollingUpdate.partition is %d, and keeps %s as before", partition,
+				podsOfSet(name, spec, min(partition, p.replicas)))
 		}
 	}
 	if policy, _, _ := unstructured.NestedString(spec, "podManagementPolicy"); policy != "Parallel" {

@@ -262,7 +262,7 @@ func TestWaitingPods(t *testing.T) {
 		{
 			`{"replicas":3,"ordinals":{"start":4},"updateStrategy":{"rollingUpdate":{"partition":2}}}`,
 			`{"replicas":3,"updatedReplicas":1}`,
-			"web-4, web-5 wait for a smaller updateStrategy.rollingUpdate.partition than 2",
+			"updateStrategy.rollingUpdate.partition is 2, and keeps web-4, web-5 as before",
 		},
 	} {
 		if p := statefulSetProgress("web", parse(t, c.spec), parse(t, c.status)); p.waits != c.want {

@@ -381,7 +381,7 @@ func TestRolloutOfOtherKinds(t *testing.T) {
 			}
 		}
 		if name == "db" {
-			const waits = "east: pods 0 to 0 wait for a smaller updateStrategy.rollingUpdate.partition than 1"
+			const waits = "east: updateStrategy.rollingUpdate.partition is 1, and keeps db-east-0 as before"
 			f.eventually("it waits for a smaller partition", reaches("Progressing", waits))
 			f.stays("it has no deadline", 5*time.Second, reaches("Progressing", waits))
 			if pods := f.pods("db-east-"); pods[0].Spec.Containers[0].Image != "one" || pods[1].Spec.Containers[0].Image != "two" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -67,11 +68,12 @@ type source struct {
 	now     func() time.Time
 
 	status SourceStatus // guarded by facts.mu
-	// plain is set while the objects come of a plain list, which is of use only with a watch that follows it. Only the
-	// goroutine of run uses it.
+	// plain is set while the objects come of a plain list, which is of use only with a watch that follows it. Nobody
+	// reads it after the reflector has returned because of its context.
 	plain bool
-	// pause is how long to wait before the next attempt. Only the goroutine of run uses it.
-	pause time.Duration
+	// pause is how long to wait before the next attempt, a time.Duration. A list goes on for a moment after the
+	// reflector has returned because of its context.
+	pause atomic.Int64
 }
 
 // run follows the resource until ctx is done.
@@ -82,11 +84,11 @@ func (s *source) run(ctx context.Context) {
 		reflector := toolscache.NewReflectorWithOptions(&toolscache.ListWatch{
 			ListWithContextFunc: s.list, WatchFuncWithContext: s.watch,
 		}, s.example, s, toolscache.ReflectorOptions{Name: s.name, Logger: ptr.To(logr.Discard())})
-		s.pause = pause
+		s.pause.Store(int64(pause))
 		_ = reflector.ListAndWatchWithContext(ctx) // list and watch have noted the error
 		select {
 		case <-ctx.Done():
-		case <-time.After(s.pause):
+		case <-time.After(time.Duration(s.pause.Load())):
 		}
 	}
 }
@@ -135,10 +137,10 @@ func (s *source) failed(err error) {
 	switch {
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // it is listed again
 	case apierrors.IsForbidden(err):
-		s.pause = refusedPause
+		s.pause.Store(int64(refusedPause))
 		s.become(SourceForbidden, err.Error(), false)
 	case cluster.IsNotServed(err):
-		s.pause = refusedPause
+		s.pause.Store(int64(refusedPause))
 		s.become(SourceNotServed, cluster.Explain(err).Error(), false)
 	default:
 		s.facts.mu.Lock()

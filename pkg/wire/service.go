@@ -14,6 +14,15 @@ const (
 // ClusterIPs calls visit for every cluster IP of a Service with this Object.Body. The first may be visited twice, and
 // may be None.
 func ClusterIPs(body []byte, visit func(address []byte)) error {
+	return visitSpec(body, func(spec *field.Walk) {
+		if spec.Number == specClusterIP || spec.Number == specClusterIPs {
+			visit(spec.Value)
+		}
+	})
+}
+
+// visitSpec calls visit for every field of the spec of a Service with this Object.Body.
+func visitSpec(body []byte, visit func(*field.Walk)) error {
 	f := field.Of(body)
 	for f.Next() {
 		if f.Number != serviceSpec {
@@ -21,9 +30,7 @@ func ClusterIPs(body []byte, visit func(address []byte)) error {
 		}
 		spec := field.Of(f.Value)
 		for spec.Next() {
-			if spec.Number == specClusterIP || spec.Number == specClusterIPs {
-				visit(spec.Value)
-			}
+			visit(&spec)
 		}
 		if spec.Err != nil {
 			return spec.Err
@@ -35,17 +42,10 @@ func ClusterIPs(body []byte, visit func(address []byte)) error {
 // PublishesNotReady reports whether a Service has publishNotReadyAddresses. A body that cannot be read has not.
 func PublishesNotReady(body []byte) bool {
 	publishes := false
-	f := field.Of(body)
-	for f.Next() {
-		if f.Number != serviceSpec {
-			continue
+	_ = visitSpec(body, func(spec *field.Walk) { // of what cannot be read nothing is published
+		if spec.Number == specPublishNotReadyAddresses {
+			publishes = spec.Varint != 0
 		}
-		spec := field.Of(f.Value)
-		for spec.Next() {
-			if spec.Number == specPublishNotReadyAddresses {
-				publishes = spec.Varint != 0
-			}
-		}
-	}
+	})
 	return publishes
 }

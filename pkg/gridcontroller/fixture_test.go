@@ -307,6 +307,14 @@ func (f *fixture) failing(fail func(call string) error) {
 	f.fail = fail
 }
 
+// nodesIn puts a node into each unit.
+func (f *fixture) nodesIn(units ...string) {
+	f.Helper()
+	for _, unit := range units {
+		f.node("node-"+unit, unit)
+	}
+}
+
 // node sets a node's unit; empty takes it out of all. The reconcilers hear of it.
 func (f *fixture) node(name, unit string) {
 	labels := map[string]string{}

@@ -191,9 +191,7 @@ func TestRolloutInWaves(t *testing.T) {
 	canary.Soak, canary.Approval = &metav1.Duration{Duration: time.Minute}, v1.ApprovalManual
 	grid.Spec.Rollout = inWaves(canary, named("rest"))
 	f := newFixture(t, grid)
-	for _, unit := range []string{"lab", "east", "west"} {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn("lab", "east", "west")
 	f.completes(grid, "lab", "east", "west")
 	f.renewing()
 	first := grid.Status.CurrentRevision
@@ -288,9 +286,7 @@ func TestRolloutHalts(t *testing.T) {
 	grid.Spec.RevisionHistoryLimit = ptr.To[int32](1)
 	f := newFixture(t, grid)
 	units := []string{"a", "b", "c"}
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn(units...)
 	f.passes(grid)
 	f.ready("demo", units...)
 	f.passes(grid)
@@ -381,9 +377,7 @@ func TestOverrides(t *testing.T) {
 		{Name: "wrong", Units: v1.UnitSelector{Names: []string{"odd"}}, Images: map[string]string{"none": "new"}},
 	}
 	f := newFixture(t, grid)
-	for _, unit := range []string{"hz-1", "hz-2", "lab", "odd"} {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn("hz-1", "hz-2", "lab", "odd")
 	f.passes(grid)
 	replicas := func(unit string) int32 { return ptr.Deref(f.deployment("demo-"+unit).Spec.Replicas, 1) }
 	if replicas("hz-1") != 5 || replicas("hz-2") != 5 || replicas("lab") != 1 {

@@ -58,9 +58,7 @@ func newFaulty(t *testing.T, seed uint64) *faulty {
 		grid.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
 	})
 	for _, units := range f.waves {
-		for _, unit := range units {
-			f.node("node-"+unit, unit)
-		}
+		f.nodesIn(units...)
 	}
 	for range 10 {
 		f.pass(grid)
@@ -451,9 +449,7 @@ func TestMistakes(t *testing.T) {
 		grid := deploymentGrid("demo", plain)
 		grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
 		f := newFixture(t, grid)
-		for _, unit := range []string{"lab", "east", "west"} {
-			f.node("node-"+unit, unit)
-		}
+		f.nodesIn("lab", "east", "west")
 		f.passes(grid)
 		f.ready("demo", "lab", "east", "west")
 		f.passes(grid)

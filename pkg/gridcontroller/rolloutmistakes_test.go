@@ -22,9 +22,7 @@ func TestOrphansGoInWaves(t *testing.T) {
 	grid.Spec.Rollout = inWaves(named("canary", "lab"), named("rest"))
 	f := newFixture(t, grid)
 	units := []string{"lab", "east", "west"}
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn(units...)
 	f.completes(grid, units...)
 	// kubectl delete dg demo --cascade=orphan
 	for _, unit := range units {
@@ -92,9 +90,7 @@ func TestResumeAcceptsAConflict(t *testing.T) {
 	theirs := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo-a", UID: "theirs"}}
 	f := newFixture(t, grid, theirs)
 	units := []string{"a", "b", "c"}
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn(units...)
 	f.completes(grid, "b", "c")
 	f.update(grid, func() { grid.Spec.Template = raw(other) })
 	f.passes(grid)
@@ -112,9 +108,7 @@ func TestResumeAcceptsAConflict(t *testing.T) {
 func TestRemovalIsApprovedOnce(t *testing.T) {
 	grid := deploymentGrid("demo", plain)
 	f := newFixture(t, grid)
-	for _, unit := range []string{"a", "b", "c", "d", "e", "f"} {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn("a", "b", "c", "d", "e", "f")
 	f.passes(grid)
 	vanish := func() {
 		for _, unit := range []string{"a", "b", "c"} {
@@ -250,9 +244,7 @@ func TestOnDeleteWaits(t *testing.T) {
 		},
 	}
 	f := newFixture(t, grid)
-	for _, unit := range []string{"lab", "east"} {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn("lab", "east")
 	ready := func() {
 		for _, unit := range []string{"lab", "east"} {
 			s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "db-" + unit}}
@@ -288,9 +280,7 @@ func TestCrashLoopIsNoProof(t *testing.T) {
 	canary := &grid.Spec.Rollout.Waves[0]
 	canary.Soak = &metav1.Duration{Duration: 30 * time.Minute}
 	f := newFixture(t, grid)
-	for _, unit := range []string{"lab", "east"} {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn("lab", "east")
 	f.passes(grid)
 	f.ready("demo", "lab", "east")
 	f.passes(grid)
@@ -349,9 +339,7 @@ func TestAtOnceOutlivesARewrite(t *testing.T) {
 	grid.Spec.Rollout = inWaves(canary, named("rest"))
 	f := newFixture(t, grid)
 	units := []string{"lab", "east", "west"}
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn(units...)
 	f.passes(grid)
 	f.ready("demo", units...)
 	f.passes(grid)
@@ -389,9 +377,7 @@ func TestOutageProvesNothing(t *testing.T) {
 	grid.Spec.Rollout = inWaves(named("canary", "lab"), named("eu", "eu1", "eu2"), named("rest"))
 	f := newFixture(t, grid)
 	units := []string{"lab", "eu1", "eu2", "us1", "us2"}
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn(units...)
 	f.passes(grid)
 	f.ready("demo", units...)
 	f.passes(grid)
@@ -403,9 +389,7 @@ func TestOutageProvesNothing(t *testing.T) {
 		f.lose("node-"+unit, unit)
 	}
 	f.pass(grid)
-	for _, unit := range units {
-		f.node("node-"+unit, unit)
-	}
+	f.nodesIn(units...)
 	f.passes(grid)
 	f.expectImages("demo", map[string]string{"eu1": "i", "us1": "i"})
 }

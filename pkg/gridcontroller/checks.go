@@ -29,15 +29,15 @@ import (
 const keepFailedSeconds = 24 * 60 * 60
 
 // checkName is the name of the Job of a unit's check in one attempt.
-func (r *roller) checkName(unit string, attempt *metav1.Time) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", r.owner.UID, unit, r.update,
+func (p *pass) checkName(unit string, attempt *metav1.Time) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", p.owner.UID, unit, p.update,
 		attempt.UTC().Format(time.RFC3339)))
-	return r.owner.Name[:min(len(r.owner.Name), 40)] + "-check-" + hex.EncodeToString(sum[:5])
+	return p.owner.Name[:min(len(p.owner.Name), 40)] + "-check-" + hex.EncodeToString(sum[:5])
 }
 
 // check runs the check of a unit, if it does not run yet, and returns what has come of it.
-func (r *roller) check(ctx context.Context, unit string, attempt *metav1.Time) *rollout.CheckResult {
-	result, err := r.runCheck(ctx, unit, attempt)
+func (p *pass) check(ctx context.Context, unit string, attempt *metav1.Time) *rollout.CheckResult {
+	result, err := p.runCheck(ctx, unit, attempt)
 	switch {
 	case err == nil:
 		return result
@@ -47,21 +47,21 @@ func (r *roller) check(ctx context.Context, unit string, attempt *metav1.Time) *
 	return &rollout.CheckResult{Message: "the check waits: " + gridchild.Shorten(err.Error())}
 }
 
-func (r *roller) runCheck(ctx context.Context, unit string, attempt *metav1.Time) (*rollout.CheckResult, error) {
-	wave := r.waves.Of(unit)
-	if wave >= len(r.spec.Rollout.Waves) || r.spec.Rollout.Waves[wave].Check == nil {
+func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) (*rollout.CheckResult, error) {
+	wave := p.waves.Of(unit)
+	if wave >= len(p.spec.Rollout.Waves) || p.spec.Rollout.Waves[wave].Check == nil {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	check := r.spec.Rollout.Waves[wave].Check
+	check := p.spec.Rollout.Waves[wave].Check
 	job := &batchv1.Job{}
-	key := client.ObjectKey{Namespace: r.owner.Namespace, Name: r.checkName(unit, attempt)}
-	err := r.live.Get(ctx, key, job)
+	key := client.ObjectKey{Namespace: p.owner.Namespace, Name: p.checkName(unit, attempt)}
+	err := p.live.Get(ctx, key, job)
 	switch {
 	case apierrors.IsNotFound(err):
-		return r.startCheck(ctx, unit, key.Name, check)
+		return p.startCheck(ctx, unit, key.Name, check)
 	case err != nil:
 		return nil, err
-	case !metav1.IsControlledBy(job, r.grid):
+	case !metav1.IsControlledBy(job, p.grid):
 		return nil, fmt.Errorf("the name of Job %s belongs to somebody else; delete it", key.Name)
 	case job.DeletionTimestamp != nil:
 		return nil, nil //nolint:nilnil // it is made again
@@ -72,19 +72,19 @@ func (r *roller) runCheck(ctx context.Context, unit string, attempt *metav1.Time
 		}
 		switch condition.Type {
 		case batchv1.JobComplete:
-			if r.memory.rollout.passed == nil {
-				r.memory.rollout.passed = map[string]*batchv1.Job{}
+			if p.memory.rollout.passed == nil {
+				p.memory.rollout.passed = map[string]*batchv1.Job{}
 			}
-			r.memory.rollout.passed[unit] = job
+			p.memory.rollout.passed[unit] = job
 			return &rollout.CheckResult{Passed: true}, nil
 		case batchv1.JobFailed:
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
-			void, err := r.disrupted(ctx, unit, job)
+			void, err := p.disrupted(ctx, unit, job)
 			if err != nil {
 				return nil, err
 			}
 			if void { // it says nothing of the unit
-				return &rollout.CheckResult{Message: "the check runs again"}, r.remove(ctx, job)
+				return &rollout.CheckResult{Message: "the check runs again"}, p.remove(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(
 				"%s; see kubectl grid logs, or kubectl logs -n %s job/%s", why, job.Namespace, job.Name))}, nil
@@ -96,29 +96,29 @@ func (r *roller) runCheck(ctx context.Context, unit string, attempt *metav1.Time
 
 // removePassed removes the Jobs of checks that have succeeded, once the status says so. Those that a controller before
 // this one has forgotten go with their time.
-func (r *roller) removePassed(ctx context.Context, written *v1.RolloutStatus) {
-	for unit, job := range r.memory.rollout.passed {
-		if written == nil || slices.ContainsFunc(written.Units, func(u v1.RolloutUnit) bool {
+func (p *pass) removePassed(ctx context.Context) {
+	for unit, job := range p.memory.rollout.passed {
+		if p.before == nil || slices.ContainsFunc(p.before.Units, func(u v1.RolloutUnit) bool {
 			return u.Name == unit && !u.Checked
 		}) {
 			continue
 		}
-		if err := r.remove(ctx, job); err != nil {
+		if err := p.remove(ctx, job); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot remove the Job of a check", "job", job.Name)
 		}
-		delete(r.memory.rollout.passed, unit)
+		delete(p.memory.rollout.passed, unit)
 	}
 }
 
 // startCheck makes the Job of a unit's check.
-func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Check) (*rollout.CheckResult, error) {
+func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Check) (*rollout.CheckResult, error) {
 	var spec batchv1.JobSpec
 	if err := json.Unmarshal(check.Template.Raw, &spec); err != nil {
 		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the check's template is not the spec of a Job: %v", err)
 	}
 	pod := &spec.Template
-	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: r.owner.Name, v1.LabelGridUnit: unit})
-	template, err := r.current.Of(unit)
+	pod.Labels = labels.Merge(pod.Labels, labels.Set{v1.LabelCheck: p.owner.Name, v1.LabelGridUnit: unit})
+	template, err := p.current.Of(unit)
 	if err != nil {
 		return nil, err
 	}
@@ -126,13 +126,13 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 	if err != nil {
 		return nil, err
 	}
-	if err := r.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
+	if err := p.checkLabels(ctx, selector, labels.Set(pod.Labels)); err != nil {
 		return nil, err
 	}
 	if pod.Spec.Tolerations == nil { // it has to run where the unit's pods do
 		pod.Spec.Tolerations = tolerations
 	}
-	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{r.owner.Key: unit})
+	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, labels.Set{p.owner.Key: unit})
 	if pod.Spec.RestartPolicy == "" || pod.Spec.RestartPolicy == corev1.RestartPolicyAlways {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	}
@@ -142,13 +142,13 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 	spec.Selector, spec.ManualSelector, spec.Suspend = nil, nil, nil
 	job := &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: r.owner.Namespace, Name: name,
-			Labels:          map[string]string{v1.LabelCheck: r.owner.Name, v1.LabelGridUnit: unit},
-			OwnerReferences: []metav1.OwnerReference{gridrevision.OwnerOf(r.Kind, r.grid)},
+			Namespace: p.owner.Namespace, Name: name,
+			Labels:          map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridUnit: unit},
+			OwnerReferences: []metav1.OwnerReference{gridrevision.OwnerOf(p.Kind, p.grid)},
 		},
 		Spec: spec,
 	}
-	err = r.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
+	err = p.writer.Create(ctx, job, client.FieldOwner(v1.FieldManager))
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return nil, gridchild.Errorf(v1.ReasonInvalidTemplate, "the API server refuses the check: %s",
@@ -160,13 +160,13 @@ func (r *roller) startCheck(ctx context.Context, unit, name string, check *v1.Ch
 }
 
 // checkLabels refuses labels of a check's pods by which its unit's workload, or a Service, would take them for its own.
-func (r *roller) checkLabels(ctx context.Context, selector labels.Selector, of labels.Set) error {
+func (p *pass) checkLabels(ctx context.Context, selector labels.Selector, of labels.Set) error {
 	if selector.Matches(of) {
 		return gridchild.Errorf(v1.ReasonInvalidTemplate,
 			"the check's pods have labels that the grid's selector %s matches; give them others", selector)
 	}
 	services := &corev1.ServiceList{}
-	if err := r.live.List(ctx, services, client.InNamespace(r.owner.Namespace)); err != nil {
+	if err := p.live.List(ctx, services, client.InNamespace(p.owner.Namespace)); err != nil {
 		return fmt.Errorf("listing the Services: %w", err)
 	}
 	for i := range services.Items {
@@ -181,14 +181,14 @@ func (r *roller) checkLabels(ctx context.Context, selector labels.Selector, of l
 
 // disrupted reports whether a Job has failed for a reason that says nothing of its unit: a node fell silent meanwhile,
 // or something evicted a pod.
-func (r *roller) disrupted(ctx context.Context, unit string, job *batchv1.Job) (bool, error) {
-	for _, node := range r.workloadReconciler.units.nodesIn(r.spec.GridUniqKey, unit) {
-		if node.Silent || (job.Status.StartTime != nil && node.ReadyAt.After(job.Status.StartTime.Time)) {
+func (p *pass) disrupted(ctx context.Context, unit string, job *batchv1.Job) (bool, error) {
+	for _, node := range p.units[unit] {
+		if node.lost || (job.Status.StartTime != nil && node.since.After(job.Status.StartTime.Time)) {
 			return true, nil
 		}
 	}
 	pods := &corev1.PodList{}
-	err := r.live.List(ctx, pods, client.InNamespace(job.Namespace),
+	err := p.live.List(ctx, pods, client.InNamespace(job.Namespace),
 		client.MatchingLabels{batchv1.JobNameLabel: job.Name})
 	if err != nil {
 		return false, fmt.Errorf("listing the pods of Job %s: %w", job.Name, err)

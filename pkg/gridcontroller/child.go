@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,7 +25,8 @@ type child struct {
 	controller *metav1.OwnerReference
 	// applied is the digest of what was applied last: the value of an annotation that our field manager owns.
 	applied string
-	// fields is a hash of the fields that our manager owns, owned a hash of these fields and their values.
+	// fields is a hash of the fields that our manager owns: whoever changes one of them becomes its owner. owned is a
+	// hash of them and of the spec, in which somebody may have changed the order of a list.
 	fields, owned string
 	// legacy is set if a controller with our name that updated instead of applying owns fields.
 	legacy bool
@@ -46,17 +48,10 @@ type child struct {
 	progress progress
 	// observed is set if the child's own controller has seen its current spec.
 	observed bool
-	// tree has the fields that our manager owns, for the function owns. It is nil for a child in a cache.
-	tree map[string]any
 }
 
 // condensed is the key under which an object in a cache has the *child that transform made of it.
 const condensed = "condensed"
-
-// ownedParts are the parts of an object that are applied.
-var ownedParts = [][]string{
-	{"metadata", "labels"}, {"metadata", "annotations"}, {"metadata", "ownerReferences"}, {"spec"},
-}
 
 // transform replaces an object in a cache by what is needed of it, so that a cache of thousands of objects is small. It
 // may be called again with its result.
@@ -69,7 +64,6 @@ func (k kind) transform(object any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.tree = nil
 	small := &unstructured.Unstructured{
 		Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(), condensed: c},
 	}
@@ -97,10 +91,12 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 		progress:   progress{complete: true},
 		observed:   true,
 	}
-	if err := c.readManagedFields(u); err != nil {
+	spec, _ := u.Object["spec"].(map[string]any)
+	tree, err := c.readManagedFields(u, spec)
+	if err != nil {
 		return nil, fmt.Errorf("managedFields of %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
-	owns := at(c.tree, "metadata", "annotations")
+	owns := at(tree, "metadata", "annotations")
 	for name, field := range map[string]*string{
 		v1.AnnotationAppliedDigest: &c.applied, v1.AnnotationRevision: &c.revision, v1.AnnotationVariant: &c.variant,
 	} {
@@ -111,12 +107,10 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	c.key = cmp.Or(u.GetAnnotations()[v1.AnnotationGridUniqKey], u.GetLabels()[v1.LabelGridUniqKey])
 	c.hold, c.held = u.GetAnnotations()[v1.AnnotationHold]
 	c.held = c.held && owns["f:"+v1.AnnotationHold] == nil
-	_, c.ownsReplicas = at(c.tree, "spec")["f:replicas"]
 	c.unit = v1.UnitOf(u, c.grid)
 	c.selectsUnit = gridchild.SelectsUnit(u)
 	c.others = v1.ForeignFields(u.GetManagedFields())
 	if k.progress != nil {
-		spec, _ := u.Object["spec"].(map[string]any)
 		status, _ := u.Object["status"].(map[string]any)
 		c.progress = k.progress(c.name, spec, status)
 		c.observed = integer(status, "observedGeneration") >= u.GetGeneration()
@@ -124,10 +118,11 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	return c, nil
 }
 
-// readManagedFields reads which fields our field manager has applied, and hashes them.
-func (c *child) readManagedFields(u *unstructured.Unstructured) error {
+// readManagedFields reads which fields our field manager has applied, as a tree with the keys "f:<field>", and hashes
+// them.
+func (c *child) readManagedFields(u *unstructured.Unstructured, spec map[string]any) (map[string]any, error) {
 	hash := sha256.New()
-	c.tree = map[string]any{}
+	tree := map[string]any{}
 	for _, entry := range u.GetManagedFields() {
 		if entry.Manager != v1.FieldManager || entry.Subresource != "" {
 			continue
@@ -137,55 +132,29 @@ func (c *child) readManagedFields(u *unstructured.Unstructured) error {
 			continue
 		}
 		if entry.FieldsV1 == nil {
-			return errors.New("an entry without fields")
+			return nil, errors.New("an entry without fields")
 		}
 		raw := entry.FieldsV1.GetRawBytes()
-		if err := json.Unmarshal(raw, &c.tree); err != nil {
-			return err
+		if err := json.Unmarshal(raw, &tree); err != nil {
+			return nil, err
 		}
 		hash.Write(raw)
 	}
 	c.fields = string(hash.Sum(nil)[:16])
-	for _, path := range ownedParts {
-		value, found, err := unstructured.NestedFieldNoCopy(u.Object, path...)
-		tree := at(c.tree, path...)
-		if err != nil || !found || len(tree) == 0 {
-			continue
-		}
-		text, err := json.Marshal(project(value, tree))
-		if err != nil {
-			return err
-		}
-		hash.Write(text)
+	_, c.ownsReplicas = at(tree, "spec")["f:replicas"]
+	if !c.ownsReplicas { // an autoscaler's changes are none of ours
+		spec = maps.Clone(spec)
+		delete(spec, "replicas")
 	}
+	err := json.NewEncoder(hash).Encode(spec)
 	c.owned = string(hash.Sum(nil)[:16])
-	return nil
+	return tree, err
 }
 
 // at returns the subtree at a path of a tree of managedFields.
 func at(tree map[string]any, path ...string) map[string]any {
 	for _, field := range path {
-		tree = subtree(tree["f:"+field])
+		tree, _ = tree["f:"+field].(map[string]any)
 	}
 	return tree
-}
-
-// is reports whether a child that was read from the API server is as desired. That is so if its digest says that the
-// desired object was applied last, and if our manager still owns exactly the fields of that object, because a field
-// that someone else changes is not ours any more.
-func (c *child) is(d *desired) bool {
-	if c.legacy || c.applied != d.digest {
-		return false
-	}
-	object, err := d.object()
-	if err != nil {
-		return false
-	}
-	for _, path := range ownedParts {
-		value, _, err := unstructured.NestedFieldNoCopy(object.Object, path...)
-		if err != nil || !owns(value, at(c.tree, path...)) {
-			return false
-		}
-	}
-	return true
 }

@@ -110,32 +110,21 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	return r
 }
 
-// settled returns the result from the cache and the memory. It returns false if sync must be called.
-func (c *cluster) settled(ctx context.Context, k kind, o *gridchild.Owner, d *desired, m *childMemory) (result, bool) {
-	live, err := c.get(ctx, c.cache, k, d.namespace, d.name)
-	if err != nil {
-		return result{err: gridchild.Errorf(v1.ReasonSyncFailed, "%v", err)}, false
-	}
-	mine := live
-	if live != nil && !live.ownedBy(o) {
-		mine = nil
-	}
-	now := c.clock.Now()
-	if mine != nil && !mine.deleting && m.sameAs(mine, d) {
+// settled returns the result as cache and memory have it. live is the child in the cache; nil if there is none. It
+// returns false if sync must be called.
+func settled(now time.Time, live *child, d *desired, m *childMemory) (result, bool) {
+	known := m.applied.at.Add(cacheLag) // when the cache shows what was applied
+	switch {
+	case live != nil && !live.deleting && m.sameAs(live, d):
 		m.failure, m.retries = nil, 0
-		return result{child: mine}, true
-	}
-	if m.failure != nil && m.failed == d.digest && now.Before(m.retryAt) {
-		return result{child: mine, err: m.failure, again: m.retryAt}, true
-	}
-	if mine != nil && mine.deleting {
-		// The end of the deletion will be an event.
-		return result{child: mine}, true
-	}
-	if m.applied.digest == d.digest && now.Before(m.applied.at.Add(cacheLag)) {
-		if live == nil || older(live.resourceVersion, m.applied.resourceVersion) {
-			return result{child: mine, again: m.applied.at.Add(cacheLag)}, true
-		}
+		return result{child: live}, true
+	case m.failure != nil && m.failed == d.digest && now.Before(m.retryAt):
+		return result{child: live, err: m.failure, again: m.retryAt}, true
+	case live != nil && live.deleting: // the end of the deletion will be an event
+		return result{child: live}, true
+	case m.applied.digest == d.digest && now.Before(known) &&
+		(live == nil || older(live.resourceVersion, m.applied.resourceVersion)):
+		return result{child: live, again: known}, true
 	}
 	return result{}, false
 }
@@ -160,22 +149,12 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 			return result{err: err}
 		}
 		adopted = !live.ownedBy(o)
-		if live.deleting {
-			return result{child: live, again: c.clock.Now().Add(cacheLag)}
-		}
-		if live.held { // the cache does not know yet
+		if live.deleting || live.held { // the cache does not know yet
 			return result{child: live, again: c.clock.Now().Add(cacheLag)}
 		}
 		if live.selectsUnit != d.selectsUnit {
 			m.selectsUnit = ptr.To(live.selectsUnit)
 			return result{again: c.clock.Now()}
-		}
-		if live.tree == nil && live.applied == d.digest && m.same.desired != d.digest {
-			// The digest says that there is nothing to apply. Whether someone has changed the child since then, only
-			// its managedFields show.
-			if live, err = c.get(ctx, c.live, k, namespace, name); err != nil || live == nil || !live.ownedBy(o) {
-				return result{err: err, again: c.clock.Now().Add(cacheLag)}
-			}
 		}
 		if m.sameAs(live, d) {
 			return result{child: live}
@@ -322,8 +301,8 @@ func ownerOf(object client.Object) []string {
 	return nil
 }
 
-// of returns a grid's children from the cache, by name.
-func (c *cluster) of(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
+// childrenOf returns a grid's children from the cache, by name.
+func (c *cluster) childrenOf(ctx context.Context, k kind, o *gridchild.Owner) (map[string]*child, error) {
 	mine := func(live *child) bool { return live.ownedBy(o) }
 	return c.list(ctx, k, o, client.MatchingFields{ownerIndex: o.UID}, mine)
 }
@@ -371,11 +350,6 @@ func (m *childMemory) sameAs(live *child, d *desired) bool {
 		return false
 	case m.same.desired == d.digest:
 		return m.same.owned == live.owned
-	case live.tree != nil:
-		if !live.is(d) {
-			return false
-		}
-		d.shape.learn(live)
 	case live.applied != d.digest || !d.shape.fits(live):
 		return false
 	}

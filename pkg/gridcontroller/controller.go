@@ -259,17 +259,17 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <
 		schemas:  schemas,
 	}
 	for _, w := range workloads {
-		r := &workloadReconciler{shared: common, kind: w, units: newUnits()}
-		if err := addReconciler(ctx, m, afterUpgrade{r, upgraded}, w, r.units); err != nil {
+		r := &workloadReconciler{shared: common, kind: w, nodes: newNodes()}
+		if err := addReconciler(ctx, m, afterUpgrade{r, upgraded}, w, r.nodes); err != nil {
 			return err
 		}
 	}
-	r := &serviceReconciler{shared: common, units: newUnits()}
-	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.units)
+	r := &serviceReconciler{shared: common, nodes: newNodes()}
+	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.nodes)
 }
 
 func addReconciler(
-	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, units *units,
+	ctx context.Context, m manager.Manager, r reconcile.Reconciler, k kind, nodes *nodes,
 ) error {
 	index := func(o client.Object) []string {
 		grid, ok := o.(v1.Object)
@@ -303,7 +303,7 @@ func addReconciler(
 		Named(k.Kind).
 		For(k.New(), builder.WithPredicates(gridChanged())).
 		Watches(childObject(k), ofChild(k.Kind)).
-		Watches(&corev1.Node{}, ofNode(units, gridsWith)).
+		Watches(&corev1.Node{}, ofNode(nodes, gridsWith)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)

@@ -50,7 +50,7 @@ func (d *desired) object() (*unstructured.Unstructured, error) {
 // the same fields of each.
 type shape struct {
 	mu sync.Mutex // guards fields
-	// fields is the hash of the owned fields of a child that was found to be as desired; see child.is.
+	// fields is the hash of the owned fields of a child that was applied.
 	fields string
 }
 

@@ -2,6 +2,7 @@ package gridcontroller
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,6 +61,8 @@ type fixture struct {
 	failLists   error
 	// applying, if set, is called with what is about to be applied. It is set before anything is reconciled.
 	applying func(name string, o runtime.ApplyConfiguration)
+	// applied has what was last applied, and what came of it, by name.
+	applied map[string]string
 	// nodes are the labels of all nodes.
 	nodes map[string]map[string]string
 }
@@ -75,6 +78,7 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	f := &fixture{
 		T: t, clock: clocktesting.NewFakePassiveClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)),
 		workloads: map[string]*workloadReconciler{}, nodes: map[string]map[string]string{},
+		applied: map[string]string{},
 	}
 	f.client = fake.NewClientBuilder().WithScheme(all).WithObjects(objects...).WithReturnManagedFields().
 		WithIndex(&appsv1.Deployment{}, ownerIndex, ownerOf).WithIndex(&appsv1.StatefulSet{}, ownerIndex,
@@ -83,9 +87,14 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 		WithInterceptorFuncs(interceptor.Funcs{
 			Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration,
 				options ...client.ApplyOption) error {
-				name := "?"
-				if u, ok := o.(interface{ GetName() string }); ok {
-					name = u.GetName()
+				u, ok := o.(appliedObject)
+				if !ok {
+					return fmt.Errorf("%T is applied", o)
+				}
+				name := u.GetName()
+				config := f.mark(u)
+				if f.unchanged(u, config) {
+					return nil
 				}
 				if err := f.call("apply " + name); err != nil {
 					return err
@@ -96,6 +105,9 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 				if err := c.Apply(ctx, o, options...); err != nil {
 					return err
 				}
+				f.mu.Lock()
+				f.applied[name] = config + f.mark(u)
+				f.mu.Unlock()
 				return f.lostAnswer("apply " + name)
 			},
 			Create: func(ctx context.Context, c client.WithWatch, o client.Object,
@@ -146,6 +158,52 @@ func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	return f
 }
 
+// appliedObject is an object that is applied.
+type appliedObject interface {
+	metav1.Object
+	UnstructuredContent() map[string]any
+	SetUnstructuredContent(content map[string]any)
+}
+
+// mark is the text of an object, without what the API server counts.
+func (f *fixture) mark(object appliedObject) string {
+	content := runtime.DeepCopyJSON(object.UnstructuredContent())
+	for _, counted := range []string{"uid", "resourceVersion", "generation", "creationTimestamp"} {
+		unstructured.RemoveNestedField(content, "metadata", counted)
+	}
+	entries, _, _ := unstructured.NestedSlice(content, "metadata", "managedFields")
+	_ = unstructured.SetNestedSlice(content, slices.DeleteFunc(entries, func(entry any) bool {
+		return entry.(map[string]any)["manager"] != v1.FieldManager
+	}), "metadata", "managedFields")
+	text := ""
+	for _, field := range []string{"spec", "metadata"} {
+		data, err := json.Marshal(content[field])
+		if err != nil {
+			f.Error(err)
+		}
+		text += string(data)
+	}
+	return text
+}
+
+// unchanged reports whether to apply an object changes nothing: then an API server writes nothing, unlike the fake.
+func (f *fixture) unchanged(object appliedObject, config string) bool {
+	f.mu.Lock()
+	before, known := f.applied[object.GetName()]
+	f.mu.Unlock()
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(object.(runtime.Object).GetObjectKind().GroupVersionKind())
+	key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}
+	if !known || f.client.Get(f.Context(), key, live) != nil || before != config+f.mark(live) {
+		return false
+	}
+	object.SetUnstructuredContent(live.Object)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reads++
+	return true
+}
+
 // restart is a new controller, which remembers nothing.
 func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
@@ -155,13 +213,13 @@ func (f *fixture) restart() {
 	}
 	before := f.workloads["DeploymentGrid"]
 	for _, w := range workloads {
-		r := &workloadReconciler{shared: common, kind: w, units: newUnits()}
+		r := &workloadReconciler{shared: common, kind: w, nodes: newNodes()}
 		if before != nil {
-			r.units = f.workloads[w.Kind].units
+			r.nodes = f.workloads[w.Kind].nodes
 		}
 		f.workloads[w.Kind] = r
 	}
-	f.services = &serviceReconciler{shared: common, units: newUnits()}
+	f.services = &serviceReconciler{shared: common, nodes: newNodes()}
 }
 
 // liveReader asks the API server itself.
@@ -333,19 +391,19 @@ func (f *fixture) hear(name string, labels map[string]string) {
 		f.note(name, nil)
 		return
 	}
-	f.note(name, &nodeState{labels: labels})
+	f.note(name, &nodeState{name: name, labels: labels})
 }
 
 // lose tells the reconcilers that the node of a unit has fallen silent.
 func (f *fixture) lose(name, unit string) {
-	f.note(name, &nodeState{labels: map[string]string{"zone1": unit}, lost: true, since: f.clock.Now()})
+	f.note(name, &nodeState{name: name, labels: map[string]string{"zone1": unit}, lost: true, since: f.clock.Now()})
 }
 
 func (f *fixture) note(name string, state *nodeState) {
 	for _, r := range f.workloads {
-		r.units.note(name, state)
+		r.nodes.note(name, state)
 	}
-	f.services.units.note(name, state)
+	f.services.nodes.note(name, state)
 }
 
 // reconcile reconciles a grid and returns when it asks to be called again, 0 for never.

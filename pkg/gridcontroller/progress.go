@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,14 +32,18 @@ const (
 	nodesAtOnce = 3
 )
 
+// progressDeadline is spec.progressDeadlineSeconds.
+func (p *pass) progressDeadline() time.Duration {
+	return time.Duration(ptr.Deref(p.spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
+}
+
 // progressTold returns a unit's state in the live status. It has no time of progress if the unit's workload has been
 // changed since, by a controller that could not write that any more.
-func progressTold(grid v1.Object, unit string, live *child) v1.UnitState {
-	spec, status := v1.Workload(grid)
-	told := status.States[unit]
-	changed := status.ObservedGeneration != grid.GetGeneration()
-	if spec.Rollout != nil && live != nil {
-		changed = live.revision != cmp.Or(told.Revision, status.UpdateRevision)
+func (p *pass) progressTold(unit string, live *child) v1.UnitState {
+	told := p.status.States[unit]
+	changed := p.status.ObservedGeneration != p.grid.GetGeneration()
+	if p.spec.Rollout != nil && live != nil {
+		changed = live.revision != cmp.Or(told.Revision, p.status.UpdateRevision)
 	}
 	if changed {
 		told.ProgressTime = nil
@@ -49,20 +51,18 @@ func progressTold(grid v1.Object, unit string, live *child) v1.UnitState {
 	return told
 }
 
-// followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. told is the unit's
-// state in the live status: an earlier controller may have noted the last progress there.
-func (r *workloadReconciler) followProgress(
-	state *v1.UnitState, live *child, m *childMemory, told v1.UnitState, lost, partly bool,
-	spec *v1.WorkloadGridSpec, p *pass,
-) {
+// followProgress changes the state of a unit that is not ready to Unreachable or Stalled, if it is. An earlier
+// controller may have noted the last progress in the live status.
+func (p *pass) followProgress(unit string, state *v1.UnitState, live *child) {
+	m, told := p.of(unit), p.progressTold(unit, live)
+	_, lost, _ := p.units.silent(unit)
 	switch {
 	case state.Phase == v1.UnitFailed, state.Phase == v1.UnitHeld:
 		return
 	case lost:
 		state.Phase = v1.UnitUnreachable
 	}
-	now := r.clock.Now()
-	deadline := time.Duration(ptr.Deref(spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)) * time.Second
+	now, deadline := p.clock.Now(), p.progressDeadline()
 	if state.Phase != v1.UnitProgressing {
 		m.pod, m.podAt = "", time.Time{}
 		if state.Phase != v1.UnitReady {
@@ -104,7 +104,7 @@ func (r *workloadReconciler) followProgress(
 		state.Phase, state.Reason = v1.UnitStalled, v1.ReasonProgressDeadlineExceeded
 		state.Message = fmt.Sprintf("no progress for %s; %d of %d pods are ready, %d updated",
 			deadline, state.ReadyReplicas, state.Replicas, state.UpdatedReplicas)
-		if partly {
+		if p.partlySilent(unit) {
 			state.Message += "; silent nodes of the unit use up the DaemonSet's maxUnavailable"
 		}
 		if live != nil && live.progress.stranded > 0 {
@@ -117,13 +117,11 @@ func (r *workloadReconciler) followProgress(
 }
 
 // explainStalled adds to the messages of the first few stalled units what is wrong with their pods.
-func (r *workloadReconciler) explainStalled(
-	ctx context.Context, o *gridchild.Owner, t targets, m *gridMemory, p *pass,
-) {
+func (p *pass) explainStalled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	explained := 0
-	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
+	for _, unit := range p.names {
 		state := p.states[unit]
 		if state.Phase != v1.UnitStalled {
 			continue
@@ -131,10 +129,10 @@ func (r *workloadReconciler) explainStalled(
 		if explained++; explained > namedUnits {
 			return
 		}
-		memory := m.children[unit]
-		if now := r.clock.Now(); now.Sub(memory.podAt) >= podPause {
+		memory := p.of(unit)
+		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now
-			pod, err := r.podIn(ctx, o, t[unit].templates, unit)
+			pod, err := p.podIn(ctx, unit)
 			if err != nil {
 				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit that makes no progress",
 					"unit", unit, "reason", err)
@@ -152,9 +150,8 @@ func (r *workloadReconciler) explainStalled(
 
 // podIn says what is wrong with a pod of a unit; "" if it finds nothing wrong. It first reads pending pods, which are
 // few, and then the pods on some of the unit's nodes, which the API server finds quickly.
-func (r *workloadReconciler) podIn(
-	ctx context.Context, o *gridchild.Owner, t *gridchild.Templates, unit string,
-) (string, error) {
+func (p *pass) podIn(ctx context.Context, unit string) (string, error) {
+	t := p.targets[unit].templates
 	if t == nil { // the workload is left as it is
 		return "", nil
 	}
@@ -163,17 +160,15 @@ func (r *workloadReconciler) podIn(
 		return "", err
 	}
 	looks := [][2]string{{"status.phase", string(corev1.PodPending)}}
-	for node := range r.units.nodesIn(o.Key, unit) {
-		if len(looks) <= nodesAtOnce {
-			looks = append(looks, [2]string{"spec.nodeName", node})
-		}
+	for _, node := range p.units[unit][:min(nodesAtOnce, len(p.units[unit]))] {
+		looks = append(looks, [2]string{"spec.nodeName", node.name})
 	}
 	for _, look := range looks {
-		pods, err := r.podsOn(ctx, o.Namespace, template, look[0], look[1])
+		pods, err := p.podsOn(ctx, template, look[0], look[1])
 		if err != nil {
 			return "", err
 		}
-		if problem := gridview.FirstPodProblem(pods, o.Key, unit); problem != "" {
+		if problem := gridview.FirstPodProblem(pods, p.owner.Key, unit); problem != "" {
 			return problem, nil
 		}
 	}
@@ -181,16 +176,14 @@ func (r *workloadReconciler) podIn(
 }
 
 // podsOn reads the pods that a template selects, and whose field has a value.
-func (r *workloadReconciler) podsOn(
-	ctx context.Context, namespace string, template map[string]any, field, value string,
-) ([]corev1.Pod, error) {
+func (p *pass) podsOn(ctx context.Context, template map[string]any, field, value string) ([]corev1.Pod, error) {
 	selector, _, err := readPods(template)
 	if err != nil {
 		return nil, err
 	}
 	pods := &corev1.PodList{}
-	err = r.live.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector},
-		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, value)}, client.Limit(podsAtOnce))
+	err = p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace),
+		client.MatchingLabelsSelector{Selector: selector}, client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, value)}, client.Limit(podsAtOnce))
 	if err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}

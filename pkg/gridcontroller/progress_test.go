@@ -189,7 +189,7 @@ func TestLargeStatus(t *testing.T) {
 		}
 		states["unit-00000"] = v1.UnitState{Phase: v1.UnitStalled, Reason: "x", Message: "y"}
 		var status v1.WorkloadGridStatus
-		summarize(&status, 1, &v1.WorkloadGridSpec{GridUniqKey: "zone1"}, &pass{states: states})
+		passOf(1, states).summarize(&status)
 		fit(&status, largestStates)
 		data, err := json.Marshal(status)
 		if err != nil {

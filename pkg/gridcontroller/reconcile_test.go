@@ -802,7 +802,7 @@ func TestSummary(t *testing.T) {
 	}
 	states["x"] = v1.UnitState{Phase: v1.UnitReady}
 	var status v1.WorkloadGridStatus
-	summarize(&status, 3, &v1.WorkloadGridSpec{GridUniqKey: "zone1"}, &pass{states: states})
+	passOf(3, states).summarize(&status)
 	f := &fixture{T: t}
 	f.expectCondition(status.Conditions, v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsNotReady,
 		"8 of 9 units", "a, b, c, d, e and 3 more")
@@ -858,4 +858,11 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%s: got %+v", test.name, got)
 		}
 	}
+}
+
+// passOf is a pass over a grid that has found these states.
+func passOf(generation int64, states map[string]v1.UnitState) *pass {
+	grid := &v1.DeploymentGrid{ObjectMeta: metav1.ObjectMeta{Generation: generation}}
+	grid.Spec.GridUniqKey = "zone1"
+	return &pass{grid: grid, spec: &grid.Spec, memory: &gridMemory{}, states: states}
 }

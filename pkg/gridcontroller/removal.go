@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
@@ -33,17 +34,14 @@ type removal struct {
 	max    intstr.IntOrString
 }
 
-func (s *shared) removalOf(spec *v1.WorkloadGridSpec) removal {
-	r := removal{grace: s.grace, max: intstr.FromString(defaultMaxUnits)}
-	if spec.Removal == nil {
-		return r
+func (p *pass) removal() removal {
+	spec := ptr.Deref(p.spec.Removal, v1.Removal{})
+	r := removal{
+		retain: spec.Policy == v1.RemovalRetain, grace: p.grace,
+		max: ptr.Deref(spec.MaxUnits, intstr.FromString(defaultMaxUnits)),
 	}
-	r.retain = spec.Removal.Policy == v1.RemovalRetain
-	if seconds := spec.Removal.GraceSeconds; seconds != nil {
+	if seconds := spec.GraceSeconds; seconds != nil {
 		r.grace = time.Duration(*seconds) * time.Second
-	}
-	if spec.Removal.MaxUnits != nil {
-		r.max = *spec.Removal.MaxUnits
 	}
 	return r
 }
@@ -73,23 +71,21 @@ type vanished struct {
 	known bool
 }
 
-// vanishedOf returns the children of units without nodes.
-func (r *workloadReconciler) vanishedOf(ctx context.Context, a *assignment) []vanished {
-	var all []vanished
-	for _, name := range slices.Sorted(maps.Keys(a.children)) {
-		if _, wanted := a.Units[name]; wanted {
+// findVanished finds the children of units without nodes.
+func (p *pass) findVanished(ctx context.Context) {
+	for _, name := range slices.Sorted(maps.Keys(p.children)) {
+		if _, wanted := p.assigned.Units[name]; wanted {
 			continue
 		}
-		live := a.children[name]
-		if _, wanted := a.ByUnit[live.unit]; wanted {
+		live := p.children[name]
+		if _, wanted := p.assigned.ByUnit[live.unit]; wanted {
 			// The unit has another child. A person must decide which of the two to delete.
 			klog.FromContext(ctx).V(2).Info("A unit has two children",
-				"unit", live.unit, "child", name, "kept", a.ByUnit[live.unit])
+				"unit", live.unit, "child", name, "kept", p.assigned.ByUnit[live.unit])
 			continue
 		}
-		all = append(all, vanished{unit: live.unit, live: live})
+		p.gone = append(p.gone, vanished{unit: live.unit, live: live})
 	}
-	return all
 }
 
 // loss is what a unit is about to lose. at tells it from another loss of the same.
@@ -108,31 +104,28 @@ const (
 )
 
 // losses returns what units are about to lose, although nobody has asked for it unit by unit.
-func (r *workloadReconciler) losses(
-	grid v1.Object, t targets, a *assignment, gone []vanished, m *gridMemory,
-) []loss {
-	spec, status := v1.Workload(grid)
-	rules, now := r.removalOf(spec), r.clock.Now()
+func (p *pass) losses() []loss {
+	rules, m := p.removal(), p.memory
 	var all []loss
-	for i := range gone {
-		v := &gone[i]
-		if told := status.States[v.unit]; told.RemovalApproved {
+	for i := range p.gone {
+		v := &p.gone[i]
+		told := p.status.States[v.unit]
+		if told.RemovalApproved {
 			m.approved[v.unit] = true
 		}
-		at, known := m.removals[v.unit]
-		if !known { // an earlier controller may have set the time already
-			at = now.Add(rules.grace).Truncate(time.Second)
-			if told := status.States[v.unit]; told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
-				at, known = told.RemovalTime.Time, true
+		v.at, v.known = m.removals[v.unit]
+		if !v.known { // an earlier controller may have set the time already
+			v.at = p.clock.Now().Add(rules.grace).Truncate(time.Second)
+			if told.Phase == v1.UnitRemoving && told.RemovalTime != nil {
+				v.at, v.known = told.RemovalTime.Time, true
 			}
 		}
-		v.at, v.known = at, known
 		if !v.live.deleting && !rules.retain && !v.live.held {
-			all = append(all, loss{v.unit, at.UTC().Format(time.RFC3339), vanishes})
+			all = append(all, loss{v.unit, v.at.UTC().Format(time.RFC3339), vanishes})
 		}
 	}
-	for _, unit := range slices.Sorted(maps.Keys(t)) {
-		live, to := a.child(unit), t[unit]
+	for _, unit := range p.names {
+		live, to := p.child(unit), p.targets[unit]
 		if live == nil || live.held || live.deleting || to.templates == nil {
 			continue
 		}
@@ -141,7 +134,7 @@ func (r *workloadReconciler) losses(
 		revision, wanted, _ := strings.Cut(to.mark, "@")
 		switch {
 		case err == nil && set && replicas == 0 && live.progress.replicas > 0:
-			all = append(all, loss{unit, strconv.FormatInt(grid.GetGeneration(), 10), zeroed})
+			all = append(all, loss{unit, strconv.FormatInt(p.grid.GetGeneration(), 10), zeroed})
 		case marked && to.mark != "" && of == revision && variant != wanted:
 			all = append(all, loss{unit, variant + ">" + wanted, moved})
 		}
@@ -151,19 +144,10 @@ func (r *workloadReconciler) losses(
 
 // holdLosses holds what units are about to lose if those and the ones that have lost something lately are more than may
 // without an approval. It returns the units that are held: they are left as they are.
-func (r *workloadReconciler) holdLosses(
-	grid v1.Object, t targets, a *assignment, gone []vanished, m *gridMemory, p *pass,
-) (held map[string]bool) {
-	spec, status := v1.Workload(grid)
-	now := r.clock.Now()
-	if m.losses == nil {
-		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
-		for _, told := range status.Losses {
-			m.losses[told.Unit] = told.Time.Time
-		}
-	}
+func (p *pass) holdLosses() (held map[string]bool) {
+	now, m := p.clock.Now(), p.memory
 	maps.DeleteFunc(m.losses, func(_ string, at time.Time) bool { return now.Sub(at) > lossWindow })
-	all := r.losses(grid, t, a, gone, m)
+	all := p.losses()
 	still := map[string]bool{}
 	var waiting []loss
 	for _, l := range all {
@@ -174,8 +158,8 @@ func (r *workloadReconciler) holdLosses(
 	}
 	maps.DeleteFunc(m.approved, func(unit string, _ bool) bool { return !still[unit] })
 	held = map[string]bool{}
-	units := len(a.ByUnit) + len(gone)
-	if limit := r.removalOf(spec).limit(units); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
+	units := len(p.assigned.ByUnit) + len(p.gone)
+	if limit := p.removal().limit(units); len(waiting) > 0 && len(waiting)+len(m.losses) > limit {
 		names := make([]string, 0, len(waiting))
 		byKind := map[lossKind][]string{}
 		for _, l := range waiting {
@@ -184,7 +168,7 @@ func (r *workloadReconciler) holdLosses(
 		}
 		approval := token(names)
 		into := held
-		if grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
+		if p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
 			into = m.approved
 		} else {
 			var texts []string
@@ -196,7 +180,7 @@ func (r *workloadReconciler) holdLosses(
 			p.held = gridchild.Errorf(v1.ReasonMassRemoval,
 				"%s, and only %d of %d may within 24 hours without an approval, so the %ss of all of them stay; "+
 					"if it is meant, annotate the grid with %s=%s",
-				strings.Join(texts, ", "), limit, units, r.Child.Kind, v1.AnnotationApproveRemoval, approval)
+				strings.Join(texts, ", "), limit, units, p.Child.Kind, v1.AnnotationApproveRemoval, approval)
 		}
 		for _, l := range waiting {
 			into[l.unit] = true
@@ -207,7 +191,7 @@ func (r *workloadReconciler) holdLosses(
 		switch {
 		case l.kind == vanishes: // it is counted when it is removed
 		case held[l.unit]:
-			t[l.unit] = target{update: t[l.unit].update}
+			p.targets[l.unit] = target{update: p.targets[l.unit].update}
 		case !m.approved[l.unit] && !counted:
 			m.losses[l.unit] = now
 		}
@@ -216,14 +200,10 @@ func (r *workloadReconciler) holdLosses(
 }
 
 // removeVanished deletes the children of units without nodes after the grace time, if they are not held.
-func (r *workloadReconciler) removeVanished(
-	ctx context.Context, grid v1.Object, o *gridchild.Owner, gone []vanished, held map[string]bool,
-	m *gridMemory, p *pass,
-) {
-	spec, _ := v1.Workload(grid)
-	rules, now := r.removalOf(spec), r.clock.Now()
+func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
+	rules, now, m := p.removal(), p.clock.Now(), p.memory
 	removals := map[string]time.Time{}
-	for _, v := range gone {
+	for _, v := range p.gone {
 		if rules.retain {
 			state := liveState(v.live, v1.UnitRetained)
 			state.Reason = v1.ReasonUnitVanished
@@ -234,25 +214,24 @@ func (r *workloadReconciler) removeVanished(
 			p.states[v.unit] = heldState(v.live)
 			continue
 		}
-		at := v.at
 		if !v.known {
 			p.vanished = append(p.vanished, v.unit)
 		}
-		removals[v.unit] = at
+		removals[v.unit] = v.at
 		state := liveState(v.live, v1.UnitRemoving)
-		when := metav1.NewTime(at)
+		when := metav1.NewTime(v.at)
 		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, m.approved[v.unit]
 		switch {
 		case v.live.deleting: // the end of the deletion will be an event
 		case held[v.unit]:
 			state.Reason = v1.ReasonMassRemoval
 			state.Message = "the removal of so many units at once waits for an approval"
-		case now.Before(at):
-			p.lookAgain(at)
-		case p.spent(r.clock.Now()):
+		case now.Before(v.at):
+			p.lookAgain(v.at)
+		case p.spent():
 			p.lookAgain(now)
 		default:
-			if err := r.removeUnit(ctx, o, v); err != nil {
+			if err := p.removeUnit(ctx, v); err != nil {
 				state.Reason, state.Message = v1.ReasonSyncFailed, gridchild.Shorten(err.Error())
 				p.lookAgain(now.Add(firstRetry * 5))
 			} else {
@@ -267,75 +246,81 @@ func (r *workloadReconciler) removeVanished(
 	m.removals = removals
 }
 
+// lossesLeft are the grid's new status.losses.
+func (p *pass) lossesLeft() []v1.UnitLoss {
+	all := make([]v1.UnitLoss, 0, len(p.memory.losses))
+	for _, unit := range slices.Sorted(maps.Keys(p.memory.losses)) {
+		at := p.memory.losses[unit].Truncate(time.Second)
+		all = append(all, v1.UnitLoss{Unit: unit, Time: metav1.NewTime(at)})
+	}
+	return all
+}
+
 // removeUnit deletes the child of a unit that has had no node for the grace time. The cache of nodes may be wrong: its
 // watch may have fallen silent, or come from a server that had lost its data. So the API server is asked before a site
 // is taken down.
-func (r *workloadReconciler) removeUnit(ctx context.Context, o *gridchild.Owner, v vanished) error {
+func (p *pass) removeUnit(ctx context.Context, v vanished) error {
 	units := []string{v.unit}
-	if named := strings.TrimPrefix(v.live.name, o.Name+"-"); named != v.unit {
+	if named := strings.TrimPrefix(v.live.name, p.owner.Name+"-"); named != v.unit {
 		units = append(units, named) // the label that names the unit may have been changed
 	}
 	for _, unit := range units {
-		node, err := r.nodeIn(ctx, o.Key, unit)
+		node, err := p.nodeIn(ctx, p.owner.Key, unit)
 		if err != nil {
-			return fmt.Errorf("before %s %s is removed: %w", r.Child.Kind, v.live.name, err)
+			return fmt.Errorf("before %s %s is removed: %w", p.Child.Kind, v.live.name, err)
 		}
 		if node != "" {
 			return fmt.Errorf("%s %s is not removed: node %s is in the unit, which the watch of nodes has not "+
 				"shown yet",
-				r.Child.Kind, v.live.name, node)
+				p.Child.Kind, v.live.name, node)
 		}
 	}
-	return r.remove(ctx, r.object(o.Namespace, v.live))
+	return p.remove(ctx, p.object(p.owner.Namespace, v.live))
 }
 
-// holdKey reports whether the spec's gridUniqKey differs from the key that the workloads follow, and the change would
-// move or remove so many workloads that it needs an approval.
-func (r *workloadReconciler) holdKey(grid v1.Object, children map[string]*child, m *gridMemory, p *pass) bool {
-	spec, status := v1.Workload(grid)
-	follows := status.GridUniqKey
-	for _, live := range children { // the status may be lost
-		if follows == "" && live.key != v1.KeyLabelValue(spec.GridUniqKey) {
-			follows = live.key
+// holdKey holds a change of gridUniqKey, the key that the workloads follow, that would move or remove so many workloads
+// that it needs an approval.
+func (p *pass) holdKey() {
+	m, follows := p.memory, p.status.GridUniqKey
+	if m.losses == nil {
+		m.losses, m.approved = map[string]time.Time{}, map[string]bool{}
+		for _, told := range p.status.Losses {
+			m.losses[told.Unit] = told.Time.Time
 		}
 	}
-	if follows == "" || follows == spec.GridUniqKey {
-		m.key = ""
-		return false
-	}
-	if m.key == spec.GridUniqKey {
-		return false
-	}
 	var units []string
-	for _, live := range children {
+	for _, live := range p.children {
+		if follows == "" && live.key != v1.KeyLabelValue(p.spec.GridUniqKey) { // the status is lost
+			follows = live.key
+		}
 		if !live.deleting {
 			units = append(units, live.unit)
 		}
 	}
-	slices.Sort(units)
-	limit := r.removalOf(spec).limit(len(units))
-	if len(units) <= limit {
-		return false
+	if follows == "" || follows == p.spec.GridUniqKey {
+		m.key = ""
+		return
 	}
-	approval := token(units, follows, spec.GridUniqKey, strconv.FormatInt(grid.GetGeneration(), 10))
-	if grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
-		m.key = spec.GridUniqKey
-		if m.losses == nil {
-			m.losses = map[string]time.Time{}
-		}
-		m.approved = map[string]bool{}
+	limit := p.removal().limit(len(units))
+	if m.key == p.spec.GridUniqKey || len(units) <= limit {
+		return
+	}
+	slices.Sort(units)
+	approval := token(units, follows, p.spec.GridUniqKey, strconv.FormatInt(p.grid.GetGeneration(), 10))
+	if p.grid.GetAnnotations()[v1.AnnotationApproveRemoval] == approval {
+		m.key = p.spec.GridUniqKey
 		for _, unit := range units {
 			m.approved[unit] = true
 		}
-		return false
+		return
 	}
+	p.heldKey = true
 	p.held = gridchild.Errorf(v1.ReasonMassRemoval,
 		"spec.gridUniqKey has changed from %s to %s, which moves or removes the %ss of %d units (%s), and only %d "+
 			"may go without an approval, so nothing is changed; if that is meant, annotate the grid with %s=%s",
-		follows, spec.GridUniqKey, r.Child.Kind, len(units), nameSome(units), limit,
+		follows, p.spec.GridUniqKey, p.Child.Kind, len(units), nameSome(units), limit,
 		v1.AnnotationApproveRemoval, approval)
-	for _, live := range children {
+	for _, live := range p.children {
 		p.states[live.unit] = unitState("", result{child: live})
 	}
-	return true
 }

@@ -20,17 +20,16 @@ import (
 // revise makes the ControllerRevision of the spec, if there is none, and returns its name. One that an older controller
 // has named keeps its name. The grid's ControllerRevisions are read once for each generation of the grid: nobody else
 // writes them.
-func (r *roller) revise(ctx context.Context) (string, error) {
-	m := &r.memory.rollout
-	update, err := gridrevision.Of(r.Kind, r.grid.GetName(), r.spec)
+func (p *pass) revise(ctx context.Context) (string, error) {
+	m := &p.memory.rollout
+	update, err := gridrevision.Of(p.Kind, p.grid.GetName(), p.spec)
 	if err != nil {
 		return "", err
 	}
-	if m.revisions != nil && m.generation == r.grid.GetGeneration() {
+	if m.revisions != nil && m.generation == p.grid.GetGeneration() {
 		return m.update, nil
 	}
-	_, status := v1.Workload(r.grid)
-	objects, err := r.readRevisions(ctx)
+	objects, err := p.readRevisions(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -49,14 +48,14 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 		revisions[object.Name] = revision
 		highest = max(highest, object.Revision)
 	}
-	own := gridrevision.Find(objects, update, status.UpdateRevision)
+	own := gridrevision.Find(objects, update, p.status.UpdateRevision)
 	switch {
 	case own == nil:
-		own = update.Object(r.Kind, r.grid, highest+1)
-		if r.spec.Rollout == nil {
-			own.Annotations = map[string]string{v1.AnnotationCompleted: r.clock.Now().UTC().Format(time.RFC3339)}
+		own = update.Object(p.Kind, p.grid, highest+1)
+		if p.spec.Rollout == nil {
+			own.Annotations = map[string]string{v1.AnnotationCompleted: p.clock.Now().UTC().Format(time.RFC3339)}
 		}
-		err := r.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager))
+		err := p.writer.Create(ctx, own, client.FieldOwner(v1.FieldManager))
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			return "", gridchild.Errorf(v1.ReasonNameConflict,
@@ -68,25 +67,25 @@ func (r *roller) revise(ctx context.Context) (string, error) {
 	case own.Revision < highest: // an undo
 		before := own.DeepCopy()
 		own.Revision = highest + 1
-		err := r.writer.Patch(ctx, own, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
+		err := p.writer.Patch(ctx, own, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
 		if err != nil {
 			return "", fmt.Errorf("changing ControllerRevision %s: %w", own.Name, err)
 		}
 	}
-	m.objects, m.revisions, m.generation, m.update = objects, revisions, r.grid.GetGeneration(), own.Name
+	m.objects, m.revisions, m.generation, m.update = objects, revisions, p.grid.GetGeneration(), own.Name
 	return own.Name, nil
 }
 
 // markCompleted notes on the ControllerRevision of the spec that it ran in all units: undo goes back to such a one.
-func (r *roller) markCompleted(ctx context.Context) {
-	for _, object := range r.memory.rollout.objects {
-		if object.Name != r.update || object.Annotations[v1.AnnotationCompleted] != "" {
+func (p *pass) markCompleted(ctx context.Context) {
+	for _, object := range p.memory.rollout.objects {
+		if object.Name != p.update || object.Annotations[v1.AnnotationCompleted] != "" {
 			continue
 		}
 		before := object.DeepCopy()
-		now := r.clock.Now().UTC().Format(time.RFC3339)
+		now := p.clock.Now().UTC().Format(time.RFC3339)
 		metav1.SetMetaDataAnnotation(&object.ObjectMeta, v1.AnnotationCompleted, now)
-		err := r.writer.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
+		err := p.writer.Patch(ctx, object, client.MergeFrom(before), client.FieldOwner(v1.FieldManager))
 		if err != nil {
 			object.Annotations = before.Annotations
 			klog.FromContext(ctx).Error(err, "Cannot note that a revision is complete", "revision", object.Name)
@@ -96,10 +95,10 @@ func (r *roller) markCompleted(ctx context.Context) {
 
 // readRevisions reads the grid's ControllerRevisions from the API server. It adopts those that a deleted grid of the
 // same name has left orphaned. Grids of other kinds may have the same name, but not the same names of revisions.
-func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
+func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
-	err := r.live.List(ctx, list, client.InNamespace(r.grid.GetNamespace()),
-		client.MatchingLabels{v1.LabelGridSelector: r.grid.GetName()})
+	err := p.live.List(ctx, list, client.InNamespace(p.grid.GetNamespace()),
+		client.MatchingLabels{v1.LabelGridSelector: p.grid.GetName()})
 	if err != nil {
 		return nil, fmt.Errorf("listing the ControllerRevisions: %w", err)
 	}
@@ -108,19 +107,19 @@ func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevisio
 		object := &list.Items[i]
 		by := metav1.GetControllerOf(object)
 		switch {
-		case by != nil && by.UID == r.grid.GetUID():
+		case by != nil && by.UID == p.grid.GetUID():
 			own = append(own, object)
 			continue
 		case by != nil:
 			continue
 		}
 		revision, err := gridrevision.FromObject(object)
-		if err != nil || !revision.IsOf(r.Kind, r.grid.GetName()) {
+		if err != nil || !revision.IsOf(p.Kind, p.grid.GetName()) {
 			continue
 		}
 		before := object.DeepCopy()
-		object.OwnerReferences = append(object.OwnerReferences, gridrevision.OwnerOf(r.Kind, r.grid))
-		err = r.writer.Patch(ctx, object,
+		object.OwnerReferences = append(object.OwnerReferences, gridrevision.OwnerOf(p.Kind, p.grid))
+		err = p.writer.Patch(ctx, object,
 			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
 			client.FieldOwner(v1.FieldManager))
 		if err != nil {
@@ -132,25 +131,24 @@ func (r *roller) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevisio
 }
 
 // collect deletes revisions beyond the limit that no unit has.
-func (r *roller) collect(ctx context.Context) {
-	m := &r.memory.rollout
-	_, status := v1.Workload(r.grid)
+func (p *pass) collect(ctx context.Context) {
+	m := &p.memory.rollout
 	inUse := map[string]bool{
-		r.planned.Current: true, r.update: true, status.CurrentRevision: true, status.UpdateRevision: true,
+		p.planned.Current: true, p.update: true, p.status.CurrentRevision: true, p.status.UpdateRevision: true,
 	}
-	if status.Rollout != nil {
-		for _, unit := range status.Rollout.Units {
+	if p.status.Rollout != nil {
+		for _, unit := range p.status.Rollout.Units {
 			inUse[unit.From] = true
 		}
 	}
-	for _, live := range r.children.children {
+	for _, live := range p.children {
 		inUse[live.revision] = true
 	}
-	for _, memory := range r.memory.children {
+	for _, memory := range p.memory.children {
 		inUse[memory.applied.revision] = true
 	}
-	for _, object := range gridrevision.Superfluous(m.objects, inUse, r.spec.RevisionHistoryLimit) {
-		if err := r.remove(ctx, object.DeepCopy()); err != nil {
+	for _, object := range gridrevision.Superfluous(m.objects, inUse, p.spec.RevisionHistoryLimit) {
+		if err := p.remove(ctx, object.DeepCopy()); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot delete an old ControllerRevision", "revision", object.Name)
 			return
 		}

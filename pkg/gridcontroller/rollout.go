@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -35,14 +35,6 @@ type target struct {
 	err error
 }
 
-// outdated returns the revision of a child for the status; empty if the child has the revision of the spec.
-func (t target) outdated(live *child) string {
-	if t.update == "" || live.revision == t.update {
-		return ""
-	}
-	return live.revision
-}
-
 // template returns the template of a unit, with the replicas that the spec gives it.
 func (t target) template(unit string) (map[string]any, error) {
 	template, err := t.templates.Of(unit)
@@ -55,9 +47,6 @@ func (t target) template(unit string) (map[string]any, error) {
 	}
 	return template, nil
 }
-
-// targets has the target of every unit.
-type targets map[string]target
 
 // rolloutMemory is what is remembered of a rollout between reconciliations.
 type rolloutMemory struct {
@@ -90,203 +79,173 @@ type answer struct {
 	at, since, ready time.Time
 }
 
-// roller gives the units of one grid their revisions, in one pass.
-type roller struct {
-	*workloadReconciler
-
-	grid     v1.Object
-	spec     *v1.WorkloadGridSpec
-	owner    *gridchild.Owner
-	units    []string
-	lost     map[string]time.Time
-	children *assignment
-	memory   *gridMemory
-
-	// The fields below are set by aim.
-
-	// around is what templates and waves depend on besides the grid.
-	around gridchild.Context
-	// current are the templates of the spec, update is its revision.
-	current *gridchild.Templates
-	update  string
-	// waves are nil without a rollout.
-	waves *gridchild.Waves
-	// templates has those that were read, by revision; nil for one that cannot be read.
-	templates map[string]*gridchild.Templates
-	planned   rollout.Plan
-}
-
-// aim returns what every unit's child should be made of.
-func (r *roller) aim(ctx context.Context) (targets, error) {
-	r.around = r.context(ctx)
-	r.current = gridchild.NewTemplates(r.spec, r.around)
-	t := make(targets, len(r.units))
-	var err error
-	if r.update, err = r.revise(ctx); err != nil {
-		return nil, err
-	}
-	if r.spec.Rollout == nil {
-		for _, unit := range r.units {
-			t[unit] = r.target(unit, "", r.current)
+// aim says what every unit's child should be made of.
+func (p *pass) aim(ctx context.Context) (err error) {
+	if p.selectsNodes() {
+		p.around.Nodes = func(unit string) []map[string]string {
+			labels := make([]map[string]string, len(p.units[unit]))
+			for i, node := range p.units[unit] {
+				labels[i] = node.labels
+			}
+			return labels
 		}
-		return t, nil
 	}
-	if r.waves, err = gridchild.NewWaves(r.spec.Rollout, r.around.Nodes); err != nil {
-		return nil, err
+	if p.schemas != nil {
+		p.around.Merge = p.schemas.Merge(ctx, p.Child)
 	}
-	r.templates = map[string]*gridchild.Templates{}
-	if r.planned, err = r.plan(ctx); err != nil {
-		return nil, err
+	p.current = gridchild.NewTemplates(p.spec, p.around)
+	if p.update, err = p.revise(ctx); err != nil {
+		return err
 	}
-	for _, unit := range r.units {
-		revision, ok := r.planned.Revisions[unit]
-		to := target{update: r.update}
-		switch templates := r.of(revision); {
+	if p.spec.Rollout == nil {
+		p.planned.Current = p.update
+		for _, unit := range p.names {
+			p.targets[unit] = p.target(unit, "", p.current)
+		}
+		return nil
+	}
+	if p.waves, err = gridchild.NewWaves(p.spec.Rollout, p.around.Nodes); err != nil {
+		return err
+	}
+	if err := p.plan(ctx); err != nil {
+		return err
+	}
+	for _, unit := range p.names {
+		revision, ok := p.planned.Revisions[unit]
+		to := target{update: p.update}
+		switch templates := p.templatesOf(revision); {
 		case ok && templates != nil:
-			to = r.target(unit, revision, templates)
+			to = p.target(unit, revision, templates)
 		case ok && revision != "":
 			to.err = gridchild.Errorf(v1.ReasonRevisionGone,
 				"ControllerRevision %s is gone; the workload stays as it is until it gets another revision", revision)
 		}
-		t[unit] = to
+		p.targets[unit] = to
 	}
-	return t, nil
+	return nil
+}
+
+// selectsNodes reports whether units may be selected by labels of their nodes: by waves, or by overrides, also those of
+// older revisions.
+func (p *pass) selectsNodes() bool {
+	return p.spec.Rollout != nil || slices.ContainsFunc(p.spec.Overrides, func(o v1.Override) bool {
+		return o.Units.NodeSelector != nil
+	})
 }
 
 // target is what a unit's child is made of if it gets the templates of a revision.
-func (r *roller) target(unit, revision string, templates *gridchild.Templates) target {
+func (p *pass) target(unit, revision string, templates *gridchild.Templates) target {
 	to := target{
-		templates: templates, scale: r.current, revision: revision,
-		variant: revision + "\n" + templates.Variant(unit) + "\n" + r.current.Variant(unit),
-		mark:    templates.Mark(unit, cmp.Or(revision, r.update)),
+		templates: templates, scale: p.current, revision: revision,
+		variant: revision + "\n" + templates.Variant(unit) + "\n" + p.current.Variant(unit),
+		mark:    templates.Mark(unit, cmp.Or(revision, p.update)),
 	}
 	if revision != "" {
-		to.update = r.update
+		to.update = p.update
 	}
 	return to
 }
 
-// context returns what templates and waves depend on besides the grid. It has the labels of nodes only if units may be
-// selected by them.
-func (r *roller) context(ctx context.Context) gridchild.Context {
-	var around gridchild.Context
-	selects := r.spec.Rollout != nil // the overrides of older revisions may
-	for i := range r.spec.Overrides {
-		selects = selects || r.spec.Overrides[i].Units.NodeSelector != nil
+// templatesOf returns the templates of a revision; nil if there are none.
+func (p *pass) templatesOf(revision string) *gridchild.Templates {
+	if revision == p.update {
+		return p.current
 	}
-	if selects {
-		labels := r.workloadReconciler.units.labelsOf(r.spec.GridUniqKey)
-		around.Nodes = func(unit string) []map[string]string { return labels[unit] }
-	}
-	if r.schemas != nil {
-		around.Merge = r.schemas.Merge(ctx, r.Child)
-	}
-	return around
-}
-
-// of returns the templates of a revision; nil if there are none.
-func (r *roller) of(revision string) *gridchild.Templates {
-	if revision == r.update {
-		return r.current
-	}
-	if made, ok := r.templates[revision]; ok {
+	if made, ok := p.templates[revision]; ok {
 		return made
 	}
 	var made *gridchild.Templates
-	if known, ok := r.memory.rollout.revisions[revision]; ok {
-		if spec, err := known.Spec(r.spec); err == nil {
-			made = gridchild.NewTemplates(spec, r.around)
+	if known, ok := p.memory.rollout.revisions[revision]; ok {
+		if spec, err := known.Spec(p.spec); err == nil {
+			made = gridchild.NewTemplates(spec, p.around)
 		}
 	}
-	r.templates[revision] = made
+	p.templates[revision] = made
 	return made
 }
 
 // lastWritten returns the grid with the newest status that is known to be written. A controller that starts anew reads
 // it from the API server: what the cache has may be older than what the controller before has done.
-func (r *roller) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) {
-	m := &r.memory.rollout
+func (p *pass) lastWritten(ctx context.Context) (*v1.WorkloadGridStatus, error) {
+	m := &p.memory.rollout
 	switch {
 	case m.written == nil:
-		grid := r.New()
-		if err := r.live.Get(ctx, client.ObjectKeyFromObject(r.grid), grid); err != nil {
+		grid := p.New()
+		if err := p.live.Get(ctx, client.ObjectKeyFromObject(p.grid), grid); err != nil {
 			return nil, fmt.Errorf("reading the status of the rollout: %w", err)
 		}
 		m.written = grid
-	case older(m.written.GetResourceVersion(), r.grid.GetResourceVersion()):
-		m.written = r.grid
+	case older(m.written.GetResourceVersion(), p.grid.GetResourceVersion()):
+		m.written = p.grid
 	}
 	_, status := v1.Workload(m.written)
 	return status, nil
 }
 
-// plan makes a plan.
-func (r *roller) plan(ctx context.Context) (rollout.Plan, error) {
-	status, err := r.lastWritten(ctx)
+// plan makes the plan.
+func (p *pass) plan(ctx context.Context) error {
+	status, err := p.lastWritten(ctx)
 	if err != nil {
-		return rollout.Plan{}, err
+		return err
 	}
-	annotations := r.grid.GetAnnotations()
-	deadline := ptr.Deref(r.spec.ProgressDeadlineSeconds, defaultDeadlineSeconds)
+	p.before = status.Rollout
+	annotations := p.grid.GetAnnotations()
 	in := rollout.Input{
-		Rollout: r.spec.Rollout, Revision: r.update, Deadline: time.Duration(deadline) * time.Second,
+		Rollout: p.spec.Rollout, Revision: p.update, Deadline: p.progressDeadline(),
 		Current: status.CurrentRevision, Update: status.UpdateRevision, Status: status.Rollout,
 		Approved: annotations[v1.AnnotationApproved], Resumed: annotations[v1.AnnotationResumed],
-		Now: r.clock.Now(),
+		Now: p.clock.Now(),
 	}
-	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(r.update, r.grid.GetGeneration()) {
-		in.AtOnce = r.update
+	if annotations[v1.AnnotationAtOnce] == gridrevision.AtOnce(p.update, p.grid.GetGeneration()) {
+		in.AtOnce = p.update
 	}
-	in.Gone = in.Current != "" && r.of(in.Current) == nil
-	for _, unit := range r.units {
-		in.Units = append(in.Units, r.look(unit, r.children.child(unit), status.CurrentRevision))
+	in.Gone = in.Current != "" && p.templatesOf(in.Current) == nil
+	for _, unit := range p.names {
+		in.Units = append(in.Units, p.unit(unit, status.CurrentRevision))
 	}
-	plan := rollout.New(in)
-	if len(plan.Ask) == 0 && len(plan.Checks) == 0 {
-		return plan, nil
+	p.planned = rollout.New(in)
+	if len(p.planned.Ask)+len(p.planned.Checks) > 0 {
+		p.ask(ctx, in.Units)
+		p.planned = rollout.New(in)
 	}
-	r.ask(ctx, plan, &in)
-	return rollout.New(in), nil
+	return nil
 }
 
-// look returns the state of a unit for the plan. current is the grid's currentRevision.
-func (r *roller) look(unit string, live *child, current string) rollout.Unit {
-	u := rollout.Unit{Name: unit, Wave: r.waves.Of(unit)}
-	u.SilentSince, u.Silent = r.lost[unit]
-	memory := r.memory.children[unit]
-	fresh := true // the cache has what was applied last
-	if memory != nil && memory.applied.resourceVersion != "" &&
-		r.clock.Now().Before(memory.applied.at.Add(cacheLag)) {
-		fresh = live != nil && !older(live.resourceVersion, memory.applied.resourceVersion)
+// unit returns the state of a unit for the plan. current is the grid's currentRevision.
+func (p *pass) unit(unit, current string) rollout.Unit {
+	u := rollout.Unit{Name: unit, Wave: p.waves.Of(unit)}
+	silent, lost, since := p.units.silent(unit)
+	if u.Silent = lost; lost {
+		u.SilentSince = since
 	}
-	if failure, ok := r.memory.rollout.failures[unit]; ok {
+	live, memory := p.child(unit), p.of(unit)
+	if failure, ok := p.memory.rollout.failures[unit]; ok {
 		u.Broken, u.Tried = failure.why, failure.revision
 	}
-	if memory != nil {
-		u.Progress = memory.progressAt
-	}
-	if !fresh {
+	u.Progress = memory.progressAt
+	if memory.applied.resourceVersion != "" && p.clock.Now().Before(memory.applied.at.Add(cacheLag)) &&
+		(live == nil || older(live.resourceVersion, memory.applied.resourceVersion)) { // the cache is behind
 		u.Exists, u.Revision = true, memory.applied.revision
 		return u
 	}
-	if live == nil {
-		if live = r.children.orphan(unit); live == nil {
+	own := live != nil
+	if !own {
+		if live = p.orphan(unit); live == nil {
 			return u
 		}
 	}
 	u.Exists, u.Revision, u.Held = true, live.revision, live.held
-	switch own := r.children.child(unit) != nil; {
-	case own && u.Revision == "" && memory != nil && memory.applied.revision != "": // somebody has changed it
-		u.Revision = memory.applied.revision
-	case own && u.Revision == "": // it was made without a rollout, when all had what is current now
-		u.Revision = current
-	case !own && r.of(u.Revision) == nil: // an orphan of something that is forgotten
+	switch {
+	case own && u.Revision == "": // somebody has changed it, or it was made when all had what is current now
+		u.Revision = cmp.Or(memory.applied.revision, current)
+	case !own && p.templatesOf(u.Revision) == nil: // an orphan of something that is forgotten
 		u.Revision = ""
 	}
 	u.Idle = live.observed && live.progress.replicas == 0
 	done := live.progress.complete && live.observed && !live.deleting
-	if r.Kind == v1.DaemonSetGridKind.Kind && live.observed && !done {
-		done = r.heardPart(unit, live)
+	if p.partlySilent(unit) && live.observed && !done {
+		heard := live.progress.replicas - silent
+		done = heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
 	}
 	u.Ready = done && live.progress.waits == "" && !u.Silent
 	if live.observed && !u.Ready {
@@ -298,66 +257,54 @@ func (r *roller) look(unit string, live *child, current string) rollout.Unit {
 	return u
 }
 
-// isLost reports whether the control plane has lost contact with a unit.
-func (r *roller) isLost(unit string) bool {
-	_, lost := r.lost[unit]
-	return lost
-}
-
-// isPartlyLost reports whether the control plane has lost contact with a node of a unit, which keeps a DaemonSet's
+// partlySilent reports whether the control plane has lost contact with a node of a unit, which keeps a DaemonSet's
 // pods.
-func (r *workloadReconciler) isPartlyLost(key, unit string) bool {
-	return r.Kind == v1.DaemonSetGridKind.Kind && r.units.silentIn(key, unit) > 0
+func (p *pass) partlySilent(unit string) bool {
+	silent, _, _ := p.units.silent(unit)
+	return p.Kind == v1.DaemonSetGridKind.Kind && silent > 0
 }
 
-// heardPart reports whether a DaemonSet has all its pods on the nodes of the unit that are heard.
-func (r *roller) heardPart(unit string, live *child) bool {
-	silent := r.workloadReconciler.units.silentIn(r.spec.GridUniqKey, unit)
-	heard := live.progress.replicas - silent
-	return silent > 0 && heard > 0 && live.progress.updated >= heard && live.progress.available >= heard
-}
-
-// ask has the pods of units tell what the plan wants to know, and runs checks. What there is no time for is asked in
-// the next pass.
-func (r *roller) ask(ctx context.Context, plan rollout.Plan, in *rollout.Input) {
-	m := &r.memory.rollout
+// ask has the pods of units tell what the plan wants to know, and runs checks. The next pass asks what there is no time
+// for.
+func (p *pass) ask(ctx context.Context, units []rollout.Unit) {
+	m := &p.memory.rollout
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	if m.asked == nil {
 		m.asked = map[string]answer{}
 	}
-	for i := range in.Units {
-		unit := &in.Units[i]
-		if slices.Contains(plan.Ask, unit.Name) {
-			since, ready := rollout.Since(plan.Status, unit.Name)
+	for i := range units {
+		unit := &units[i]
+		if slices.Contains(p.planned.Ask, unit.Name) {
+			since, ready := rollout.Since(p.planned.Status, unit.Name)
 			known, ok := m.asked[unit.Name]
-			if !ok || r.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
-				pods, nodes, err := r.podsOf(ctx, unit.Name)
+			if !ok || p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
+				pods, nodes, err := p.podsOf(ctx, unit.Name)
 				if err != nil {
 					klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit", "unit", unit.Name, "reason", err)
 					continue
 				}
-				known = answer{rollout.Ask(pods, nodes, since, ready), r.clock.Now(), since, ready}
+				known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
 				m.asked[unit.Name] = known
 			}
 			unit.Pods = &known.Pods
 		}
-		if slices.Contains(plan.Checks, unit.Name) {
-			unit.Check = r.check(ctx, unit.Name, plan.Status.StartTime)
+		if slices.Contains(p.planned.Checks, unit.Name) {
+			unit.Check = p.check(ctx, unit.Name, p.planned.Status.StartTime)
 		}
 	}
 }
 
 // podsOf reads the pods of a unit's workload, and the states of its nodes.
-func (r *roller) podsOf(ctx context.Context, unit string) ([]corev1.Pod, map[string]rollout.Node, error) {
-	template, err := r.current.Of(unit)
+func (p *pass) podsOf(ctx context.Context, unit string) (all []corev1.Pod, nodes map[string]rollout.Node, err error) {
+	template, err := p.current.Of(unit)
 	if err != nil {
 		return nil, nil, err
 	}
-	nodes := r.workloadReconciler.units.nodesIn(r.spec.GridUniqKey, unit)
-	var all []corev1.Pod
-	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		pods, err := r.podsOn(ctx, r.owner.Namespace, template, "spec.nodeName", node)
+	nodes = map[string]rollout.Node{}
+	for _, node := range p.units[unit] {
+		nodes[node.name] = rollout.Node{Silent: node.lost, ReadyAt: node.since}
+		pods, err := p.podsOn(ctx, template, "spec.nodeName", node.name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -367,54 +314,71 @@ func (r *roller) podsOf(ctx context.Context, unit string) ([]corev1.Pod, map[str
 }
 
 // conclude looks at the units after they were synced. It notes what the rollout has come to, and when to look again.
-func (r *roller) conclude(ctx context.Context, t targets, results map[string]result, p *pass) {
-	for _, name := range r.current.Idle(r.units) {
+func (p *pass) conclude(ctx context.Context) {
+	for _, name := range p.current.Idle(p.names) {
 		p.noEffect = append(p.noEffect, fmt.Sprintf("spec.overrides[%s] selects no unit", name))
 	}
-	m := &r.memory.rollout
-	if r.spec.Rollout == nil {
-		p.rollout = &rolloutResult{current: r.update, update: r.update}
+	defer p.collect(ctx)
+	m := &p.memory.rollout
+	if p.spec.Rollout == nil {
 		m.written, m.failures = nil, nil
-		r.collect(ctx)
 		return
 	}
 	failures := map[string]failedUnit{}
-	for _, unit := range r.units {
-		state := p.states[unit]
+	for _, unit := range p.names {
+		state, result := p.states[unit], p.results[unit]
 		switch {
-		case results[unit].untried:
+		case result.untried:
 		case state.Phase == v1.UnitFailed && state.Reason != v1.ReasonSyncFailed:
-			failures[unit] = failedUnit{t[unit].revision, state.Reason + ": " + state.Message}
-		case state.Phase == v1.UnitStalled && results[unit].child != nil:
-			failures[unit] = failedUnit{results[unit].child.revision, state.Message}
+			failures[unit] = failedUnit{p.targets[unit].revision, state.Reason + ": " + state.Message}
+		case state.Phase == v1.UnitStalled && result.child != nil:
+			failures[unit] = failedUnit{result.child.revision, state.Message}
 		}
 	}
 	if !maps.Equal(failures, m.failures) {
-		p.lookAgain(r.clock.Now())
+		p.lookAgain(p.clock.Now())
 	}
 	m.failures = failures
-	p.lookAgain(r.planned.Again)
-	_, before := v1.Workload(m.written)
-	p.rollout = &rolloutResult{r.planned.Current, r.update, before.Rollout, r.planned.Status}
-	r.warn(p)
-	if r.removePassed(ctx, before.Rollout); len(m.passed) > 0 {
-		p.lookAgain(r.clock.Now().Add(askPause))
-	}
-	if before.Rollout != nil && before.Rollout.Phase == v1.RolloutComplete && before.CurrentRevision == r.update {
-		r.markCompleted(ctx)
-	}
-	r.collect(ctx)
-}
-
-// warn notes which waves have no unit, and which units are named by several.
-func (r *roller) warn(p *pass) {
-	for i, wave := range p.rollout.status.Waves {
-		if i < len(r.spec.Rollout.Waves) && r.spec.Rollout.Waves[i].Units != nil && wave.Units == 0 {
+	p.lookAgain(p.planned.Again)
+	for i, wave := range p.planned.Status.Waves {
+		if i < len(p.spec.Rollout.Waves) && p.spec.Rollout.Waves[i].Units != nil && wave.Units == 0 {
 			p.noEffect = append(p.noEffect, fmt.Sprintf("spec.rollout.waves[%s] has no unit", wave.Name))
 		}
 	}
-	if units := gridchild.NamedTwice(r.spec.Rollout); len(units) > 0 {
+	if units := gridchild.NamedTwice(p.spec.Rollout); len(units) > 0 {
 		p.noEffect = append(p.noEffect, fmt.Sprintf(
 			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(units)))
 	}
+	if p.removePassed(ctx); len(m.passed) > 0 {
+		p.lookAgain(p.clock.Now().Add(askPause))
+	}
+	_, written := v1.Workload(m.written)
+	if p.before != nil && p.before.Phase == v1.RolloutComplete && written.CurrentRevision == p.update {
+		p.markCompleted(ctx)
+	}
+}
+
+// describe returns the state of the rollout in one line.
+func (p *pass) describe() string {
+	status := p.planned.Status
+	parts := []string{"rollout of " + p.update}
+	if status.Wave != "" {
+		parts = append(parts, "wave "+status.Wave)
+	}
+	parts = append(parts, string(status.Phase))
+	if status.Message != "" {
+		parts = append(parts, status.Message)
+	}
+	return gridchild.Shorten(strings.Join(parts, ": "))
+}
+
+// halted reports whether the rollout has halted or goes back, progresses whether it goes on by itself.
+func halted(status *v1.RolloutStatus) bool {
+	return slices.Contains([]v1.RolloutPhase{
+		v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack, v1.RolloutOutage,
+	}, status.Phase)
+}
+
+func progresses(status *v1.RolloutStatus) bool {
+	return status.Phase == v1.RolloutProgressing || status.Phase == v1.RolloutSoaking
 }

@@ -15,7 +15,7 @@ import (
 // serviceReconciler reconciles ServiceGrids.
 type serviceReconciler struct {
 	shared
-	units *units
+	nodes *nodes
 
 	grids memories[serviceMemory]
 }
@@ -35,7 +35,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		return reconcile.Result{}, err
 	}
 	outcome := r.syncService(ctx, grid, m)
-	units := r.units.of(grid.Spec.GridUniqKey)
+	units := r.nodes.unitsOf(grid.Spec.GridUniqKey, false)
 
 	if outcome.applied {
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
@@ -94,7 +94,14 @@ func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGri
 		identity:  identity{name: rendered.Object.GetName(), digest: rendered.Digest},
 		namespace: o.Namespace, shape: &shape{}, child: rendered,
 	}
-	if outcome, done := r.settled(ctx, services, o, d, &m.childMemory); done {
+	live, err := r.get(ctx, r.cache, services, d.namespace, d.name)
+	if err != nil {
+		return result{err: err}
+	}
+	if live != nil && !live.ownedBy(o) {
+		live = nil
+	}
+	if outcome, done := settled(r.clock.Now(), live, d, &m.childMemory); done {
 		return outcome
 	}
 	return r.sync(ctx, services, o, d, &m.childMemory)

@@ -71,7 +71,7 @@ func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
 }
 
 // summarize fills in a status from the states of the units.
-func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.WorkloadGridSpec, p *pass) {
+func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	byPhase := map[v1.UnitPhase][]string{}
 	told := 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
@@ -88,7 +88,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	broken := slices.Sorted(slices.Values(slices.Concat(byPhase[v1.UnitFailed], byPhase[v1.UnitStalled])))
 	units := len(p.states) - len(removing) - len(byPhase[v1.UnitRetained])
 	reachable := units - len(unreachable) - len(byPhase[v1.UnitHeld])
-	status.ObservedGeneration = generation
+	status.ObservedGeneration = p.grid.GetGeneration()
 	//nolint:gosec // no more than there are nodes
 	status.Units, status.ReadyUnits = int32(units), int32(len(byPhase[v1.UnitReady]))
 	//nolint:gosec // no more than there are nodes
@@ -97,11 +97,12 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	if len(p.states) == 0 {
 		status.States = nil
 	}
-	if !p.heldKey {
-		status.GridUniqKey = spec.GridUniqKey
+	if !p.heldKey { // then nothing was looked at
+		status.GridUniqKey = p.spec.GridUniqKey
+		status.CurrentRevision, status.UpdateRevision = p.planned.Current, p.update
+		status.Rollout, status.Losses = p.planned.Status.DeepCopy(), p.lossesLeft()
 	}
-
-	c := conditions{&status.Conditions, generation}
+	c := conditions{&status.Conditions, status.ObservedGeneration}
 	notReady := slices.Sorted(slices.Values(slices.Concat(broken, byPhase[v1.UnitProgressing])))
 	offline := ""
 	if len(unreachable) > 0 {
@@ -115,7 +116,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 		switch {
 		case units == 0:
 			c.set(kind, metav1.ConditionFalse, v1.ReasonNoUnits,
-				fmt.Sprintf("no node has the label %s, so there are no units", spec.GridUniqKey))
+				fmt.Sprintf("no node has the label %s, so there are no units", p.spec.GridUniqKey))
 		case reachable == 0:
 			c.set(kind, metav1.ConditionUnknown, v1.ReasonUnitsUnreachable,
 				fmt.Sprintf("none of %d units can be reached", units))
@@ -126,7 +127,7 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 			c.set(kind, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units %s", reachable, fine))
 		}
 	}
-	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline+describeOthers(p.others))
+	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline+p.describeOthers())
 	silent := slices.DeleteFunc(notReady, func(unit string) bool { return p.serving[unit] })
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve"+offline)
 
@@ -157,18 +158,28 @@ func summarize(status *v1.WorkloadGridStatus, generation int64, spec *v1.Workloa
 	default:
 		c.problem(v1.ConditionDegraded, v1.ReasonUnitsStalled, stalling)
 	}
-	if text := noEffect(spec, p); text != "" {
+	if text := p.describeNoEffect(); text != "" {
 		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1.ConditionSpecWarning)
 	}
+	if p.planned.Status == nil || p.planned.Status.Phase == v1.RolloutComplete {
+		return
+	}
+	c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonRollout, p.describe())
+	switch {
+	case halted(p.planned.Status):
+		c.set(v1.ConditionDegraded, metav1.ConditionTrue, v1.ReasonRolloutHalted, p.describe())
+	case progresses(p.planned.Status):
+		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, p.describe())
+	}
 }
 
-// noEffect says what in the spec has no effect, which is probably a typing error.
-func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
+// describeNoEffect says what in the spec has no effect, which is probably a typing error.
+func (p *pass) describeNoEffect() string {
 	var all []string
 	var absent []string
-	for unit := range spec.Templates {
+	for unit := range p.spec.Templates {
 		if _, ok := p.states[unit]; !ok {
 			absent = append(absent, unit)
 		}
@@ -176,7 +187,7 @@ func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 	if slices.Sort(absent); len(absent) > 0 {
 		all = append(all, "spec.templates names units that do not exist: "+nameSome(absent))
 	}
-	if _, ok := spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
+	if _, ok := p.spec.TemplatePool[string(v1.DefaultTemplate)]; ok {
 		all = append(all, fmt.Sprintf(
 			"spec.templatePool.%s is never used: that name means spec.template", v1.DefaultTemplate))
 	}
@@ -190,13 +201,13 @@ func noEffect(spec *v1.WorkloadGridSpec, p *pass) string {
 }
 
 // describeOthers says which units have workloads of which other managers own fields.
-func describeOthers(others map[string]string) string {
-	if len(others) == 0 {
+func (p *pass) describeOthers() string {
+	if len(p.others) == 0 {
 		return ""
 	}
-	units := slices.Sorted(maps.Keys(others))
+	units := slices.Sorted(maps.Keys(p.others))
 	return fmt.Sprintf("; others own fields of the workloads of %s; for the first one: %s",
-		nameSome(units), gridchild.Shorten(others[units[0]]))
+		nameSome(units), gridchild.Shorten(p.others[units[0]]))
 }
 
 // fit makes a status small enough: if there are many units, it leaves out the ready ones, and then the least important

@@ -2,22 +2,22 @@ package gridcontroller
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 func TestUnits(t *testing.T) {
-	u := newUnits()
+	u := newNodes()
 	node := func(labels map[string]string) *nodeState { return &nodeState{labels: labels} }
 	u.note("n1", node(map[string]string{"zone1": "east"}))
 	u.note("n2", node(map[string]string{"zone1": "", "rack": "r1"}))
 	expect := func(key string, want ...string) {
 		t.Helper()
-		if got := u.of(key); !slices.Equal(got, want) {
+		if got := u.unitsOf(key, false).names(); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", key, got, want)
 		}
 	}
@@ -31,7 +31,7 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%s %v: got %v, want %s", name, state, got, want)
 		}
 	}
-	changes("[]", "n3", node(map[string]string{"zone1": "east"})) // one more node in a unit is nothing to a grid
+	changes("[zone1]", "n3", node(map[string]string{"zone1": "east"}))
 	changes("[]", "n1", node(map[string]string{"zone1": "east", "other": "x"}))
 	changes("[zone1]", "n1", node(map[string]string{"zone1": "west"}))
 	expect("zone1", "east", "west")
@@ -40,30 +40,38 @@ func TestUnits(t *testing.T) {
 	expect("zone1", "north", "west")
 	expect("rack")
 	expect("other")
+	u.unitsOf("rack", true)
+	changes("[rack]", "n5", node(map[string]string{"rack": "r"}))
+	changes("[rack]", "n5", node(map[string]string{"rack": "r", "size": "big"}))
 
-	// A unit is unreachable when its last node is.
+	// A unit is silent when its last node is.
 	lost := func(unit string) *nodeState {
 		return &nodeState{labels: map[string]string{"zone1": unit}, lost: true}
 	}
-	unreachable := func(want string) {
+	silent := func(want string) {
 		t.Helper()
-		if got := fmt.Sprint(slices.Sorted(maps.Keys(u.unreachable("zone1")))); got != want {
-			t.Errorf("unreachable: got %s, want %s", got, want)
+		units := u.unitsOf("zone1", false)
+		names := slices.DeleteFunc(units.names(), func(unit string) bool {
+			_, all, _ := units.silent(unit)
+			return !all
+		})
+		if got := fmt.Sprint(names); got != want {
+			t.Errorf("silent: got %s, want %s", got, want)
 		}
 	}
-	changes("[]", "n4", node(map[string]string{"zone1": "west"}))
-	changes("[]", "n4", lost("west"))
-	unreachable("[]")
-	changes("[zone1]", "n1", lost("west"))
-	unreachable("[west]")
-	changes("[]", "n1", lost("west"))
-	changes("[]", "n1", lost("north"))
 	changes("[zone1]", "n4", node(map[string]string{"zone1": "west"}))
-	unreachable("[]")
+	changes("[zone1]", "n4", lost("west"))
+	silent("[]")
+	changes("[zone1]", "n1", lost("west"))
+	silent("[west]")
+	changes("[]", "n1", lost("west"))
+	changes("[zone1]", "n1", lost("north"))
+	changes("[zone1]", "n4", node(map[string]string{"zone1": "west"}))
+	silent("[]")
 	changes("[zone1]", "n2", nil)
-	unreachable("[north]")
+	silent("[north]")
 	changes("[zone1]", "n1", nil)
-	unreachable("[]")
+	silent("[]")
 }
 
 func TestNodeState(t *testing.T) {
@@ -91,4 +99,13 @@ func TestNodeState(t *testing.T) {
 			t.Errorf("%s: got %+v of %+v", status, s, kept)
 		}
 	}
+}
+
+func parse(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var value map[string]any
+	if err := utiljson.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
 }

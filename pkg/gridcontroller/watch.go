@@ -49,27 +49,19 @@ func ofChild(gridKind string) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { enqueue(e.Object, q) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			if !sameOwner(e.ObjectOld, e.ObjectNew) {
-				enqueue(e.ObjectOld, q)
-			}
+			enqueue(e.ObjectOld, q)
 			enqueue(e.ObjectNew, q)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { enqueue(e.Object, q) },
 	}
 }
 
-func sameOwner(a, b client.Object) bool {
-	x, y := metav1.GetControllerOf(a), metav1.GetControllerOf(b)
-	return x != nil && y != nil && x.UID == y.UID
-}
-
-// ofNode keeps units up to date, and enqueues the grids whose key has units that were added or removed, or that became
-// reachable or unreachable.
+// ofNode keeps nodes up to date, and enqueues the grids whose units are others.
 func ofNode(
-	units *units, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error),
+	nodes *nodes, gridsWith func(ctx context.Context, key string) ([]types.NamespacedName, error),
 ) handler.EventHandler {
 	note := func(ctx context.Context, node string, state *nodeState, q queue) {
-		for _, key := range units.note(node, state) {
+		for _, key := range nodes.note(node, state) {
 			grids, err := gridsWith(ctx, key)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot list the grids with a key", "key", key)

@@ -1,0 +1,380 @@
+package gridcontroller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
+)
+
+const (
+	// atOnce is the most children of one grid that are written concurrently.
+	atOnce = 16
+	// perPass is the most children that are written before the status is written.
+	perPass = 256
+	// passBudget is how long a pass over a grid may start requests. Other grids wait for the worker.
+	passBudget = 2 * time.Second
+	// statusPause is the least time between two writes of one grid's status.
+	statusPause = 500 * time.Millisecond
+)
+
+// pass is one pass over all units of a grid. Its methods are called in the order in which run calls them.
+type pass struct {
+	*workloadReconciler
+
+	grid v1.Object
+	spec *v1.WorkloadGridSpec
+	// status is as the cache has it.
+	status *v1.WorkloadGridStatus
+	owner  *gridchild.Owner
+	memory *gridMemory
+	units  units
+	// names are those of the units, sorted.
+	names []string
+
+	// assigned says which unit has which child. children has the grid's children by name. orphans has workloads that it
+	// may adopt, if it has a rollout.
+	assigned          *gridchild.Names
+	children, orphans map[string]*child
+	// gone are the children of units without nodes.
+	gone []vanished
+
+	// around is what templates and waves depend on besides the grid.
+	around gridchild.Context
+	// current are the templates of the spec, update is its revision.
+	current *gridchild.Templates
+	update  string
+	// waves are nil without a rollout.
+	waves *gridchild.Waves
+	// templates has those that were read, by revision; nil for one that cannot be read.
+	templates map[string]*gridchild.Templates
+	// planned is the plan of the rollout; its status is nil if there is no rollout. before is the rollout's status
+	// before it.
+	planned rollout.Plan
+	before  *v1.RolloutStatus
+	// targets say what every unit's child should be made of, results what came of that.
+	targets map[string]target
+	results map[string]result
+
+	states map[string]v1.UnitState
+	// serving has the units that have enough available pods.
+	serving map[string]bool
+	// others says which fields of a unit's workload other managers own, by unit; see v1.ForeignFields.
+	others map[string]string
+	// keepSelector has the units whose workload's selector lacks the unit, although spec.unitLabel is set.
+	keepSelector []string
+	// applied and removed have the units whose child was written or deleted. vanished and returned have the units that
+	// lost their last node, or got one again. handedOver has those whose replicas were handed over, with the replicas.
+	applied, removed, vanished, returned, handedOver []string
+	// noEffect says what of the overrides and waves has no effect.
+	noEffect []string
+	// held is why vanished units, or a change of gridUniqKey, must wait for an approval. heldKey is set if it is about
+	// gridUniqKey: then nothing else was looked at.
+	held    error
+	heldKey bool
+	// budget is how many children may still be written, and until deadline.
+	budget   int
+	deadline time.Time
+	// again is when to reconcile again if nothing happens before; zero for never.
+	again time.Time
+}
+
+func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
+	p := &pass{
+		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
+		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.UnitState{},
+		others: map[string]string{}, serving: map[string]bool{}, templates: map[string]*gridchild.Templates{},
+		budget: perPass,
+	}
+	p.spec, p.status = v1.Workload(grid)
+	p.units = r.nodes.unitsOf(p.spec.GridUniqKey, p.selectsNodes())
+	p.names = p.units.names()
+	return p
+}
+
+func (p *pass) lookAgain(at time.Time) {
+	if !at.IsZero() && (p.again.IsZero() || at.Before(p.again)) {
+		p.again = at
+	}
+}
+
+// spent reports whether the time for requests of this pass is over.
+func (p *pass) spent() bool { return p.clock.Now().After(p.deadline) }
+
+// child returns the child of a unit; nil if there is none.
+func (p *pass) child(unit string) *child { return p.children[p.assigned.ByUnit[unit]] }
+
+// orphan returns the workload that a unit without a child may adopt; nil if there is none.
+func (p *pass) orphan(unit string) *child {
+	if p.child(unit) != nil {
+		return nil
+	}
+	return p.orphans[p.assigned.ByUnit[unit]]
+}
+
+// of returns what is remembered of the child of a unit.
+func (p *pass) of(unit string) *childMemory {
+	if p.memory.children[unit] == nil {
+		p.memory.children[unit] = &childMemory{}
+	}
+	return p.memory.children[unit]
+}
+
+func (p *pass) run(ctx context.Context) (err error) {
+	m := p.memory
+	if p.children, err = p.childrenOf(ctx, p.kind, p.owner); err != nil {
+		return err
+	}
+	if m.generation != p.grid.GetGeneration() || !maps.Equal(m.labels, p.owner.Labels) {
+		m.generation, m.labels = p.grid.GetGeneration(), p.owner.Labels
+		m.desired, m.templates = map[string]identity{}, map[string]*templateMemory{}
+	}
+	if p.holdKey(); p.heldKey {
+		return nil
+	}
+	if p.spec.Rollout != nil && len(p.children) < len(p.names) {
+		if p.orphans, err = p.orphansOf(ctx, p.kind, p.owner); err != nil {
+			return err
+		}
+	}
+	p.assigned = gridchild.Assign(p.GridKind, p.owner.Name, p.names, gridchild.Known{
+		Exists: func(name string) bool { return p.children[name] != nil || p.orphans[name] != nil },
+		Taken:  func(unit string) bool { return p.of(unit).taken },
+	})
+	if err := p.aim(ctx); err != nil {
+		return err
+	}
+	p.findVanished(ctx)
+	held := p.holdLosses()
+	p.sync(ctx)
+	for _, unit := range p.names {
+		p.look(unit)
+	}
+	p.explainStalled(ctx)
+	p.conclude(ctx)
+	p.removeVanished(ctx, held)
+	for unit := range m.children {
+		if _, ok := p.states[unit]; !ok {
+			delete(m.children, unit)
+			delete(m.desired, unit)
+		}
+	}
+	return nil
+}
+
+// look notes the state of a unit that was synced.
+func (p *pass) look(unit string) {
+	result := p.results[unit]
+	if result.child == nil {
+		// A child that was made before goes on, whatever is wrong now.
+		result.child = cmp.Or(p.child(unit), p.orphan(unit))
+		p.results[unit] = result
+	}
+	live := result.child
+	state := unitState(gridchild.TemplateName(p.spec, unit), result)
+	if live != nil && p.targets[unit].update != live.revision && p.targets[unit].update != "" {
+		state.Revision = live.revision
+	}
+	p.followProgress(unit, &state, live)
+	p.states[unit] = state
+	p.lookAgain(result.again)
+	if live != nil {
+		p.serving[unit] = live.progress.serves
+		if p.spec.UnitLabel && !live.selectsUnit {
+			p.keepSelector = append(p.keepSelector, unit)
+		}
+		if live.others != "" {
+			p.others[unit] = live.others
+		}
+	}
+	if result.applied {
+		p.applied = append(p.applied, unit)
+	}
+	if result.handedOver != "" {
+		p.handedOver = append(p.handedOver, unit+" "+result.handedOver)
+	}
+	if _, ok := p.memory.removals[unit]; ok {
+		p.returned = append(p.returned, unit)
+		delete(p.memory.removals, unit)
+	}
+}
+
+// templateMemory has the results of the attempts to apply one template.
+type templateMemory struct {
+	// shapes has the children's shapes, by whether the selector names the unit.
+	shapes map[bool]*shape
+	// proven is set once the API server has accepted the template. refused is why it has refused it since then, for the
+	// unit by.
+	proven  bool
+	refused error
+	by      string
+	// turn counts the refused attempts. The next attempt is at retryAt.
+	turn    int
+	retryAt time.Time
+}
+
+// due is a child that must be written.
+type due struct {
+	unit    string
+	desired *desired
+}
+
+// sync syncs the children of all units. Cache and memory show for most of them that nothing is to be done. The others
+// are written concurrently, as many as fit into one pass. A template that the API server has not accepted yet is first
+// tried on one unit.
+func (p *pass) sync(ctx context.Context) {
+	pending := map[string][]due{}
+	for _, unit := range p.names {
+		live, to := p.child(unit), p.targets[unit]
+		if to.templates == nil || (live != nil && live.held) {
+			p.results[unit] = result{child: live, err: to.err}
+			continue
+		}
+		d, err := p.desire(unit)
+		if err != nil {
+			p.results[unit] = result{err: err}
+			if gridchild.Tellable(err).Reason == v1.ReasonSyncFailed { // the schema for a patch could not be read
+				p.results[unit] = result{err: err, again: p.clock.Now().Add(firstRetry * 5)}
+			}
+			continue
+		}
+		if result, done := settled(p.clock.Now(), live, d, p.of(unit)); done {
+			p.results[unit] = result
+			continue
+		}
+		pending[to.variant] = append(pending[to.variant], due{unit, d})
+	}
+	// The time for requests begins here. Rendering does not count, because its results are remembered for the next
+	// pass.
+	p.deadline = p.clock.Now().Add(passBudget)
+	for _, name := range slices.Sorted(maps.Keys(pending)) {
+		p.syncTemplate(ctx, p.memory.templates[name], pending[name])
+	}
+}
+
+// syncTemplate syncs children of one template.
+func (p *pass) syncTemplate(ctx context.Context, t *templateMemory, all []due) {
+	switch {
+	case t.refused != nil && p.clock.Now().Before(t.retryAt):
+		p.refuse(t, all)
+		return
+	case !t.proven || t.refused != nil:
+		// Each attempt uses another unit, because the reason may be the unit's own child and not the template.
+		i := t.turn % len(all)
+		probe := all[i]
+		all = slices.Delete(slices.Clone(all), i, i+1)
+		t.turn++
+		p.budget--
+		outcome := p.syncOne(ctx, probe)
+		p.results[probe.unit] = outcome
+		switch {
+		case outcome.err == nil && outcome.again.IsZero():
+			t.proven, t.refused, t.turn = true, nil, 0
+		case outcome.err != nil && gridchild.Tellable(outcome.err).Reason == v1.ReasonRejected:
+			t.refused, t.by = outcome.err, probe.unit
+			t.retryAt = p.clock.Now().Add(min(firstRetry<<min(t.turn, 10), lastRetry))
+		}
+		if t.refused != nil {
+			p.refuse(t, all)
+			return
+		}
+		// The probe has taught the template's shape, by which children in the cache are recognised as settled. After a
+		// restart that is all of them.
+		all = slices.DeleteFunc(all, func(d due) bool {
+			outcome, done := settled(p.clock.Now(), p.child(d.unit), d.desired, p.of(d.unit))
+			if done {
+				p.results[d.unit] = outcome
+			}
+			return done
+		})
+	}
+	outcomes := make([]result, len(all))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i, d := range all {
+		if p.budget <= 0 || p.spent() {
+			outcomes[i].again = p.clock.Now()
+			continue
+		}
+		p.budget--
+		if _, err := d.desired.object(); err != nil { // rendered here, because it must not be called concurrently
+			outcomes[i].err = err
+			continue
+		}
+		group.Go(func() error {
+			outcomes[i] = p.syncOne(ctx, d)
+			return nil
+		})
+	}
+	_ = group.Wait() // its functions return no errors
+	for i, d := range all {
+		p.results[d.unit] = outcomes[i]
+	}
+}
+
+// refuse notes that a template was refused, and not tried for these units but one.
+func (p *pass) refuse(t *templateMemory, some []due) {
+	untried := gridchild.Errorf(v1.ReasonRejected,
+		"not tried, because the API server has refused this template for unit %s: %s",
+		t.by, gridchild.Tellable(t.refused).Message)
+	for _, d := range some {
+		p.results[d.unit] = result{err: untried, again: t.retryAt, untried: true}
+		if d.unit == t.by {
+			p.results[d.unit] = result{err: t.refused, again: t.retryAt}
+		}
+	}
+}
+
+// syncOne syncs a child. If another grid has taken its name, it gets its alternative name in the next pass.
+func (p *pass) syncOne(ctx context.Context, d due) result {
+	memory := p.memory.children[d.unit]
+	outcome := p.cluster.sync(ctx, p.kind, p.owner, d.desired, memory)
+	if errors.Is(outcome.err, gridchild.ErrTaken) && d.desired.name != p.AlternativeChildName(p.owner.Name, d.unit) {
+		memory.taken = true
+		outcome = result{again: p.clock.Now()}
+	}
+	return outcome
+}
+
+// desire returns the desired child of a unit. Its identity is remembered for the same generation of the grid, so that
+// not all units of a large grid are rendered again in each pass.
+func (p *pass) desire(unit string) (*desired, error) {
+	if err := p.assigned.Clash(unit); err != nil {
+		return nil, err
+	}
+	m, to, name, o := p.memory, p.targets[unit], p.assigned.ByUnit[unit], p.owner
+	if live := p.child(unit); live != nil {
+		o = o.WithUnitInSelector(live.selectsUnit)
+	} else if adopted := p.of(unit).selectsUnit; adopted != nil {
+		o = o.WithUnitInSelector(*adopted)
+	}
+	o = o.WithRevision(to.revision, to.mark)
+	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
+		template, err := to.template(unit)
+		if err != nil {
+			return nil, err
+		}
+		return gridchild.OfUnit(o, p.GridKind, unit, name, template)
+	}}
+	if d.digest == "" || d.name != name || d.selectsUnit != o.UnitInSelector || d.variant != to.variant {
+		if _, err := d.object(); err != nil {
+			return nil, err
+		}
+		d.identity = identity{name: name, selectsUnit: o.UnitInSelector, variant: to.variant, digest: d.child.Digest}
+		m.desired[unit] = d.identity
+		d.child = nil // most of them are not needed, and there may be ten thousand
+	}
+	if m.templates[to.variant] == nil {
+		m.templates[to.variant] = &templateMemory{shapes: map[bool]*shape{true: {}, false: {}}}
+	}
+	d.shape = m.templates[to.variant].shapes[o.UnitInSelector]
+	return d, nil
+}

@@ -1,0 +1,139 @@
+package gridcontroller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridchild"
+)
+
+// tell records events for what has changed since the last pass.
+func (p *pass) tell() {
+	m := p.memory
+	event := func(kind, reason, action, format string, args ...any) {
+		p.recorder.Eventf(p.grid, nil, kind, reason, action, "%s", fmt.Sprintf(format, args...))
+	}
+	if status := p.planned.Status; status != nil {
+		mark := fmt.Sprint(p.update, "/", status.Wave, "/", status.Phase)
+		// A controller before this one may have recorded it.
+		if m.rollout.mark == "" && p.before != nil && p.before.Phase != "" {
+			m.rollout.mark = fmt.Sprint(p.update, "/", p.before.Wave, "/", p.before.Phase)
+		}
+		if m.rollout.mark != mark {
+			m.rollout.mark = mark
+			kind, reason := corev1.EventTypeNormal, v1.ReasonRollout
+			if halted(status) {
+				kind, reason = corev1.EventTypeWarning, v1.ReasonRolloutHalted
+			}
+			event(kind, reason, "Rollout", "%s", p.describe())
+		}
+	}
+	kind, grace := p.Child.Kind, p.removal().grace
+	for _, t := range []struct {
+		units                        []string
+		kind, reason, action, format string
+	}{
+		{p.applied, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", fmt.Sprintf(
+			"Applied the %ss of %d units: %%s", kind, len(p.applied))},
+		{p.vanished, corev1.EventTypeWarning, v1.ReasonUnitVanished, "Wait", fmt.Sprintf(
+			"No node is in %%s any more; the %ss are removed in %s unless one comes back", kind, grace)},
+		{p.returned, corev1.EventTypeNormal, v1.ReasonUnitReturned, "Keep", "Nodes are back in %s; the " + kind +
+			"s stay"},
+		{p.removed, corev1.EventTypeNormal, v1.ReasonRemoved, "Delete", "Removed the " + kind +
+			"s of vanished units: %s"},
+		{p.handedOver, corev1.EventTypeNormal, v1.ReasonReplicasHandedOver, "HandOver",
+			"The template does not set replicas any more; units keep theirs until someone changes them: %s"},
+	} {
+		if len(t.units) > 0 {
+			event(t.kind, t.reason, t.action, t.format, nameSome(t.units))
+		}
+	}
+	switch {
+	case p.held != nil:
+		p.tellGrid(p.held)
+	case len(p.states) == 0:
+		p.tellGrid(gridchild.Errorf(v1.ReasonNoUnits, "No node has the label %s, so there are no units and no %ss",
+			p.spec.GridUniqKey, p.Child.Kind))
+	default:
+		m.toldGrid = gridchild.Error{}
+	}
+	// New or changed failures get an event; units with the same failure share one.
+	fresh := map[gridchild.Error][]string{}
+	for unit, state := range p.states {
+		if state.Phase != v1.UnitFailed && state.Phase != v1.UnitStalled {
+			delete(m.told, unit)
+			continue
+		}
+		prefix := p.owner.Name + "-"
+		failure := gridchild.Error{
+			Reason:  state.Reason,
+			Message: strings.ReplaceAll(state.Message, prefix+unit, prefix+"<unit>"),
+		}
+		if m.told[unit] != failure {
+			m.told[unit] = failure
+			fresh[failure] = append(fresh[failure], unit)
+		}
+	}
+	for failure, units := range fresh {
+		slices.Sort(units)
+		message := failure.Message
+		if len(units) == 1 {
+			message = p.states[units[0]].Message
+		}
+		event(corev1.EventTypeWarning, failure.Reason, "Sync", "%s: %s", nameSome(units), message)
+	}
+}
+
+// tellGrid records an event about the grid as a whole, once.
+func (p *pass) tellGrid(err error) {
+	if told := gridchild.Tellable(err); p.memory.toldGrid != told {
+		p.memory.toldGrid = told
+		p.recorder.Eventf(p.grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
+	}
+}
+
+// sumOf has the sums that units of a phase are in. Those whose unit is gone are in none.
+var sumOf = map[v1.UnitPhase]int{
+	v1.UnitReady: sumReady, v1.UnitFailed: sumFailed, v1.UnitStalled: sumStalled, v1.UnitUnreachable: sumUnreachable,
+	v1.UnitProgressing: sumUnits, v1.UnitHeld: sumUnits,
+}
+
+func (p *pass) figures() figures {
+	var f figures
+	for _, state := range p.states {
+		of, counts := sumOf[state.Phase]
+		if !counts {
+			continue
+		}
+		f.sums[sumUnits]++
+		if of != sumUnits {
+			f.sums[of]++
+		}
+		if state.Reason == v1.ReasonNameConflict {
+			f.sums[sumConflicts]++
+		}
+	}
+	if p.held != nil {
+		f.sums[sumHeld] = 1
+	}
+	status := p.planned.Status
+	if status == nil {
+		return f
+	}
+	if status.Phase != v1.RolloutComplete {
+		f.waves = slices.Clone(status.Waves)
+	}
+	switch {
+	case halted(status), status.Phase == v1.RolloutComplete && status.HaltTime != nil: // units failed later
+		f.sums[sumHalted] = 1
+	case progresses(status):
+		f.sums[sumRolling] = 1
+	case status.Phase == v1.RolloutAwaitingApproval:
+		f.sums[sumWaiting] = 1
+	}
+	return f
+}

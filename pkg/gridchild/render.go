@@ -203,23 +203,11 @@ func OwnerOf(k v1.GridKind, grid v1.Object) *Owner {
 	return o
 }
 
-// WithUnitInSelector returns the Owner for a workload that exists. selects says whether its selector names the unit: a
-// selector cannot be changed, so a workload that is adopted keeps its own.
-func (o *Owner) WithUnitInSelector(selects bool) *Owner {
-	if selects == o.UnitInSelector {
-		return o
-	}
-	kept := *o
-	kept.UnitInSelector, kept.UnitInPods = selects, o.UnitInPods || selects
-	return &kept
-}
-
-// WithRevision returns the owner for a child of a revision, and of a variant.
-func (o *Owner) WithRevision(revision, variant string) *Owner {
-	if revision == o.Revision && variant == o.Variant {
-		return o
-	}
+// OfChild returns the Owner for one child, of a revision and a variant. selects says whether its selector names the
+// unit: a selector cannot be changed, so a workload that is adopted keeps its own.
+func (o *Owner) OfChild(selects bool, revision, variant string) *Owner {
 	of := *o
+	of.UnitInSelector, of.UnitInPods = selects, o.UnitInPods || selects
 	of.Revision, of.Variant = revision, variant
 	return &of
 }
@@ -243,7 +231,7 @@ func OfUnit(o *Owner, k v1.GridKind, unit, name string, template map[string]any)
 	if err := checkName(o, k, name, unit); err != nil {
 		return nil, err
 	}
-	selector, err := nodeSelector(template)
+	selector, err := object(template, "template", "spec", "nodeSelector")
 	if err != nil {
 		return nil, err
 	}
@@ -291,25 +279,6 @@ func object(template map[string]any, path ...string) (map[string]any, error) {
 				"%s is not an object but %v; the unit cannot be written into it", at, value)
 		}
 		inner = object
-	}
-	return inner, nil
-}
-
-// nodeSelector returns spec.template.spec.nodeSelector of a template, and adds it if it is missing.
-func nodeSelector(template map[string]any) (map[string]any, error) {
-	const at = "template.template.spec.nodeSelector"
-	inner, err := object(template, "template", "spec", "nodeSelector")
-	if err != nil {
-		return nil, err
-	}
-	for key, value := range inner {
-		text, ok := value.(string)
-		switch {
-		case !ok:
-			return nil, Errorf(v1.ReasonInvalidTemplate, "%s.%s is not a string but %v; quote it", at, key, value)
-		case len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(text)) > 0:
-			return nil, Errorf(v1.ReasonInvalidTemplate, "%s: %s: %s cannot be the label of a node", at, key, text)
-		}
 	}
 	return inner, nil
 }

@@ -113,11 +113,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	upgrade := &crdUpgrade{api: api, policy: c.CRDs, done: make(chan struct{})}
-	if err := m.Add(upgrade); err != nil {
-		return fmt.Errorf("setting up: %w", err)
-	}
-	if err := addReconcilers(ctx, m, c, upgrade.done); err != nil {
+	if err := addReconcilers(ctx, m, c); err != nil {
 		return err
 	}
 	if err := m.Start(ctx); err != nil {
@@ -240,8 +236,8 @@ func onlyState(object any) (any, error) {
 	return small, nil
 }
 
-// addReconcilers adds one controller for each kind of grid. They begin to reconcile when upgraded is closed.
-func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <-chan struct{}) error {
+// addReconcilers adds one controller for each kind of grid.
+func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	gauges := newGauges()
 	if err := metrics.Registry.Register(gauges); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
@@ -260,12 +256,12 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config, upgraded <
 	}
 	for _, w := range workloads {
 		r := &workloadReconciler{shared: common, kind: w, nodes: newNodes()}
-		if err := addReconciler(ctx, m, afterUpgrade{r, upgraded}, w, r.nodes); err != nil {
+		if err := addReconciler(ctx, m, r, w, r.nodes); err != nil {
 			return err
 		}
 	}
 	r := &serviceReconciler{shared: common, nodes: newNodes()}
-	return addReconciler(ctx, m, afterUpgrade{r, upgraded}, services, r.nodes)
+	return addReconciler(ctx, m, r, services, r.nodes)
 }
 
 func addReconciler(

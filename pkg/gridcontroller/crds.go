@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/yaml"
 
 	"github.com/application-grid/application-grid/manifests"
@@ -37,7 +36,7 @@ type CRDPolicy int
 const (
 	// CRDsOff waits until someone else has installed the CRDs.
 	CRDsOff CRDPolicy = iota
-	// CRDsAuto installs missing CRDs, and on the leader replaces older ones, unless another tool manages them.
+	// CRDsAuto installs missing CRDs, and replaces older ones, unless another tool manages them.
 	CRDsAuto
 )
 
@@ -54,78 +53,39 @@ func awaitCRDs(ctx context.Context, api discovery.ServerResourcesInterface) erro
 	})
 }
 
-// installCRDs installs missing CRDs, and waits until the API server serves the grids. Every replica may do that,
-// because it changes nothing that exists.
+// installCRDs installs missing CRDs, replaces older ones, and waits until the API server serves the grids. Each replica
+// does so before it does anything else, because writes would lose fields that an older CRD does not have. Replicas of
+// two versions do not undo each other's work, because the version of a CRD never goes down.
 func installCRDs(ctx context.Context, api client.Client) error {
 	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
-		err := established(ctx, api, crd)
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-		// It applies instead of creating, because the controller's role allows only these names, and a create request
-		// does not name the object. It does not force, so that it takes nothing from someone who created the CRD
-		// meanwhile.
-		u := crd.DeepCopy()
-		err = api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1.FieldManager))
-		if err != nil {
-			return err
-		}
-		return established(ctx, api, crd)
-	})
-}
-
-// crdUpgrade replaces older CRDs. Only the leader does so, because replicas of two versions would undo each other's
-// work. It does so before it reconciles anything, because writes would lose fields that an older CRD does not have.
-type crdUpgrade struct {
-	api    client.Client
-	policy CRDPolicy
-	done   chan struct{}
-}
-
-// NeedLeaderElection is part of manager.LeaderElectionRunnable.
-func (*crdUpgrade) NeedLeaderElection() bool { return true }
-
-// Start is part of manager.Runnable.
-func (u *crdUpgrade) Start(ctx context.Context) error {
-	if u.policy == CRDsAuto {
-		upgrade := func(crd *unstructured.Unstructured) error { return upgradeCRD(ctx, u.api, crd) }
-		if err := eachCRD(ctx, upgrade); err != nil {
-			if ctx.Err() != nil {
-				return nil //nolint:nilerr // the caller ended it
+		live := &apiextensionsv1.CustomResourceDefinition{}
+		switch err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live); {
+		case apierrors.IsNotFound(err):
+			// It applies instead of creating, because the controller's role allows only these names, and a create
+			// request does not name the object. It does not force, so that it takes nothing from someone who created
+			// the CRD meanwhile.
+			if live, err = applyCRD(ctx, api, crd); err != nil {
+				return err
 			}
+		case err != nil:
 			return err
+		default:
+			if err := upgradeCRD(ctx, api, crd, live); err != nil {
+				return err
+			}
 		}
-	}
-	close(u.done)
-	return nil
-}
-
-// afterUpgrade is a reconciler that waits for crdUpgrade.
-type afterUpgrade struct {
-	reconcile.Reconciler
-
-	done <-chan struct{}
-}
-
-// Reconcile is part of reconcile.Reconciler.
-func (r afterUpgrade) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	select {
-	case <-ctx.Done():
-		return reconcile.Result{}, ctx.Err()
-	case <-r.done:
-		return r.Reconciler.Reconcile(ctx, request)
-	}
+		return established(live)
+	})
 }
 
 // upgradeCRD replaces the live CRD if ours is newer, or if someone has altered ours. It leaves the live CRD alone if a
 // tool manages it that would undo the change. An altered CRD may have our version: SuperEdge's controller, to which a
 // user may have gone back meanwhile, writes its own spec into our CRDs and leaves the annotation.
-func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
+func upgradeCRD(
+	ctx context.Context, api client.Client, crd *unstructured.Unstructured,
+	live *apiextensionsv1.CustomResourceDefinition,
+) error {
 	logger := klog.FromContext(ctx)
-	live := &apiextensionsv1.CustomResourceDefinition{}
-	if err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live); err != nil {
-		return err
-	}
 	ours, theirs := crdVersion(crd), crdVersion(live)
 	switch {
 	case theirs > ours:
@@ -133,7 +93,7 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 			"crd", crd.GetName(), "version", theirs, "own", ours)
 		return nil
 	case theirs == ours:
-		applied, err := applyCRD(ctx, api, crd, client.DryRunAll)
+		applied, err := applyCRD(ctx, api, crd, client.ForceOwnership, client.DryRunAll)
 		if err != nil || equality.Semantic.DeepEqual(applied.Spec, live.Spec) {
 			return err
 		}
@@ -143,14 +103,14 @@ func upgradeCRD(ctx context.Context, api client.Client, crd *unstructured.Unstru
 			"crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
 		return nil
 	}
-	if _, err := applyCRD(ctx, api, crd); err != nil {
+	if _, err := applyCRD(ctx, api, crd, client.ForceOwnership); err != nil {
 		return err
 	}
 	logger.Info("Updated a CRD", "crd", crd.GetName(), "from", theirs, "to", ours)
-	return established(ctx, api, crd)
+	return nil
 }
 
-// applyCRD applies our CRD with force, and returns the resulting CRD.
+// applyCRD applies our CRD, and returns the resulting CRD.
 func applyCRD(
 	ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption,
 ) (*apiextensionsv1.CustomResourceDefinition, error) {
@@ -160,7 +120,7 @@ func applyCRD(
 	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
 		return nil, fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
 	}
-	options = append(options, client.FieldOwner(v1.FieldManager), client.ForceOwnership)
+	options = append(options, client.FieldOwner(v1.FieldManager))
 	if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
 		return nil, err
 	}
@@ -255,13 +215,9 @@ func readCRDs() ([]*unstructured.Unstructured, error) {
 	return crds, nil
 }
 
-// established returns nil if the CRD exists and is served.
-func established(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
-	live := &apiextensionsv1.CustomResourceDefinition{}
-	if err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live); err != nil {
-		return err
-	}
-	for _, condition := range live.Status.Conditions {
+// established returns nil if a CRD is served.
+func established(crd *apiextensionsv1.CustomResourceDefinition) error {
+	for _, condition := range crd.Status.Conditions {
 		if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
 			return nil
 		}
@@ -269,5 +225,5 @@ func established(ctx context.Context, api client.Client, crd *unstructured.Unstr
 			return fmt.Errorf("its names are taken: %s", condition.Message)
 		}
 	}
-	return fmt.Errorf("CRD %s is not established yet", crd.GetName())
+	return fmt.Errorf("CRD %s is not established yet", crd.Name)
 }

@@ -1,8 +1,7 @@
 package gridcontroller
 
 import (
-	"encoding/json"
-	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -47,30 +46,9 @@ func (d *desired) object() (*unstructured.Unstructured, error) {
 }
 
 // shape is what the children of one template have in common. They differ only in the unit, so our field manager owns
-// the same fields of each.
-type shape struct {
-	mu sync.Mutex // guards fields
-	// fields is the hash of the owned fields of a child that was applied.
-	fields string
-}
+// the same fields of each: fields is the hash of those of a child that was applied.
+type shape struct{ fields atomic.Value }
 
-func (s *shape) learn(live *child) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fields = live.fields
-}
+func (s *shape) learn(live *child) { s.fields.Store(live.fields) }
 
-func (s *shape) fits(live *child) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fields == live.fields
-}
-
-// convert converts decoded JSON into a Go type.
-func convert(from map[string]any, into any) error {
-	data, err := json.Marshal(from)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(data, into)
-}
+func (s *shape) fits(live *child) bool { return s.fields.Load() == live.fields }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
@@ -350,13 +351,12 @@ func (p *pass) desire(unit string) (*desired, error) {
 	if err := p.assigned.Clash(unit); err != nil {
 		return nil, err
 	}
-	m, to, name, o := p.memory, p.targets[unit], p.assigned.ByUnit[unit], p.owner
+	m, to, name := p.memory, p.targets[unit], p.assigned.ByUnit[unit]
+	selects := ptr.Deref(p.of(unit).selectsUnit, p.owner.UnitInSelector)
 	if live := p.child(unit); live != nil {
-		o = o.WithUnitInSelector(live.selectsUnit)
-	} else if adopted := p.of(unit).selectsUnit; adopted != nil {
-		o = o.WithUnitInSelector(*adopted)
+		selects = live.selectsUnit
 	}
-	o = o.WithRevision(to.revision, to.mark)
+	o := p.owner.OfChild(selects, to.revision, to.mark)
 	d := &desired{identity: m.desired[unit], namespace: o.Namespace, render: func() (*gridchild.Child, error) {
 		template, err := to.template(unit)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -183,7 +184,8 @@ func (p *pass) podsOn(ctx context.Context, template map[string]any, field, value
 	}
 	pods := &corev1.PodList{}
 	err = p.live.List(ctx, pods, client.InNamespace(p.owner.Namespace),
-		client.MatchingLabelsSelector{Selector: selector}, client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, value)}, client.Limit(podsAtOnce))
+		client.MatchingLabelsSelector{Selector: selector}, client.Limit(podsAtOnce),
+		client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, value)})
 	if err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
@@ -200,7 +202,7 @@ func readPods(template map[string]any) (labels.Selector, []corev1.Toleration, er
 			} `json:"spec"`
 		} `json:"template"`
 	}
-	if err := convert(template, &workload); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &workload); err != nil {
 		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(workload.Selector)

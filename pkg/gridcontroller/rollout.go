@@ -12,7 +12,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
@@ -273,25 +275,26 @@ func (p *pass) ask(ctx context.Context, units []rollout.Unit) {
 	if m.asked == nil {
 		m.asked = map[string]answer{}
 	}
-	for i := range units {
-		unit := &units[i]
-		if slices.Contains(p.planned.Ask, unit.Name) {
-			since, ready := rollout.Since(p.planned.Status, unit.Name)
-			known, ok := m.asked[unit.Name]
-			if !ok || p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
-				pods, nodes, err := p.podsOf(ctx, unit.Name)
-				if err != nil {
-					klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit", "unit", unit.Name, "reason", err)
-					continue
-				}
-				known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
-				m.asked[unit.Name] = known
+	unit := func(name string) *rollout.Unit {
+		i, _ := slices.BinarySearch(p.names, name)
+		return &units[i]
+	}
+	for _, of := range p.planned.Ask {
+		since, ready := of.Since.Time, ptr.Deref(of.ReadyTime, metav1.Time{}).Time
+		known, ok := m.asked[of.Name]
+		if !ok || p.clock.Since(known.at) >= askPause || !known.since.Equal(since) || !known.ready.Equal(ready) {
+			pods, nodes, err := p.podsOf(ctx, of.Name)
+			if err != nil {
+				klog.FromContext(ctx).V(2).Info("Cannot read the pods of a unit", "unit", of.Name, "reason", err)
+				continue
 			}
-			unit.Pods = &known.Pods
+			known = answer{rollout.Ask(pods, nodes, since, ready), p.clock.Now(), since, ready}
+			m.asked[of.Name] = known
 		}
-		if slices.Contains(p.planned.Checks, unit.Name) {
-			unit.Check = p.check(ctx, unit.Name, p.planned.Status.StartTime)
-		}
+		unit(of.Name).Pods = &known.Pods
+	}
+	for _, name := range p.planned.Checks {
+		unit(name).Check = p.check(ctx, name, p.planned.Status.StartTime)
 	}
 }
 

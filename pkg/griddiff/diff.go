@@ -232,16 +232,15 @@ func (s Source) units(
 		if err != nil {
 			return nil, err
 		}
-		owner := o
+		selects := o.UnitInSelector
 		if child, ok := live[names.ByUnit[unit]]; ok {
-			owner = o.WithUnitInSelector(child.selectsUnit)
+			selects = child.selectsUnit
 		}
 		noted := "" // children have the name of their revision only in a rollout
 		if spec.Rollout != nil {
 			noted = revision
 		}
-		owner = owner.WithRevision(noted, templates.Mark(unit, revision))
-		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
+		return gridchild.OfUnit(o.OfChild(selects, noted, templates.Mark(unit, revision)), k, unit, names.ByUnit[unit], template)
 	}
 	members := map[group][]string{}
 	var order []group

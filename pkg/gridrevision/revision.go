@@ -197,11 +197,7 @@ func OwnerOf(kind string, grid v1.Object) metav1.OwnerReference {
 
 // FromObject reads a ControllerRevision. The API server may have written its JSON in another way.
 func FromObject(object *appsv1.ControllerRevision) (Revision, error) {
-	var decoded map[string]any
-	if err := utiljson.Unmarshal(object.Data.Raw, &decoded); err != nil {
-		return Revision{}, fmt.Errorf("reading ControllerRevision %s: %w", object.Name, err)
-	}
-	data, err := json.Marshal(decoded)
+	data, err := canonical(json.RawMessage(object.Data.Raw))
 	if err != nil {
 		return Revision{}, fmt.Errorf("reading ControllerRevision %s: %w", object.Name, err)
 	}

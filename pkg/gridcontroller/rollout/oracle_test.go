@@ -354,11 +354,12 @@ func (w *world) pass(stopped int) Plan {
 				bad := w.fault[s.seen][s.unit.Name] == unchecked
 				w.in.Units[i].Check = &CheckResult{Passed: !bad, Failed: bad, Message: "BackoffLimitExceeded"}
 			}
-			if slices.Contains(plan.Ask, s.unit.Name) {
-				since, ready := Since(w.in.Status, s.unit.Name)
-				u := &w.in.Units[i]
+			asked := slices.IndexFunc(plan.Ask, func(of v1.RolloutUnit) bool { return of.Name == s.unit.Name })
+			if asked >= 0 {
+				of, u := plan.Ask[asked], &w.in.Units[i]
 				node := Node{Silent: u.Silent, ReadyAt: s.returnedAt}
-				pods := Ask([]corev1.Pod{s.api}, map[string]Node{s.unit.Name: node}, since, ready)
+				pods := Ask([]corev1.Pod{s.api}, map[string]Node{s.unit.Name: node}, of.Since.Time,
+					ptr.Deref(of.ReadyTime, metav1.Time{}).Time)
 				u.Pods = &pods
 			}
 		}

@@ -94,8 +94,9 @@ type Plan struct {
 	// Current is the grid's new currentRevision.
 	Current string
 	Status  *v1.RolloutStatus
-	// Ask are the units whose pods decide what comes next. They are to be asked, and the plan to be made again.
-	Ask []string
+	// Ask are the units whose pods decide what comes next, as the status lists them. They are to be asked, and the plan
+	// to be made again.
+	Ask []v1.RolloutUnit
 	// Checks are the units whose check is to run.
 	Checks []string
 	// Again is when to look again if nothing happens; zero for never.
@@ -614,7 +615,7 @@ func (p *planner) finish(wave int) bool {
 		return p.approved(wave, suspects,
 			fmt.Sprintf("and the wave has room for %d that are not proven", p.limit(wave)))
 	case len(holding) > 0:
-		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, p.waitsFor(holding)
+		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(holding)
 		if soaking {
 			state, phase = v1.WaveSoaking, v1.RolloutSoaking
 			if until := p.soaksUntil(wave); !until.IsZero() {
@@ -750,14 +751,14 @@ func (p *planner) rollBack() {
 	p.status.Phase, p.status.Wave = v1.RolloutRolledBack, ""
 	if len(waiting) > 0 {
 		p.status.Phase = v1.RolloutRollingBack
-		p.status.Message += goingBack + p.waitsFor(waiting)
+		p.status.Message += goingBack + "waits for " + p.describe(waiting)
 	}
 }
 
 // returnAll gives all units what ran everywhere before.
 func (p *planner) returnAll() {
 	if waiting := p.goBack(); len(waiting) > 0 {
-		p.wait(v1.RolloutProgressing, p.current(), "going back: "+p.waitsFor(waiting))
+		p.wait(v1.RolloutProgressing, p.current(), "going back: waits for "+p.describe(waiting))
 		return
 	}
 	p.complete()
@@ -853,36 +854,21 @@ func (p *planner) count() {
 	s.Listed = int32(len(s.Units)) //nolint:gosec // at most mostListed
 }
 
-// describe names failed units with the reasons.
-func (p *planner) describe(failed []*Unit) string {
+// describe names some units, each with what is wrong with it.
+func (p *planner) describe(units []*Unit) string {
 	parts := make([]string, 0, namedUnits+1)
-	for i, unit := range failed {
+	for i, unit := range units {
 		if i == namedUnits {
-			parts = append(parts, fmt.Sprintf("and %d more", len(failed)-i))
+			parts = append(parts, fmt.Sprintf("and %d more", len(units)-i))
 			break
 		}
-		parts = append(parts, unit.Name+": "+p.why(unit))
+		why := unit.Broken
+		if of := p.listed[unit.Name]; of != nil {
+			why = cmp.Or(of.Message, why)
+		}
+		parts = append(parts, strings.TrimSuffix(unit.Name+": "+why, ": "))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// why says what is wrong with a unit.
-func (p *planner) why(u *Unit) string {
-	if of := p.listed[u.Name]; of != nil && of.Message != "" {
-		return of.Message
-	}
-	return u.Broken
-}
-
-// waitsFor names the units that the rollout waits for, and says of the first of them that has a reason why.
-func (p *planner) waitsFor(units []*Unit) string {
-	text := "waits for " + names(units)
-	for _, unit := range units {
-		if why := p.why(unit); why != "" {
-			return text + "; " + unit.Name + ": " + why
-		}
-	}
-	return text
 }
 
 func names(units []*Unit) string {

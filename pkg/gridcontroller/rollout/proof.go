@@ -128,7 +128,7 @@ func (p *planner) suspect(u *Unit, of *v1.RolloutUnit) {
 	}
 	switch {
 	case u.Pods == nil:
-		p.plan.Ask = append(p.plan.Ask, u.Name)
+		p.plan.Ask = append(p.plan.Ask, *of)
 		of.State = v1.RolloutUnitSuspect
 		p.again(p.Now.Add(podsAgain))
 	case u.Pods.Acknowledged || of.From == "":
@@ -235,7 +235,7 @@ func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
 	case p.Now.Before(until):
 		p.again(until)
 	case u.Pods == nil:
-		p.plan.Ask = append(p.plan.Ask, u.Name)
+		p.plan.Ask = append(p.plan.Ask, *of)
 		p.again(p.Now.Add(podsAgain))
 	default:
 		p.again(p.Now.Add(podsAgain))
@@ -258,18 +258,4 @@ func (p *planner) check(u *Unit, of *v1.RolloutUnit, check *v1.Check) string {
 		p.again(p.Now.Add(podsAgain)) // nobody follows Jobs
 	}
 	return ""
-}
-
-// Since returns when a unit got the revision, and when it was first ready with it, as the status has them: what Ask
-// wants to know.
-func Since(status *v1.RolloutStatus, unit string) (since, ready time.Time) {
-	if status == nil {
-		return since, ready
-	}
-	for i := range status.Units {
-		if of := &status.Units[i]; of.Name == unit {
-			return ptr.Deref(of.Since, metav1.Time{}).Time, ptr.Deref(of.ReadyTime, metav1.Time{}).Time
-		}
-	}
-	return since, ready
 }

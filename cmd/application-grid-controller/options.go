@@ -76,9 +76,9 @@ func newOptions() *options {
 	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute,
 		"How long a unit's workload outlives the last node of the unit: a node may come back, or register again "+
 			"without its labels.")
-	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and let "+
-		"the leader replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait "+
-		"until someone else has installed them.")
+	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and "+
+		"replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait until someone "+
+		"else has installed them.")
 	f.StringVar(&o.namespaces, "namespaces", "", "Namespaces whose grids are worked on, with commas between them. "+
 		"Empty: all. With some, the controller needs its rights only there, and that to nodes.")
 	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, "+

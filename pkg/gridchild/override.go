@@ -37,25 +37,17 @@ type matcher struct {
 	nodes labels.Selector
 }
 
-// matcherOfNames makes a matcher without the nodeSelector. The patterns are not checked.
-func matcherOfNames(selector *v1.UnitSelector) *matcher {
+func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
 	m := &matcher{names: map[string]bool{}}
 	for _, name := range selector.Names {
-		if strings.ContainsAny(name, `*?[\`) {
-			m.patterns = append(m.patterns, name)
-		} else {
+		if !strings.ContainsAny(name, `*?[\`) {
 			m.names[name] = true
+			continue
 		}
-	}
-	return m
-}
-
-func newMatcher(selector *v1.UnitSelector) (*matcher, error) {
-	m := matcherOfNames(selector)
-	for _, pattern := range m.patterns {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return nil, fmt.Errorf("%q: %w", pattern, err)
+		if _, err := path.Match(name, ""); err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
 		}
+		m.patterns = append(m.patterns, name)
 	}
 	if selector.NodeSelector == nil {
 		return m, nil
@@ -118,15 +110,14 @@ func (w *Waves) Of(unit string) int {
 	return rest
 }
 
-// NamedTwice returns the names of units that several waves of a rollout list, sorted. Patterns do not count.
-func NamedTwice(rollout *v1.Rollout) []string {
+// NamedTwice returns the names of units that several waves list, sorted. Patterns do not count.
+func (w *Waves) NamedTwice() []string {
 	waves := map[string]int{}
-	for i := range rollout.Waves {
-		if rollout.Waves[i].Units == nil {
-			continue
-		}
-		for name := range matcherOfNames(rollout.Waves[i].Units).names {
-			waves[name]++
+	for _, m := range w.matchers {
+		if m != nil {
+			for name := range m.names {
+				waves[name]++
+			}
 		}
 	}
 	maps.DeleteFunc(waves, func(_ string, n int) bool { return n < 2 })

@@ -43,7 +43,7 @@ func TestWaves(t *testing.T) {
 			t.Errorf("%q is in wave %d, want %d", unit, got, want)
 		}
 	}
-	if got := NamedTwice(rollout); !slices.Equal(got, []string{"lab"}) {
+	if got := waves.NamedTwice(); !slices.Equal(got, []string{"lab"}) {
 		t.Errorf("got %q", got)
 	}
 	rollout.Waves = rollout.Waves[:3]

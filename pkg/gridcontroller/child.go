@@ -43,9 +43,7 @@ type child struct {
 	hold string
 	// ownsReplicas is set if our manager owns spec.replicas.
 	ownsReplicas bool
-	// others says which fields of the spec other managers own; see v1.ForeignFields.
-	others   string
-	progress progress
+	progress     progress
 	// observed is set if the child's own controller has seen its current spec.
 	observed bool
 }
@@ -109,7 +107,6 @@ func (k kind) childOf(u *unstructured.Unstructured) (*child, error) {
 	c.held = c.held && owns["f:"+v1.AnnotationHold] == nil
 	c.unit = v1.UnitOf(u, c.grid)
 	c.selectsUnit = gridchild.SelectsUnit(u)
-	c.others = v1.ForeignFields(u.GetManagedFields())
 	if k.progress != nil {
 		status, _ := u.Object["status"].(map[string]any)
 		c.progress = k.progress(c.name, spec, status)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -13,7 +14,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -211,29 +211,17 @@ func childObject(k kind) *unstructured.Unstructured {
 	return u
 }
 
-// onlyState reduces a node for the cache: its metadata becomes name, UID, resourceVersion and labels, and its status
-// the condition Ready.
+// onlyState reduces a node for the cache, which it may change, to names, labels and the condition Ready.
 func onlyState(object any) (any, error) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	small := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:            node.Name,
-			UID:             node.UID,
-			ResourceVersion: node.ResourceVersion,
-			Labels:          node.Labels,
-		},
-	}
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			small.Status.Conditions = []corev1.NodeCondition{{
-				Type: corev1.NodeReady, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
-			}}
+	if node, ok := object.(*corev1.Node); ok {
+		node.Status = corev1.NodeStatus{
+			Conditions: slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type != corev1.NodeReady
+			}),
 		}
+		node.Spec, node.Annotations, node.ManagedFields = corev1.NodeSpec{}, nil, nil
 	}
-	return small, nil
+	return object, nil
 }
 
 // addReconcilers adds one controller for each kind of grid.

@@ -84,12 +84,7 @@ func (g *gauges) forget(kind string, name types.NamespacedName) {
 }
 
 // Describe is part of prometheus.Collector.
-func (*gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range sumDescs {
-		out <- desc
-	}
-	out <- waveDesc
-}
+func (g *gauges) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(g, out) }
 
 // Collect is part of prometheus.Collector.
 func (g *gauges) Collect(out chan<- prometheus.Metric) {

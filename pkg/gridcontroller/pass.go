@@ -68,8 +68,6 @@ type pass struct {
 	states map[string]v1.UnitState
 	// serving has the units that have enough available pods.
 	serving map[string]bool
-	// others says which fields of a unit's workload other managers own, by unit; see v1.ForeignFields.
-	others map[string]string
 	// keepSelector has the units whose workload's selector lacks the unit, although spec.unitLabel is set.
 	keepSelector []string
 	// applied and removed have the units whose child was written or deleted. vanished and returned have the units that
@@ -92,7 +90,7 @@ func (r *workloadReconciler) newPass(grid v1.Object, m *gridMemory) *pass {
 	p := &pass{
 		workloadReconciler: r, grid: grid, owner: gridchild.OwnerOf(r.GridKind, grid), memory: m,
 		targets: map[string]target{}, results: map[string]result{}, states: map[string]v1.UnitState{},
-		others: map[string]string{}, serving: map[string]bool{}, templates: map[string]*gridchild.Templates{},
+		serving: map[string]bool{}, templates: map[string]*gridchild.Templates{},
 		budget: perPass,
 	}
 	p.spec, p.status = v1.Workload(grid)
@@ -191,9 +189,6 @@ func (p *pass) look(unit string) {
 		p.serving[unit] = live.progress.serves
 		if p.spec.UnitLabel && !live.selectsUnit {
 			p.keepSelector = append(p.keepSelector, unit)
-		}
-		if live.others != "" {
-			p.others[unit] = live.others
 		}
 	}
 	if result.applied {

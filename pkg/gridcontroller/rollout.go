@@ -348,7 +348,7 @@ func (p *pass) conclude(ctx context.Context) {
 			p.noEffect = append(p.noEffect, fmt.Sprintf("spec.rollout.waves[%s] has no unit", wave.Name))
 		}
 	}
-	if units := gridchild.NamedTwice(p.spec.Rollout); len(units) > 0 {
+	if units := p.waves.NamedTwice(); len(units) > 0 {
 		p.noEffect = append(p.noEffect, fmt.Sprintf(
 			"more than one of spec.rollout.waves names %s; the first one counts", nameSome(units)))
 	}

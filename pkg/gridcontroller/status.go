@@ -127,7 +127,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 			c.set(kind, metav1.ConditionTrue, v1.ReasonReady, fmt.Sprintf("all %d units %s", reachable, fine))
 		}
 	}
-	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline+p.describeOthers())
+	lacks(v1.ConditionReady, notReady, "are not ready", "are ready"+offline)
 	silent := slices.DeleteFunc(notReady, func(unit string) bool { return p.serving[unit] })
 	lacks(v1.ConditionAvailable, silent, "do not have enough pods to serve", "have pods to serve"+offline)
 
@@ -198,16 +198,6 @@ func (p *pass) describeNoEffect() string {
 				"with it", nameSome(p.keepSelector)))
 	}
 	return strings.Join(append(all, p.noEffect...), "; ")
-}
-
-// describeOthers says which units have workloads of which other managers own fields.
-func (p *pass) describeOthers() string {
-	if len(p.others) == 0 {
-		return ""
-	}
-	units := slices.Sorted(maps.Keys(p.others))
-	return fmt.Sprintf("; others own fields of the workloads of %s; for the first one: %s",
-		nameSome(units), gridchild.Shorten(p.others[units[0]]))
 }
 
 // fit makes a status small enough: if there are many units, it leaves out the ready ones, and then the least important

@@ -2,7 +2,6 @@ package gridcontroller
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -53,14 +52,8 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 		return nil, nil //nolint:nilnil // as the comment says
 	}
 	u.SetManagedFields(entries)
-	if err := csaupgrade.UpgradeManagedFields(u, managers, v1.FieldManager); err != nil {
-		return nil, fmt.Errorf("taking over: %w", err)
-	}
-	patch, err := json.Marshal([]map[string]any{
-		{"op": "replace", "path": "/metadata/managedFields", "value": u.GetManagedFields()},
-		// This is a conflict if the child has changed meanwhile.
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": u.GetResourceVersion()},
-	})
+	// The patch is a conflict if the child has changed meanwhile.
+	patch, err := csaupgrade.UpgradeManagedFieldsPatch(u, managers, v1.FieldManager)
 	if err != nil {
 		return nil, fmt.Errorf("taking over: %w", err)
 	}

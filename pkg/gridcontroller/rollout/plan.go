@@ -113,11 +113,13 @@ type planner struct {
 	// states are the states of the waves.
 	states []v1.WaveStatus
 	status *v1.RolloutStatus
-	// listed are the units of status.units. recorded are those that the written status lists.
-	listed   map[string]*v1.RolloutUnit
-	recorded map[string]bool
+	// listed are the units of status.units, written their states in the written status of this attempt.
+	listed  map[string]*v1.RolloutUnit
+	written map[string]v1.RolloutUnitState
 	// before is the phase of the written status for this revision.
 	before v1.RolloutPhase
+	// soaks is when the last of the units that soak has done so; zero if none do.
+	soaks time.Time
 	// still: no unit gets the change now, because of an outage or of failures after the rollout was complete.
 	still, outage bool
 }
@@ -126,7 +128,7 @@ type planner struct {
 func New(in Input) Plan {
 	p := &planner{
 		Input: in, plan: Plan{Revisions: map[string]string{}, Current: in.Current},
-		listed: map[string]*v1.RolloutUnit{}, recorded: map[string]bool{},
+		listed: map[string]*v1.RolloutUnit{}, written: map[string]v1.RolloutUnitState{},
 	}
 	p.begin()
 	p.findOutage()
@@ -162,7 +164,7 @@ func (p *planner) begin() {
 	case p.Status != nil && p.Update == p.Revision:
 		p.status, p.before = p.Status.DeepCopy(), p.Status.Phase
 		for _, unit := range p.status.Units {
-			p.listed[unit.Name], p.recorded[unit.Name] = &unit, true
+			p.listed[unit.Name], p.written[unit.Name] = &unit, unit.State
 		}
 		if int(p.status.Listed) != len(p.status.Units) { // some were lost, so that nobody is known to be proven
 			clear(p.listed)
@@ -414,7 +416,7 @@ func (p *planner) judge() {
 	case v1.RolloutHalted, v1.RolloutRollingBack, v1.RolloutRolledBack:
 		p.status.Wave = p.Status.Wave
 		p.status.Message, _, _ = strings.Cut(p.Status.Message, goingBack)
-		fresh := slices.ContainsFunc(failing, func(u *Unit) bool { return !p.wasFailing(u.Name) })
+		fresh := slices.ContainsFunc(failing, func(u *Unit) bool { return p.written[u.Name] != v1.RolloutUnitFailed })
 		if fresh { // whoever resumes it has to know of these
 			p.status.HaltTime, p.status.Message = p.stamp(), text
 		}
@@ -448,13 +450,6 @@ func (p *planner) note(failing []*Unit) {
 	}
 }
 
-// wasFailing reports whether the written status lists a unit as failed.
-func (p *planner) wasFailing(unit string) bool {
-	return slices.ContainsFunc(p.Status.Units, func(u v1.RolloutUnit) bool {
-		return u.Name == unit && u.State == v1.RolloutUnitFailed
-	})
-}
-
 // resume accepts the units that the written status calls failed, and lets the rollout go on. It returns those that have
 // failed since, which nobody has seen. After a rollback it is a new attempt.
 func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
@@ -463,7 +458,7 @@ func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
 		for i := range p.states {
 			p.states[i].State = v1.WavePending
 		}
-		p.recorded, p.before = map[string]bool{}, v1.RolloutProgressing
+		p.before = v1.RolloutProgressing
 		for name, unit := range p.listed {
 			if unit.State != v1.RolloutUnitFailed && unit.State != v1.RolloutUnitAccepted {
 				delete(p.listed, name)
@@ -473,7 +468,7 @@ func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
 	}
 	for _, unit := range failing {
 		of := p.listed[unit.Name]
-		if !p.wasFailing(unit.Name) && len(p.Status.Units) < mostListed {
+		if p.written[unit.Name] != v1.RolloutUnitFailed && len(p.Status.Units) < mostListed {
 			unseen = append(unseen, unit)
 			continue
 		}
@@ -486,6 +481,9 @@ func (p *planner) resume(failing []*Unit) (unseen []*Unit) {
 	p.status.HaltTime = nil
 	if p.status.Phase != v1.RolloutComplete {
 		p.status.Phase = v1.RolloutProgressing
+	}
+	if p.before == v1.RolloutProgressing { // a new attempt
+		clear(p.written)
 	}
 	return unseen
 }
@@ -570,7 +568,7 @@ func (p *planner) start(wave int) {
 		case unit.Idle:
 			p.plan.Revisions[unit.Name] = p.Revision
 		case state != "":
-			if p.recorded[unit.Name] && state != v1.RolloutUnitReturning {
+			if _, written := p.written[unit.Name]; written && state != v1.RolloutUnitReturning {
 				p.plan.Revisions[unit.Name] = p.Revision
 			}
 		case places > 0 && len(p.listed) < mostListed:
@@ -618,8 +616,8 @@ func (p *planner) finish(wave int) bool {
 		state, phase, text := v1.WaveProgressing, v1.RolloutProgressing, "waits for "+p.describe(holding)
 		if soaking {
 			state, phase = v1.WaveSoaking, v1.RolloutSoaking
-			if until := p.soaksUntil(wave); !until.IsZero() {
-				text += "; soaks until " + until.UTC().Format(time.RFC3339)
+			if !p.soaks.IsZero() {
+				text += "; soaks until " + p.soaks.UTC().Format(time.RFC3339)
 			}
 		}
 		p.states[wave].State = state
@@ -643,22 +641,6 @@ func (p *planner) finish(wave int) bool {
 		return p.awaited(wave, "", "the wave asks for an approval")
 	}
 	return true
-}
-
-// soaksUntil is when the last of the units of a wave has soaked; zero if all have.
-func (p *planner) soaksUntil(wave int) time.Time {
-	var last time.Time
-	soak := p.spec(wave).Soak
-	for _, unit := range p.waves[wave] {
-		of := p.listed[unit.Name]
-		if soak == nil || of == nil || of.ReadyTime == nil {
-			continue
-		}
-		if until := of.ReadyTime.Add(soak.Duration); until.After(p.Now) && until.After(last) {
-			last = until
-		}
-	}
-	return last
 }
 
 // needsProof reports whether a unit of this wave, or of a later one, still has to get the revision, or has been silent

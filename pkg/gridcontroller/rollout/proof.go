@@ -234,6 +234,9 @@ func (p *planner) soaked(u *Unit, of *v1.RolloutUnit, soak time.Duration) bool {
 	switch {
 	case p.Now.Before(until):
 		p.again(until)
+		if until.After(p.soaks) {
+			p.soaks = until
+		}
 	case u.Pods == nil:
 		p.plan.Ask = append(p.plan.Ask, *of)
 		p.again(p.Now.Add(podsAgain))

@@ -379,8 +379,6 @@ func TestAdoptionOfFields(t *testing.T) {
 	f.applyAs("argocd-controller", `{apiVersion: apps/v1, kind: Deployment, metadata: {name: demo-east}, spec: {progressDeadlineSeconds: 77}}`)
 	f.apply(`{apiVersion: superedge.io/v1, kind: DeploymentGrid, metadata: {name: demo}, spec: {gridUniqKey: KEY, template: {` + selector + `, template: ` + podTemplate + `}}}`)
 	f.expectReady("DeploymentGrid", "demo", 1)
-	f.expectCondition("DeploymentGrid", "demo", "Ready", metav1.ConditionTrue, "Ready",
-		"others own fields of the workloads of east", "argocd-controller: spec.progressDeadlineSeconds")
 	d := f.get("Deployment", "demo-east")
 	if seconds, _, _ := unstructured.NestedInt64(d.Object, "spec", "minReadySeconds"); seconds != 0 {
 		f.Errorf("minReadySeconds, which kubectl had written and the template does not say, is %d", seconds)

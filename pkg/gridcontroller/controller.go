@@ -12,14 +12,12 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -95,15 +93,7 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if c.CRDs == CRDsAuto {
-		err = installCRDs(ctx, api)
-	} else {
-		var served *discovery.DiscoveryClient
-		if served, err = discovery.NewDiscoveryClientForConfig(c.API); err == nil {
-			err = awaitCRDs(ctx, served)
-		}
-	}
-	if err != nil {
+	if err := ensureCRDs(ctx, api, c.CRDs, append(c.Namespaces, "")[0]); err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the caller ended it
 		}
@@ -293,10 +283,4 @@ func addReconciler(
 		return fmt.Errorf("setting up the controller of %ss: %w", k.Kind, err)
 	}
 	return nil
-}
-
-// isFinal reports whether the same request would fail again. Forbidden is not final: an API server that has just
-// started refuses all users for a moment, until it has read their permissions.
-func isFinal(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

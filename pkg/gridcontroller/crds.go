@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -40,42 +39,64 @@ const (
 	CRDsAuto
 )
 
-// awaitCRDs waits until the API server serves the grids. It needs no right to the CRDs.
-func awaitCRDs(ctx context.Context, api discovery.ServerResourcesInterface) error {
-	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
-		plural := strings.TrimSuffix(crd.GetName(), "."+v1.GroupName)
-		served, err := api.ServerResourcesForGroupVersion(v1.GroupVersion.String())
-		is := func(r metav1.APIResource) bool { return r.Name == plural }
-		if err == nil && !slices.ContainsFunc(served.APIResources, is) {
-			err = fmt.Errorf("%s are not served yet", plural)
-		}
+// ensureCRDs waits until the API server serves the grids of a namespace; empty for all. With CRDsAuto it installs missing
+// CRDs and replaces older ones. Each replica does so before it does anything else, because writes would lose fields that
+// an older CRD does not have. Replicas of two versions do not undo each other's work, because the version of a CRD never
+// goes down. It tries again until it succeeds, and returns an error if the API server refuses a CRD for good.
+func ensureCRDs(ctx context.Context, api client.Client, policy CRDPolicy, namespace string) error {
+	crds, err := readCRDs()
+	if err != nil {
 		return err
-	})
+	}
+	for _, crd := range crds {
+		kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "listKind")
+		grids := &metav1.PartialObjectMetadataList{}
+		grids.SetGroupVersionKind(v1.GroupVersion.WithKind(kind))
+		logged := ""
+		err := wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
+			var err error
+			if policy == CRDsAuto {
+				err = installCRD(ctx, api, crd)
+			}
+			if err == nil {
+				err = api.List(ctx, grids, client.InNamespace(namespace), client.Limit(1))
+			}
+			// Forbidden is not for good: an API server that has just started refuses all users for a moment, until it
+			// has read their permissions.
+			switch {
+			case err == nil:
+				return true, nil
+			case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+				return false, fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(),
+					err)
+			case logged != err.Error():
+				logged = err.Error()
+				klog.FromContext(ctx).Info("Waiting for a CRD", "crd", crd.GetName(), "reason", logged)
+			}
+			return false, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// installCRDs installs missing CRDs, replaces older ones, and waits until the API server serves the grids. Each replica
-// does so before it does anything else, because writes would lose fields that an older CRD does not have. Replicas of
-// two versions do not undo each other's work, because the version of a CRD never goes down.
-func installCRDs(ctx context.Context, api client.Client) error {
-	return eachCRD(ctx, func(crd *unstructured.Unstructured) error {
-		live := &apiextensionsv1.CustomResourceDefinition{}
-		switch err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live); {
-		case apierrors.IsNotFound(err):
-			// It applies instead of creating, because the controller's role allows only these names, and a create
-			// request does not name the object. It does not force, so that it takes nothing from someone who created
-			// the CRD meanwhile.
-			if live, err = applyCRD(ctx, api, crd); err != nil {
-				return err
-			}
-		case err != nil:
-			return err
-		default:
-			if err := upgradeCRD(ctx, api, crd, live); err != nil {
-				return err
-			}
-		}
-		return established(live)
-	})
+// installCRD installs a CRD that is missing, and replaces an older one.
+func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
+	live := &apiextensionsv1.CustomResourceDefinition{}
+	err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live)
+	if apierrors.IsNotFound(err) {
+		// It applies instead of creating, because the controller's role allows only these names, and a create request
+		// does not name the object. It does not force, so that it takes nothing from someone who created the CRD
+		// meanwhile.
+		_, err = applyCRD(ctx, api, crd)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return upgradeCRD(ctx, api, crd, live)
 }
 
 // upgradeCRD replaces the live CRD if ours is newer, or if someone has altered ours. It leaves the live CRD alone if a
@@ -164,37 +185,6 @@ func keeperOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return ""
 }
 
-// eachCRD calls do for each of our CRDs, again and again until it succeeds. It returns an error if the API server
-// refuses the CRD for good (isFinal).
-func eachCRD(ctx context.Context, do func(*unstructured.Unstructured) error) error {
-	logger := klog.FromContext(ctx)
-	crds, err := readCRDs()
-	if err != nil {
-		return err
-	}
-	for _, crd := range crds {
-		logged := ""
-		err := wait.PollUntilContextCancel(ctx, crdPause, true, func(context.Context) (bool, error) {
-			err := do(crd)
-			switch {
-			case err == nil:
-				return true, nil
-			case isFinal(err):
-				return false, fmt.Errorf("installing CRD %s (--manage-crds=off leaves that to you): %w", crd.GetName(),
-					err)
-			case logged != err.Error():
-				logged = err.Error()
-				logger.Info("Waiting for a CRD", "crd", crd.GetName(), "reason", logged)
-			}
-			return false, nil // it is tried again
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func readCRDs() ([]*unstructured.Unstructured, error) {
 	files, err := fs.Glob(manifests.CRDs, "crds/superedge.io_*.yaml")
 	if err != nil {
@@ -213,17 +203,4 @@ func readCRDs() ([]*unstructured.Unstructured, error) {
 		crds = append(crds, u)
 	}
 	return crds, nil
-}
-
-// established returns nil if a CRD is served.
-func established(crd *apiextensionsv1.CustomResourceDefinition) error {
-	for _, condition := range crd.Status.Conditions {
-		if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
-			return nil
-		}
-		if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse {
-			return fmt.Errorf("its names are taken: %s", condition.Message)
-		}
-	}
-	return fmt.Errorf("CRD %s is not established yet", crd.Name)
 }

@@ -160,28 +160,21 @@ func (t *Templates) overridesOf(unit string) ([]*v1.Override, error) {
 // Variant names what a unit's template is made of: the units with the same variant have the same template. It is the
 // names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
 func (t *Templates) Variant(unit string) string {
-	if len(t.spec.Overrides) == 0 {
-		return "/" + TemplateName(t.spec, unit)
-	}
-	all, err := t.overridesOf(unit)
-	if err != nil {
-		return "!/" + TemplateName(t.spec, unit) // rendering it is the same error
-	}
-	return strings.Join(namesOf(all), ",") + "/" + TemplateName(t.spec, unit)
-}
-
-// Parts returns the name of a unit's template, and those of the overrides that change it.
-func (t *Templates) Parts(unit string) (template string, overrides []string) {
-	all, _ := t.overridesOf(unit) // rendering it is the same error
-	return cmp.Or(TemplateName(t.spec, unit), string(v1.DefaultTemplate)), namesOf(all)
-}
-
-func namesOf(overrides []*v1.Override) []string {
+	overrides, err := t.overridesOf(unit)
 	names := make([]string, len(overrides))
 	for i, o := range overrides {
 		names[i] = o.Name
 	}
-	return names
+	if err != nil {
+		names = []string{"!"} // rendering it is the same error
+	}
+	return strings.Join(names, ",") + "/" + TemplateName(t.spec, unit)
+}
+
+// Parts returns the name of the template of a variant, and those of the overrides that change it.
+func Parts(variant string) (template string, overrides []string) {
+	names, template, _ := strings.Cut(variant, "/")
+	return cmp.Or(template, string(v1.DefaultTemplate)), strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
 }
 
 // override changes a template as an override says.

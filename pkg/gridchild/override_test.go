@@ -129,7 +129,7 @@ func TestVariantsDiffer(t *testing.T) {
 			t.Errorf("%s has the image %v, want %s (variant %s)", unit, image, want, templates.Variant(unit))
 		}
 	}
-	if name, overrides := templates.Parts("d"); name != "x/y" || !slices.Equal(overrides, []string{"y"}) {
+	if name, overrides := Parts(templates.Variant("d")); name != "x/y" || !slices.Equal(overrides, []string{"y"}) {
 		t.Errorf("got %s, %q", name, overrides)
 	}
 }

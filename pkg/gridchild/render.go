@@ -8,10 +8,13 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -218,11 +221,11 @@ func SelectsUnit(live *unstructured.Unstructured) bool {
 	return found && err == nil
 }
 
-// reference returns a child's owner reference to the grid.
-func (o *Owner) reference() map[string]any {
-	return map[string]any{
-		"apiVersion": v1.GroupVersion.String(), "kind": o.Kind, "name": o.Name, "uid": o.UID,
-		"controller": true, "blockOwnerDeletion": true,
+// Reference returns the owner reference of what a grid controls.
+func Reference(kind, name string, uid types.UID) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: name, UID: uid,
+		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
 	}
 }
 
@@ -346,32 +349,63 @@ func newChild(
 	if labels[v1.LabelGridUniqKey] != o.Key {
 		annotations[v1.AnnotationGridUniqKey] = o.Key
 	}
-	metadata := map[string]any{
-		"name": name, "namespace": o.Namespace,
-		"labels":          anyMap(labels),
-		"ownerReferences": []any{o.reference()},
-	}
+	child := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	child.SetGroupVersionKind(k.Child)
+	child.SetNamespace(o.Namespace)
+	child.SetName(name)
+	child.SetLabels(labels)
+	child.SetOwnerReferences([]metav1.OwnerReference{Reference(o.Kind, o.Name, types.UID(o.UID))})
 	if len(annotations) > 0 {
-		metadata["annotations"] = anyMap(annotations)
+		child.SetAnnotations(annotations)
 	}
-	content := map[string]any{"metadata": metadata, "spec": spec}
-	content["apiVersion"], content["kind"] = k.Child.ToAPIVersionAndKind()
-	data, err := json.Marshal(content)
+	data, err := json.Marshal(child.Object)
 	if err != nil {
 		return nil, Errorf(v1.ReasonInvalidTemplate, "the template cannot be written as JSON: %v", err)
 	}
 	sum := sha256.Sum256(data)
 	digest := hex.EncodeToString(sum[:16])
-	marked := anyMap(annotations)
-	marked[v1.AnnotationAppliedDigest] = digest
-	metadata["annotations"] = marked
-	return &Child{&unstructured.Unstructured{Object: content}, digest}, nil
+	annotations[v1.AnnotationAppliedDigest] = digest
+	child.SetAnnotations(annotations)
+	return &Child{child, digest}, nil
 }
 
-func anyMap(in map[string]string) map[string]any {
-	out := make(map[string]any, len(in))
-	for key, value := range in {
-		out[key] = value
+// unreachableTaints are the keys of the taints that a node gets when the API server does not hear of it. Both are there
+// with the effect NoExecute, which evicts pods.
+var unreachableTaints = []string{corev1.TaintNodeUnreachable, corev1.TaintNodeNotReady}
+
+// tolerateUnreachable adds tolerations of these taints to a template that does not mention them. They have no time: the
+// API server would add one of 5 minutes to pods without a toleration.
+func tolerateUnreachable(template map[string]any) error {
+	pod, err := object(template, "template", "spec")
+	if err != nil {
+		return err
 	}
-	return out
+	var tolerations []any
+	if value, ok := pod["tolerations"]; ok && value != nil {
+		if tolerations, ok = value.([]any); !ok {
+			return Errorf(v1.ReasonInvalidTemplate, "template.template.spec.tolerations is not a list but %v", value)
+		}
+	}
+	for _, taint := range unreachableTaints {
+		if mentions(tolerations, taint) {
+			continue
+		}
+		tolerations = append(tolerations, map[string]any{
+			"key": taint, "operator": string(corev1.TolerationOpExists), "effect": string(corev1.TaintEffectNoExecute),
+		})
+	}
+	pod["tolerations"] = tolerations
+	return nil
+}
+
+// mentions reports whether one of the tolerations is of a taint with the effect NoExecute.
+func mentions(tolerations []any, taint string) bool {
+	for _, value := range tolerations {
+		toleration, _ := value.(map[string]any)
+		effect, _ := toleration["effect"].(string)
+		if toleration["key"] == taint && (effect == "" || effect == string(corev1.TaintEffectNoExecute)) {
+			return true
+		}
+	}
+	return false
 }

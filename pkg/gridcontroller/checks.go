@@ -22,7 +22,6 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
 // keepFailedSeconds is how long the Job of a check that failed is kept, for its logs.
@@ -144,7 +143,7 @@ func (p *pass) startCheck(ctx context.Context, unit, name string, check *v1.Chec
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.owner.Namespace, Name: name,
 			Labels:          map[string]string{v1.LabelCheck: p.owner.Name, v1.LabelGridUnit: unit},
-			OwnerReferences: []metav1.OwnerReference{gridrevision.OwnerOf(p.Kind, p.grid)},
+			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID())},
 		},
 		Spec: spec,
 	}

@@ -118,7 +118,8 @@ func (p *pass) readRevisions(ctx context.Context) ([]*appsv1.ControllerRevision,
 			continue
 		}
 		before := object.DeepCopy()
-		object.OwnerReferences = append(object.OwnerReferences, gridrevision.OwnerOf(p.Kind, p.grid))
+		object.OwnerReferences = append(object.OwnerReferences,
+			gridchild.Reference(p.Kind, p.owner.Name, p.grid.GetUID()))
 		err = p.writer.Patch(ctx, object,
 			client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}),
 			client.FieldOwner(v1.FieldManager))

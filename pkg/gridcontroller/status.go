@@ -72,12 +72,9 @@ func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
 
 // summarize fills in a status from the states of the units.
 func (p *pass) summarize(status *v1.WorkloadGridStatus) {
-	byPhase := map[v1.UnitPhase][]string{}
-	told := 0
+	byPhase, told := p.byPhase(), 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
-		state := p.states[unit]
-		byPhase[state.Phase] = append(byPhase[state.Phase], unit)
-		if state.Message != "" {
+		if state := p.states[unit]; state.Message != "" {
 			if told++; told > toldFailures {
 				state.Message = ""
 				p.states[unit] = state
@@ -173,6 +170,15 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	case progresses(p.planned.Status):
 		c.set(v1.ConditionProgressing, metav1.ConditionTrue, v1.ReasonRollout, p.describe())
 	}
+}
+
+// byPhase returns the units in each phase, sorted.
+func (p *pass) byPhase() map[v1.UnitPhase][]string {
+	by := map[v1.UnitPhase][]string{}
+	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
+		by[p.states[unit].Phase] = append(by[p.states[unit].Phase], unit)
+	}
+	return by
 }
 
 // describeNoEffect says what in the spec has no effect, which is probably a typing error.

@@ -96,24 +96,16 @@ func (p *pass) tellGrid(err error) {
 	}
 }
 
-// sumOf has the sums that units of a phase are in. Those whose unit is gone are in none.
-var sumOf = map[v1.UnitPhase]int{
-	v1.UnitReady: sumReady, v1.UnitFailed: sumFailed, v1.UnitStalled: sumStalled, v1.UnitUnreachable: sumUnreachable,
-	v1.UnitProgressing: sumUnits, v1.UnitHeld: sumUnits,
-}
-
+// figures are the grid's metrics. Those whose unit is gone are no units.
 func (p *pass) figures() figures {
-	var f figures
-	for _, state := range p.states {
-		of, counts := sumOf[state.Phase]
-		if !counts {
-			continue
-		}
-		f.sums[sumUnits]++
-		if of != sumUnits {
-			f.sums[of]++
-		}
-		if state.Reason == v1.ReasonNameConflict {
+	by := p.byPhase()
+	f := figures{sums: [sums]int{
+		sumUnits: len(p.states) - len(by[v1.UnitRemoving]) - len(by[v1.UnitRetained]), sumReady: len(by[v1.UnitReady]),
+		sumFailed: len(by[v1.UnitFailed]), sumStalled: len(by[v1.UnitStalled]),
+		sumUnreachable: len(by[v1.UnitUnreachable]),
+	}}
+	for _, unit := range by[v1.UnitFailed] {
+		if p.states[unit].Reason == v1.ReasonNameConflict {
 			f.sums[sumConflicts]++
 		}
 	}

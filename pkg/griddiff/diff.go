@@ -268,7 +268,7 @@ func (s Source) units(
 	var answers []Answer
 	for _, g := range order {
 		one := answer
-		one.Template, one.Overrides = templates.Parts(members[g][0])
+		one.Template, one.Overrides = gridchild.Parts(g.variant)
 		one.Units, one.Refused = members[g], g.problem
 		if g.problem == "" {
 			child, err := render(members[g][0])

@@ -180,18 +180,10 @@ func (r Revision) Object(kind string, grid v1.Object, number int64) *appsv1.Cont
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: grid.GetNamespace(), Name: r.Name,
 			Labels:          map[string]string{v1.LabelGridSelector: grid.GetName()},
-			OwnerReferences: []metav1.OwnerReference{OwnerOf(kind, grid)},
+			OwnerReferences: []metav1.OwnerReference{gridchild.Reference(kind, grid.GetName(), grid.GetUID())},
 		},
 		Data:     runtime.RawExtension{Raw: r.Data},
 		Revision: number,
-	}
-}
-
-// OwnerOf returns the reference from a ControllerRevision to its grid.
-func OwnerOf(kind string, grid v1.Object) metav1.OwnerReference {
-	return metav1.OwnerReference{
-		APIVersion: v1.GroupVersion.String(), Kind: kind, Name: grid.GetName(), UID: grid.GetUID(),
-		Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
 	}
 }
 

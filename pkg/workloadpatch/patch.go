@@ -41,12 +41,11 @@ type Schemas struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex // guards all below
-	// schemas are those that were read at the time at; nil for none.
+	// schemas are those that were read last; nil for none. They are read again at the time again.
 	schemas map[string]*spec.Schema
-	at      time.Time
-	// failure is the error of the last read, at failedAt; nil if it has not failed.
-	failure  error
-	failedAt time.Time
+	again   time.Time
+	// failure is the error of the last read; nil if it has not failed.
+	failure error
 }
 
 // New makes Schemas that are read with a client of the API server.
@@ -98,14 +97,12 @@ func (s *Schemas) Merge(ctx context.Context, kind schema.GroupVersionKind) gridc
 func (s *Schemas) get(ctx context.Context) (map[string]*spec.Schema, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.clock.Now()
-	fresh := s.schemas != nil && now.Sub(s.at) < maxAge
-	if !fresh && (s.failure == nil || now.Sub(s.failedAt) >= retryPause) {
+	if now := s.clock.Now(); !now.Before(s.again) {
 		schemas, err := s.fetch(ctx)
+		s.failure, s.again = err, now.Add(retryPause)
 		if err == nil {
-			s.schemas, s.at = schemas, now
+			s.schemas, s.again = schemas, now.Add(maxAge)
 		}
-		s.failure, s.failedAt = err, now
 	}
 	if s.schemas == nil {
 		return nil, s.failure

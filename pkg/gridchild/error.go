@@ -3,7 +3,6 @@ package gridchild
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"regexp"
 	"strings"
 
@@ -37,24 +36,14 @@ func Tellable(err error) Error {
 	return Error{v1.ReasonSyncFailed, Shorten(err.Error())}
 }
 
+// typingError recognises the API server's answer to a template that does not fit its types. That is an internal error
+// like others, so only the text of its message tells.
+var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
+
 // Refused reports whether the API server refused an object because of its content.
 func Refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsMethodNotSupported(err) ||
-		isDecodingFailure(err)
-}
-
-var typingError = regexp.MustCompile("failed to create typed patch object|unable to convert|cannot unmarshal")
-
-// isDecodingFailure recognises the API server's answer to a template that does not fit its types. That is an internal
-// error like others, so only the text of its message tells.
-func isDecodingFailure(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	s := status.Status()
-	return s.Code == http.StatusInternalServerError && typingError.MatchString(s.Message)
+		apierrors.IsMethodNotSupported(err) || (apierrors.IsInternalError(err) && typingError.MatchString(err.Error()))
 }
 
 // Shorten makes one line of a text, of limited length.

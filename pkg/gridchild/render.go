@@ -42,21 +42,6 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// CheckFallback says what is wrong with fallbackKeys. The CRD refuses such keys too.
-func CheckFallback(keys []string) error {
-	for i, key := range keys {
-		switch {
-		case key == topology.Any && i < len(keys)-1:
-			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q must be the last one", key)
-		case key == topology.Any:
-		case len(validation.IsQualifiedName(key)) > 0:
-			return Errorf(v1.ReasonInvalidKey, "spec.fallbackKeys: %q cannot be the key of a node label: %s",
-				key, validation.IsQualifiedName(key)[0])
-		}
-	}
-	return nil
-}
-
 // TemplateName returns the name of the template that a unit gets; empty for spec.template.
 func TemplateName(spec *v1.WorkloadGridSpec, unit string) string {
 	name, ok := spec.Templates[unit]
@@ -297,8 +282,11 @@ func OfService(o *Owner, template v1.Template) (*Child, error) {
 		return nil, p
 	}
 	keys, err := json.Marshal(append([]string{o.Key}, o.Fallback...))
+	if err == nil { // the CRD refuses keys that the wrapper does, but somebody else's CRD may not
+		_, err = topology.ParseKeys(string(keys))
+	}
 	if err != nil {
-		return nil, Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey: %v", err)
+		return nil, Errorf(v1.ReasonInvalidKey, "spec.gridUniqKey and spec.fallbackKeys: %v", err)
 	}
 	annotations := map[string]string{v1.AnnotationTopologyKeys: string(keys)}
 	for key, value := range o.Annotations {

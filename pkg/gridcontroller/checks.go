@@ -47,11 +47,7 @@ func (p *pass) check(ctx context.Context, unit string, attempt *metav1.Time) *ro
 }
 
 func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) (*rollout.CheckResult, error) {
-	wave := p.waves.Of(unit)
-	if wave >= len(p.spec.Rollout.Waves) || p.spec.Rollout.Waves[wave].Check == nil {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	check := p.spec.Rollout.Waves[wave].Check
+	check := p.spec.Rollout.Waves[p.waves.Of(unit)].Check
 	job := &batchv1.Job{}
 	key := client.ObjectKey{Namespace: p.owner.Namespace, Name: p.checkName(unit, attempt)}
 	err := p.live.Get(ctx, key, job)
@@ -78,11 +74,9 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 			return &rollout.CheckResult{Passed: true}, nil
 		case batchv1.JobFailed:
 			why := strings.TrimSpace(condition.Reason + ": " + condition.Message)
-			void, err := p.disrupted(ctx, unit, job)
-			if err != nil {
+			if void, err := p.disrupted(ctx, unit, job); err != nil {
 				return nil, err
-			}
-			if void { // it says nothing of the unit
+			} else if void { // it says nothing of the unit
 				return &rollout.CheckResult{Message: "the check runs again"}, p.remove(ctx, job)
 			}
 			return &rollout.CheckResult{Failed: true, Message: gridchild.Shorten(fmt.Sprintf(

@@ -147,6 +147,7 @@ func (c *cluster) sync(ctx context.Context, k kind, o *gridchild.Owner, d *desir
 	if m.failed != d.digest {
 		m.retries = 0
 	}
+	r.err = explain(k, d.name, r.err)
 	m.failure, m.failed = r.err, d.digest
 	pause := min(firstRetry<<min(m.retries, 10), lastRetry)
 	pause += rand.N(pause / 5) //nolint:gosec // spreads retries
@@ -184,7 +185,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		live, err = c.get(ctx, c.live, k, namespace, name)
 	}
 	if err != nil {
-		return result{err: c.explain(k, name, err)}
+		return result{err: err}
 	}
 	var adopted bool
 	if live != nil {
@@ -206,11 +207,9 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 			return result{child: live}
 		}
 		if live.legacy || adopted {
-			taken, err := c.takeOver(ctx, k, namespace, name, adopted)
-			if err != nil {
-				return result{child: live, err: c.explain(k, name, err)}
-			}
-			if taken != nil {
+			if taken, err := c.takeOver(ctx, k, namespace, name, adopted); err != nil {
+				return result{child: live, err: fmt.Errorf("taking over: %w", err)}
+			} else if taken != nil {
 				live = taken
 			}
 		}
@@ -222,7 +221,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 	handedOver := ""
 	if live != nil && live.ownsReplicas && !d.hasReplicas() {
 		if handedOver, err = c.handOver(ctx, k, namespace, live); err != nil {
-			return result{child: live, err: c.explain(k, name, err)}
+			return result{child: live, err: err}
 		}
 	}
 	applied, err := c.apply(ctx, k, d, live)
@@ -230,7 +229,7 @@ func (c *cluster) attempt(ctx context.Context, k kind, o *gridchild.Owner, d *de
 		if live != nil && !live.ownedBy(o) {
 			live = nil
 		}
-		return result{child: live, err: c.explain(k, name, err)}
+		return result{child: live, err: err}
 	}
 	// The API server and its webhooks may have changed the object. What they made of it counts as desired.
 	d.shape.learn(applied)
@@ -410,14 +409,16 @@ func older(a, b string) bool {
 }
 
 // explain turns the error of a request into an error for the user.
-func (c *cluster) explain(k kind, name string, err error) error {
-	reason := v1.ReasonSyncFailed
+func explain(k kind, name string, err error) error {
+	var told *gridchild.Error
 	switch {
+	case errors.As(err, &told):
+		return err
 	case gridchild.Refused(err):
-		reason = v1.ReasonRejected
+		return gridchild.Errorf(v1.ReasonRejected, "%s", gridchild.Shorten(err.Error()))
 	case apierrors.IsConflict(err):
 		return gridchild.Errorf(v1.ReasonSyncFailed, "%s %s was changed by someone else at the same time: %s",
 			k.Child.Kind, name, gridchild.Shorten(err.Error()))
 	}
-	return &gridchild.Error{Reason: reason, Message: gridchild.Shorten(err.Error())}
+	return gridchild.Errorf(v1.ReasonSyncFailed, "%s", gridchild.Shorten(err.Error()))
 }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -113,17 +112,14 @@ func Run(ctx context.Context, c Config) error {
 }
 
 func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
-	children := append([]kind{services}, workloads...)
-	labelled, err := labels.NewRequirement(v1.LabelGridSelector, selection.Exists, nil)
+	labelled, err := labels.Parse(v1.LabelGridSelector) // with any value
 	if err != nil {
 		return nil, fmt.Errorf("building the selector of children: %w", err)
 	}
-	byObject := map[client.Object]cache.ByObject{
-		&corev1.Node{}: {Transform: onlyState},
-	}
-	for _, k := range children {
+	byObject := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: onlyState}}
+	for _, k := range append([]kind{services}, workloads...) {
 		byObject[childObject(k)] = cache.ByObject{
-			Label: labels.NewSelector().Add(*labelled), Transform: k.transform, UnsafeDisableDeepCopy: ptr.To(true),
+			Label: labelled, Transform: k.transform, UnsafeDisableDeepCopy: ptr.To(true),
 		}
 	}
 	namespaces := map[string]cache.Config{} // empty for all
@@ -159,21 +155,16 @@ func newManager(c Config, scheme *runtime.Scheme) (manager.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("setting up: %w", err)
 	}
-	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, fmt.Errorf("setting up /healthz: %w", err)
-	}
 	// A replica is ready if it could lead at once. Its caches are filled even while another replica leads.
-	if err := m.AddReadyzCheck("caches", func(request *http.Request) error {
+	filled := func(request *http.Request) error {
 		ctx, cancel := context.WithTimeout(request.Context(), time.Second)
 		defer cancel()
 		if !m.GetCache().WaitForCacheSync(ctx) {
 			return errors.New("the caches are not filled yet")
 		}
 		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("setting up /readyz: %w", err)
 	}
-	return m, nil
+	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", filled))
 }
 
 // staticMapper maps the kinds that the controller handles. A mapper that asks the API server would fail at the start

@@ -22,7 +22,4 @@
 // whether there are any nodes (children.go). A leader that cannot renew its Lease ends with an error and is restarted
 // by its supervisor, while another replica takes over. After a start one child of each template is applied, which
 // changes nothing, and shows which fields the manager owns; the others are compared with that.
-//
-// After an outage of the API server the informers return as client-go lets them: after random pauses that grow to
-// between 30 and 60 s.
 package gridcontroller

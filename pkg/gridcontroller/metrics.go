@@ -61,26 +61,28 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 // gauges is a prometheus.Collector of the sums over all grids of a kind.
 type gauges struct {
-	mu sync.Mutex // guards grids
-	// grids has the figures of every grid, by its kind and name.
-	grids map[string]map[types.NamespacedName]figures
+	mu    sync.Mutex // guards grids
+	grids map[gridName]figures
 }
 
-func newGauges() *gauges { return &gauges{grids: map[string]map[types.NamespacedName]figures{}} }
+// gridName is the kind of a grid, and its name.
+type gridName struct {
+	kind string
+	types.NamespacedName
+}
+
+func newGauges() *gauges { return &gauges{grids: map[gridName]figures{}} }
 
 func (g *gauges) set(kind string, name types.NamespacedName, f figures) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.grids[kind] == nil {
-		g.grids[kind] = map[types.NamespacedName]figures{}
-	}
-	g.grids[kind][name] = f
+	g.grids[gridName{kind, name}] = f
 }
 
 func (g *gauges) forget(kind string, name types.NamespacedName) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.grids[kind], name)
+	delete(g.grids, gridName{kind, name})
 }
 
 // Describe is part of prometheus.Collector.
@@ -90,23 +92,28 @@ func (g *gauges) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for kind, grids := range g.grids {
-		total := [sums]int{sumGrids: len(grids)}
-		for name, f := range grids {
-			for i, n := range f.sums {
-				total[i] += n
-			}
-			for i := range f.waves {
-				wave := &f.waves[i]
-				for state, units := range map[string]int32{
-					"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
-					"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
-				} {
-					out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(units), kind,
-						name.Namespace, name.Name, wave.Name, state)
-				}
+	totals := map[string]*[sums]int{}
+	for _, k := range v1.Kinds {
+		totals[k.Kind] = &[sums]int{}
+	}
+	for grid, f := range g.grids {
+		total := totals[grid.kind]
+		total[sumGrids]++
+		for i, n := range f.sums {
+			total[i] += n
+		}
+		for i := range f.waves {
+			wave := &f.waves[i]
+			for state, units := range map[string]int32{
+				"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
+				"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
+			} {
+				out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(units), grid.kind,
+					grid.Namespace, grid.Name, wave.Name, state)
 			}
 		}
+	}
+	for kind, total := range totals {
 		for i, n := range total {
 			out <- prometheus.MustNewConstMetric(sumDescs[i], prometheus.GaugeValue, float64(n), kind)
 		}

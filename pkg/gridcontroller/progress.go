@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -194,14 +195,7 @@ func (p *pass) podsOn(ctx context.Context, template map[string]any, field, value
 
 // readPods returns what a template says of its pods: the selector, and which taints they tolerate.
 func readPods(template map[string]any) (labels.Selector, []corev1.Toleration, error) {
-	var workload struct {
-		Selector *metav1.LabelSelector `json:"selector"`
-		Template struct {
-			Spec struct {
-				Tolerations []corev1.Toleration `json:"tolerations"`
-			} `json:"spec"`
-		} `json:"template"`
-	}
+	var workload appsv1.DeploymentSpec // it has what all kinds have
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, &workload); err != nil {
 		return nil, nil, fmt.Errorf("reading the template: %w", err)
 	}

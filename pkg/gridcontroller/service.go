@@ -35,55 +35,47 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		return reconcile.Result{}, err
 	}
 	outcome := r.syncService(ctx, grid, m)
-	units := r.nodes.unitsOf(grid.Spec.GridUniqKey, false)
-
+	units := len(r.nodes.unitsOf(grid.Spec.GridUniqKey, false))
+	changed := grid.DeepCopy()
+	status := &changed.Status
+	status.ObservedGeneration, status.Units = grid.Generation, int32(units) //nolint:gosec // no more than there are nodes
+	c := conditions{&status.Conditions, grid.Generation}
+	f := figures{sums: [sums]int{sumUnits: units, sumReady: units}}
+	told, making := gridchild.Error{}, ""
+	switch {
+	case outcome.err != nil:
+		told = gridchild.Tellable(outcome.err)
+		f.sums[sumReady], f.sums[sumFailed] = 0, 1
+		if told.Reason == v1.ReasonNameConflict {
+			f.sums[sumConflicts] = 1
+		}
+		stop(&status.Conditions, grid.Generation, outcome.err)
+	case outcome.child == nil || outcome.child.deleting:
+		making = "the Service is being made"
+		c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsProgressing, making)
+	default:
+		c.set(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
+			"Service "+outcome.child.name+" is as the grid says")
+	}
+	if outcome.err == nil {
+		c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, making)
+		c.problem(v1.ConditionDegraded, "")
+	}
 	if outcome.applied {
 		r.recorder.Eventf(grid, nil, corev1.EventTypeNormal, v1.ReasonApplied, "Apply", "Applied Service %s%s",
 			grid.Name, v1.ServiceSuffix)
 	}
-	f := figures{sums: [sums]int{sumUnits: len(units)}}
-	if outcome.err != nil {
-		p := gridchild.Tellable(outcome.err)
-		f.sums[sumFailed] = 1
-		if p.Reason == v1.ReasonNameConflict {
-			f.sums[sumConflicts] = 1
-		}
-		if m.told != p {
-			m.told = p
-			r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, p.Reason, "Sync", "%s", p.Message)
-		}
-	} else {
-		m.told = gridchild.Error{}
-		f.sums[sumReady] = len(units)
+	if m.told != told && told.Reason != "" {
+		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
+	m.told = told
 	r.gauges.set(services.Kind, request.NamespacedName, f)
-
-	changed := grid.DeepCopy()
-	status := &changed.Status
-	status.ObservedGeneration = grid.Generation
-	status.Units = int32(len(units)) //nolint:gosec // no more than there are nodes
-	c := conditions{&status.Conditions, grid.Generation}
-	if outcome.err != nil {
-		stop(&status.Conditions, grid.Generation, outcome.err)
-	} else {
-		making := ""
-		if outcome.child == nil || outcome.child.deleting {
-			making = "the Service is being made"
-			c.set(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonUnitsProgressing, making)
-		} else {
-			c.set(v1.ConditionReady, metav1.ConditionTrue, v1.ReasonReady,
-				"Service "+outcome.child.name+" is as the grid says")
-		}
-		c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, making)
-		c.problem(v1.ConditionDegraded, "")
-	}
 	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }
 
 func (r *serviceReconciler) syncService(ctx context.Context, grid *v1.ServiceGrid, m *serviceMemory) result {
 	o := gridchild.OwnerOf(services.GridKind, grid)
-	err := cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0), gridchild.CheckFallback(o.Fallback))
-	if err != nil {
+	if err := cmp.Or(gridchild.CheckKey(o.Key), r.limits.check(o.Key, 0)); err != nil {
 		return result{err: err}
 	}
 	rendered, err := gridchild.OfService(o, grid.Spec.Template)

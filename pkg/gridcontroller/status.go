@@ -141,20 +141,18 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 			nameSome(due), p.states[earliest].RemovalTime.UTC().Format(time.RFC3339)))
 	}
 	c.problem(v1.ConditionProgressing, v1.ReasonUnitsProgressing, doing...)
-	failed, stalled := byPhase[v1.UnitFailed], byPhase[v1.UnitStalled]
-	stalling := describeProblems("make no progress", stalled, p.states, units)
+	failing := p.describeProblems("failed", byPhase[v1.UnitFailed], units)
+	stalling := p.describeProblems("make no progress", byPhase[v1.UnitStalled], units)
 	c.problem(v1.ConditionStalled, v1.ReasonUnitsStalled, stalling)
-	switch {
-	case p.held != nil:
-		told := gridchild.Tellable(p.held)
-		c.problem(v1.ConditionDegraded, told.Reason, told.Message,
-			describeProblems("failed or stalled", broken, p.states, units))
-	case len(failed) > 0:
-		c.problem(v1.ConditionDegraded, v1.ReasonUnitsFailed, describeProblems("failed", failed, p.states, units),
-			stalling)
-	default:
-		c.problem(v1.ConditionDegraded, v1.ReasonUnitsStalled, stalling)
+	reason, holding := v1.ReasonUnitsStalled, ""
+	if failing != "" {
+		reason = v1.ReasonUnitsFailed
 	}
+	if p.held != nil {
+		told := gridchild.Tellable(p.held)
+		reason, holding = told.Reason, told.Message
+	}
+	c.problem(v1.ConditionDegraded, reason, holding, failing, stalling)
 	if text := p.describeNoEffect(); text != "" {
 		c.set(v1.ConditionSpecWarning, metav1.ConditionTrue, v1.ReasonNoEffect, text)
 	} else {
@@ -327,14 +325,14 @@ func nameSome(units []string) string { return enumerate.First(units, namedUnits)
 
 // describeProblems names the first few different problems of units, each with the units that have it. they says what
 // the units have in common. Without units there are none.
-func describeProblems(they string, failed []string, states map[string]v1.UnitState, units int) string {
+func (p *pass) describeProblems(they string, failed []string, units int) string {
 	if len(failed) == 0 {
 		return ""
 	}
 	var order []string
 	with := map[string][]string{}
 	for _, unit := range failed {
-		problem := strings.TrimSuffix(states[unit].Reason+": "+states[unit].Message, ": ")
+		problem := strings.TrimSuffix(p.states[unit].Reason+": "+p.states[unit].Message, ": ")
 		if _, ok := with[problem]; !ok {
 			order = append(order, problem)
 		}

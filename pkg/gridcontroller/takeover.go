@@ -38,7 +38,7 @@ func takenOver(entry metav1.ManagedFieldsEntry, adopted bool) bool {
 func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, adopted bool) (*child, error) {
 	u := childObject(k)
 	if err := c.live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, u); err != nil {
-		return nil, fmt.Errorf("taking over: %w", err)
+		return nil, err
 	}
 	entries := u.GetManagedFields()
 	managers := sets.New[string]()
@@ -55,10 +55,10 @@ func (c *cluster) takeOver(ctx context.Context, k kind, namespace, name string, 
 	// The patch is a conflict if the child has changed meanwhile.
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(u, managers, v1.FieldManager)
 	if err != nil {
-		return nil, fmt.Errorf("taking over: %w", err)
+		return nil, err
 	}
 	if err := c.writer.Patch(ctx, u, client.RawPatch(types.JSONPatchType, patch)); err != nil {
-		return nil, fmt.Errorf("taking over: %w", err)
+		return nil, err
 	}
 	return k.childOf(u)
 }

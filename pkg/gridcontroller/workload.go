@@ -211,9 +211,6 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 	// The lock makes it a conflict if someone has begun to use one of the templates meanwhile.
 	patch := client.MergeFromWithOptions(grid, client.MergeFromWithOptimisticLock{})
 	if err := r.writer.Patch(ctx, changed, patch); err != nil {
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
 		return false, fmt.Errorf("deleting unused templates: %w", err)
 	}
 	slices.Sort(unused)

@@ -86,7 +86,7 @@ func (s Source) Compare(ctx context.Context, manifest *unstructured.Unstructured
 		return nil, fmt.Errorf("reading %s %s: %w", k.Kind, answer.Name, err)
 	}
 	o := gridchild.OwnerOf(k, grid)
-	if err := errors.Join(gridchild.CheckKey(o.Key), gridchild.CheckFallback(o.Fallback)); err != nil {
+	if err := gridchild.CheckKey(o.Key); err != nil {
 		answer.Refused = err.Error()
 		return []Answer{answer}, nil //nolint:nilerr // the refusal is in the answer
 	}

@@ -247,12 +247,7 @@ func (p *planner) back() bool {
 }
 
 // name is the name of a wave.
-func (p *planner) name(wave int) string {
-	if wave < len(p.Rollout.Waves) {
-		return p.Rollout.Waves[wave].Name
-	}
-	return ""
-}
+func (p *planner) name(wave int) string { return p.spec(wave).Name }
 
 // spec is what the grid says of a wave.
 func (p *planner) spec(wave int) v1.Wave {
@@ -282,11 +277,11 @@ func (p *planner) limit(wave int) int {
 }
 
 func (p *planner) silent(wave int) int {
-	most := share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave]))
+	least := 0
 	if p.spec(wave).MaxSilent == nil {
-		return max(most, 1)
+		least = 1
 	}
-	return most
+	return max(share(p.spec(wave).MaxSilent, defaultMaxSilent, len(p.waves[wave])), least)
 }
 
 // has reports whether a unit has the revision of the spec.

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,12 +86,8 @@ func unbrokenSince(pod *corev1.Pod, node Node) (time.Time, bool) {
 		behind = max(scheduled.Sub(start.Time)-time.Second, 0)
 	}
 	var since time.Time
-	for _, status := range pod.Status.InitContainerStatuses {
-		if status.State.Running != nil && status.State.Running.StartedAt.After(since) { // a sidecar
-			since = status.State.Running.StartedAt.Time
-		}
-	}
-	for _, status := range pod.Status.ContainerStatuses {
+	// An init container that runs is a sidecar.
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if status.State.Running != nil && status.State.Running.StartedAt.After(since) {
 			since = status.State.Running.StartedAt.Time
 		}

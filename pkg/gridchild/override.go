@@ -126,9 +126,6 @@ func (w *Waves) NamedTwice() []string {
 
 // Idle returns the names of the overrides that select none of the units.
 func (t *Templates) Idle(units []string) []string {
-	if _, err := t.overridesOf(""); err != nil {
-		return nil // the units tell of it
-	}
 	var idle []string
 	for i, m := range t.matchers {
 		if !slices.ContainsFunc(units, func(unit string) bool { return m.matches(unit, t.context.Nodes) }) {
@@ -138,35 +135,35 @@ func (t *Templates) Idle(units []string) []string {
 	return idle
 }
 
-// overridesOf returns the overrides of a unit, in order.
-func (t *Templates) overridesOf(unit string) ([]*v1.Override, error) {
-	for i := len(t.matchers); i < len(t.spec.Overrides); i++ {
-		o := &t.spec.Overrides[i]
-		m, err := newMatcher(&o.Units)
+// match reads which units the overrides select.
+func (t *Templates) match() error {
+	for i := range t.spec.Overrides {
+		m, err := newMatcher(&t.spec.Overrides[i].Units)
 		if err != nil {
-			return nil, Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].units: %v", o.Name, err)
+			t.matchers = nil // the units tell of it
+			return Errorf(v1.ReasonInvalidTemplate, "spec.overrides[%s].units: %v", t.spec.Overrides[i].Name, err)
 		}
 		t.matchers = append(t.matchers, m)
 	}
-	var all []*v1.Override
+	return nil
+}
+
+// overridesOf returns the overrides of a unit, in order.
+func (t *Templates) overridesOf(unit string) (all []*v1.Override) {
 	for i, m := range t.matchers {
 		if m.matches(unit, t.context.Nodes) {
 			all = append(all, &t.spec.Overrides[i])
 		}
 	}
-	return all, nil
+	return all
 }
 
 // Variant names what a unit's template is made of: the units with the same variant have the same template. It is the
 // names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
 func (t *Templates) Variant(unit string) string {
-	overrides, err := t.overridesOf(unit)
-	names := make([]string, len(overrides))
-	for i, o := range overrides {
-		names[i] = o.Name
-	}
-	if err != nil {
-		names = []string{"!"} // rendering it is the same error
+	var names []string
+	for _, o := range t.overridesOf(unit) {
+		names = append(names, o.Name)
 	}
 	return strings.Join(names, ",") + "/" + TemplateName(t.spec, unit)
 }

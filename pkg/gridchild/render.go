@@ -75,13 +75,16 @@ type Templates struct {
 	context Context
 	// decoded has the decoded templates, by what Variant returns.
 	decoded map[string]map[string]any
-	// matchers are those of the overrides that were needed until now.
+	// matchers are those of the overrides; there are none if one cannot be read, for the reason invalid.
 	matchers []*matcher
+	invalid  error
 }
 
 // NewTemplates reads the templates of a grid's spec.
 func NewTemplates(spec *v1.WorkloadGridSpec, context Context) *Templates {
-	return &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
+	t := &Templates{spec: spec, context: context, decoded: map[string]map[string]any{}}
+	t.invalid = t.match()
+	return t
 }
 
 // Of returns a copy of the template that a unit gets, with its overrides and the tolerations of
@@ -91,9 +94,8 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	if spec, ok := t.decoded[variant]; ok {
 		return runtime.DeepCopyJSON(spec), nil
 	}
-	overrides, err := t.overridesOf(unit)
-	if err != nil {
-		return nil, err
+	if t.invalid != nil {
+		return nil, t.invalid
 	}
 	name := TemplateName(t.spec, unit)
 	template, where := t.spec.Template, "spec.template"
@@ -113,7 +115,8 @@ func (t *Templates) Of(unit string) (map[string]any, error) {
 	if p != nil {
 		return nil, p
 	}
-	for _, o := range overrides {
+	for _, o := range t.overridesOf(unit) {
+		var err error
 		if spec, err = t.override(spec, o); err != nil {
 			return nil, err
 		}

@@ -207,8 +207,7 @@ func onlyState(object any) (any, error) {
 
 // addReconcilers adds one controller for each kind of grid.
 func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
-	gauges := newGauges()
-	if err := metrics.Registry.Register(gauges); err != nil {
+	if err := metrics.Registry.Register(collector{m.GetCache(), m.Elected()}); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 	schemas, err := workloadpatch.NewForConfig(c.API, clock.RealClock{})
@@ -218,7 +217,6 @@ func addReconcilers(ctx context.Context, m manager.Manager, c Config) error {
 	common := shared{
 		cluster:  cluster{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient(), clock: clock.RealClock{}},
 		recorder: m.GetEventRecorder("application-grid-controller"),
-		gauges:   gauges,
 		grace:    c.UnitRemovalGrace,
 		limits:   c.Limits,
 		schemas:  schemas,

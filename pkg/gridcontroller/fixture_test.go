@@ -209,7 +209,7 @@ func (f *fixture) restart() {
 	f.events = events.NewFakeRecorder(1000)
 	common := shared{
 		cluster:  cluster{cache: f.client, live: liveReader{f}, writer: f.client, clock: f.clock},
-		recorder: f.events, gauges: newGauges(), grace: 5 * time.Minute,
+		recorder: f.events, grace: 5 * time.Minute,
 	}
 	before := f.workloads["DeploymentGrid"]
 	for _, w := range workloads {
@@ -220,6 +220,13 @@ func (f *fixture) restart() {
 		f.workloads[w.Kind] = r
 	}
 	f.services = &serviceReconciler{shared: common, nodes: newNodes()}
+}
+
+// metrics are those of the replica that leads.
+func (f *fixture) metrics() collector {
+	leads := make(chan struct{})
+	close(leads)
+	return collector{f.client, leads}
 }
 
 // liveReader asks the API server itself.

@@ -1,10 +1,13 @@
 package gridcontroller
 
 import (
-	"sync"
+	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
@@ -24,13 +27,6 @@ const (
 	sumWaiting
 	sums
 )
-
-// figures are the metrics of one grid.
-type figures struct {
-	sums [sums]int
-	// waves are those of a rollout that is not complete.
-	waves []v1.WaveStatus
-}
 
 var (
 	sumDescs = [sums]*prometheus.Desc{
@@ -59,63 +55,108 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("application_grid_controller_"+name, help, append([]string{"kind"}, labels...), nil)
 }
 
-// gauges is a prometheus.Collector of the sums over all grids of a kind.
-type gauges struct {
-	mu    sync.Mutex // guards grids
-	grids map[gridName]figures
+// collector is a prometheus.Collector of what the statuses of all grids say.
+type collector struct {
+	grids client.Reader
+	// leads is closed when this replica leads: the others tell nothing.
+	leads <-chan struct{}
 }
 
-// gridName is the kind of a grid, and its name.
-type gridName struct {
-	kind string
-	types.NamespacedName
-}
-
-func newGauges() *gauges { return &gauges{grids: map[gridName]figures{}} }
-
-func (g *gauges) set(kind string, name types.NamespacedName, f figures) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.grids[gridName{kind, name}] = f
-}
-
-func (g *gauges) forget(kind string, name types.NamespacedName) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.grids, gridName{kind, name})
-}
-
-// Describe is part of prometheus.Collector.
-func (g *gauges) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(g, out) }
+// Describe is part of prometheus.Collector. It describes nothing before there is something to collect.
+func (c collector) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, out) }
 
 // Collect is part of prometheus.Collector.
-func (g *gauges) Collect(out chan<- prometheus.Metric) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	totals := map[string]*[sums]int{}
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	select {
+	case <-c.leads:
+	default:
+		return
+	}
 	for _, k := range v1.Kinds {
-		totals[k.Kind] = &[sums]int{}
-	}
-	for grid, f := range g.grids {
-		total := totals[grid.kind]
-		total[sumGrids]++
-		for i, n := range f.sums {
-			total[i] += n
+		var total [sums]int
+		grids := k.NewList()
+		if err := c.grids.List(context.Background(), grids, client.UnsafeDisableDeepCopy); err != nil {
+			out <- prometheus.NewInvalidMetric(sumDescs[sumGrids], err)
+			continue
 		}
-		for i := range f.waves {
-			wave := &f.waves[i]
-			for state, units := range map[string]int32{
-				"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
-				"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
-			} {
-				out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(units), grid.kind,
-					grid.Namespace, grid.Name, wave.Name, state)
+		_ = meta.EachListItem(grids, func(object runtime.Object) error { // it returns no errors
+			switch grid := object.(type) {
+			case *v1.ServiceGrid:
+				countService(grid, &total)
+			case v1.Object:
+				_, status := v1.Workload(grid)
+				countUnits(status, &total)
+				countRollout(k.Kind, grid, &total, out)
 			}
+			return nil
+		})
+		for i, n := range total {
+			out <- prometheus.MustNewConstMetric(sumDescs[i], prometheus.GaugeValue, float64(n), k.Kind)
 		}
 	}
-	for kind, total := range totals {
-		for i, n := range total {
-			out <- prometheus.MustNewConstMetric(sumDescs[i], prometheus.GaugeValue, float64(n), kind)
+}
+
+func countService(grid *v1.ServiceGrid, total *[sums]int) {
+	total[sumGrids]++
+	total[sumUnits] += int(grid.Status.Units)
+	degraded := meta.FindStatusCondition(grid.Status.Conditions, v1.ConditionDegraded)
+	switch {
+	case degraded == nil:
+	case degraded.Status != metav1.ConditionTrue:
+		total[sumReady] += int(grid.Status.Units)
+	case degraded.Reason == v1.ReasonNameConflict:
+		total[sumConflicts]++
+		fallthrough
+	default:
+		total[sumFailed]++
+	}
+}
+
+func countUnits(status *v1.WorkloadGridStatus, total *[sums]int) {
+	total[sumGrids]++
+	total[sumUnits] += int(status.Units)
+	total[sumReady] += int(status.ReadyUnits)
+	total[sumFailed] += int(status.FailedUnits) // with those that are stalled
+	total[sumUnreachable] += int(status.UnreachableUnits)
+	for _, state := range status.States {
+		if state.Phase == v1.UnitStalled {
+			total[sumStalled]++
+			total[sumFailed]--
+		}
+		if state.Reason == v1.ReasonNameConflict {
+			total[sumConflicts]++
+		}
+	}
+	degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded)
+	if degraded != nil && degraded.Reason == v1.ReasonMassRemoval {
+		total[sumHeld]++
+	}
+}
+
+func countRollout(kind string, grid v1.Object, total *[sums]int, out chan<- prometheus.Metric) {
+	_, status := v1.Workload(grid)
+	rollout := status.Rollout
+	switch {
+	case rollout == nil:
+		return
+	case halted(rollout), rollout.Phase == v1.RolloutComplete && rollout.HaltTime != nil: // units failed later
+		total[sumHalted]++
+	case progresses(rollout):
+		total[sumRolling]++
+	case rollout.Phase == v1.RolloutAwaitingApproval:
+		total[sumWaiting]++
+	}
+	if rollout.Phase == v1.RolloutComplete {
+		return
+	}
+	for i := range rollout.Waves {
+		wave := &rollout.Waves[i]
+		for state, units := range map[string]int32{
+			"all": wave.Units, "updated": wave.Updated, "ready": wave.Ready, "proven": wave.Proven,
+			"failed": wave.Failed, "suspects": wave.Suspects, "deferred": wave.Deferred,
+		} {
+			out <- prometheus.MustNewConstMetric(waveDesc, prometheus.GaugeValue, float64(units), kind,
+				grid.GetNamespace(), grid.GetName(), wave.Name, state)
 		}
 	}
 }

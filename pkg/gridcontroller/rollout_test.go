@@ -131,7 +131,7 @@ func (f *fixture) revisions() []string {
 func (f *fixture) expectWaveUnits(want string) {
 	f.Helper()
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(f.workloads["DeploymentGrid"].gauges)
+	registry.MustRegister(f.metrics())
 	families, err := registry.Gather()
 	if err != nil {
 		f.Fatal(err)

@@ -30,7 +30,7 @@ type serviceMemory struct {
 // Reconcile applies the Service of one grid, and writes the grid's status and events.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := &v1.ServiceGrid{}
-	m, err := recall(ctx, &r.shared, &r.grids, services.Kind, request.NamespacedName, grid)
+	m, err := recall(ctx, &r.shared, &r.grids, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
 	}
@@ -40,15 +40,10 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	status := &changed.Status
 	status.ObservedGeneration, status.Units = grid.Generation, int32(units) //nolint:gosec // no more than there are nodes
 	c := conditions{&status.Conditions, grid.Generation}
-	f := figures{sums: [sums]int{sumUnits: units, sumReady: units}}
 	told, making := gridchild.Error{}, ""
 	switch {
 	case outcome.err != nil:
 		told = gridchild.Tellable(outcome.err)
-		f.sums[sumReady], f.sums[sumFailed] = 0, 1
-		if told.Reason == v1.ReasonNameConflict {
-			f.sums[sumConflicts] = 1
-		}
 		stop(&status.Conditions, grid.Generation, outcome.err)
 	case outcome.child == nil || outcome.child.deleting:
 		making = "the Service is being made"
@@ -69,7 +64,6 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 		r.recorder.Eventf(grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
 	m.told = told
-	r.gauges.set(services.Kind, request.NamespacedName, f)
 	return r.writeStatus(ctx, grid, changed, &m.status, outcome.again)
 }
 

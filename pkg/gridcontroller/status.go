@@ -72,9 +72,11 @@ func liveState(live *child, phase v1.UnitPhase) v1.UnitState {
 
 // summarize fills in a status from the states of the units.
 func (p *pass) summarize(status *v1.WorkloadGridStatus) {
-	byPhase, told := p.byPhase(), 0
+	byPhase, told := map[v1.UnitPhase][]string{}, 0
 	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
-		if state := p.states[unit]; state.Message != "" {
+		state := p.states[unit]
+		byPhase[state.Phase] = append(byPhase[state.Phase], unit)
+		if state.Message != "" {
 			if told++; told > toldFailures {
 				state.Message = ""
 				p.states[unit] = state
@@ -170,15 +172,6 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 	}
 }
 
-// byPhase returns the units in each phase, sorted.
-func (p *pass) byPhase() map[v1.UnitPhase][]string {
-	by := map[v1.UnitPhase][]string{}
-	for _, unit := range slices.Sorted(maps.Keys(p.states)) {
-		by[p.states[unit].Phase] = append(by[p.states[unit].Phase], unit)
-	}
-	return by
-}
-
 // describeNoEffect says what in the spec has no effect, which is probably a typing error.
 func (p *pass) describeNoEffect() string {
 	var all []string
@@ -234,13 +227,10 @@ func fit(status *v1.WorkloadGridStatus, most int) {
 
 // importance orders phases; the most important one has the smallest value.
 func importance(phase v1.UnitPhase) int {
-	if phase == v1.UnitStalled {
-		phase = v1.UnitFailed
-	}
-	return slices.Index([]v1.UnitPhase{
-		v1.UnitFailed, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable, v1.UnitRetained,
-		v1.UnitReady,
-	}, phase)
+	return max(1, slices.Index([]v1.UnitPhase{ // the first two are the same
+		v1.UnitFailed, v1.UnitStalled, v1.UnitRemoving, v1.UnitProgressing, v1.UnitHeld, v1.UnitUnreachable,
+		v1.UnitRetained, v1.UnitReady,
+	}, phase))
 }
 
 // statusMemory is what is remembered of the status of a grid.

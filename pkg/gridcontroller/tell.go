@@ -95,37 +95,3 @@ func (p *pass) tellGrid(err error) {
 		p.recorder.Eventf(p.grid, nil, corev1.EventTypeWarning, told.Reason, "Sync", "%s", told.Message)
 	}
 }
-
-// figures are the grid's metrics. Those whose unit is gone are no units.
-func (p *pass) figures() figures {
-	by := p.byPhase()
-	f := figures{sums: [sums]int{
-		sumUnits: len(p.states) - len(by[v1.UnitRemoving]) - len(by[v1.UnitRetained]), sumReady: len(by[v1.UnitReady]),
-		sumFailed: len(by[v1.UnitFailed]), sumStalled: len(by[v1.UnitStalled]),
-		sumUnreachable: len(by[v1.UnitUnreachable]),
-	}}
-	for _, unit := range by[v1.UnitFailed] {
-		if p.states[unit].Reason == v1.ReasonNameConflict {
-			f.sums[sumConflicts]++
-		}
-	}
-	if p.held != nil {
-		f.sums[sumHeld] = 1
-	}
-	status := p.planned.Status
-	if status == nil {
-		return f
-	}
-	if status.Phase != v1.RolloutComplete {
-		f.waves = slices.Clone(status.Waves)
-	}
-	switch {
-	case halted(status), status.Phase == v1.RolloutComplete && status.HaltTime != nil: // units failed later
-		f.sums[sumHalted] = 1
-	case progresses(status):
-		f.sums[sumRolling] = 1
-	case status.Phase == v1.RolloutAwaitingApproval:
-		f.sums[sumWaiting] = 1
-	}
-	return f
-}

@@ -27,7 +27,6 @@ import (
 type shared struct {
 	cluster
 	recorder events.EventRecorder
-	gauges   *gauges
 	// grace is how long a workload outlives its unit, if its grid does not say.
 	grace time.Duration
 	// limits restrict what grids may ask for.
@@ -110,7 +109,7 @@ type memory[M any] struct {
 // recall reads a grid, and returns what is remembered of it. It returns nil and forgets the grid if it is gone, or
 // about to go: the garbage collector deletes its children, unless they are to be orphaned.
 func recall[M any](
-	ctx context.Context, s *shared, m *memories[M], kind string, name types.NamespacedName, grid client.Object,
+	ctx context.Context, s *shared, m *memories[M], name types.NamespacedName, grid client.Object,
 ) (*M, error) {
 	err := s.cache.Get(ctx, name, grid)
 	gone := apierrors.IsNotFound(err) || (err == nil && grid.GetDeletionTimestamp() != nil)
@@ -120,7 +119,6 @@ func recall[M any](
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if gone {
-		s.gauges.forget(kind, name)
 		delete(m.all, name)
 		return nil, nil //nolint:nilnil // as the comment says
 	}
@@ -136,7 +134,7 @@ func recall[M any](
 // Reconcile applies the children of one grid, and writes the grid's status and events.
 func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	grid := r.New()
-	m, err := recall(ctx, &r.shared, &r.grids, r.Kind, request.NamespacedName, grid)
+	m, err := recall(ctx, &r.shared, &r.grids, request.NamespacedName, grid)
 	if m == nil {
 		return reconcile.Result{}, err
 	}
@@ -157,7 +155,6 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 		p.tellGrid(err)
 		status.ObservedGeneration = grid.GetGeneration()
 		stop(&status.Conditions, grid.GetGeneration(), err)
-		r.gauges.set(r.Kind, request.NamespacedName, figures{})
 		return r.writeStatus(ctx, grid, changed, &m.status, time.Time{})
 	}
 	if err := p.run(ctx); err != nil { // what runs goes on
@@ -169,7 +166,6 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 	}
 	p.summarize(status)
 	p.tell()
-	r.gauges.set(r.Kind, request.NamespacedName, p.figures())
 	fit(status, m.status.limit())
 	result, err := r.writeStatus(ctx, grid, changed, &m.status, p.again)
 	if err == nil && changed.GetResourceVersion() != grid.GetResourceVersion() {

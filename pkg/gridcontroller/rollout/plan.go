@@ -36,15 +36,14 @@ type Unit struct {
 	Name string
 	// Wave is the index of its wave: len(Rollout.Waves) for a unit that no wave names.
 	Wave int
-	// Exists: it has a workload. Revision is that of the workload; empty if it is not known.
-	Exists   bool
-	Revision string
-	// Idle: the workload is to have no pods. It proves nothing, and nobody waits for it.
-	Idle bool
-	// Ready: all pods of the workload run its revision, and are available.
-	Ready bool
-	// Progress is when the workload last came closer to that.
-	Progress time.Time
+	// Exists: it has a workload, which nobody is to change if it is Held. Revision is that of the workload; empty if it
+	// is not known.
+	Exists, Held bool
+	Revision     string
+	// Idle: the workload is to have no pods. It proves nothing, and nobody waits for it. Ready: all its pods run its
+	// revision, and are available. Progress is when it last came closer to that.
+	Idle, Ready bool
+	Progress    time.Time
 	// Waits says which pods wait until a person deletes them, or changes a partition; empty if none do.
 	Waits string
 	// Broken says why the workload makes no progress, or cannot be made so, with the revision Tried.
@@ -52,11 +51,9 @@ type Unit struct {
 	// Silent: the control plane has lost contact with all its nodes, the last one at SilentSince.
 	Silent      bool
 	SilentSince time.Time
-	// Held: nobody is to change the workload.
-	Held bool
-	// Pods is what the pods tell; nil if they were not asked. See Plan.Ask.
-	Pods *Pods
-	// Check is what has come of the unit's check; nil if nothing has yet. See Plan.Checks.
+	// Pods is what the pods tell, see Plan.Ask. Check is what has come of the unit's check, see Plan.Checks. They are
+	// nil if that is not known.
+	Pods  *Pods
 	Check *CheckResult
 }
 
@@ -69,12 +66,10 @@ type CheckResult struct {
 // Input is what a plan follows from.
 type Input struct {
 	Rollout *v1.Rollout
-	// Revision is that of the grid's spec.
+	// Revision is that of the grid's spec, Deadline spec.progressDeadlineSeconds. Units are in the order of their names.
 	Revision string
-	// Deadline is spec.progressDeadlineSeconds.
 	Deadline time.Duration
-	// Units are in the order of their names.
-	Units []Unit
+	Units    []Unit
 	// Current, Update and Status are status.currentRevision, updateRevision and rollout, as they were last written.
 	// Gone: nothing is left of Current but its name.
 	Current, Update string
@@ -89,11 +84,11 @@ type Input struct {
 // Plan is what is to be done, and told. Units get a new revision only after the status was written that lists them: a
 // controller that starts anew would otherwise take them for proven.
 type Plan struct {
-	// Revisions are the revisions that the units should have. A unit that is not in it is to be left as it is.
+	// Revisions are those that the units should have. A unit that is not in it is to be left as it is. Current is the
+	// grid's new currentRevision.
 	Revisions map[string]string
-	// Current is the grid's new currentRevision.
-	Current string
-	Status  *v1.RolloutStatus
+	Current   string
+	Status    *v1.RolloutStatus
 	// Ask are the units whose pods decide what comes next, as the status lists them. They are to be asked, and the plan
 	// to be made again.
 	Ask []v1.RolloutUnit
@@ -107,12 +102,11 @@ type Plan struct {
 type planner struct {
 	Input
 
-	plan Plan
-	// waves are the units, by wave; the last one are those that no wave names.
-	waves [][]*Unit
-	// states are the states of the waves.
-	states []v1.WaveStatus
+	plan   Plan
 	status *v1.RolloutStatus
+	// waves are the units, by wave; the last one are those that no wave names. states are the states of the waves.
+	waves  [][]*Unit
+	states []v1.WaveStatus
 	// listed are the units of status.units, written their states in the written status of this attempt.
 	listed  map[string]*v1.RolloutUnit
 	written map[string]v1.RolloutUnitState

@@ -324,15 +324,15 @@ func (c *cluster) nodeIn(ctx context.Context, key, unit string) (string, error) 
 		}
 		return nodes.Items[0].Name, nil
 	}
-	if len(validation.IsValidLabelValue(unit)) == 0 { // else it is not a unit, but the end of some name
-		if node, err := first(client.MatchingLabels{key: unit}); node != "" || err != nil {
-			return node, err
-		}
-	}
-	if other, err := first(); other != "" || err != nil {
+	switch some, err := first(); {
+	case err != nil:
 		return "", err
+	case some == "":
+		return "", errors.New("the API server has no nodes at all, which is probably wrong")
+	case len(validation.IsValidLabelValue(unit)) > 0: // it is not a unit, but the end of some name
+		return "", nil
 	}
-	return "", errors.New("the API server has no nodes at all, which is probably wrong")
+	return first(client.MatchingLabels{key: unit})
 }
 
 // ownerIndex is the name of the index of children by the UID of the object that controls them.

@@ -11,11 +11,9 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
@@ -82,74 +80,43 @@ func ensureCRDs(ctx context.Context, api client.Client, policy CRDPolicy, namesp
 	return nil
 }
 
-// installCRD installs a CRD that is missing, and replaces an older one.
+// installCRD installs a CRD that is missing, and replaces an older one, or ours that someone has altered: SuperEdge's
+// controller, to which a user may have gone back meanwhile, writes its own spec into our CRDs and leaves the version. It
+// leaves alone a CRD that is newer, or that a tool manages which would undo the change.
 func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "crd", crd.GetName())
 	live := &apiextensionsv1.CustomResourceDefinition{}
+	// It applies instead of creating, because the controller's role allows only these names, and a create request does
+	// not name the object.
+	options := []client.ApplyOption{client.FieldOwner(v1.FieldManager)}
 	err := api.Get(ctx, types.NamespacedName{Name: crd.GetName()}, live)
-	if apierrors.IsNotFound(err) {
-		// It applies instead of creating, because the controller's role allows only these names, and a create request
-		// does not name the object. It does not force, so that it takes nothing from someone who created the CRD
-		// meanwhile.
-		_, err = applyCRD(ctx, api, crd)
-		return err
-	}
-	if err != nil {
-		return err
-	}
-	return upgradeCRD(ctx, api, crd, live)
-}
-
-// upgradeCRD replaces the live CRD if ours is newer, or if someone has altered ours. It leaves the live CRD alone if a
-// tool manages it that would undo the change. An altered CRD may have our version: SuperEdge's controller, to which a
-// user may have gone back meanwhile, writes its own spec into our CRDs and leaves the annotation.
-func upgradeCRD(
-	ctx context.Context, api client.Client, crd *unstructured.Unstructured,
-	live *apiextensionsv1.CustomResourceDefinition,
-) error {
-	logger := klog.FromContext(ctx)
 	ours, theirs := crdVersion(crd), crdVersion(live)
-	switch {
-	case theirs > ours:
-		logger.Info("Leaving alone a CRD that is newer than this controller's",
-			"crd", crd.GetName(), "version", theirs, "own", ours)
-		return nil
-	case theirs == ours:
-		applied, err := applyCRD(ctx, api, crd, client.ForceOwnership, client.DryRunAll)
-		if err != nil || equality.Semantic.DeepEqual(applied.Spec, live.Spec) {
-			return err
-		}
-	}
-	if tool := keeperOf(live); tool != "" {
-		logger.Info("Leaving alone an older or altered CRD that belongs to someone else; update it there",
-			"crd", crd.GetName(), "version", theirs, "own", ours, "owner", tool)
-		return nil
-	}
-	if _, err := applyCRD(ctx, api, crd, client.ForceOwnership); err != nil {
+	switch tool := keeperOf(live); {
+	case apierrors.IsNotFound(err): // it does not force, so that it takes nothing from who creates the CRD meanwhile
+	case err != nil:
 		return err
+	case theirs > ours, theirs < ours && tool != "":
+		logger.Info("Leaving alone a CRD that is newer, or that belongs to someone else: update it there",
+			"version", theirs, "own", ours, "owner", tool)
+		return nil
+	case tool != "":
+		return nil
+	default:
+		options = append(options, client.ForceOwnership)
 	}
-	logger.Info("Updated a CRD", "crd", crd.GetName(), "from", theirs, "to", ours)
-	return nil
-}
-
-// applyCRD applies our CRD, and returns the resulting CRD.
-func applyCRD(
-	ctx context.Context, api client.Client, crd *unstructured.Unstructured, options ...client.ApplyOption,
-) (*apiextensionsv1.CustomResourceDefinition, error) {
 	u := crd.DeepCopy()
 	// A CRD that was once created with apiextensions.k8s.io/v1beta1 keeps unknown fields, and goes on doing so until
 	// the field is set to false. The generator of our CRDs leaves out false.
 	if err := unstructured.SetNestedField(u.Object, false, "spec", "preserveUnknownFields"); err != nil {
-		return nil, fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
+		return fmt.Errorf("CRD %s has no spec: %w", u.GetName(), err)
 	}
-	options = append(options, client.FieldOwner(v1.FieldManager))
 	if err := api.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...); err != nil {
-		return nil, err
+		return err
 	}
-	applied := &apiextensionsv1.CustomResourceDefinition{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, applied); err != nil {
-		return nil, fmt.Errorf("reading CRD %s: %w", u.GetName(), err)
+	if u.GetResourceVersion() != live.ResourceVersion {
+		logger.Info("Applied a CRD", "from", theirs, "to", ours)
 	}
-	return applied, nil
+	return nil
 }
 
 // crdVersion returns the value of a CRD's AnnotationCRDVersion; 0 if it has none, like SuperEdge's CRDs.

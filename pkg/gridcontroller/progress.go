@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -122,15 +123,11 @@ func (p *pass) followProgress(unit string, state *v1.UnitState, live *child) {
 func (p *pass) explainStalled(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
-	explained := 0
-	for _, unit := range p.names {
+	stalled := slices.DeleteFunc(slices.Clone(p.names), func(unit string) bool {
+		return p.states[unit].Phase != v1.UnitStalled
+	})
+	for _, unit := range stalled[:min(namedUnits, len(stalled))] {
 		state := p.states[unit]
-		if state.Phase != v1.UnitStalled {
-			continue
-		}
-		if explained++; explained > namedUnits {
-			return
-		}
 		memory := p.of(unit)
 		if now := p.clock.Now(); now.Sub(memory.podAt) >= podPause {
 			memory.podAt = now

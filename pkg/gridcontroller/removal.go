@@ -204,24 +204,20 @@ func (p *pass) removeVanished(ctx context.Context, held map[string]bool) {
 	rules, now, m := p.removal(), p.clock.Now(), p.memory
 	removals := map[string]time.Time{}
 	for _, v := range p.gone {
-		if rules.retain {
-			state := liveState(v.live, v1.UnitRetained)
-			state.Reason = v1.ReasonUnitVanished
-			p.states[v.unit] = state
-			continue
-		}
-		if v.live.held {
-			p.states[v.unit] = heldState(v.live)
-			continue
-		}
-		if !v.known {
-			p.vanished = append(p.vanished, v.unit)
-		}
-		removals[v.unit] = v.at
 		state := liveState(v.live, v1.UnitRemoving)
-		when := metav1.NewTime(v.at)
-		state.Reason, state.RemovalTime, state.RemovalApproved = v1.ReasonUnitVanished, &when, m.approved[v.unit]
+		state.Reason = v1.ReasonUnitVanished
+		if going := !rules.retain && !v.live.held; going {
+			removals[v.unit] = v.at
+			state.RemovalTime, state.RemovalApproved = &metav1.Time{Time: v.at}, m.approved[v.unit]
+			if !v.known {
+				p.vanished = append(p.vanished, v.unit)
+			}
+		}
 		switch {
+		case rules.retain:
+			state.Phase = v1.UnitRetained
+		case v.live.held:
+			state = heldState(v.live)
 		case v.live.deleting: // the end of the deletion will be an event
 		case held[v.unit]:
 			state.Reason = v1.ReasonMassRemoval

@@ -174,8 +174,7 @@ func (p *pass) summarize(status *v1.WorkloadGridStatus) {
 
 // describeNoEffect says what in the spec has no effect, which is probably a typing error.
 func (p *pass) describeNoEffect() string {
-	var all []string
-	var absent []string
+	var all, absent []string
 	for unit := range p.spec.Templates {
 		if _, ok := p.states[unit]; !ok {
 			absent = append(absent, unit)

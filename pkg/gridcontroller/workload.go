@@ -182,11 +182,8 @@ func (r *workloadReconciler) Reconcile(ctx context.Context, request reconcile.Re
 // deleteUnusedTemplates removes unused templates from the pool, if spec.autoDeleteUnusedTemplate is set.
 func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.Object) (deleted bool, err error) {
 	spec, _ := v1.Workload(grid)
-	if !spec.AutoDeleteUnusedTemplate {
-		return false, nil
-	}
 	unused := gridchild.UnusedTemplates(spec)
-	if len(unused) == 0 {
+	if !spec.AutoDeleteUnusedTemplate || len(unused) == 0 {
 		return false, nil
 	}
 	changed, ok := grid.DeepCopyObject().(v1.Object)
@@ -217,14 +214,9 @@ func (r *workloadReconciler) deleteUnusedTemplates(ctx context.Context, grid v1.
 
 // after returns the Result that requeues the request at the earliest of the times that are not zero.
 func after(now time.Time, times ...time.Time) reconcile.Result {
-	var earliest time.Time
-	for _, t := range times {
-		if !t.IsZero() && (earliest.IsZero() || t.Before(earliest)) {
-			earliest = t
-		}
-	}
-	if earliest.IsZero() {
+	times = slices.DeleteFunc(times, time.Time.IsZero)
+	if len(times) == 0 {
 		return reconcile.Result{}
 	}
-	return reconcile.Result{RequeueAfter: max(earliest.Sub(now), time.Millisecond)}
+	return reconcile.Result{RequeueAfter: max(slices.MinFunc(times, time.Time.Compare).Sub(now), time.Millisecond)}
 }

@@ -48,22 +48,17 @@ type Schemas struct {
 	failure error
 }
 
-// New makes Schemas that are read with a client of the API server.
-func New(client rest.Interface, clock clock.PassiveClock) *Schemas {
-	return &Schemas{clock: clock, read: func(ctx context.Context) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		return client.Get().AbsPath(schemaPath).SetHeader("Accept", "application/json").DoRaw(ctx)
-	}}
-}
-
 // NewForConfig makes Schemas with a client of their own.
 func NewForConfig(config *rest.Config, clock clock.PassiveClock) (*Schemas, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for the API server's schema: %w", err)
 	}
-	return New(client.RESTClient(), clock), nil
+	return &Schemas{clock: clock, read: func(ctx context.Context) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		return client.RESTClient().Get().AbsPath(schemaPath).SetHeader("Accept", "application/json").DoRaw(ctx)
+	}}, nil
 }
 
 // Merge applies patches to the specs of one kind of workload.

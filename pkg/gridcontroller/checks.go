@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
 )
 
@@ -87,8 +87,7 @@ func (p *pass) runCheck(ctx context.Context, unit string, attempt *metav1.Time) 
 	return &rollout.CheckResult{Message: "Job " + job.Name + " runs"}, nil
 }
 
-// removePassed removes the Jobs of checks that have succeeded, once the status says so. Those that a controller before
-// this one has forgotten go with their time.
+// removePassed removes the Jobs of checks that have succeeded, once the status says so. Forgotten ones go in a day.
 func (p *pass) removePassed(ctx context.Context) {
 	for unit, job := range p.memory.rollout.passed {
 		if p.before == nil || slices.ContainsFunc(p.before.Units, func(u v1.RolloutUnit) bool {

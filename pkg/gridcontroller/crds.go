@@ -37,10 +37,10 @@ const (
 	CRDsAuto
 )
 
-// ensureCRDs waits until the API server serves the grids of a namespace; empty for all. With CRDsAuto it installs missing
-// CRDs and replaces older ones. Each replica does so before it does anything else, because writes would lose fields that
-// an older CRD does not have. Replicas of two versions do not undo each other's work, because the version of a CRD never
-// goes down. It tries again until it succeeds, and returns an error if the API server refuses a CRD for good.
+// ensureCRDs waits until the API server serves the grids of a namespace; empty for all. With CRDsAuto it installs and
+// replaces CRDs before that, because writes would lose fields that an older CRD does not have. Replicas of two versions
+// do not undo each other's work, because the version of a CRD never goes down. It tries again until it succeeds, and
+// returns an error if the API server refuses a CRD for good.
 func ensureCRDs(ctx context.Context, api client.Client, policy CRDPolicy, namespace string) error {
 	crds, err := readCRDs()
 	if err != nil {
@@ -81,8 +81,8 @@ func ensureCRDs(ctx context.Context, api client.Client, policy CRDPolicy, namesp
 }
 
 // installCRD installs a CRD that is missing, and replaces an older one, or ours that someone has altered: SuperEdge's
-// controller, to which a user may have gone back meanwhile, writes its own spec into our CRDs and leaves the version. It
-// leaves alone a CRD that is newer, or that a tool manages which would undo the change.
+// controller, to which a user may have gone back, writes its own spec into our CRDs and leaves the version. It leaves
+// alone a CRD that is newer, or that a tool manages which would undo the change.
 func installCRD(ctx context.Context, api client.Client, crd *unstructured.Unstructured) error {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "crd", crd.GetName())
 	live := &apiextensionsv1.CustomResourceDefinition{}

@@ -1,8 +1,8 @@
 // Package gridcontroller turns grids into one workload per unit, or one closed-loop Service, and keeps them so.
 //
-// A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends on the grid and the unit alone
-// (pkg/gridchild). It is applied with server-side apply under one field manager, with a digest of what was applied. It
-// is applied again if the desired child has another digest, if somebody has taken a field from the manager, as
+// A child (a Deployment, StatefulSet, DaemonSet or Service of a grid) depends on the grid and the unit alone (package
+// gridchild). It is applied with server-side apply under one field manager, with a digest of what was applied. It is
+// applied again if the desired child has another digest, if somebody has taken a field from the manager, as
 // managedFields show, or if the spec is another one than after the apply (child.go). So drift in what the grid says is
 // reverted, and what others own stays.
 //

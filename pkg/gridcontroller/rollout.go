@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 	"github.com/application-grid/application-grid/pkg/gridcontroller/rollout"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
 )
 
 // target is what a unit's child should be made of.
@@ -363,15 +363,12 @@ func (p *pass) conclude(ctx context.Context) {
 
 // describe returns the state of the rollout in one line.
 func (p *pass) describe() string {
-	status := p.planned.Status
-	parts := []string{"rollout of " + p.update}
+	status, wave := p.planned.Status, ""
 	if status.Wave != "" {
-		parts = append(parts, "wave "+status.Wave)
+		wave = "wave " + status.Wave
 	}
-	parts = append(parts, string(status.Phase))
-	if status.Message != "" {
-		parts = append(parts, status.Message)
-	}
+	parts := []string{"rollout of " + p.update, wave, string(status.Phase), status.Message}
+	parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
 	return gridchild.Shorten(strings.Join(parts, ": "))
 }
 

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
 // serviceReconciler reconciles ServiceGrids.
@@ -38,7 +38,8 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request reconcile.Req
 	units := len(r.nodes.unitsOf(grid.Spec.GridUniqKey, false))
 	changed := grid.DeepCopy()
 	status := &changed.Status
-	status.ObservedGeneration, status.Units = grid.Generation, int32(units) //nolint:gosec // no more than there are nodes
+	//nolint:gosec // no more than there are nodes
+	status.ObservedGeneration, status.Units = grid.Generation, int32(units)
 	c := conditions{&status.Conditions, grid.Generation}
 	told, making := gridchild.Error{}, ""
 	switch {

@@ -33,7 +33,7 @@ type units map[string][]*nodeState
 
 func newNodes() *nodes { return &nodes{byName: map[string]*nodeState{}, keys: map[string]bool{}} }
 
-// stateOf returns the state of a node, of which onlyState has kept the condition Ready. The node controller sets the condition Ready to Unknown when a kubelet falls
+// stateOf returns the state of a node. The node controller sets the condition Ready to Unknown when a kubelet falls
 // silent. A node whose kubelet reports that it is not ready is not lost.
 func stateOf(object client.Object) *nodeState {
 	node, ok := object.(*corev1.Node)

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridchild"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -240,7 +240,8 @@ func (s Source) units(
 		if spec.Rollout != nil {
 			noted = revision
 		}
-		return gridchild.OfUnit(o.OfChild(selects, noted, templates.Mark(unit, revision)), k, unit, names.ByUnit[unit], template)
+		owner := o.OfChild(selects, noted, templates.Mark(unit, revision))
+		return gridchild.OfUnit(owner, k, unit, names.ByUnit[unit], template)
 	}
 	members := map[group][]string{}
 	var order []group

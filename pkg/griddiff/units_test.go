@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridchild"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 

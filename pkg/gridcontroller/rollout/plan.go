@@ -66,7 +66,7 @@ type CheckResult struct {
 // Input is what a plan follows from.
 type Input struct {
 	Rollout *v1.Rollout
-	// Revision is that of the grid's spec, Deadline spec.progressDeadlineSeconds. Units are in the order of their names.
+	// Revision is that of the grid's spec, Deadline its progressDeadlineSeconds. Units are in the order of their names.
 	Revision string
 	Deadline time.Duration
 	Units    []Unit

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 )
 
 // Entry is a revision of a grid's history.

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridrevision"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
 // withoutWaves is a grid without spec.rollout, with a Deployment in each of the units. A Deployment that is restarted is
@@ -37,7 +37,7 @@ func withoutWaves(t *testing.T, breaks string, units ...string) (*Grid, *[]strin
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "echo-" + unit, Generation: 1,
 				Labels:          map[string]string{v1.LabelGridSelector: "echo", v1.LabelGridUnit: unit},
-				OwnerReferences: []metav1.OwnerReference{gridrevision.OwnerOf("DeploymentGrid", g.Object)},
+				OwnerReferences: []metav1.OwnerReference{gridchild.Reference("DeploymentGrid", "echo", g.Object.GetUID())},
 			},
 			Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: 1, UpdatedReplicas: 1, AvailableReplicas: 1},
 		})

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/application-grid/application-grid/pkg/gridrevision"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridrevision"
 )
 
 // asBefore stops the controller, and leaves everything of the grid demo as the version before would have: a revision

@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
-	"github.com/application-grid/application-grid/pkg/gridchild"
+	"github.com/application-grid/application-grid/pkg/gridcontroller/gridchild"
 )
 
 const (

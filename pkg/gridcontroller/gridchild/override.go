@@ -161,9 +161,10 @@ func (t *Templates) overridesOf(unit string) (all []*v1.Override) {
 // Variant names what a unit's template is made of: the units with the same variant have the same template. It is the
 // names of the overrides, which have no slash, then a slash, then the name of the template, which may be any text.
 func (t *Templates) Variant(unit string) string {
-	var names []string
-	for _, o := range t.overridesOf(unit) {
-		names = append(names, o.Name)
+	overrides := t.overridesOf(unit)
+	names := make([]string, len(overrides))
+	for i, o := range overrides {
+		names[i] = o.Name
 	}
 	return strings.Join(names, ",") + "/" + TemplateName(t.spec, unit)
 }
@@ -171,7 +172,10 @@ func (t *Templates) Variant(unit string) string {
 // Parts returns the name of the template of a variant, and those of the overrides that change it.
 func Parts(variant string) (template string, overrides []string) {
 	names, template, _ := strings.Cut(variant, "/")
-	return cmp.Or(template, string(v1.DefaultTemplate)), strings.FieldsFunc(names, func(r rune) bool { return r == ',' })
+	if template = cmp.Or(template, string(v1.DefaultTemplate)); names == "" {
+		return template, nil
+	}
+	return template, strings.Split(names, ",")
 }
 
 // override changes a template as an override says.

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -15,7 +16,11 @@ import (
 	"github.com/application-grid/application-grid/manifests"
 )
 
+// statusDepth is how many names a path below status has at most on the page. kubectl explain has the deeper ones.
+const statusDepth = 3
+
 // TestCRDReference: docs/reference.md has the fields of the CRDs as they are. Kinds with the same fields share a table.
+// What is the same in two places of a kind is described once.
 func TestCRDReference(t *testing.T) {
 	t.Parallel()
 	files, err := fs.Glob(manifests.CRDs, "crds/superedge*.yaml")
@@ -38,8 +43,8 @@ func TestCRDReference(t *testing.T) {
 		}
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		var b strings.Builder
-		b.WriteString("| field | type | meaning | checked |\n| --- | --- | --- | --- |\n")
-		fields(&b, "", schema)
+		b.WriteString("| field | type | meaning |\n| --- | --- | --- |\n")
+		fields(&b, "", schema, map[string]string{})
 		if kinds[b.String()] == nil {
 			tables = append(tables, b.String())
 		}
@@ -64,8 +69,9 @@ func messages(schema *apiextensionsv1.JSONSchemaProps) string {
 	return strings.TrimSuffix(b.String(), ".")
 }
 
-// fields are rows for what is below a path.
-func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps) {
+// fields are rows for what is below a path. described are the paths of the objects that have rows already, by their
+// schemas.
+func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps, described map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
 		if path == "" && name != "spec" && name != "status" {
@@ -76,25 +82,43 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		switch {
 		case field.AdditionalProperties != nil:
 			within = field.AdditionalProperties.Schema
-			kind = "map of " + within.Type + "s"
+			kind = "map"
 		case field.XIntOrString:
 			kind = "integer or string"
 		case field.Items != nil:
 			within = field.Items.Schema
-			kind = "list of " + within.Type + "s"
+			kind = "list"
 		}
 		if name == "conditions" {
-			kind, within = "list of metav1.Condition", &apiextensionsv1.JSONSchemaProps{}
+			within = &apiextensionsv1.JSONSchemaProps{} // as metav1.Condition is everywhere
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n",
-			below, kind, docstest.Cell(field.Description), checks(schema, name, &field, within))
+		meaning := docstest.Cell(field.Description)
+		if checked := checks(schema, name, &field, within); checked != "" {
+			meaning = strings.TrimSpace(meaning + " *" + checked + "*")
+		}
+		same, twice := "", false
+		if len(within.Properties) > 0 {
+			text, err := json.Marshal(within.Properties)
+			if err != nil {
+				panic(err)
+			}
+			if same, twice = described[string(text)]; twice {
+				meaning += " Its fields are those of `" + same + "`."
+			} else {
+				described[string(text)] = below
+			}
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", below, kind, meaning)
 		switch {
 		case field.AdditionalProperties != nil:
 			below += ".{}"
 		case field.Items != nil:
 			below += "[]"
 		}
-		fields(b, below, within)
+		depth := strings.Count(strings.ReplaceAll(below, ".{}", ""), ".") + 1
+		if !twice && (!strings.HasPrefix(below, "status") || depth < statusDepth) {
+			fields(b, below, within, described)
+		}
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// OperatePage tells of the metrics.
+// OperatePage tells of log lines.
 const OperatePage = "docs/operate.md"
 
 // described is a metric as the program or the page has it.
@@ -18,14 +18,14 @@ type described struct{ kind, labels string }
 // descText reads a prometheus.Desc, which tells what it is in no other way.
 var descText = regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
 
-// CompareMetrics fails the test where the table of docs/operate.md under a program's heading and what the program
+// CompareMetrics fails the test where the table of docs/reference.md under a program's heading and what the program
 // registers differ: in names, labels, and, of those that have a value now, types. Go's and the process' own metrics
 // are left out.
 func CompareMetrics(t *testing.T, program string, registered prometheus.Collector) {
 	t.Helper()
 	is := registeredMetrics(t, registered)
 	said := map[string]described{}
-	for _, row := range Table(t, OperatePage, "### "+program) {
+	for _, row := range Table(t, ReferencePage, "### Metrics of "+program) {
 		if names := Quoted(row[0]); len(row) == 4 && len(names) == 1 {
 			said[names[0]] = described{row[1], strings.Join(slices.Sorted(slices.Values(Quoted(row[2]))), ",")}
 		}
@@ -34,16 +34,16 @@ func CompareMetrics(t *testing.T, program string, registered prometheus.Collecto
 		s, ok := said[name]
 		switch {
 		case !ok:
-			t.Errorf("%s does not tell of %s (labels %q)", OperatePage, name, m.labels)
+			t.Errorf("%s does not tell of %s (labels %q)", ReferencePage, name, m.labels)
 		case s.labels != m.labels:
-			t.Errorf("%s: the labels of %s are %q, not %q", OperatePage, name, m.labels, s.labels)
+			t.Errorf("%s: the labels of %s are %q, not %q", ReferencePage, name, m.labels, s.labels)
 		case m.kind != "" && s.kind != m.kind:
-			t.Errorf("%s: %s is a %s, not a %s", OperatePage, name, m.kind, s.kind)
+			t.Errorf("%s: %s is a %s, not a %s", ReferencePage, name, m.kind, s.kind)
 		}
 	}
 	for name := range said {
 		if _, ok := is[name]; !ok {
-			t.Errorf("%s tells of %s, which %s does not have", OperatePage, name, program)
+			t.Errorf("%s tells of %s, which %s does not have", ReferencePage, name, program)
 		}
 	}
 	if len(is) == 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/application-grid/application-grid/manifests"
 )
 
-// statusDepth is how many names a path below status has at most on the page. kubectl explain has the deeper ones.
-const statusDepth = 3
+// deepest are the parts of a status whose fields are on the page. kubectl explain has those of the others.
+var deepest = []string{"status", "status.states.{}"}
 
 // TestCRDReference: docs/reference.md has the fields of the CRDs as they are. Kinds with the same fields share a table.
 // What is the same in two places of a kind is described once.
@@ -43,19 +43,18 @@ func TestCRDReference(t *testing.T) {
 		}
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		var b strings.Builder
-		b.WriteString("| field | type | meaning |\n| --- | --- | --- |\n")
 		fields(&b, "", schema, map[string]string{})
 		if kinds[b.String()] == nil {
 			tables = append(tables, b.String())
 		}
 		names := crd.Spec.Names
-		about := fmt.Sprintf("%s (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"),
-			docstest.Cell(schema.Description), messages(schema))
+		about := fmt.Sprintf("**%s** (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"),
+			strings.TrimSuffix(docstest.Line(schema.Description), "."), messages(schema))
 		kinds[b.String()] = append(kinds[b.String()], about)
 	}
 	var b strings.Builder
 	for _, table := range tables {
-		fmt.Fprintf(&b, "- %s\n\n%s\n", strings.Join(kinds[table], "\n- "), table)
+		fmt.Fprintf(&b, "%s:\n\n%s\n", strings.Join(kinds[table], "\n\n"), table)
 	}
 	docstest.CompareGenerated(t, docstest.ReferencePage, "fields of the CRDs", b.String())
 }
@@ -64,7 +63,7 @@ func TestCRDReference(t *testing.T) {
 func messages(schema *apiextensionsv1.JSONSchemaProps) string {
 	var b strings.Builder
 	for _, rule := range schema.XValidations {
-		fmt.Fprintf(&b, "; %s", docstest.Cell(rule.Message))
+		fmt.Fprintf(&b, "; %s", docstest.Line(rule.Message))
 	}
 	return strings.TrimSuffix(b.String(), ".")
 }
@@ -77,27 +76,29 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		if path == "" && name != "spec" && name != "status" {
 			continue // the same in every kind
 		}
-		below, kind := strings.TrimPrefix(path+"."+name, "."), field.Type
+		below, suffix := strings.TrimPrefix(path+"."+name, "."), ""
 		within := &field
 		switch {
 		case field.AdditionalProperties != nil:
-			within = field.AdditionalProperties.Schema
-			kind = "map"
-		case field.XIntOrString:
-			kind = "integer or string"
+			within, suffix = field.AdditionalProperties.Schema, ".{}"
 		case field.Items != nil:
-			within = field.Items.Schema
-			kind = "list"
+			within, suffix = field.Items.Schema, "[]"
 		}
 		if name == "conditions" {
 			within = &apiextensionsv1.JSONSchemaProps{} // as metav1.Condition is everywhere
 		}
-		meaning := docstest.Cell(field.Description)
+		meaning := strings.TrimPrefix(docstest.Line(field.Description), strings.ToUpper(name[:1])+name[1:]+" ")
+		for _, verb := range []string{"is ", "are "} {
+			meaning = strings.TrimPrefix(meaning, verb)
+		}
 		if checked := checks(schema, name, &field, within); checked != "" {
 			meaning = strings.TrimSpace(meaning + " *" + checked + "*")
 		}
 		same, twice := "", false
-		if len(within.Properties) > 0 {
+		if _, selector := within.Properties["matchExpressions"]; selector {
+			meaning += " It is a label selector, as Kubernetes has it elsewhere."
+			twice = true
+		} else if len(within.Properties) > 0 {
 			text, err := json.Marshal(within.Properties)
 			if err != nil {
 				panic(err)
@@ -105,18 +106,12 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 			if same, twice = described[string(text)]; twice {
 				meaning += " Its fields are those of `" + same + "`."
 			} else {
-				described[string(text)] = below
+				described[string(text)] = below + suffix
 			}
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", below, kind, meaning)
-		switch {
-		case field.AdditionalProperties != nil:
-			below += ".{}"
-		case field.Items != nil:
-			below += "[]"
-		}
-		depth := strings.Count(strings.ReplaceAll(below, ".{}", ""), ".") + 1
-		if !twice && (!strings.HasPrefix(below, "status") || depth < statusDepth) {
+		below += suffix
+		fmt.Fprintf(b, "- `%s`: %s\n", below, meaning)
+		if !twice && (!strings.HasPrefix(below, "status") || slices.Contains(deepest, below)) {
 			fields(b, below, within, described)
 		}
 	}
@@ -144,7 +139,7 @@ func checks(
 			add("at most %d", *s.MaxProperties)
 		}
 		if s.Pattern != "" {
-			add("matches `%s`", docstest.Cell(s.Pattern))
+			add("matches `%s`", docstest.Line(s.Pattern))
 		}
 		if len(s.Enum) > 0 {
 			values := make([]string, len(s.Enum))
@@ -154,10 +149,10 @@ func checks(
 			add("one of %s", strings.Join(values, ", "))
 		}
 		for _, rule := range s.XValidations {
-			add("%s", docstest.Cell(rule.Message))
+			add("%s", docstest.Line(rule.Message))
 		}
 		if s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields {
-			add("by the API server, when the child is applied")
+			add("checked when it is applied")
 		}
 	}
 	return strings.Join(all, "; ")

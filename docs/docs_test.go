@@ -229,7 +229,7 @@ func expectMetrics(t *testing.T, where, expr string) {
 			continue
 		}
 		found++
-		if !slices.Contains(others, name) && !strings.Contains(reference, "| `"+series.ReplaceAllString(name, "")+"` |") {
+		if !slices.Contains(others, name) && !strings.Contains(reference, "`"+series.ReplaceAllString(name, "")+"`") {
 			t.Errorf("%s: there is no metric %s: %s", where, name, expr)
 		}
 	}

@@ -14,7 +14,9 @@ import (
 var generic = []string{"Secure serving", "Authentication", "Authorization", "Audit"}
 
 // TestFlagsReference: docs/reference.md has the flags as they are.
-func TestFlagsReference(t *testing.T) { docstest.CompareFlags(t, program, newOptions().flags, generic...) }
+func TestFlagsReference(t *testing.T) {
+	docstest.CompareFlags(t, program, newOptions().flags, generic...)
+}
 
 // TestGenericFlags: the sections that the page leaves to --help have no flag of the hub's own.
 func TestGenericFlags(t *testing.T) {

@@ -20,11 +20,11 @@ func TestFlagsReference(t *testing.T) {
 		if c.Name() == "completion" || c.Name() == "help" {
 			continue
 		}
-		fmt.Fprintf(&b, "**kubectl grid %s**: %s\n\n%s\n", docstest.Cell(c.Use), c.Short,
-			docstest.FlagTable(c.LocalNonPersistentFlags()))
+		fmt.Fprintf(&b, "**`kubectl grid %s`**: %s\n\n%s\n", docstest.Line(c.Use), c.Short,
+			docstest.FlagList(c.LocalNonPersistentFlags()))
 		for _, sub := range c.Commands() {
-			fmt.Fprintf(&b, "**kubectl grid %s %s**: %s\n\n%s\n", c.Name(), docstest.Cell(sub.Use), sub.Short,
-				docstest.FlagTable(sub.LocalNonPersistentFlags()))
+			fmt.Fprintf(&b, "**`kubectl grid %s %s`**: %s\n\n%s\n", c.Name(), docstest.Line(sub.Use), sub.Short,
+				docstest.FlagList(sub.LocalNonPersistentFlags()))
 		}
 	}
 	b.WriteString("All commands take kubectl's flags for the connection, as `kubectl options` lists them.\n")

@@ -26,8 +26,11 @@ func CompareMetrics(t *testing.T, program string, registered prometheus.Collecto
 	is := registeredMetrics(t, registered)
 	said := map[string]described{}
 	for _, row := range Table(t, ReferencePage, "### Metrics of "+program) {
-		if names := Quoted(row[0]); len(row) == 4 && len(names) == 1 {
-			said[names[0]] = described{row[1], strings.Join(slices.Sorted(slices.Values(Quoted(row[2]))), ",")}
+		if len(row) != 4 {
+			continue
+		}
+		for _, name := range Quoted(row[0]) { // those of one type with the same labels may share a row
+			said[name] = described{row[1], strings.Join(slices.Sorted(slices.Values(Quoted(row[2]))), ",")}
 		}
 	}
 	for name, m := range is {

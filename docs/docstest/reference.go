@@ -23,23 +23,24 @@ var sharedSections = []string{"Logging", "Other"}
 // were for.
 func CompareFlags(t *testing.T, program string, set *flags.Set, leftToHelp ...string) {
 	t.Helper()
-	var b, shared strings.Builder
+	var b, shared, ignored strings.Builder
 	var named []string
 	set.VisitSections(func(title string, f *pflag.FlagSet) {
 		switch {
 		case slices.Contains(sharedSections, title):
-			fmt.Fprintf(&shared, "**%s**\n\n%s\n", title, FlagTable(f))
+			fmt.Fprintf(&shared, "**%s**\n\n%s\n", title, FlagList(f))
 		case slices.Contains(leftToHelp, title):
 			named = append(named, title)
 		case title == "Ignored":
-			fmt.Fprintf(&b, "**Ignored**, for SuperEdge's manifests: %s\n\n", flagNames(f))
+			fmt.Fprintf(&ignored, "**Ignored**, for SuperEdge's manifests: %s.\n\n", flagNames(f))
 		default:
-			fmt.Fprintf(&b, "**%s**\n\n%s\n", title, FlagTable(f))
+			fmt.Fprintf(&b, "**%s**\n\n%s\n", title, FlagList(f))
 		}
 	})
 	if !slices.Equal(named, leftToHelp) {
 		t.Errorf("%s has the sections %q, and %q are to be left to --help", program, named, leftToHelp)
 	}
+	b.WriteString(ignored.String())
 	if len(named) > 0 {
 		fmt.Fprintf(&b, "`%s --help` has the sections %s, which are those of k8s.io/apiserver.\n", program,
 			strings.Join(named, ", "))
@@ -58,9 +59,9 @@ func flagNames(set *pflag.FlagSet) string {
 // computed are the defaults that depend on the machine, or, as klog's, on what was set in this process before.
 var computed = map[string]string{"worker": "number of CPUs", "v": "`0`"}
 
-// FlagTable is a table of flags, or nothing if there are none. Hidden ones are left out, and --help, which every
+// FlagList is a list of flags, with the defaults that say something. Hidden flags are left out, and --help, which every
 // program has.
-func FlagTable(set *pflag.FlagSet) string {
+func FlagList(set *pflag.FlagSet) string {
 	var b strings.Builder
 	set.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
@@ -74,12 +75,17 @@ func FlagTable(set *pflag.FlagSet) string {
 		if value == "" && f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
 			value = "`" + f.DefValue + "`"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, value, Cell(f.Usage))
+		if value != "" {
+			value = " (" + value + ")"
+		}
+		fmt.Fprintf(&b, "- %s%s: %s\n", name, value, Line(f.Usage))
 	})
-	if b.Len() == 0 {
-		return ""
-	}
-	return "| flag | default | meaning |\n| --- | --- | --- |\n" + b.String()
+	return b.String()
+}
+
+// Line is a text as a line of a list.
+func Line(text string) string {
+	return strings.TrimSpace(strings.NewReplacer("\n", " ", "<", "&lt;").Replace(text))
 }
 
 // cellEscapes keep a text from being more than a cell of a table.

@@ -19,12 +19,12 @@ const program = "application-grid-controller"
 
 // What --help and the man page begin with.
 const (
-	short        = "Makes one workload per unit of every grid, and one closed-loop Service"
+	short        = "Makes one workload per site of every grid, and one site-local Service"
 	introduction = "application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, " +
 		"one workload\n" +
-		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that " +
+		"per site (the nodes with one value of the grid's label), and of every ServiceGrid one Service that " +
 		"reaches,\n" +
-		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any " +
+		"on every node, its own site only. It creates them, follows every change, and removes what has no site any " +
 		"more."
 )
 

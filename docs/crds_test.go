@@ -28,7 +28,7 @@ func TestCRDReference(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	var tables []string
-	kinds := map[string][]string{}
+	kinds, messages := map[string][]string{}, map[string][]string{}
 	for _, file := range files {
 		data, err := fs.ReadFile(manifests.CRDs, file)
 		if err != nil {
@@ -48,24 +48,20 @@ func TestCRDReference(t *testing.T) {
 			tables = append(tables, b.String())
 		}
 		names := crd.Spec.Names
-		about := fmt.Sprintf("**%s** (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"),
-			strings.TrimSuffix(docstest.Line(schema.Description), "."), messages(schema))
-		kinds[b.String()] = append(kinds[b.String()], about)
+		kinds[b.String()] = append(kinds[b.String()], fmt.Sprintf("**%s** (`%s`, `%s`)", names.Kind, names.Plural,
+			strings.Join(names.ShortNames, "`, `")))
+		for _, rule := range schema.XValidations {
+			if !slices.Contains(messages[b.String()], rule.Message) {
+				messages[b.String()] = append(messages[b.String()], rule.Message)
+			}
+		}
 	}
 	var b strings.Builder
 	for _, table := range tables {
-		fmt.Fprintf(&b, "%s:\n\n%s\n", strings.Join(kinds[table], "\n\n"), table)
+		fmt.Fprintf(&b, "%s. *%s*\n\n%s\n", strings.Join(kinds[table], ", "),
+			docstest.Line(strings.Join(messages[table], "; ")), table)
 	}
 	docstest.CompareGenerated(t, docstest.ReferencePage, "fields of the CRDs", b.String())
-}
-
-// messages are what the schema's rules say when they are broken.
-func messages(schema *apiextensionsv1.JSONSchemaProps) string {
-	var b strings.Builder
-	for _, rule := range schema.XValidations {
-		fmt.Fprintf(&b, "; %s", docstest.Line(rule.Message))
-	}
-	return strings.TrimSuffix(b.String(), ".")
 }
 
 // fields are rows for what is below a path. described are the paths of the objects that have rows already, by their
@@ -138,7 +134,7 @@ func checks(
 		if s.MaxProperties != nil {
 			add("at most %d", *s.MaxProperties)
 		}
-		if s.Pattern != "" {
+		if s.Pattern != "" && len(s.XValidations) == 0 { // whose messages say it in words
 			add("matches `%s`", docstest.Line(s.Pattern))
 		}
 		if len(s.Enum) > 0 {

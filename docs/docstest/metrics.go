@@ -18,19 +18,24 @@ type described struct{ kind, labels string }
 // descText reads a prometheus.Desc, which tells what it is in no other way.
 var descText = regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
 
-// CompareMetrics fails the test where the table of docs/reference.md under a program's heading and what the program
+// metricText reads the line of a metric: its names, its type, its labels.
+var metricText = regexp.MustCompile("^((?:`[^`]*`(?:, )?)+) \\((\\w+)(?:, by ([^)]*))?\\): ")
+
+// CompareMetrics fails the test where the list of docs/reference.md under a program's heading and what the program
 // registers differ: in names, labels, and, of those that have a value now, types. Go's and the process' own metrics
 // are left out.
 func CompareMetrics(t *testing.T, program string, registered prometheus.Collector) {
 	t.Helper()
 	is := registeredMetrics(t, registered)
 	said := map[string]described{}
-	for _, row := range Table(t, ReferencePage, "### Metrics of "+program) {
-		if len(row) != 4 {
+	for _, line := range List(t, ReferencePage, "### Metrics of "+program) {
+		parts := metricText.FindStringSubmatch(line)
+		if parts == nil {
+			t.Errorf("%s: unreadable: %s", ReferencePage, line)
 			continue
 		}
-		for _, name := range Quoted(row[0]) { // those of one type with the same labels may share a row
-			said[name] = described{row[1], strings.Join(slices.Sorted(slices.Values(Quoted(row[2]))), ",")}
+		for _, name := range Quoted(parts[1]) { // those of one type with the same labels share a line
+			said[name] = described{parts[2], strings.Join(slices.Sorted(slices.Values(Quoted(parts[3]))), ",")}
 		}
 	}
 	for name, m := range is {

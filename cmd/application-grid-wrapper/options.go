@@ -135,7 +135,8 @@ func newOptions() *options {
 	f.StringVar(&o.cri, "cri", criOff,
 		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
 			"usual one. While the upstream is away, the wrapper shows pods of this node that have changed as the "+
-			"runtime has them. Whoever may connect to that socket is root on the node. off: the runtime is not asked.")
+			"runtime has them. A process that may connect to that socket is root on the node. off: the runtime is not "+
+			"asked.")
 	f.DurationVar(&o.returnGrace, "return-grace", livepods.DefaultReturnGrace,
 		"How long, after an outage of 10 s or more, pods that the upstream knew before may be shown as their nodes "+
 			"have them. For each pod that ends when the upstream says the same, but not within the first 30 s.")

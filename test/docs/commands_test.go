@@ -29,8 +29,8 @@ const (
 // the reason.
 var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
-	"docs/install.md":       "needs a kubeadm or k3s cluster, images or systemd: make test-kubeadm runs what is for kubeadm",
-	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover makes that, and runs it",
+	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm runs what is for kubeadm",
+	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover runs it",
 	"docs/dev/release.md":   "needs a release, and builds one for minutes: make test-release",
 }
 

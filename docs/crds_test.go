@@ -84,7 +84,7 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 			within = &apiextensionsv1.JSONSchemaProps{} // as metav1.Condition is everywhere
 		}
 		meaning := strings.TrimPrefix(docstest.Line(field.Description), strings.ToUpper(name[:1])+name[1:]+" ")
-		for _, verb := range []string{"is ", "are "} {
+		for _, verb := range []string{"is ", "are ", "has "} {
 			meaning = strings.TrimPrefix(meaning, verb)
 		}
 		if checked := checks(schema, name, &field, within); checked != "" {
@@ -113,7 +113,7 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 	}
 }
 
-// checks are what the API server checks of a field.
+// checks are what the API server checks of a field, except lengths and patterns.
 func checks(
 	parent *apiextensionsv1.JSONSchemaProps, name string, field, within *apiextensionsv1.JSONSchemaProps,
 ) string {
@@ -126,17 +126,6 @@ func checks(
 		add("default `%s`", field.Default.Raw)
 	}
 	for _, s := range slices.Compact([]*apiextensionsv1.JSONSchemaProps{field, within}) {
-		if s.MinLength != nil && s.MaxLength != nil {
-			add("%d to %d characters", *s.MinLength, *s.MaxLength)
-		} else if s.MaxLength != nil {
-			add("at most %d characters", *s.MaxLength)
-		}
-		if s.MaxProperties != nil {
-			add("at most %d", *s.MaxProperties)
-		}
-		if s.Pattern != "" && len(s.XValidations) == 0 { // whose messages say it in words
-			add("matches `%s`", docstest.Line(s.Pattern))
-		}
 		if len(s.Enum) > 0 {
 			values := make([]string, len(s.Enum))
 			for i, value := range s.Enum {

@@ -186,7 +186,7 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 		--dockerfile build/$(p).Dockerfile --binaries dist/kubeadm/bin --archive dist/kubeadm/images/$(p).tar &&) true
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
-# SuperEdge's own controller and daemon of hosts files, which docs/superedge.md takes over from and goes back to. The module is
+# SuperEdge's own controller and daemon of hosts files, which docs/migrate.md takes over from and goes back to. The module is
 # checked here and not by `make verify`, which does not download what only this builds.
 SUPEREDGE_MODULE   := test/takeover/superedge
 SUPEREDGE_PROGRAMS := application-grid-controller statefulset-grid-daemon
@@ -198,7 +198,7 @@ $(BIN)/superedge: $(SUPEREDGE_MODULE)/go.mod $(SUPEREDGE_MODULE)/go.sum
 	@touch $@
 
 .PHONY: test-takeover
-test-takeover: build cluster $(BIN)/superedge ## Runs docs/superedge.md and docs/openyurt.md on the embedded cluster. Needs root.
+test-takeover: build cluster $(BIN)/superedge ## Runs docs/migrate.md on the embedded cluster. Needs root.
 	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
 	$(ON_CLUSTER) ./takeover $(ARGS)
 

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -15,7 +16,11 @@ import (
 	"github.com/application-grid/application-grid/manifests"
 )
 
+// deepest are the parts of a status whose fields are on the page. kubectl explain has those of the others.
+var deepest = []string{"status", "status.states.{}"}
+
 // TestCRDReference: docs/reference.md has the fields of the CRDs as they are. Kinds with the same fields share a table.
+// What is the same in two places of a kind is described once.
 func TestCRDReference(t *testing.T) {
 	t.Parallel()
 	files, err := fs.Glob(manifests.CRDs, "crds/superedge*.yaml")
@@ -23,7 +28,7 @@ func TestCRDReference(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	var tables []string
-	kinds := map[string][]string{}
+	kinds, messages := map[string][]string{}, map[string][]string{}
 	for _, file := range files {
 		data, err := fs.ReadFile(manifests.CRDs, file)
 		if err != nil {
@@ -38,67 +43,77 @@ func TestCRDReference(t *testing.T) {
 		}
 		schema := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 		var b strings.Builder
-		b.WriteString("| field | type | meaning | checked |\n| --- | --- | --- | --- |\n")
-		fields(&b, "", schema)
+		fields(&b, "", schema, map[string]string{})
 		if kinds[b.String()] == nil {
 			tables = append(tables, b.String())
 		}
 		names := crd.Spec.Names
-		about := fmt.Sprintf("%s (`%s`, `%s`): %s%s", names.Kind, names.Plural, strings.Join(names.ShortNames, "`, `"),
-			docstest.Cell(schema.Description), messages(schema))
-		kinds[b.String()] = append(kinds[b.String()], about)
+		kinds[b.String()] = append(kinds[b.String()], fmt.Sprintf("**%s** (`%s`, `%s`)", names.Kind, names.Plural,
+			strings.Join(names.ShortNames, "`, `")))
+		for _, rule := range schema.XValidations {
+			if !slices.Contains(messages[b.String()], rule.Message) {
+				messages[b.String()] = append(messages[b.String()], rule.Message)
+			}
+		}
 	}
 	var b strings.Builder
 	for _, table := range tables {
-		fmt.Fprintf(&b, "- %s\n\n%s\n", strings.Join(kinds[table], "\n- "), table)
+		fmt.Fprintf(&b, "%s. *%s*\n\n%s\n", strings.Join(kinds[table], ", "),
+			docstest.Line(strings.Join(messages[table], "; ")), table)
 	}
 	docstest.CompareGenerated(t, docstest.ReferencePage, "fields of the CRDs", b.String())
 }
 
-// messages are what the schema's rules say when they are broken.
-func messages(schema *apiextensionsv1.JSONSchemaProps) string {
-	var b strings.Builder
-	for _, rule := range schema.XValidations {
-		fmt.Fprintf(&b, "; %s", docstest.Cell(rule.Message))
-	}
-	return strings.TrimSuffix(b.String(), ".")
-}
-
-// fields are rows for what is below a path.
-func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps) {
+// fields are rows for what is below a path. described are the paths of the objects that have rows already, by their
+// schemas.
+func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps, described map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
 		if path == "" && name != "spec" && name != "status" {
 			continue // the same in every kind
 		}
-		below, kind := strings.TrimPrefix(path+"."+name, "."), field.Type
+		below, suffix := strings.TrimPrefix(path+"."+name, "."), ""
 		within := &field
 		switch {
 		case field.AdditionalProperties != nil:
-			within = field.AdditionalProperties.Schema
-			kind = "map of " + within.Type + "s"
-		case field.XIntOrString:
-			kind = "integer or string"
+			within, suffix = field.AdditionalProperties.Schema, ".{}"
 		case field.Items != nil:
-			within = field.Items.Schema
-			kind = "list of " + within.Type + "s"
+			within, suffix = field.Items.Schema, "[]"
 		}
 		if name == "conditions" {
-			kind, within = "list of metav1.Condition", &apiextensionsv1.JSONSchemaProps{}
+			within = &apiextensionsv1.JSONSchemaProps{} // as metav1.Condition is everywhere
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n",
-			below, kind, docstest.Cell(field.Description), checks(schema, name, &field, within))
-		switch {
-		case field.AdditionalProperties != nil:
-			below += ".{}"
-		case field.Items != nil:
-			below += "[]"
+		meaning := strings.TrimPrefix(docstest.Line(field.Description), strings.ToUpper(name[:1])+name[1:]+" ")
+		for _, verb := range []string{"is ", "are ", "has "} {
+			meaning = strings.TrimPrefix(meaning, verb)
 		}
-		fields(b, below, within)
+		if checked := checks(schema, name, &field, within); checked != "" {
+			meaning = strings.TrimSpace(meaning + " *" + checked + "*")
+		}
+		same, twice := "", false
+		if _, selector := within.Properties["matchExpressions"]; selector {
+			meaning += " It is a label selector, as Kubernetes has it elsewhere."
+			twice = true
+		} else if len(within.Properties) > 0 {
+			text, err := json.Marshal(within.Properties)
+			if err != nil {
+				panic(err)
+			}
+			if same, twice = described[string(text)]; twice {
+				meaning += " Its fields are those of `" + same + "`."
+			} else {
+				described[string(text)] = below + suffix
+			}
+		}
+		below += suffix
+		fmt.Fprintf(b, "- `%s`: %s\n", below, meaning)
+		if !twice && (!strings.HasPrefix(below, "status") || slices.Contains(deepest, below)) {
+			fields(b, below, within, described)
+		}
 	}
 }
 
-// checks are what the API server checks of a field.
+// checks are what the API server checks of a field, except lengths and patterns.
 func checks(
 	parent *apiextensionsv1.JSONSchemaProps, name string, field, within *apiextensionsv1.JSONSchemaProps,
 ) string {
@@ -111,17 +126,6 @@ func checks(
 		add("default `%s`", field.Default.Raw)
 	}
 	for _, s := range slices.Compact([]*apiextensionsv1.JSONSchemaProps{field, within}) {
-		if s.MinLength != nil && s.MaxLength != nil {
-			add("%d to %d characters", *s.MinLength, *s.MaxLength)
-		} else if s.MaxLength != nil {
-			add("at most %d characters", *s.MaxLength)
-		}
-		if s.MaxProperties != nil {
-			add("at most %d", *s.MaxProperties)
-		}
-		if s.Pattern != "" {
-			add("matches `%s`", docstest.Cell(s.Pattern))
-		}
 		if len(s.Enum) > 0 {
 			values := make([]string, len(s.Enum))
 			for i, value := range s.Enum {
@@ -130,10 +134,10 @@ func checks(
 			add("one of %s", strings.Join(values, ", "))
 		}
 		for _, rule := range s.XValidations {
-			add("%s", docstest.Cell(rule.Message))
+			add("%s", docstest.Line(rule.Message))
 		}
 		if s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields {
-			add("by the API server, when the child is applied")
+			add("checked when it is applied")
 		}
 	}
 	return strings.Join(all, "; ")

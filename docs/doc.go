@@ -1,3 +1,3 @@
-// Package docs has no code, only tests that compare the documentation, which is the *.md files of this directory, with
-// the rest of the repository.
+// Package docs has no code, only tests that compare the documentation, which is the *.md files of this directory and of
+// dev, with the rest of the repository.
 package docs

@@ -23,7 +23,7 @@ func pages(t *testing.T) []string {
 	t.Helper()
 	var names []string
 	root := docstest.Root(t)
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/dev/*.md", "charts/*/*.md"} {
 		found, err := fs.Glob(os.DirFS(root), pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -214,11 +214,11 @@ var (
 	others = []string{"up", "process_resident_memory_bytes", "leader_election_master_status"}
 )
 
-// expectMetrics fails the test if an expression has a name of a metric that docs/operate.md does not tell of; that
+// expectMetrics fails the test if an expression has a name of a metric that docs/reference.md does not tell of; that
 // the page tells of those that there are is tested with the programs.
 func expectMetrics(t *testing.T, where, expr string) {
 	t.Helper()
-	operate := docstest.Page(t, docstest.OperatePage)
+	reference := docstest.Page(t, docstest.ReferencePage)
 	if strings.Count(expr, "(") != strings.Count(expr, ")") || strings.Count(expr, "{") != strings.Count(expr, "}") ||
 		strings.Count(expr, `"`)%2 != 0 {
 		t.Errorf("%s: brackets or quotes do not match: %s", where, expr)
@@ -229,7 +229,7 @@ func expectMetrics(t *testing.T, where, expr string) {
 			continue
 		}
 		found++
-		if !slices.Contains(others, name) && !strings.Contains(operate, "| `"+series.ReplaceAllString(name, "")+"` |") {
+		if !slices.Contains(others, name) && !strings.Contains(reference, "`"+series.ReplaceAllString(name, "")+"`") {
 			t.Errorf("%s: there is no metric %s: %s", where, name, expr)
 		}
 	}
@@ -282,7 +282,7 @@ var (
 	logKey  = regexp.MustCompile(` (\w+)=`)
 )
 
-// TestTableOfTheRule: what docs/how-it-works.md says that nodes see is what the rule says.
+// TestTableOfTheRule: what docs/concepts.md says that nodes see is what the rule says.
 func TestTableOfTheRule(t *testing.T) {
 	t.Parallel()
 	labels := map[string]topology.Labels{}
@@ -290,7 +290,7 @@ func TestTableOfTheRule(t *testing.T) {
 	for name := range ready {
 		labels[name] = topology.Labels{"kubernetes.io/hostname": name}
 	}
-	rows := docstest.Table(t, "docs/how-it-works.md", "## The rule")
+	rows := docstest.Table(t, "docs/concepts.md", "### The rule")
 	nodes, checked := rows[0][1:], 0
 	for _, row := range rows[2:] {
 		quoted := docstest.Quoted(row[0])

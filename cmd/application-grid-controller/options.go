@@ -19,12 +19,12 @@ const program = "application-grid-controller"
 
 // What --help and the man page begin with.
 const (
-	short        = "Makes one workload per unit of every grid, and one closed-loop Service"
+	short        = "Makes one workload per site of every grid, and one site-local Service"
 	introduction = "application-grid-controller makes, of every DeploymentGrid, StatefulSetGrid and DaemonSetGrid, " +
 		"one workload\n" +
-		"per unit (the nodes with one value of the grid's label), and of every ServiceGrid one Service that " +
+		"per site (the nodes with one value of the grid's label), and of every ServiceGrid one Service that " +
 		"reaches,\n" +
-		"on every node, its own unit only. It creates them, follows every change, and removes what has no unit any " +
+		"on every node, its own site only. It creates them, follows every change, and removes what has no site any " +
 		"more."
 )
 
@@ -68,29 +68,29 @@ func newOptions() *options {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server, with the controller's "+
 		"credentials. Empty: the service account of the pod.")
 	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig.")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Grids")
-	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "Grids of a kind that are worked on at once.")
+	f.IntVar(&o.worker, "worker", runtime.NumCPU(), "How many grids of a kind are worked on at once.")
 	f.DurationVar(&o.unitRemovalGrace, "unit-removal-grace", 5*time.Minute,
-		"How long a unit's workload outlives the last node of the unit: a node may come back, or register again "+
+		"How long a site's workload outlives the last node of the site. A node may come back, or register again "+
 			"without its labels.")
-	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: install the CRDs of the grids that are missing, and "+
-		"replace older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: wait until someone "+
-		"else has installed them.")
-	f.StringVar(&o.namespaces, "namespaces", "", "Namespaces whose grids are worked on, with commas between them. "+
-		"Empty: all. With some, the controller needs its rights only there, and that to nodes.")
-	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may name as gridUniqKey, "+
-		"with commas between them. Empty: any.")
-	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Most units that one grid may have; of one that has more "+
-		"nothing is changed. 0: any number.")
+	f.StringVar(&o.manageCRDs, "manage-crds", "auto", "auto: the controller installs missing CRDs, and "+
+		"replaces older ones, but never newer ones, nor those that GitOps tools or Helm keep. off: it waits until "+
+		"somebody has installed them.")
+	f.StringVar(&o.namespaces, "namespaces", "", "Namespaces whose grids are worked on, comma-separated. Empty: "+
+		"all. With some, the controller needs its rights only there, and those to nodes.")
+	f.StringVar(&o.allowedUnitKeys, "allowed-unit-keys", "", "Keys of node labels that grids may use as gridUniqKey, "+
+		"comma-separated. Empty: any.")
+	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Limit of the sites of one grid. The controller changes "+
+		"nothing of a grid that has more. 0: no limit.")
 
 	f = o.flags.Section("Leader election")
-	f.BoolVar(&o.leaderElect, "leader-elect", true, "Let one of several replicas work, the holder of a Lease, and the "+
-		"others wait for its end.")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Only one of several replicas works: the holder of a Lease. The "+
+		"others wait.")
 	f.DurationVar(&o.election.LeaseDuration, "leader-elect-lease-duration", 15*time.Second,
-		"How long the others wait after the leader was last heard of.")
+		"How long the others wait after the leader last renewed its Lease.")
 	f.DurationVar(&o.election.RenewDeadline, "leader-elect-renew-deadline", 10*time.Second,
 		"How long the leader tries to renew its Lease before it ends.")
 	f.DurationVar(&o.election.RetryPeriod, "leader-elect-retry-period", 2*time.Second,

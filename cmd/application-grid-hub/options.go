@@ -69,37 +69,34 @@ func newOptions() *options {
 	o.serving.ServerCert.PairName = program
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server that is followed. Empty: the "+
-		"service account of the pod.")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 50, "Most requests per second to it.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 100, "Most of them at once.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server that the hub follows. Empty: "+
+		"the service account of the pod.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 50, "Limit of requests per second to the API server.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 100, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Shares")
-	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Most bytes that lists under way take at "+
-		"once; one more is answered 429. One caller gets half of that at most, but always one list, however large "+
-		"it is.")
-	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Most bytes that wait to be sent to "+
-		"all streams together. Beyond that, streams that are behind are ended, and new ones are answered 429.")
+	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Limit of the bytes of lists under way. One "+
+		"more is answered 429. One caller gets at most half of that, but always one list of any size.")
+	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
+		"sent to all streams. Beyond it, streams that are behind are ended, and new ones are answered 429.")
 
 	f = o.flags.Section("Callers")
 	f.BoolVar(&o.allowUnboundTokens, "allow-unbound-tokens", false, "Let ServiceAccount tokens that are bound to no "+
-		"node ask for the share of every node, as far as RBAC permits it. They are refused otherwise.")
-	f.BoolVar(&o.reviewAll, "review-all", false, "Ask the API server about every request whether it is permitted. "+
-		"Otherwise what came with the certificate of its front proxy is not asked about again: the API server has "+
-		"authorized it.")
+		"node ask for every node's share, as far as RBAC permits it. Otherwise they are refused.")
+	f.BoolVar(&o.reviewAll, "review-all", false, "Ask the API server whether it permits each request. Otherwise "+
+		"requests with the certificate of its front proxy count as permitted, because it has authorized them.")
 
 	f = o.flags.Section("Replicas")
 	f.StringVar(&o.service, "service", "kube-system/"+program,
-		"NAMESPACE/NAME of the Service that the API server reaches the hub by. From its endpoints a replica knows "+
-			"how many there are.")
+		"NAMESPACE/NAME of the hub's Service, from whose endpoints a replica knows how many replicas there are.")
 	f.StringVar(&o.tlsSecret, "tls-secret", "",
-		"NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate that they make and renew, and "+
-			"that they write into the APIService's caBundle. Empty: the certificate is that of --tls-cert-file.")
+		"NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate, which they renew and write "+
+			"into the APIService's caBundle. Empty: the certificate of --tls-cert-file is used.")
 
 	f = o.flags.Section("Metrics")
 	f.StringVar(&o.metricsBindAddress, "metrics-bind-address", "",
-		"host:port of /metrics over plain HTTP, for anyone who gets there. Empty: only over TLS, for those whom RBAC "+
-			"permits it.")
+		"host:port of /metrics over plain HTTP, for anyone. Empty: /metrics is served only over TLS, to those whom "+
+			"RBAC permits it.")
 
 	o.serving.AddFlags(o.flags.Section("Secure serving"))
 	o.authentication.AddFlags(o.flags.Section("Authentication"))

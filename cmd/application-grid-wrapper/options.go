@@ -69,10 +69,10 @@ type options struct {
 
 // What --help and the man page begin with.
 const (
-	short        = "Shows kube-proxy the endpoints of the node's own unit"
+	short        = "Shows kube-proxy the endpoints of the node's own site"
 	introduction = "application-grid-wrapper runs between kube-proxy and the API server of an edge node (kube-proxy\n" +
 		"--master=http://localhost:51006) and shows kube-proxy, of every Service with the annotation\n" +
-		"topologyKeys, only the endpoints on nodes of this node's own unit. application-grid-wrapper explain\n" +
+		"topologyKeys, only the endpoints on nodes of this node's own site. application-grid-wrapper explain\n" +
 		"NAMESPACE/SERVICE says which they are, and why."
 )
 
@@ -95,91 +95,89 @@ func newOptions() *options {
 	f := o.flags.Section("Upstream")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to the API server or lite-apiserver, with the "+
 		"wrapper's own credentials. Empty: the service account of the pod.")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second of the wrapper's own to the upstream.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Limit of the wrapper's own requests per second to the upstream.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Hub")
 	f.StringVar(&o.hub, "hub", string(upstream.HubOff),
-		"off: follow the Services, slices and nodes of the whole cluster. auto: follow this node's share of them, "+
-			"from application-grid-hub, where there is one. require: follow nothing but the share.")
+		"off: the wrapper follows the whole cluster. auto: it follows this node's share, from application-grid-hub, "+
+			"if there is one. require: it follows only the share.")
 	f.StringVar(&o.hubKubeconfig, "hub-kubeconfig", "",
-		"File that leads to the API server which the hub is behind. Empty: that of --kubeconfig. A lite-apiserver "+
-			"does not know the hub.")
+		"File that leads to the API server behind which the hub is, because a lite-apiserver does not know the "+
+			"hub. Empty: that of --kubeconfig.")
 	f.DurationVar(&o.hubFallbackAfter, "hub-fallback-after", upstream.DefaultHubFallback,
-		"How long the hub may be away, with --hub=auto, before the whole cluster is followed; from that to twice "+
-			"that, at random. A wrapper that has nothing to serve does not wait.")
+		"How long the hub may be away, with --hub=auto, before the wrapper follows the whole cluster. The time is "+
+			"up to twice that, at random. A wrapper that has nothing to serve does not wait.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
-		"in lower case, and the host's own name if empty. Its labels decide which endpoints are shown. If there is no "+
-		"such node, Services with topologyKeys have no endpoints here.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
+		"It is read in lower case. Empty: the host's own name. If there is no such node, Services with topologyKeys "+
+		"have no endpoints here.")
 	f.BoolVar(&o.inCluster, "wrapper-in-cluster", true,
-		"Rewrite the endpoint of default/kubernetes to this node's API server, if the annotations "+
-			"superedge.io/local-endpoint and superedge.io/local-port (or --local-endpoint) say where it is.")
-	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that takes the place of default/kubernetes' "+
-		"endpoints, whatever the annotations say.")
+		"Show this node's API server as the endpoint of default/kubernetes, if the annotations "+
+			"superedge.io/local-endpoint and superedge.io/local-port, or --local-endpoint, give its address.")
+	f.StringVar(&o.localEndpoint, "local-endpoint", "", "IP address that replaces default/kubernetes' endpoints, "+
+		"whatever the annotations say.")
 	f.StringVar(&o.localPort, "local-port", "", "TCP port that goes with --local-endpoint.")
 	f.StringVar(&o.autonomy, "service-autonomy-enhancement", defaultAutonomy,
-		"With enabled=true: hide endpoints on neighbours that a health service on this node calls dead, of all "+
-			"Services but default/kubernetes. Every interval (seconds) it is asked with GET address (http or https) "+
-			"for {\"NODE\": {\"normal\": false}, ...}, where NODE is a node's name or IP address. While it gives no "+
-			"good answer nothing is hidden. This node is never taken for dead, whatever the service says: it "+
-			"evidently lives.")
+		"With enabled=true the wrapper hides endpoints on neighbours that a health service on this node calls dead. "+
+			"Every interval (seconds) it asks the service with GET address for {\"NODE\": {\"normal\": false}, ...}, "+
+			"where NODE is a node's name or IP address. Without a good answer it hides nothing. It never hides "+
+			"this node's endpoints or those of default/kubernetes.")
 
 	f = o.flags.Section("Offline")
-	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory for a snapshot of what is served, from which a "+
-		"wrapper serves that starts while the upstream is away. Empty: none is kept.")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, "Directory of the snapshot, which a wrapper serves "+
+		"that starts while the upstream is away. Empty: there is no snapshot.")
 	f.DurationVar(&o.stateWriteDelay, "state-write-delay", snapshot.DefaultDelay,
-		"How long changes are gathered before they are written there. No more than 32 MiB an hour are written on the "+
-			"average, whatever it is.")
+		"How long changes are collected before the snapshot is written. The wrapper writes at most 32 MiB an hour "+
+			"on average in any case.")
 
 	f.StringVar(&o.cri, "cri", criOff,
 		"Address of this node's container runtime (unix:///run/containerd/containerd.sock), or auto for the first "+
-			"usual one that is there. While the upstream is away, what it said last of this node's pods stands until "+
-			"the runtime shows that a pod has changed: one that is down, or at another address, is shown so. Whoever "+
-			"may connect to that socket is root on the node. off: what the upstream said last is shown.")
+			"usual one. While the upstream is away, the wrapper shows pods of this node that have changed as the "+
+			"runtime has them. A process that may connect to that socket is root on the node. off: the runtime is not "+
+			"asked.")
 	f.DurationVar(&o.returnGrace, "return-grace", livepods.DefaultReturnGrace,
-		"How long after an outage of 10 s or more this node's own word, and that of neighbours, counts at most for "+
-			"the pods that the upstream knew before. For each pod it ends when the upstream says the same, but not "+
-			"within the first 30 s.")
+		"How long, after an outage of 10 s or more, pods that the upstream knew before may be shown as their nodes "+
+			"have them. For each pod that ends when the upstream says the same, but not within the first 30 s.")
 
 	f = o.flags.Section("Neighbours")
 	f.StringVar(&o.siteExchange, "site-exchange", exchangeOff,
-		"on: while the upstream is away, ask the nodes of the site how their pods are (which those with --cri know), "+
-			"and show their pods as they say. Endpoints on neighbours that do not answer any more are hidden, unless "+
-			"no other one of their Service is ready. It needs --site-exchange-key-file.")
+		"on: while the upstream is away, the wrapper asks the nodes of its site how their pods are, and shows these "+
+			"so. It hides endpoints on neighbours that do not answer any more, unless no other endpoint of the "+
+			"Service is ready. It needs --site-exchange-key-file.")
 	f.StringSliceVar(&o.siteLabels, "site-label", nil,
-		"Keys of labels, comma-separated: nodes that have the same value of any of them are of one site. Empty: the "+
-			"topology keys of all Services take their place, so that one Service may change who is whose neighbour.")
+		"Keys of labels, comma-separated. Nodes with the same value of any of them are neighbours. Empty: the "+
+			"topology keys of all Services, so that one Service may change who is whose neighbour.")
 	f.Uint16Var(&o.siteExchangePort, "site-exchange-port", exchange.DefaultPort,
-		"TCP port for that on this node's InternalIPs. It is the same on all nodes of a site.")
+		"TCP port of the exchange on this node's InternalIPs. It has to be the same on all nodes of a site.")
 	f.StringVar(&o.siteExchangeKeyFile, "site-exchange-key-file", "",
-		"File with the keys that all nodes of a site have, base64 of 32 bytes, one a line: this node asks with the "+
-			"first, and answers to all. It is read again when it changes. While it has none, nothing is exchanged.")
+		"File with the keys that all nodes of a site have, base64 of 32 bytes, one per line. This node asks with the "+
+			"first key, answers to all, and reads the file again when it changes.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51006",
-		"host:port to serve on. Without TLS only a loopback address is taken.")
+		"host:port to serve on. Without TLS it has to be a loopback address.")
 	f.StringVar(&o.metricsAddress, "metrics-bind-address", "",
-		"host:port on which /metrics is served as well, and nothing else, plain HTTP for anyone: for a Prometheus "+
-			"that is not on this node. Empty: none.")
-	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated and without a "+
-		"port, by which clients may ask the wrapper besides localhost, 127.0.0.0/8 and ::1; others are refused, as a "+
-		"web page may be behind them (DNS rebinding). On an address that is not loopback, empty means any.")
-	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. --insecure=false serves TLS with the files below, "+
-		"which are read again when they change.")
+		"host:port on which /metrics is served as well, over plain HTTP for anyone, for a Prometheus that is not on "+
+			"this node. Empty: none.")
+	f.StringSliceVar(&o.allowedHosts, "allowed-hosts", nil, "Names and IP addresses, comma-separated, that clients "+
+		"may use as the host besides localhost, 127.0.0.0/8 and ::1. Others are refused, because a web page may be "+
+		"behind them (DNS rebinding). On an address that is not loopback, empty means any.")
+	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. With false the wrapper serves TLS with the files "+
+		"below, which it reads again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
-	f.StringVar(&o.keyFile, "key-file", "", "PEM file of its key.")
-	f.StringVar(&o.caFile, "ca-file", "", "PEM file of certificates; clients must present one that these signed.")
+	f.StringVar(&o.keyFile, "key-file", "", "PEM file of the certificate's key.")
+	f.StringVar(&o.caFile, "ca-file", "", "PEM file of CAs. Clients must present a certificate that one of them signed.")
 	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections,
-		"Most connections of clients at once; one more is closed. One caller (a user of this node, or an address) "+
-			"gets half of them at most, so that it cannot lock kube-proxy out.")
+		"Limit of clients' connections. One more is closed. One caller (a user of this node, or an address) gets at "+
+			"most half of them, so that it cannot lock kube-proxy out.")
 	f.IntVar(&o.maxWatches, "max-watches", proxy.DefaultMaxWatches,
-		"Most watches at once; one more is answered 429. One caller (as above, or by its certificate) gets half of "+
-			"them at most.")
+		"Limit of watches. One more is answered 429. One caller (a user, an address or a certificate) gets at most "+
+			"half of them.")
 	f.IntVar(&o.maxListBytes, "max-list-bytes", proxy.DefaultMaxListBytes,
-		"Most bytes that lists under way, and bodies of writes, take at once; one more is answered 429. One caller "+
-			"gets half of that at most, but always one list, however large it is.")
+		"Limit of the bytes of lists under way and of bodies of writes. One more is answered 429. One caller gets at "+
+			"most half of that, but always one list of any size.")
 	f.BoolVar(&o.debug, "debug", false, "Serve /debug/pprof.")
 
 	o.flags.Logging()

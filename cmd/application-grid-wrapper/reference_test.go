@@ -10,9 +10,9 @@ import (
 func TestFlagsReference(t *testing.T) {
 	docstest.CompareFlags(t, "application-grid-wrapper", newOptions().flags)
 	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper explain",
-		docstest.FlagTable(newExplainCommand().Flags()))
+		docstest.FlagList(newExplainCommand().Flags()))
 	docstest.CompareGenerated(t, docstest.ReferencePage, "flags of application-grid-wrapper probe",
-		docstest.FlagTable(newProbeCommand().Flags()))
+		docstest.FlagList(newProbeCommand().Flags()))
 }
 
 // TestManual: docs/man has the pages of the command line as it is.

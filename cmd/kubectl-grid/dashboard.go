@@ -26,10 +26,10 @@ func newDashboardCommand(c *command) *cobra.Command {
 	o := &dashboardOptions{}
 	cmd := &cobra.Command{
 		Use:   "dashboard",
-		Short: "A page with the units, grids and Services of the cluster, as they change",
-		Long: "Serves a page to this machine, and prints its URL: the units as a map, what of the grids and Services " +
+		Short: "A page with the sites, grids and Services of the cluster, as they change",
+		Long: "Serves a page to this machine, and prints its URL: the sites as a map, what of the grids and Services " +
 			"is not\n" +
-			"well, rollouts wave by wave, and whom a Service reaches from every unit. The page follows the cluster, " +
+			"well, rollouts wave by wave, and whom a Service reaches from every site. The page follows the cluster, " +
 			"with the\n" +
 			"rights of the user, and writes nothing to it. It shows all namespaces, or with -n one.\n" +
 			"\n" +
@@ -49,7 +49,7 @@ func newDashboardCommand(c *command) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.address.IP, "address", "127.0.0.1", "Address to serve on, which is one of the loopback")
 	f.IntVar(&o.address.Port, "port", 0, "Port to serve on; 0 for one that is free")
-	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the units of the map at first. "+
+	f.StringVar(&o.key, "key", "", "Label key of the nodes whose values are the sites of the map at first. "+
 		"Without it, the one that most grids and Services have")
 	f.BoolVar(&o.open, "open", false, "Open the page in the browser. Other users of this machine may see the "+
 		"browser's command line, which has the token")

@@ -48,9 +48,9 @@ func newDiffCommand(c *command) *cobra.Command {
 		Short: "What applying grids would change in their children",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
 			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
-			"Units whose children are the same now and get the same are answered for by the first of them, and\n" +
+			"Sites whose children are the same now and get the same are answered for by the first of them, and\n" +
 			"named.\n\n" +
-			"With --unit, what one unit of a grid in the cluster has is compared with what it will get. A rollout\n" +
+			"With --unit, what one site of a grid in the cluster has is compared with what it will get. A rollout\n" +
 			"may not have reached it yet.\n\n" +
 			"KUBECTL_EXTERNAL_DIFF names another program than diff -u -N to compare with, as for kubectl diff. You\n" +
 			"need the rights to change the grids and their children, though nothing is changed.\n\n" +
@@ -72,7 +72,7 @@ func newDiffCommand(c *command) *cobra.Command {
 	}
 	cmd.Flags().StringSliceVarP(&o.files, "filename", "f", nil,
 		"Files, or directories of .yaml, .yml and .json files, with grids; - is stdin")
-	cmd.Flags().StringVar(&o.unit, "unit", "", "The unit to compare, of the grid that is named")
+	cmd.Flags().StringVar(&o.unit, "unit", "", "The site to compare, of the grid that is named")
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // the flag is bound above
 	}

@@ -27,19 +27,18 @@ func newPreviewCommand(c *command) *cobra.Command {
 	o := &previewOptions{}
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
-		Short: "What closing the Services over a label of the nodes would change, on any cluster",
+		Short: "What site-local Services would change, on any cluster",
 		Long: "Prints for every Service how many ready endpoints there are, what share of those that a node is sent " +
 			"to today\n" +
-			"is in another unit, which units would be left without a ready endpoint if the Service were closed, and " +
-			"the\n" +
-			"command that closes it. The units are the values of a label key of the nodes.\n" +
+			"is in another site, which sites would be left without a ready endpoint if the Service were site-local,\n" +
+			"and the command that makes it so. The sites are the values of a label key of the nodes.\n" +
 			"\n" +
 			"It reads nodes, Services and EndpointSlices, writes nothing, and needs nothing of application-grid in " +
 			"the\n" +
 			"cluster.\n" +
 			"\n" +
-			"Exit codes: 0 every unit has a ready endpoint of every Service; 1 the cluster could not be read; 2 the\n" +
-			"command line is wrong; 3 a unit would be left without one.",
+			"Exit codes: 0 every site has a ready endpoint of every Service; 1 the cluster could not be read; 2 the\n" +
+			"command line is wrong; 3 a site would be left without one.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
 			"  kubectl grid preview --key zone -n shop -o wide",
 		Args: flags.UsageArgs(cobra.NoArgs),
@@ -47,7 +46,7 @@ func newPreviewCommand(c *command) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.key, "key", "",
-		"Label key of the nodes whose values are the units. Without it the keys are named that "+
+		"Label key of the nodes whose values are the sites. Without it the keys are named that "+
 			"divide the nodes")
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Services of all namespaces")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "Print the rows of the table only")

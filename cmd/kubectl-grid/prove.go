@@ -37,16 +37,16 @@ func newProveCommand(c *command) *cobra.Command {
 	o := &proveOptions{}
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
-		Short: "Whom a Service reaches from every unit, tried out",
-		Long: "Connects to the Service from a node of every unit, again and again, and prints which units were\n" +
+		Short: "Tries out which sites a Service reaches from every site",
+		Long: "Connects to the Service from a node of every site, again and again, and prints which sites were\n" +
 			"reached from which. A short pod on the node does that, in the node's network; it opens connections of\n" +
 			"TCP, sends nothing, and asks the kernel where each was sent. It is removed in the end. With --exec no\n" +
 			"pod is made: the wrappers' pods ask by HTTP, and the answers have to name the pod, the node or the\n" +
 			"address that gave them. SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid,\n" +
 			"sg/NAME.\n" +
 			"\n" +
-			"Exit codes: 0 no connection left its unit; 1 that could not be proved; 2 the command line is wrong; 3\n" +
-			"a connection left its unit.",
+			"Exit codes: 0 no connection left its site; 1 that could not be proved; 2 the command line is wrong; 3\n" +
+			"a connection left its site.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
 		ValidArgsFunction: c.completeServices,
@@ -63,7 +63,7 @@ func newProveCommand(c *command) *cobra.Command {
 	f.IntVar(&o.probe.Requests, "requests", 20, "How many connections from each node, one after the other")
 	f.DurationVar(&o.probe.Timeout, "connect-timeout", time.Second, "How long one connection may take")
 	f.StringVar(&o.port, "port", "", "Name or number of the Service's port. Empty: its first of TCP")
-	f.BoolVar(&o.allNodes, "all-nodes", false, "Ask from every node of each unit, not from one of them")
+	f.BoolVar(&o.allNodes, "all-nodes", false, "Ask from every node of each site, not from one of them")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "How long asking from one node may take, with starting a pod")
 	f.StringVar(&o.image, "image", "", "Image of application-grid-wrapper for the pods. Empty: that of the wrapper on "+
 		"the node")

@@ -29,7 +29,7 @@ type rolloutVerb struct {
 func newRolloutCommand(c *command) *cobra.Command {
 	parent := &cobra.Command{
 		Use:   "rollout COMMAND",
-		Short: "How a change reaches the units: waves, history, undo",
+		Short: "How a change reaches the sites: waves, history, undo",
 		Long: "Manages the rollout of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid with spec.rollout, as\n" +
 			"kubectl rollout does that of a workload.",
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -47,7 +47,7 @@ func newRolloutCommand(c *command) *cobra.Command {
 		},
 		{
 			use: "resume KIND/NAME", short: "Let a rollout go on that is paused, or has halted",
-			long: "Lets a rollout go on that is paused, or that has halted. The units that have failed until now\n" +
+			long: "Lets a rollout go on that is paused, or that has halted. The sites that have failed until now\n" +
 				"count no longer. Of a rollout that is paused and has halted too it lifts the pause, and says so.",
 			example: "  kubectl grid rollout resume dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
@@ -71,11 +71,11 @@ func newRolloutCommand(c *command) *cobra.Command {
 			},
 		},
 		{
-			use: "restart KIND/NAME", short: "Make all pods again, wave by wave, or unit by unit",
+			use: "restart KIND/NAME", short: "Make all pods again, wave by wave, or site by unit",
 			long: "Makes all pods of a grid again. With spec.rollout the templates are changed, and the change goes\n" +
-				"through the waves as any other. Without, the units' workloads are restarted one after the other:\n" +
-				"the command waits until a unit is ready, for spec.progressDeadlineSeconds at most, and ends at the\n" +
-				"first one that is not. Units that cannot be reached, or are held, are left out.",
+				"through the waves as any other. Without, the sites' workloads are restarted one after the other:\n" +
+				"the command waits until a site is ready, for spec.progressDeadlineSeconds at most, and ends at the\n" +
+				"first one that is not. Sites that cannot be reached, or are held, are left out.",
 			example: "  kubectl grid rollout restart dg/echo",
 			do: func(ctx context.Context, c *command, g *rollout.Grid, _ []string) error {
 				units, left := 0, 0
@@ -152,7 +152,7 @@ func newRolloutStatusCommand(c *command) *cobra.Command {
 		use: "status KIND/NAME", short: "How far the rollout has come, wave by wave",
 		long: "Prints a table of the waves, and waits until the rollout is complete, unless --watch=false is\n" +
 			"given. It ends when a person is needed: for an approval, or because the rollout is paused, has halted,\n" +
-			"or waits for units that fell silent all at once. With --wait it goes on then, until someone has\n" +
+			"or waits for sites that fell silent all at once. With --wait it goes on then, until someone has\n" +
 			"answered.\n\n" +
 			"Exit codes: 0 the rollout is complete, or goes on with --watch=false; 1 it has gone back, the time is\n" +
 			"over, or the question could not be asked; 2 the command line is wrong; 4 a person is needed.",
@@ -251,6 +251,6 @@ func newRolloutUndoCommand(c *command) *cobra.Command {
 	})
 	cmd.Flags().Int64Var(&revision, "to-revision", 0,
 		"The revision to go back to. 0: the one that ran everywhere last")
-	cmd.Flags().BoolVar(&atOnce, "at-once", false, "Without waves: all units at once")
+	cmd.Flags().BoolVar(&atOnce, "at-once", false, "Without waves: all sites at once")
 	return cmd
 }

@@ -36,8 +36,8 @@ func newStatusCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
-		Short:   "The state of the grids, unit by unit",
-		Long: "Prints, for every unit of the grids, how many pods there should be, how many are ready and updated,\n" +
+		Short:   "The state of the grids, site by unit",
+		Long: "Prints, for every site of the grids, how many pods there should be, how many are ready and updated,\n" +
 			"and what is wrong, in words: also what the controller cannot tell because it is away.\n\n" +
 			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit " +
 			"code 0.\n" +
@@ -55,7 +55,7 @@ func newStatusCommand(c *command) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Grids of all namespaces")
 	f.StringVarP(&o.selector, "selector", "l", "", "Only grids with these labels, such as team=a,tier!=b")
-	f.BoolVar(&o.problems, "problems", false, "Only the units that are not ready, and the grids with problems")
+	f.BoolVar(&o.problems, "problems", false, "Only the sites that are not ready, and the grids with problems")
 	f.BoolVarP(&o.watch, "watch", "w", false, "After the answer, print what changes, until interrupted")
 	f.BoolVar(&o.noHeaders, "no-headers", false, "Leave out the line of headings of a table")
 	bindOutput(cmd, &o.output, output.Table, output.Wide, output.JSON, output.YAML)

@@ -28,9 +28,9 @@ func newLogsCommand(c *command) *cobra.Command {
 	check := false
 	cmd := newUnitCommand(c, &cobra.Command{
 		Use:   "logs KIND/NAME --unit UNIT [--check] [-- KUBECTL-FLAGS]",
-		Short: "The logs of a pod of a unit's workload, or of its check",
-		Long: "Runs kubectl logs on a pod of a unit's workload, a ready one if there is one; with --check on the\n" +
-			"Job by which the unit was checked last in a rollout. What follows -- are flags of kubectl logs. The\n" +
+		Short: "The logs of a pod of a site's workload, or of its check",
+		Long: "Runs kubectl logs on a pod of a site's workload, a ready one if there is one; with --check on the\n" +
+			"Job by which the site was checked last in a rollout. What follows -- are flags of kubectl logs. The\n" +
 			"exit code is that of kubectl.",
 		Example: "  kubectl grid logs dg/echo --unit lyon -- --tail=20 -f\n" +
 			"  kubectl grid logs dg/echo --unit lyon --check",
@@ -43,7 +43,7 @@ func newLogsCommand(c *command) *cobra.Command {
 		job, err := g.Check(ctx, unit)
 		return "job/" + job, err
 	})
-	cmd.Flags().BoolVar(&check, "check", false, "The logs of the unit's last check")
+	cmd.Flags().BoolVar(&check, "check", false, "The logs of the site's last check")
 	return cmd
 }
 
@@ -63,8 +63,8 @@ func newExecCommand(c *command) *cobra.Command {
 	container, stdin, tty := "", false, false
 	cmd := newUnitCommand(c, &cobra.Command{
 		Use:   "exec KIND/NAME --unit UNIT [-it] -- COMMAND [ARGUMENTS]",
-		Short: "Run a command in a pod of a unit's workload",
-		Long: "Runs kubectl exec on a pod of a unit's workload, a ready one if there is one. What follows -- is\n" +
+		Short: "Run a command in a pod of a site's workload",
+		Long: "Runs kubectl exec on a pod of a site's workload, a ready one if there is one. What follows -- is\n" +
 			"the command. The exit code is that of kubectl, which is that of the command.",
 		Example: "  kubectl grid exec dg/echo --unit lyon -- hostname\n" +
 			"  kubectl grid exec dg/echo --unit lyon -it -- sh",
@@ -140,7 +140,7 @@ func newUnitCommand(
 		connection := append(kubectlFlags(cmd.InheritedFlags()), "--namespace="+g.Object.GetNamespace())
 		return c.kubectl(cmd, append(connection, arguments(found, after)...))
 	}
-	cmd.Flags().StringVar(&unit, "unit", "", "The unit")
+	cmd.Flags().StringVar(&unit, "unit", "", "The site")
 	return cmd
 }
 

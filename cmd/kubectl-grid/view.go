@@ -15,11 +15,11 @@ func newViewCommand(c *command) *cobra.Command {
 	var format output.Format
 	cmd := &cobra.Command{
 		Use:   "view SERVICE",
-		Short: "What the nodes of every unit see of a Service",
-		Long: "Prints, for every unit of the Service's topologyKeys, its nodes and the endpoints that they see, " +
+		Short: "What the nodes of every site see of a Service",
+		Long: "Prints, for every site of the Service's topologyKeys, its nodes and the endpoints that they see, " +
 			"by the " +
 			"rule that\n" +
-			"the wrapper applies on the nodes; which units have no ready endpoint; and which endpoints no node " +
+			"the wrapper applies on the nodes; which sites have no ready endpoint; and which endpoints no node " +
 			"sees,\n" +
 			"and why.\n" +
 			"SERVICE is the name of a Service, svc/NAME, or the name of a ServiceGrid, sg/NAME.\n" + exitCodes,

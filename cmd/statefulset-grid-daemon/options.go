@@ -30,8 +30,8 @@ const (
 	introduction = "statefulset-grid-daemon runs on every node and keeps the hosts file from which the node's " +
 		"CoreDNS " +
 		"answers\n" +
-		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own unit, for every\n" +
-		"StatefulSetGrid. docs/coredns.md says how CoreDNS reads the file."
+		"{grid}-{ordinal}.{service}.{namespace}.svc.cluster.local with that pod of the node's own site, for every\n" +
+		"StatefulSetGrid. docs/install.md says how CoreDNS reads the file."
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's daemon.
@@ -101,23 +101,23 @@ func newOptions() *options {
 	o := &options{flags: flags.New(program), wholeSync: seconds(30 * time.Second)}
 
 	f := o.flags.Section("API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to an API server, with the daemon's own "+
-		"credentials, for a daemon that does not ask the node's wrapper.")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "File that leads to an API server, for a daemon that does not "+
+		"ask the node's wrapper.")
 	f.StringVar(&o.master, "master", "", "URL of the API server, instead of the one in --kubeconfig. If both are "+
-		"empty, it is the node's wrapper: "+wrapper+".")
-	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Most requests per second to the API server.")
-	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "Most of them at once.")
+		"empty, the daemon asks the node's wrapper: "+wrapper+".")
+	f.Float32Var(&o.kubeQPS, "kube-qps", 1000, "Limit of requests per second to the API server.")
+	f.IntVar(&o.kubeBurst, "kube-burst", 1000, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Node")
-	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override: "+
-		"in lower case, and the host's own name if empty. Its labels decide which pods the names stand for.")
-	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist; mount the "+
-		"directory, never the file alone, which could not be replaced as a whole. Lines outside of the "+
-		"marked block are kept.")
+	f.StringVar(&o.hostname, "hostname", "", "Name of this node in the cluster, as kube-proxy's --hostname-override. "+
+		"It is read in lower case. Empty: the host's own name.")
+	f.StringVar(&o.hostPath, "hostpath", "/data/edge/hosts", "The hosts file. Its directory has to exist. Mount the "+
+		"directory, never the file alone, because the daemon replaces the file. Lines outside of the marked block "+
+		"are kept.")
 	f.StringVar(&o.clusterDomain, "cluster-domain", "cluster.local",
 		"The cluster's DNS domain, as the kubelet's clusterDomain has it.")
-	f.Var(&o.wholeSync, "sync-period-as-whole", "How often everything is compared with the file, in seconds, in case "+
-		"that a change was missed. Changes are followed as they happen.")
+	f.Var(&o.wholeSync, "sync-period-as-whole", "How often the daemon compares the whole file, in seconds, besides "+
+		"following changes as they happen.")
 
 	f = o.flags.Section("Serving")
 	f.StringVar(&o.bindAddress, "bind-address", "localhost:51007",

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// OperatePage tells of the metrics.
+// OperatePage tells of log lines.
 const OperatePage = "docs/operate.md"
 
 // described is a metric as the program or the page has it.
@@ -18,32 +18,40 @@ type described struct{ kind, labels string }
 // descText reads a prometheus.Desc, which tells what it is in no other way.
 var descText = regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
 
-// CompareMetrics fails the test where the table of docs/operate.md under a program's heading and what the program
+// metricText reads the line of a metric: its names, its type, its labels.
+var metricText = regexp.MustCompile("^((?:`[^`]*`(?:, )?)+) \\((\\w+)(?:, by ([^)]*))?\\): ")
+
+// CompareMetrics fails the test where the list of docs/reference.md under a program's heading and what the program
 // registers differ: in names, labels, and, of those that have a value now, types. Go's and the process' own metrics
 // are left out.
 func CompareMetrics(t *testing.T, program string, registered prometheus.Collector) {
 	t.Helper()
 	is := registeredMetrics(t, registered)
 	said := map[string]described{}
-	for _, row := range Table(t, OperatePage, "### "+program) {
-		if names := Quoted(row[0]); len(row) == 4 && len(names) == 1 {
-			said[names[0]] = described{row[1], strings.Join(slices.Sorted(slices.Values(Quoted(row[2]))), ",")}
+	for _, line := range List(t, ReferencePage, "### Metrics of "+program) {
+		parts := metricText.FindStringSubmatch(line)
+		if parts == nil {
+			t.Errorf("%s: unreadable: %s", ReferencePage, line)
+			continue
+		}
+		for _, name := range Quoted(parts[1]) { // those of one type with the same labels share a line
+			said[name] = described{parts[2], strings.Join(slices.Sorted(slices.Values(Quoted(parts[3]))), ",")}
 		}
 	}
 	for name, m := range is {
 		s, ok := said[name]
 		switch {
 		case !ok:
-			t.Errorf("%s does not tell of %s (labels %q)", OperatePage, name, m.labels)
+			t.Errorf("%s does not tell of %s (labels %q)", ReferencePage, name, m.labels)
 		case s.labels != m.labels:
-			t.Errorf("%s: the labels of %s are %q, not %q", OperatePage, name, m.labels, s.labels)
+			t.Errorf("%s: the labels of %s are %q, not %q", ReferencePage, name, m.labels, s.labels)
 		case m.kind != "" && s.kind != m.kind:
-			t.Errorf("%s: %s is a %s, not a %s", OperatePage, name, m.kind, s.kind)
+			t.Errorf("%s: %s is a %s, not a %s", ReferencePage, name, m.kind, s.kind)
 		}
 	}
 	for name := range said {
 		if _, ok := is[name]; !ok {
-			t.Errorf("%s tells of %s, which %s does not have", OperatePage, name, program)
+			t.Errorf("%s tells of %s, which %s does not have", ReferencePage, name, program)
 		}
 	}
 	if len(is) == 0 {

@@ -93,6 +93,23 @@ func Table(t *testing.T, name, heading string) [][]string {
 	return rows
 }
 
+// List reads the lines of all lists below a heading, up to the next heading, without their marks.
+func List(t *testing.T, name, heading string) []string {
+	t.Helper()
+	_, section, found := strings.Cut(Page(t, name), "\n"+heading+"\n")
+	if !found {
+		t.Fatalf("%s has no heading %q", name, heading)
+	}
+	section, _, _ = strings.Cut(section, "\n#")
+	var items []string
+	for line := range strings.Lines(section) {
+		if item, ok := strings.CutPrefix(strings.TrimSpace(line), "- "); ok {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
 // Quoted are the texts in backquotes in a cell.
 func Quoted(cell string) []string {
 	var texts []string

@@ -2,6 +2,7 @@ package docstest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,24 +14,55 @@ import (
 // ReferencePage has all flags, and the fields of the CRDs.
 const ReferencePage = "docs/reference.md"
 
+// sharedSections are the sections of flags that every program has.
+var sharedSections = []string{"Logging", "Other"}
+
 // CompareFlags fails the test where docs/reference.md does not have a program's flags as they are; see
-// CompareGenerated.
-func CompareFlags(t *testing.T, program string, set *flags.Set) {
+// CompareGenerated. Of the sections in leftToHelp, whose flags are not the project's own, the page has the names. The
+// sections that all programs have are on the page once. Ignored flags are named only: docs/migrate.md says what they
+// were for.
+func CompareFlags(t *testing.T, program string, set *flags.Set, leftToHelp ...string) {
 	t.Helper()
-	var b strings.Builder
+	var b, shared, ignored strings.Builder
+	var named []string
 	set.VisitSections(func(title string, f *pflag.FlagSet) {
-		fmt.Fprintf(&b, "**%s**\n\n%s\n", title, FlagTable(f))
+		switch {
+		case slices.Contains(sharedSections, title):
+			fmt.Fprintf(&shared, "**%s**\n\n%s\n", title, FlagList(f))
+		case slices.Contains(leftToHelp, title):
+			named = append(named, title)
+		case title == "Ignored":
+			fmt.Fprintf(&ignored, "**Ignored**, for SuperEdge's manifests: %s.\n\n", flagNames(f))
+		default:
+			fmt.Fprintf(&b, "**%s**\n\n%s\n", title, FlagList(f))
+		}
 	})
+	if !slices.Equal(named, leftToHelp) {
+		t.Errorf("%s has the sections %q, and %q are to be left to --help", program, named, leftToHelp)
+	}
+	b.WriteString(ignored.String())
+	if len(named) > 0 {
+		fmt.Fprintf(&b, "`%s --help` has the sections %s, which are those of k8s.io/apiserver.\n", program,
+			strings.Join(named, ", "))
+	}
 	CompareGenerated(t, ReferencePage, "flags of "+program, b.String())
+	CompareGenerated(t, ReferencePage, "flags of all programs", shared.String())
+}
+
+// flagNames are the names of flags, with commas between them.
+func flagNames(set *pflag.FlagSet) string {
+	var names []string
+	set.VisitAll(func(f *pflag.Flag) { names = append(names, "`--"+f.Name+"`") })
+	return strings.Join(names, ", ")
 }
 
 // computed are the defaults that depend on the machine, or, as klog's, on what was set in this process before.
 var computed = map[string]string{"worker": "number of CPUs", "v": "`0`"}
 
-// FlagTable is a table of flags. Hidden ones are left out, and --help, which every program has.
-func FlagTable(set *pflag.FlagSet) string {
+// FlagList is a list of flags, with the defaults that say something. Hidden flags are left out, and --help, which every
+// program has.
+func FlagList(set *pflag.FlagSet) string {
 	var b strings.Builder
-	b.WriteString("| flag | type | default | meaning |\n| --- | --- | --- | --- |\n")
 	set.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return
@@ -40,14 +72,20 @@ func FlagTable(set *pflag.FlagSet) string {
 			name = "`-" + f.Shorthand + "`, " + name
 		}
 		value := computed[f.Name]
-		switch {
-		case value != "":
-		case f.DefValue != "":
+		if value == "" && f.DefValue != "" && f.DefValue != "[]" && f.DefValue != "false" {
 			value = "`" + f.DefValue + "`"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, f.Value.Type(), value, Cell(f.Usage))
+		if value != "" {
+			value = " (" + value + ")"
+		}
+		fmt.Fprintf(&b, "- %s%s: %s\n", name, value, Line(f.Usage))
 	})
 	return b.String()
+}
+
+// Line is a text as a line of a list.
+func Line(text string) string {
+	return strings.TrimSpace(strings.NewReplacer("\n", " ", "<", "&lt;").Replace(text))
 }
 
 // cellEscapes keep a text from being more than a cell of a table.

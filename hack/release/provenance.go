@@ -56,7 +56,7 @@ func (r *release) provenance() error {
 		s.Subject = append(s.Subject, resource{Name: name, Digest: map[string]string{"sha256": sum}})
 	}
 	definition := &s.Predicate.BuildDefinition
-	definition.BuildType = r.repository + "/blob/" + r.commit + "/docs/release.md"
+	definition.BuildType = r.repository + "/blob/" + r.commit + "/docs/dev/release.md"
 	definition.ExternalParameters = map[string]string{"VERSION": r.version, "REGISTRY": r.registry}
 	definition.InternalParameters = map[string]string{
 		"SOURCE_DATE_EPOCH": strconv.FormatInt(r.time.Unix(), 10), "CGO_ENABLED": "0",

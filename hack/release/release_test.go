@@ -146,7 +146,7 @@ func extract(t *testing.T, archive string) string {
 	}
 }
 
-// TestWhatIsThere: the files that docs/release.md lists are there, and sha256sum knows all of them.
+// TestWhatIsThere: the files that docs/dev/release.md lists are there, and sha256sum knows all of them.
 func TestWhatIsThere(t *testing.T) {
 	version, all := versionMade(t), names(t)
 	want := []string{
@@ -174,7 +174,7 @@ func TestWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestPrograms: what is in an archive runs, says its version, and installs itself as docs/systemd.md has it.
+// TestPrograms: what is in an archive runs, says its version, and installs itself as docs/install.md has it.
 func TestPrograms(t *testing.T) {
 	version := versionMade(t)
 	platform := "linux_" + runtime.GOARCH

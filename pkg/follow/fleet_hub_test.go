@@ -242,7 +242,7 @@ func (r *hubReturn) attempt(number int, pause func() time.Duration) {
 // TestFleetReturnsToTheHub simulates how 10,000 wrappers return to two replicas of a hub that were away for a minute,
 // with the backoff, the bound of memory and the sizes of shares that there are: with what they had before, from
 // nothing, and with a review of every request, of which the API server is asked 200 a second. docs/hub.md and
-// docs/limits.md quote what it prints (go test -v -run FleetReturnsToTheHub ./pkg/follow).
+// docs/compatibility.md quote what it prints (go test -v -run FleetReturnsToTheHub ./pkg/follow).
 func TestFleetReturnsToTheHub(t *testing.T) {
 	t.Parallel()
 	lists := shareLists(t)

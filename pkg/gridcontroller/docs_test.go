@@ -7,7 +7,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
-// TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
+// TestDocumentedMetrics: docs/reference.md tells of every metric, and of none that there is not.
 func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
 	grid := deploymentGrid("echo", plain)

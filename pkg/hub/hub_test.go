@@ -444,7 +444,7 @@ func FuzzPaths(f *testing.F) {
 	})
 }
 
-// TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
+// TestDocumentedMetrics: docs/reference.md tells of every metric, and of none that there is not.
 func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)

@@ -7,7 +7,7 @@ import (
 	"github.com/application-grid/application-grid/docs/docstest"
 )
 
-// TestDocumentedMetrics: docs/operate.md tells of every metric, and of none that there is not.
+// TestDocumentedMetrics: docs/reference.md tells of every metric, and of none that there is not.
 func TestDocumentedMetrics(t *testing.T) {
 	t.Parallel()
 	w := start(t, smallCluster(), func(c *Config) { c.StateDir = t.TempDir() })

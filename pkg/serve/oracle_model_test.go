@@ -24,8 +24,8 @@ const viewer = "node-0"
 
 var kubernetesName = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// model is the cluster as it is now, in plain Go values, and the rule of docs/design.md applied to them, written as it
-// reads. It shares no code with what it judges, and does not care what anything costs.
+// model is the cluster as it is now, in plain Go values, and the rule of docs/concepts.md applied to them, written as
+// it reads. It shares no code with what it judges, and does not care what anything costs.
 type model struct {
 	nodes   map[string]*corev1.Node
 	objects map[*history.Resource]map[types.NamespacedName]history.Typed

@@ -59,7 +59,7 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	code := m.Run()
-	fmt.Print("\n", results.String())
+	fmt.Print("\n", results.markdown(), results.asked())
 	// A part of the tests makes a part of the table, which is for reading only.
 	document := os.Getenv("COMPAT_DOC")
 	if code != 0 || document == "" || flag.Lookup("test.run").Value.String() != "" {

@@ -44,8 +44,8 @@ func (t *table) addAsk(who string, requests []request) {
 	t.asks = append(t.asks, ask{who: who, requests: requests})
 }
 
-// String is the table, and what was asked, as Markdown.
-func (t *table) String() string {
+// markdown is the table.
+func (t *table) markdown() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var b strings.Builder
@@ -54,7 +54,15 @@ func (t *table) String() string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode,
 			strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
 	}
-	b.WriteString("\n## What they ask\n\nEvery kind of request to the wrapper, with the codes of its answers. A 410 is of a restarted wrapper; 503, which tells a\nclient to wait for one, is left out.\n")
+	return b.String()
+}
+
+// asked is what was asked: every kind of request to the wrapper, with the codes of its answers. A 410 is of a restarted
+// wrapper; 503, which tells a client to wait for one, is left out.
+func (t *table) asked() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var b strings.Builder
 	var order []string // who asks the same stands together
 	who := map[string][]string{}
 	for _, a := range t.asks {
@@ -65,7 +73,7 @@ func (t *table) String() string {
 		who[lines] = append(who[lines], a.who)
 	}
 	for _, lines := range order {
-		fmt.Fprintf(&b, "\n%s:\n\n```\n%s\n```\n", strings.Join(who[lines], "; "), lines)
+		fmt.Fprintf(&b, "\n%s:\n\n%s\n", strings.Join(who[lines], "; "), lines)
 	}
 	return b.String()
 }
@@ -86,7 +94,7 @@ func (t *table) writeInto(document string) error {
 	if !begun || !ended {
 		return fmt.Errorf("writing the table: %s does not have the lines %q and %q", document, tableBegin, tableEnd)
 	}
-	content := before + tableBegin + "\n" + t.String() + "\n" + tableEnd + after
+	content := before + tableBegin + "\n" + t.markdown() + "\n" + tableEnd + after
 	if err := os.WriteFile(document, []byte(content), 0o644); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}

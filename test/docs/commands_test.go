@@ -29,12 +29,9 @@ const (
 // the reason.
 var elsewhere = map[string]string{
 	"docs/compatibility.md": "builds old kube-proxies for minutes: make compat runs it",
-	"docs/coredns.md":       "changes kubeadm's CoreDNS: make test-kubeadm does, and test/e2e/dns runs what comes of it",
-	"docs/install.md":       "needs a kubeadm or k3s cluster and images: make test-kubeadm runs what is for kubeadm",
-	"docs/openyurt.md":      "needs what OpenYurt leaves in a cluster: make test-takeover makes that, and runs it",
-	"docs/superedge.md":     "needs what SuperEdge leaves in a cluster: make test-takeover makes that, and runs it",
-	"docs/release.md":       "needs a release, and builds one for minutes: make test-release",
-	"docs/systemd.md":       "needs systemd as process 1; test/e2e/install installs into a directory, make test-kubeadm runs what is for kubeadm",
+	"docs/install.md":       "needs a cluster of kubeadm or k3s, or systemd: make test-kubeadm runs what is for kubeadm",
+	"docs/migrate.md":       "needs what SuperEdge or OpenYurt leaves in a cluster: make test-takeover runs it",
+	"docs/dev/release.md":   "needs a release, and builds one for minutes: make test-release",
 }
 
 // asksNode matches a script that only asks a program on the node.
@@ -83,7 +80,7 @@ func TestCommands(t *testing.T) {
 func read(t *testing.T) []Block {
 	t.Helper()
 	var all []Block
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/dev/*.md", "charts/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)

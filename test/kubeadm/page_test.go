@@ -22,8 +22,8 @@ const (
 	proxies    = "k8s-app=kube-proxy"
 )
 
-// TestPages follows the part of docs/install.md for kubeadm, those for new versions and for removing, and what
-// docs/systemd.md and docs/coredns.md say for kubeadm, with the commands of the pages as they are there. node0 and
+// TestPages follows the part of docs/install.md for kubeadm, those for new versions, systemd, CoreDNS in each site and
+// for removing, with the commands of the page as they are there. node0 and
 // node1 are two units; the control plane's node is none, and never an edge node. All three ask a closed Service all the
 // time. A request that is lost, or answered by a foreign unit where that is closed off, fails the step; so do two
 // kube-proxies that run on one node at once.
@@ -213,13 +213,13 @@ func TestPages(t *testing.T) {
 	})
 
 	step("the wrapper under systemd", func(*testing.T) {
-		node, manual := shared.Node("node1"), o.reading("systemd.md")
+		node, manual := shared.Node("node1"), o.reading("install.md")
 		s.widen("node1", everybody...)
 		o.shell("kubectl label node node1 superedge.io/application-grid-")
 		o.expectOn(proxies, "cloud0", "node1")
 		o.expectOn(wrappers, "node0") // its port is free
 		s.expect("node1", everybody...)
-		manual.follow("# Under systemd", "kubectl grid kubeconfig")
+		manual.follow("## systemd", "kubectl grid kubeconfig")
 		o.installUnit(node)
 		o.startUnit(node)
 		o.shell(strings.ReplaceAll(manual.commands("### On a node of kubeadm", "kubectl label node node0"), "node0",
@@ -228,7 +228,7 @@ func TestPages(t *testing.T) {
 		o.expectOn(wrappers, "node0")
 		s.expect("node1", "node1")
 		// The token is renewed, and the unit restarted.
-		manual.follow("# Under systemd", "kubectl grid kubeconfig")
+		manual.follow("## systemd", "kubectl grid kubeconfig")
 		o.stopUnit(node)
 		o.installUnit(node)
 		o.startUnit(node)
@@ -295,11 +295,11 @@ func TestPages(t *testing.T) {
 	})
 
 	step("names in every unit", func(*testing.T) {
-		manual := o.reading("coredns.md")
+		manual := o.reading("install.md")
 		o.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
 		for _, commands := range []string{"dns: {disabled: true}", "create configmap coredns", "get deployment coredns",
 			"annotate service kube-dns"} {
-			manual.follow("## What each node needs", commands)
+			manual.follow("## CoreDNS in each site", commands)
 		}
 		o.shell("kubectl -n kube-system rollout status daemonset coredns --timeout=2m")
 		o.expectOn("k8s-app=kube-dns", everybody...)

@@ -1,4 +1,4 @@
-// Package takeover follows docs/superedge.md and docs/openyurt.md on an embedded cluster that has what SuperEdge's own
+// Package takeover follows docs/migrate.md on an embedded cluster that has what SuperEdge's own
 // installation leaves there: its roles, DaemonSets, controller, CRDs, grids and their children, a kube-proxy whose
 // kubeconfig leads to the wrapper, and hosts files. The commands are those of the pages, run in their order, with
 // traffic during every step.

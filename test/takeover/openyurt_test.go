@@ -23,14 +23,14 @@ const nodePool = "apps.openyurt.io/nodepool"
 // pools are the nodes, and the NodePools that they are in.
 var pools = map[string]string{"node0": "hangzhou", "node1": "hangzhou", "node2": "shanghai"}
 
-// TestFromOpenYurt follows docs/openyurt.md, there and back: a node with the label reaches what the annotation says,
+// TestFromOpenYurt follows docs/migrate.md, there and back: a node with the label reaches what the annotation says,
 // with the command line of the page's kube-proxy; one without goes on as it was.
 func TestFromOpenYurt(t *testing.T) {
 	var nodes []cluster.NodeSpec
 	for _, name := range slices.Sorted(maps.Keys(pools)) {
 		nodes = append(nodes, cluster.NodeSpec{Name: name, Labels: map[string]string{nodePool: pools[name]}})
 	}
-	o := newOperator(t, "openyurt.md", cluster.Options{Nodes: nodes})
+	o := newOperator(t, "migrate.md", cluster.Options{Nodes: nodes})
 	o.installKubeProxy()
 	root, err := suite.Root()
 	o.must(err)
@@ -66,7 +66,7 @@ func TestFromOpenYurt(t *testing.T) {
 	}
 
 	// kwok runs no kube-proxy: the node's own is started as the pod's says.
-	o.follow("## The steps", map[string]func(){"kubectl label node node0": func() {
+	o.follow("### The steps from OpenYurt", map[string]func(){"kubectl label node node0": func() {
 		o.runPodsKubeProxy(kubelets, "node0")
 	}})
 	reaches("node0", "pooled", "node0 node1")
@@ -84,7 +84,7 @@ func TestFromOpenYurt(t *testing.T) {
 	node, err := o.cluster.Node("node0")
 	o.must(err)
 	direct := node.KubeProxy.Args()
-	o.follow("## The way back", nil)
+	o.follow("## The way back to OpenYurt", nil)
 	o.eventually("the wrapper has gone from node0", func() error { return o.gone("app=application-grid-wrapper") })
 	node.KubeProxy.SetArgs(withoutMaster(direct))
 	o.must(node.KubeProxy.Restart(o.ctx))

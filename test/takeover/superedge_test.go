@@ -44,7 +44,7 @@ type site struct {
 	traffic  *workload.Traffic
 }
 
-// TestFromSuperEdge follows docs/superedge.md: there, back, and there again, and removes what is left. All the time
+// TestFromSuperEdge follows docs/migrate.md: there, back, and there again, and removes what is left. All the time
 // every node asks a ServiceGrid's Service; a request that is lost or answered by a foreign unit fails the test, and so
 // does a pod that is replaced.
 func TestFromSuperEdge(t *testing.T) {
@@ -66,7 +66,7 @@ func TestFromSuperEdge(t *testing.T) {
 		}
 	}
 	step("there", func(*testing.T) { s.goThere(); s.expectOurs() })
-	step("back", func(*testing.T) { s.follow("## The way back", nil); s.expectTheirs() })
+	step("back", func(*testing.T) { s.follow("## The way back to SuperEdge", nil); s.expectTheirs() })
 	step("there again", func(*testing.T) { s.goThere(); s.expectOurs() })
 	step("remove what is left", func(*testing.T) {
 		s.follow("## Removing what is left of SuperEdge", nil)
@@ -88,7 +88,7 @@ func (s *site) goThere() {
 		s.appendHosts(node, "192.0.2.7 printer.site printer\n")
 	}
 	theirPods := s.uids(theirs)
-	s.follow("## The steps", map[string]func(){
+	s.follow("### The steps", map[string]func(){
 		"away.yaml": func() {
 			if now := s.uids(theirs); !maps.Equal(now, theirPods) {
 				s.Errorf("SuperEdge's pods were replaced: %v, then %v", theirPods, now)
@@ -118,7 +118,7 @@ func newSite(t *testing.T) *site {
 	}
 	nodes = append(nodes, cluster.NodeSpec{Name: "cloud0",
 		Labels: map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}})
-	s := &site{operator: newOperator(t, "superedge.md", cluster.Options{Nodes: nodes})}
+	s := &site{operator: newOperator(t, "migrate.md", cluster.Options{Nodes: nodes})}
 	var err error
 	s.dynamic, err = dynamic.NewForConfig(s.cluster.RESTConfig())
 	s.must(err)

@@ -55,7 +55,7 @@ func (r *report) checkController(c *Cluster) {
 			"there is no controller: what grids say is not done", "apply manifests/application-grid-controller")
 	case len(controllers) > 1:
 		r.add(Failure, check, controllers[1].about(), "there is a second controller, which works on the same grids",
-			"remove the one that is not application-grid's; docs/superedge.md says how to take over SuperEdge's")
+			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's")
 	}
 	for _, w := range controllers {
 		if w.ready == 0 {
@@ -118,7 +118,7 @@ func (r *report) checkDefinitions(c *Cluster) {
 			r.add(Failure, check, about,
 				"it is not application-grid's: it has no annotation "+v1.AnnotationCRDVersion+", as SuperEdge's have "+
 					"none; fields that grids have now are lost in it",
-				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/superedge.md says what else "+
+				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else "+
 					"there is to do")
 		case d.version < want:
 			r.add(Failure, check, about,

@@ -200,7 +200,7 @@ func (r *report) checkOthers(c *Cluster) {
 				r.add(Failure, check, w.about(),
 					"another "+string(w.program)+" is installed: two on one node want the same "+
 						"port, and two controllers the same grids",
-					"follow docs/superedge.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and "+
+					"follow docs/migrate.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and "+
 						"the controller is stopped first")
 			}
 		case w.selectsEdge && !shipped:

@@ -197,7 +197,7 @@ func (c *Cluster) running(program Program) []*workload {
 }
 
 // installed are the workloads that run a program on edge nodes, or anywhere: not those of SuperEdge that give way to
-// this project's, as docs/superedge.md has it.
+// this project's, as docs/migrate.md has it.
 func (c *Cluster) installed(program Program) []*workload {
 	return slices.DeleteFunc(c.running(program), func(w *workload) bool {
 		return w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0 && w.namespace != system)

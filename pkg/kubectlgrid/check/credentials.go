@@ -121,7 +121,7 @@ func (r *report) checkCredentials(c *Cluster) {
 			for _, found := range credentialsIn(doc.data[key]) {
 				look(about, key, found,
 					"renew it there; the wrapper reads it again without a restart, kube-proxy does not "+
-						"(docs/systemd.md, Renewing the token, says how a token is made)")
+						"(docs/install.md, Renewing the token, says how a token is made)")
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (r *report) checkCredentials(c *Cluster) {
 			r.add(Unknown, check, n.about(),
 				"the wrapper's credentials are files on the node, which the API server does not "+
 					"show",
-				"alert on application_grid_wrapper_upstream_forbidden; docs/systemd.md, Renewing the token, says how "+
+				"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token, says how "+
 					"to renew them")
 		}
 	}

@@ -140,7 +140,7 @@ func (r *report) checkAgent(check string, n *node, program Program, pods []*pod)
 	case len(pods) > 1:
 		r.add(Failure, check, n.about(), fmt.Sprintf("%d pods of %s run there: %s; only one gets the port", len(pods),
 			program, podNames(pods)),
-			"remove the DaemonSet that is not application-grid's; docs/superedge.md says how to take over SuperEdge's")
+			"remove the DaemonSet that is not application-grid's; docs/migrate.md says how to take over SuperEdge's")
 	case !n.ready:
 		r.add(Warning, check, pods[0].about(),
 			fmt.Sprintf("node %s is not ready, so the pod's state is what it was when "+

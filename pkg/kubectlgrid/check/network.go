@@ -15,7 +15,7 @@ func (r *report) checkReplacements(c *Cluster) {
 		r.add(Failure, check, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a "+
 			"kube-proxy, and does not ask the wrapper: Services reach every site",
 			"use another CNI plugin on a cluster with edge nodes; application-grid cannot work with Cilium "+
-				"(docs/requirements.md)")
+				"(docs/compatibility.md)")
 	}
 	for _, calico := range c.running(calicoProgram) {
 		found = true
@@ -51,7 +51,7 @@ func (r *report) checkNodeLocal(c *Cluster) {
 		r.add(Warning, check, cache.about(),
 			"NodeLocal DNSCache answers the pods of its node, keeps answers for up to 30 s, and asks CoreDNS through "+
 				"its Service kube-dns-upstream, which leads to the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/coredns.md does with kube-dns, "+
+			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, "+
 				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
 	if len(caches) == 0 && c.knows(kindDaemonSet) {

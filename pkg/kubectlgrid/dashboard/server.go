@@ -95,7 +95,7 @@ func static(mediaType string, data []byte) http.Handler {
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
-	fail(w, http.StatusNotFound, "there is nothing at this path; the API is described in docs/dashboard.md")
+	fail(w, http.StatusNotFound, "there is nothing at this path; the API is described in docs/operate.md")
 }
 
 // whenRead answers 503 until every resource was read, or is known to be unreadable: half of a cluster looks like one in

@@ -48,7 +48,7 @@ const (
 	MicroK8s = "MicroK8s"
 )
 
-// The minor versions of Kubernetes 1 from which on an API server takes all of the manifests: docs/requirements.md.
+// The minor versions of Kubernetes 1 from which on an API server takes all of the manifests: docs/compatibility.md.
 const (
 	FlowControl      = 29
 	ValidatingPolicy = 30

@@ -16,8 +16,8 @@ import (
 
 var large = flag.Bool("sizes.large", false, "also measures a site of 100 nodes, which takes minutes")
 
-// TestSizes measures what the exchange costs in sites of 2, 10 and 100 nodes with 30 pods each (docs/limits.md), and
-// bounds it.
+// TestSizes measures what the exchange costs in sites of 2, 10 and 100 nodes with 30 pods each
+// (docs/compatibility.md), and bounds it.
 func TestSizes(t *testing.T) {
 	if testing.Short() || raceDetector {
 		t.Skip("it measures")

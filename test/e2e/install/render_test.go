@@ -264,9 +264,9 @@ var introduced = map[string]int{
 	"discovery.k8s.io": 21, // which roles name no version of
 }
 
-// TestKubernetesVersions: docs/requirements.md says for every kustomization from which version on it can be applied.
+// TestKubernetesVersions: docs/compatibility.md says for every kustomization from which version on it can be applied.
 func TestKubernetesVersions(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/requirements.md")
+	page, err := os.ReadFile("../../../docs/compatibility.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,11 +293,11 @@ func TestKubernetesVersions(t *testing.T) {
 		}
 		row := regexp.MustCompile("(?m)^\\| .*`manifests/" + directory + "`.* \\| 1\\.([0-9]+) \\|").FindSubmatch(page)
 		if row == nil {
-			t.Errorf("docs/requirements.md does not say what %s needs", directory)
+			t.Errorf("docs/compatibility.md does not say what %s needs", directory)
 			continue
 		}
 		if says, _ := strconv.Atoi(string(row[1])); says != max(needs, 21) { // older ones have no EndpointSlices
-			t.Errorf("docs/requirements.md says that %s needs 1.%d; it is 1.%d", directory, says, needs)
+			t.Errorf("docs/compatibility.md says that %s needs 1.%d; it is 1.%d", directory, says, needs)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
 // Request is a request in kube-apiserver's audit log.
@@ -16,6 +17,7 @@ type Request struct {
 	ObjectRef                   struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus              struct{ Code int }
 	SourceIPs                   []string
+	RequestReceivedTimestamp    time.Time
 }
 
 // String is the request as a line of a report.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -26,7 +27,7 @@ const DefaultPort = 17946
 
 const (
 	// interval is the time between two looks at what has changed, and between two questions to a neighbour in a small
-	// site. In larger ones the interval grows, so that no node asks more than questionsPerSecond.
+	// site. In larger ones it grows, because no node asks more than questionsPerSecond.
 	interval           = time.Second
 	questionsPerSecond = 50
 	// smallSite is the most nodes of a site in which all are asked, maxMembers the most of any site. What is exchanged
@@ -40,8 +41,6 @@ const (
 	misses = 3
 	// leaveGrace is how long a node whose wrapper has said that it stops does not count as silent.
 	leaveGrace = time.Minute
-	// keyPatience is how long it is known that a node has another key.
-	keyPatience = 2 * checkInterval
 	// doubtPause is the time between two doubts of the addresses.
 	doubtPause = time.Minute
 )
@@ -50,31 +49,18 @@ const (
 var (
 	// ErrNoKey means that there is no key, so that nothing is exchanged.
 	ErrNoKey = errors.New("there is no key, and nothing is exchanged without")
-	// ErrNoAddress means that this node's InternalIP is not known.
-	ErrNoAddress = errors.New("this node's InternalIP is not known")
 	// ErrTooMany means that the site has too many nodes.
 	ErrTooMany = fmt.Errorf("more than %d nodes share Services with this one: that is no site", maxMembers)
-	// ErrNoCluster means that it is not known yet which cluster this is.
-	ErrNoCluster = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
+
+	errNoAddress = errors.New("this node's InternalIP is not known")
+	errNoCluster = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
 )
-
-// Member is a node of the site.
-type Member struct {
-	Name string
-	// Addresses are the node's InternalIPs, in the order of its status.
-	Addresses []netip.Addr
-	// Shown says that endpoints on the node may be shown here. In large sites only these are asked.
-	Shown bool
-}
-
-func (m Member) equal(other Member) bool {
-	return m.Name == other.Name && m.Shown == other.Shown && slices.Equal(m.Addresses, other.Addresses)
-}
 
 // Site says which nodes belong to this node's site. Its methods are called every second.
 type Site interface {
-	// Members returns the nodes of the site, this one included, in no order.
-	Members() []Member
+	// Members returns the nodes of the site, this one included, in no order. Of large sites only the nodes on which
+	// endpoints may be shown here are asked.
+	Members() []facts.SiteNode
 	// Cluster returns what identifies the cluster; "" if that is not known yet.
 	Cluster() string
 }
@@ -96,10 +82,10 @@ type Config struct {
 	// KeyFile is the path of the file with the keys.
 	KeyFile string
 	Site    Site
-	// Away reports whether this node's upstream is away, Needed whether the neighbours' word is needed: also before
-	// that is known, and until the upstream has caught up with their word.
-	Away, Needed func() bool
-	// SetSilent takes the names of the nodes that are silent while the upstream is away.
+	// Needed reports whether the neighbours' word is needed: while this node's upstream is away, before that is known,
+	// and until the upstream has caught up with their word.
+	Needed func() bool
+	// SetSilent takes the names of the nodes that are silent while their word is needed.
 	SetSilent func(names map[string]struct{})
 	// Partners returns the names of the nodes that took part in the exchange, as SetPartners got them last in this
 	// process or an earlier one. Only these can be silent.
@@ -137,9 +123,9 @@ type Status struct {
 	// took part and do not answer any more; both are sorted.
 	Members       int
 	Alive, Silent []string
-	// Words is the number of nodes whose word on their pods is known.
-	Words int
-	// OtherKey are nodes that have asked a short time ago with none of the keys; sorted.
+	// Words has what the other nodes say of their pods, by name, as far as that is known.
+	Words map[string]*facts.LivePods
+	// OtherKey are nodes whose keys are none of this node's, or the other way round; sorted.
 	OtherKey []string
 	// Unreached is why the first of the nodes that do not answer, by name, was not reached; nil if all were.
 	Unreached error
@@ -152,9 +138,9 @@ type Status struct {
 // Exchange exchanges facts with the other nodes of the site.
 type Exchange struct {
 	config Config
-	wake   chan struct{}
 	// doubt keeps the calls of AddressDoubted apart.
 	doubt rate.Sometimes
+	wg    sync.WaitGroup
 
 	// Only the goroutine of Run uses these.
 
@@ -162,12 +148,6 @@ type Exchange struct {
 	loaded, listened time.Time
 	// given is what SetSilent got last.
 	given map[string]struct{}
-	// listeners are open at this node's addresses; nil while nothing is exchanged. ctx is that of all goroutines that
-	// belong to them, and cancel ends it.
-	listeners map[netip.Addr]net.Listener
-	ctx       context.Context //nolint:containedctx // as said
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup
 
 	mu sync.Mutex
 	// The fields below are guarded by mu. Nothing else is called while it is held.
@@ -176,7 +156,7 @@ type Exchange struct {
 	keyErr, err error
 	keys        [][]byte
 	cluster     string
-	members     []Member
+	members     int
 	// locals are this node's addresses. byAddress has the name of the member with an address, peers has those that are
 	// asked.
 	locals    []netip.Addr
@@ -186,12 +166,13 @@ type Exchange struct {
 	// own are the pods of this node as an answer has them, as of asOf; nil if they are not known. version is theirs.
 	own     []byte
 	asOf    time.Time
-	version uint64
+	version uint32
 	// wanted is when a neighbour has last said that it needs this node's word.
 	wanted time.Time
-	// open has the connections of others, of counts them by address.
-	open map[net.Conn]struct{}
-	of   map[netip.Addr]int
+	// listeners are open at this node's addresses; there are none while nothing is exchanged. open has the connections
+	// of others, and the addresses that these come from.
+	listeners map[netip.Addr]net.Listener
+	open      map[net.Conn]netip.Addr
 }
 
 // New makes an Exchange, which opens no port before Run.
@@ -200,15 +181,11 @@ func New(config Config) *Exchange {
 		config.Network = nodeNetwork{}
 	}
 	return &Exchange{
-		config: config, wake: make(chan struct{}, 1), doubt: rate.Sometimes{Interval: doubtPause}, err: ErrNoKey,
-		version: rand.Uint64(), //nolint:gosec // it tells processes apart, and is sealed
-		peers:   make(map[string]*peer), open: make(map[net.Conn]struct{}), of: make(map[netip.Addr]int),
+		config: config, doubt: rate.Sometimes{Interval: doubtPause}, err: ErrNoKey,
+		version:   rand.Uint32(), //nolint:gosec // it tells processes apart, and only neighbours see it
+		listeners: make(map[netip.Addr]net.Listener), peers: make(map[string]*peer),
+		open: make(map[net.Conn]netip.Addr),
 	}
-}
-
-// pace is the time between two questions to a neighbour while its word is needed. mu is held.
-func (e *Exchange) pace() time.Duration {
-	return max(interval, time.Duration(len(e.peers))*time.Second/questionsPerSecond)
 }
 
 // Status returns what the Exchange knows.
@@ -216,7 +193,7 @@ func (e *Exchange) Status() Status {
 	partners := e.config.Partners()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := Status{Err: e.err, KeyErr: e.keyErr, Members: len(e.peers)}
+	s := Status{Err: e.err, KeyErr: e.keyErr, Members: len(e.peers), Words: make(map[string]*facts.LivePods)}
 	for _, name := range slices.Sorted(maps.Keys(e.peers)) {
 		p := e.peers[name]
 		_, partner := partners[name]
@@ -227,9 +204,10 @@ func (e *Exchange) Status() Status {
 			s.Silent = append(s.Silent, name)
 		}
 		if p.word != nil {
-			s.Words++
+			s.Words[name] = p.word
 		}
-		if !p.otherKey.IsZero() && time.Since(p.otherKey) < keyPatience {
+		var ignored *ignoredError
+		if errors.As(p.err, &ignored) && ignored.reason == reasonKey {
 			s.OtherKey = append(s.OtherKey, name)
 		}
 		if !p.alive && p.err != nil && s.Unreached == nil {
@@ -240,45 +218,31 @@ func (e *Exchange) Status() Status {
 }
 
 // Words returns what the other nodes of the site say of their pods, by the names of the nodes.
-func (e *Exchange) Words() map[string]*facts.LivePods {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	words := make(map[string]*facts.LivePods)
-	for name, p := range e.peers {
-		if p.word != nil {
-			words[name] = p.word
-		}
-	}
-	return words
-}
+func (e *Exchange) Words() map[string]*facts.LivePods { return e.Status().Words }
 
 // Wanted reports whether a node of the site needs to know this node's pods.
 func (e *Exchange) Wanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return !e.wanted.IsZero() && time.Since(e.wanted) < 10*time.Second+2*e.pace()
+	// In a large site that node asks again when it has asked all others.
+	pace := time.Duration(len(e.peers)) * time.Second / questionsPerSecond
+	return time.Since(e.wanted) < 10*time.Second+2*pace
 }
 
 // Share takes the pods of this node, which the others may ask for; nil if they are not known any more. They must not be
 // changed afterwards.
 func (e *Exchange) Share(own *facts.LivePods) {
 	var encoded []byte
+	var asOf time.Time
 	if own != nil {
-		var err error
-		if encoded, err = encodePods(own.Pods); err != nil {
-			klog.Background().Error(err, "Cannot tell the neighbours of this node's pods")
-			own, encoded = nil, nil
-		}
+		encoded, asOf = encodePods(own.Pods), own.AsOf
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if (own == nil) != e.asOf.IsZero() || !bytes.Equal(encoded, e.own) {
+	if !bytes.Equal(encoded, e.own) {
 		e.version++
 	}
-	e.own, e.asOf = encoded, time.Time{}
-	if own != nil {
-		e.asOf = own.AsOf
-	}
+	e.own, e.asOf = encoded, asOf
 }
 
 // Run exchanges facts until ctx is done.
@@ -292,7 +256,6 @@ func (e *Exchange) Run(ctx context.Context) {
 			e.close()
 			return
 		case <-ticker.C:
-		case <-e.wake:
 		}
 	}
 }
@@ -301,9 +264,7 @@ func (e *Exchange) Run(ctx context.Context) {
 func (e *Exchange) step(ctx context.Context) {
 	e.loadKeys(ctx)
 	changed := e.takeMembers(ctx)
-	e.mu.Lock()
 	err := e.place()
-	e.mu.Unlock()
 	if changed || err != nil {
 		e.close()
 	}
@@ -313,22 +274,25 @@ func (e *Exchange) step(ctx context.Context) {
 	e.mu.Lock()
 	e.err = err
 	e.mu.Unlock()
-	if e.listeners != nil {
-		e.attendAll(e.config.Needed())
-	}
-	status := e.Status()
-	e.passSilent(ctx, status)
 	if err == nil {
-		e.passPartners(status)
+		e.askAll(ctx)
 	}
+	e.pass(ctx)
 }
 
+// loadKeys reads the file with the keys now and then.
 func (e *Exchange) loadKeys(ctx context.Context) {
-	if !e.loaded.IsZero() && time.Since(e.loaded) < keyInterval {
+	if time.Since(e.loaded) < keyInterval {
 		return
 	}
 	e.loaded = time.Now()
-	keys, err := readKeys(e.config.KeyFile)
+	var keys [][]byte
+	content, err := os.ReadFile(e.config.KeyFile)
+	if err == nil {
+		if keys, err = parseKeys(content); err != nil {
+			err = fmt.Errorf("%s: %w", e.config.KeyFile, err)
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	logger := klog.FromContext(ctx)
@@ -342,21 +306,45 @@ func (e *Exchange) loadKeys(ctx context.Context) {
 	e.keyErr = err
 }
 
+// close ends the exchange, and says to the neighbours that this wrapper stops.
+func (e *Exchange) close() {
+	e.listened = time.Time{}
+	if len(e.listeners) == 0 {
+		return
+	}
+	e.mu.Lock()
+	for _, listener := range e.listeners {
+		_ = listener.Close()
+	}
+	clear(e.listeners)
+	for conn := range e.open {
+		_ = conn.Close()
+	}
+	e.mu.Unlock()
+	e.wg.Wait()
+	wanted := e.Wanted()
+	for _, p := range e.peers {
+		e.wg.Go(func() { p.leave(wanted) })
+	}
+	e.wg.Wait()
+}
+
+// has reports whether a key is one of the site's. mu is held.
+func (e *Exchange) has(key []byte) bool {
+	return slices.ContainsFunc(e.keys, func(k []byte) bool { return bytes.Equal(k, key) })
+}
+
 // takeMembers takes the members of the site as they are now, and reports whether this node is placed elsewhere.
 func (e *Exchange) takeMembers(ctx context.Context) (changed bool) {
 	members, cluster := e.config.Site.Members(), e.config.Site.Cluster()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if cluster == e.cluster && e.members != nil && slices.EqualFunc(members, e.members, Member.equal) {
-		return false
-	}
-	klog.FromContext(ctx).Info("The site has changed", "nodes", len(members))
 	before, moved := e.locals, cluster != e.cluster
-	e.members, e.cluster, e.locals, e.byAddress = members, cluster, nil, make(map[netip.Addr]string)
+	e.members, e.cluster, e.locals, e.byAddress = len(members), cluster, nil, make(map[netip.Addr]string)
 	asked := make(map[string]*peer)
 	for _, m := range members {
-		addresses := make([]netip.Addr, len(m.Addresses))
-		for i, address := range m.Addresses {
+		addresses := make([]netip.Addr, len(m.InternalIPs))
+		for i, address := range m.InternalIPs {
 			addresses[i] = address.Unmap()
 			if e.byAddress[addresses[i]] != e.config.NodeName { // this node knows its own addresses best
 				e.byAddress[addresses[i]] = m.Name
@@ -368,73 +356,72 @@ func (e *Exchange) takeMembers(ctx context.Context) (changed bool) {
 		case len(members) <= smallSite || m.Shown:
 			p := e.peers[m.Name]
 			if p == nil {
-				p = &peer{e: e, name: m.Name, wake: make(chan struct{}, 1)}
+				p = &peer{e: e, name: m.Name}
 			}
 			p.addresses, asked[m.Name] = addresses, p
 		}
 	}
 	for name, p := range e.peers {
-		if asked[name] == nil && p.cancel != nil {
-			p.cancel()
+		if asked[name] == nil && !p.asking { // else it is dropped when it has answered
+			p.drop()
 		}
+	}
+	if len(asked) != len(e.peers) {
+		klog.FromContext(ctx).Info("The site has changed", "nodes", len(members), "asked", len(asked))
 	}
 	e.peers = asked
 	return moved || !slices.Equal(before, e.locals)
 }
 
-// place returns why nothing can be exchanged where this node is. mu is held.
+// place returns why nothing can be exchanged where this node is.
 func (e *Exchange) place() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	switch {
 	case e.keys == nil && e.keyErr != nil:
 		return fmt.Errorf("%w: %w", ErrNoKey, e.keyErr)
 	case e.keys == nil:
 		return ErrNoKey
 	case len(e.locals) == 0:
-		return ErrNoAddress
-	case len(e.members) > maxMembers:
+		return errNoAddress
+	case e.members > maxMembers:
 		return ErrTooMany
 	case e.cluster == "":
-		return ErrNoCluster
+		return errNoCluster
 	}
 	return nil
 }
 
-// passSilent passes on which neighbours are silent. What is shown of them is up to the view, which leaves no Service
-// without an endpoint: this node may be the one that is cut off.
-func (e *Exchange) passSilent(ctx context.Context, status Status) {
-	silent := make(map[string]struct{})
-	if e.config.Away() && status.Err == nil {
-		for _, name := range status.Silent {
-			silent[name] = struct{}{}
+// pass passes on which neighbours are silent, and which take part: those that answer, and those that did, as long as
+// they belong to the site. What is shown of silent ones is up to the view, which leaves no Service without an endpoint:
+// this node may be the one that is cut off.
+func (e *Exchange) pass(ctx context.Context) {
+	status, partners := e.Status(), e.config.Partners()
+	silent, part := make(map[string]struct{}), make(map[string]struct{})
+	if status.Err == nil {
+		for _, name := range status.Alive {
+			part[name] = struct{}{}
+		}
+		e.mu.Lock()
+		for name := range partners {
+			if e.peers[name] != nil {
+				part[name] = struct{}{}
+			}
+		}
+		e.mu.Unlock()
+		if !maps.Equal(partners, part) {
+			e.config.SetPartners(part)
+		}
+		if e.config.Needed() {
+			for _, name := range status.Silent {
+				silent[name] = struct{}{}
+			}
 		}
 	}
-	if maps.Equal(silent, e.given) {
-		return
-	}
-	e.given = silent
-	e.config.SetSilent(silent)
-	names := make([]string, 0, len(silent)) // not nil in the log
-	klog.FromContext(ctx).Info("Hiding the endpoints on neighbours that are silent", "silent",
-		append(names, slices.Sorted(maps.Keys(silent))...))
-}
-
-// passPartners passes on which nodes take part: those that answer, and those that did, as long as they belong to the
-// site.
-func (e *Exchange) passPartners(status Status) {
-	before := e.config.Partners()
-	now := make(map[string]struct{})
-	for _, name := range status.Alive {
-		now[name] = struct{}{}
-	}
-	e.mu.Lock()
-	for name := range before {
-		if e.peers[name] != nil {
-			now[name] = struct{}{}
-		}
-	}
-	e.mu.Unlock()
-	if !maps.Equal(before, now) {
-		e.config.SetPartners(now)
+	if !maps.Equal(silent, e.given) {
+		e.given = silent
+		e.config.SetSilent(silent)
+		klog.FromContext(ctx).Info("Hiding the endpoints on neighbours that are silent", "silent", status.Silent)
 	}
 }
 

@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"bytes"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // settle is how long the nodes of a small site take to hear of anything at most.
@@ -146,7 +150,7 @@ func TestSilent(t *testing.T) {
 
 			last.stop()
 			time.Sleep(time.Second)
-			if nodes[0].Status().Unreached != nil && !lives(nodes[0].Status().Unreached) {
+			if nodes[0].Status().Unreached != nil && isNothing(nodes[0].Status().Unreached) {
 				t.Error("that it stops was not said")
 			}
 			time.Sleep(time.Hour)
@@ -221,7 +225,10 @@ func TestSeveralAddresses(t *testing.T) {
 		nodes := newSite(t, l, 2)
 		v4 := []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("192.168.0.2")}
 		v6 := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}
-		members := []Member{{"n0", []netip.Addr{v4[0], v6[0]}, true}, {"n1", []netip.Addr{v6[1], v4[1]}, true}}
+		members := []facts.SiteNode{
+			{Name: "n0", InternalIPs: []netip.Addr{v4[0], v6[0]}, Shown: true},
+			{Name: "n1", InternalIPs: []netip.Addr{v6[1], v4[1]}, Shown: true},
+		}
 		for _, n := range nodes {
 			n.setMembers(members)
 			n.away.Store(true)
@@ -305,7 +312,7 @@ func TestAddressChanges(t *testing.T) {
 			n.away.Store(true)
 		}
 		moved := slices.Clone(nodes[0].Members())
-		moved[2].Addresses = []netip.Addr{netip.MustParseAddr("192.168.9.9")}
+		moved[2].InternalIPs = []netip.Addr{netip.MustParseAddr("192.168.9.9")}
 		nodes[2].setMembers(moved)
 		time.Sleep(time.Minute)
 		nodes[0].expect("alive", nodes[0].alive(), "n1")
@@ -465,7 +472,7 @@ func TestMistakes(t *testing.T) {
 		}
 		nodes[2].keys(testKey(1))
 		nodes[0].keys(testKey(1), "and a line that is none")
-		time.Sleep(settle + 2*keyInterval + keyPatience)
+		time.Sleep(settle + 2*keyInterval + checkInterval/5)
 		s = nodes[0].Status()
 		if s.KeyErr == nil || s.Err != nil || !slices.Equal(s.Alive, []string{"n1", "n2"}) || len(s.OtherKey) > 0 {
 			t.Errorf("the node with a damaged file: %+v", s)
@@ -479,7 +486,7 @@ func TestTooMany(t *testing.T) {
 		l := newLAN()
 		nodes := newSite(t, l, 1)
 		for i := range maxMembers {
-			nodes[0].members = append(nodes[0].members, Member{Name: "more" + string(rune(i+1000))})
+			nodes[0].members = append(nodes[0].members, facts.SiteNode{Name: "more" + string(rune(i+1000))})
 		}
 		defer startAll(nodes)()
 		time.Sleep(settle)
@@ -523,11 +530,11 @@ func TestNetwork(t *testing.T) {
 		}()
 	}
 	nodes := newSite(t, newLAN(), 3)
-	var members []Member
+	var members []facts.SiteNode
 	for i := range nodes {
-		members = append(members, Member{
+		members = append(members, facts.SiteNode{
 			Name: nodes[i].name, Shown: true,
-			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{127, 17, 94, byte(i + 1)})},
+			InternalIPs: []netip.Addr{netip.AddrFrom4([4]byte{127, 17, 94, byte(i + 1)})},
 		})
 	}
 	for i, n := range nodes {
@@ -595,10 +602,10 @@ func TestIntruder(t *testing.T) {
 		ask := func(key byte, p parties, questions int) (answers int) {
 			conn := dial()
 			defer conn.Close()
-			l, err := greet(conn, slices.Repeat([]byte{key}, keySize), p)
+			l, err := secure(t.Context(), conn, tls.Client, [][]byte{slices.Repeat([]byte{key}, keySize)}, p)
 			for i := 0; err == nil && i < questions; i++ {
-				if err = l.write(message{flags: flagNeeds}.encode()); err == nil {
-					_, err = l.read(maxAnswer)
+				if err = l.send(question{Needs: true}, time.Now().Add(patience)); err == nil {
+					err = l.receive(&answer{}, maxAnswer, time.Now().Add(patience))
 				}
 				if err == nil {
 					answers++
@@ -631,16 +638,36 @@ func TestIntruder(t *testing.T) {
 				t.Errorf("%s is not counted: %v", test.what, nodes[0].reasons)
 			}
 		}
-		for _, garbage := range []string{
-			"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", magic + "0123456789abcdef\xff\xff\xff\xff",
+		for what, say := range map[string]func(conn net.Conn) error{
+			"another protocol": func(conn net.Conn) error {
+				_, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				return err
+			},
+			"a question that is none": func(conn net.Conn) error {
+				l, err := secure(t.Context(), conn, tls.Client, [][]byte{slices.Repeat([]byte{1}, keySize)}, right)
+				if err != nil {
+					return err
+				}
+				return l.send([]string{"?"}, time.Now().Add(patience))
+			},
+			"a question that is too large": func(conn net.Conn) error {
+				l, err := secure(t.Context(), conn, tls.Client, [][]byte{slices.Repeat([]byte{1}, keySize)}, right)
+				if err != nil {
+					return err
+				}
+				return l.send(strings.Repeat("?", 2*maxQuestion), time.Now().Add(patience))
+			},
 		} {
 			before := nodes[0].ignoredFor(reasonFormat)
 			conn := dial()
-			_, _ = conn.Write([]byte(garbage))
+			if err := say(conn); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
 			time.Sleep(3 * time.Second)
 			if nodes[0].ignoredFor(reasonFormat) == before {
-				t.Errorf("%q is not counted", garbage)
+				t.Errorf("%s is not counted", what)
 			}
+			_ = conn.Close()
 		}
 		before := nodes[0].ignoredFor(reasonFlood)
 		var open []net.Conn
@@ -685,19 +712,27 @@ func TestReplay(t *testing.T) {
 			t.Fatal(err)
 		}
 		tapped.Conn = conn
-		lnk, err := greet(tapped, slices.Repeat([]byte{1}, keySize), parties{"one", "n1", "n0"})
+		lnk, err := secure(t.Context(), tapped, tls.Client, [][]byte{slices.Repeat([]byte{1}, keySize)},
+			parties{"one", "n1", "n0"})
 		if err == nil {
-			err = lnk.write(message{flags: flagNeeds}.encode())
+			err = lnk.send(question{Needs: true}, time.Now().Add(patience))
 		}
+		var got answer
 		if err == nil {
-			_, err = lnk.read(maxAnswer)
+			err = lnk.receive(&got, maxAnswer, time.Now().Add(patience))
+		}
+		pods := []byte("10.0.0.1")
+		if !bytes.Contains(got.Pods, pods) {
+			t.Errorf("the neighbour is answered %+v", got)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.Close()
-		if got := record(tapped.written); len(got) > nonceSize {
-			t.Errorf("what was recorded is answered with %d bytes", len(got))
+		// The server's part of another handshake comes, and no answer after it.
+		handshake := record(tapped.written[:tapped.first])
+		if got := record(tapped.written); len(got) > len(handshake)+64 || bytes.Contains(got, pods) {
+			t.Errorf("what was recorded is answered with %d bytes, its beginning with %d", len(got), len(handshake))
 		}
 		if nodes[0].ignoredFor(reasonKey) == 0 {
 			t.Error("it is not counted")
@@ -709,10 +744,13 @@ func TestReplay(t *testing.T) {
 type tap struct {
 	net.Conn
 	written []byte
+	first   int // the length of what was written first
 }
 
 func (t *tap) Write(p []byte) (int, error) {
-	t.written = append(t.written, p...)
+	if t.written = append(t.written, p...); t.first == 0 {
+		t.first = len(p)
+	}
 	return t.Conn.Write(p)
 }
 

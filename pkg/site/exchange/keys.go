@@ -5,39 +5,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 )
 
 const (
-	// keySize is the number of bytes of a key: AES-256.
+	// keySize is the number of bytes of a key.
 	keySize = 32
 	// maxKeys is the most keys of a file. Two are needed while one takes the place of the other.
 	maxKeys = 8
-	// maxKeyFile is the most bytes of a file with keys.
-	maxKeyFile = 4 << 10
 )
-
-// readKeys reads a file with keys.
-func readKeys(path string) ([][]byte, error) {
-	file, err := os.Open(path) //nolint:gosec // the operator names it
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxKeyFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxKeyFile {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, maxKeyFile)
-	}
-	keys, err := parseKeys(content)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return keys, nil
-}
 
 // parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
 // are skipped. A node asks with the first key, and answers to all.

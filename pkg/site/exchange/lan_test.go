@@ -228,7 +228,7 @@ type node struct {
 	away    atomic.Bool
 
 	mu      sync.Mutex
-	members []Member
+	members []facts.SiteNode
 	cluster string
 	silent  map[string]struct{}
 	// partners outlive the Exchange, as a snapshot does.
@@ -240,7 +240,7 @@ type node struct {
 	stop     func()
 }
 
-func (n *node) Members() []Member {
+func (n *node) Members() []facts.SiteNode {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.members
@@ -286,7 +286,7 @@ func (n *node) hidden() string {
 	return strings.Join(slices.Sorted(maps.Keys(n.silent)), " ")
 }
 
-func (n *node) setMembers(members []Member) {
+func (n *node) setMembers(members []facts.SiteNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.members = members
@@ -296,7 +296,7 @@ func (n *node) setMembers(members []Member) {
 func (n *node) start() {
 	n.Exchange = New(Config{
 		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Site: n,
-		Away: n.away.Load, Needed: n.away.Load,
+		Needed: n.away.Load,
 		SetSilent: func(names map[string]struct{}) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -383,14 +383,14 @@ func (n *node) keys(keys ...string) {
 func newSite(t *testing.T, l *lan, count int) []*node {
 	t.Helper()
 	nodes := make([]*node, count)
-	members := make([]Member, count)
+	members := make([]facts.SiteNode, count)
 	for i := range nodes {
 		address := netip.AddrFrom4([4]byte{192, 168, byte(i / 200), byte(i%200 + 1)})
-		members[i] = Member{Name: fmt.Sprintf("n%d", i), Addresses: []netip.Addr{address}, Shown: true}
+		members[i] = facts.SiteNode{Name: fmt.Sprintf("n%d", i), InternalIPs: []netip.Addr{address}, Shown: true}
 	}
 	for i := range nodes {
 		n := &node{
-			T: t, name: members[i].Name, address: members[i].Addresses[0], lan: l, network: l, port: testPort,
+			T: t, name: members[i].Name, address: members[i].InternalIPs[0], lan: l, network: l, port: testPort,
 			members: members, cluster: "one",
 			keyFile: filepath.Join(t.TempDir(), "keys"), reasons: make(map[string]int),
 		}

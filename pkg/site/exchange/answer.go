@@ -22,17 +22,11 @@ const (
 	// questionBurst is how many questions may come at once on a connection, on which twice as many are taken as a
 	// neighbour asks.
 	questionBurst = 10
-	// acceptPause is the pause after a connection could not be accepted, for example because there are no files left.
-	acceptPause = 100 * time.Millisecond
 )
 
 // listen listens at those of this node's addresses at which it does not yet: after a boot they may come one by one. It
 // returns why nothing is exchanged.
 func (e *Exchange) listen(ctx context.Context) error {
-	if time.Since(e.listened) < keyInterval {
-		return e.err // only this goroutine changes it
-	}
-	e.listened = time.Now()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var failed error
@@ -40,7 +34,7 @@ func (e *Exchange) listen(ctx context.Context) error {
 		if e.listeners[local] != nil {
 			continue
 		}
-		listener, err := e.config.Network.Listen(netip.AddrPortFrom(local, e.config.Port))
+		listener, err := e.config.Listen(netip.AddrPortFrom(local, e.config.Port))
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("listening on TCP: %w", err))
 			continue
@@ -58,11 +52,10 @@ func (e *Exchange) listen(ctx context.Context) error {
 func (e *Exchange) accept(listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
+		if errors.Is(err, net.ErrClosed) {
 			return
-		case err != nil:
-			time.Sleep(acceptPause)
+		} else if err != nil {
+			time.Sleep(interval) // for example because there are no files left
 			continue
 		}
 		e.wg.Go(func() {
@@ -114,13 +107,10 @@ func (e *Exchange) answerAll(conn net.Conn) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	keys, between := e.keys, parties{e.cluster, e.config.NodeName, asker}
-	e.mu.Unlock()
 	until := time.Now().Add(patience)
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
-	l, err := secure(ctx, conn, tls.Server, keys, between)
+	l, err := e.secure(ctx, conn, tls.Server, asker)
 	if err != nil {
 		return err
 	}
@@ -133,23 +123,16 @@ func (e *Exchange) answerAll(conn net.Conn) error {
 		if !limit.Allow() {
 			return ignore(reasonFlood, "node %s asks too often", asker)
 		}
-		answered, valid := e.answer(asker, asked, l.key)
-		if !valid {
-			return nil // the key was taken out
-		}
-		if err := l.send(answered, time.Now().Add(patience)); err != nil {
+		if err := l.send(e.answer(asker, asked), time.Now().Add(patience)); err != nil {
 			return err
 		}
 	}
 }
 
-// answer returns the answer to a question. It is not valid if the key of the node that asks is none any more.
-func (e *Exchange) answer(asker string, asked question, key []byte) (answered answer, valid bool) {
+// answer returns the answer to a question.
+func (e *Exchange) answer(asker string, asked question) (answered answer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.has(key) {
-		return answer{}, false
-	}
 	if asked.Needs {
 		e.wanted = time.Now()
 	}
@@ -157,12 +140,11 @@ func (e *Exchange) answer(asker string, asked question, key []byte) (answered an
 		p.left = time.Now()
 	}
 	if e.own == nil {
-		return answer{}, true
+		return answer{}
 	}
 	answered.Version = e.version
 	if asked.Needs && asked.Version != e.version {
-		answered.Age = uint64(max(time.Since(e.asOf), 0).Milliseconds()) //nolint:gosec // not negative
-		answered.Pods = e.own
+		answered.Age, answered.Pods = time.Since(e.asOf), e.own
 	}
-	return answered, true
+	return answered
 }

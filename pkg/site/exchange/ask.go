@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
@@ -32,21 +34,20 @@ type peer struct {
 	// asked is when it was asked last, and asking is set while it is.
 	asked  time.Time
 	asking bool
-	// alive is set if it has answered the last question, and failures counts the questions since. missed counts those
-	// after which nothing has come back from its machine, and err is why there was no answer.
-	alive            bool
-	failures, missed int
+	// partner is set once it has answered, in this process or an earlier one.
+	partner bool
+	// err is why it has not answered the last question; nil if it has. failures counts the questions since, and missed
+	// those after which nothing has come back from its machine.
 	err              error
+	failures, missed int
 	// left is when its wrapper has said that it stops; zero if it has answered since.
 	left time.Time
 	// word is what the node has said of its pods, in this version; nil if that is not known.
 	word    *facts.LivePods
 	version uint32
 
-	// Only the goroutine that asks uses these. link is the kept connection; nil if there is none. last is the address
-	// at which the neighbour was reached.
+	// link is the kept connection; nil if there is none. Only the goroutine that asks uses it.
 	link *link
-	last netip.Addr
 }
 
 // isDue reports whether the neighbour is to be asked. e.mu is held.
@@ -86,22 +87,36 @@ func (e *Exchange) askAll(ctx context.Context) {
 
 // ask asks the neighbour once.
 func (p *peer) ask(ctx context.Context) {
-	err := p.tryAsk(ctx)
-	p.e.config.Observer.Asked(err)
-	p.e.ignored(err)
-	p.e.mu.Lock()
-	defer p.e.mu.Unlock()
-	p.asking, p.err, p.alive = false, err, err == nil
+	e, begun := p.e, time.Now()
+	e.mu.Lock()
+	asked := question{Version: p.version, Needs: e.needed}
+	e.mu.Unlock()
+	answered, err := p.tryAsk(ctx, asked, begun.Add(patience))
+	var word *facts.LivePods
+	news := asked.Needs && answered.Version != asked.Version
+	if err == nil && news && answered.Version != 0 {
+		word, err = p.read(answered, begun)
+	}
+	e.config.Observer.Asked(err)
+	e.ignored(err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p.asking, p.err = false, err
 	p.failures++
 	switch {
 	case err == nil:
-		p.failures, p.missed, p.left = 0, 0, time.Time{}
+		p.partner, p.failures, p.missed, p.left = true, 0, 0, time.Time{}
+		if e.needed && news {
+			p.word, p.version = word, answered.Version
+		}
 	case isNothing(err):
-		p.missed++
+		if p.missed++; p.missed == misses {
+			klog.FromContext(ctx).Info("A node of the site is silent", "node", p.name, "err", err)
+		}
 	default:
 		p.missed = 0
 	}
-	if err != nil || !p.e.needed || p.e.peers[p.name] != p {
+	if err != nil || !e.needed || e.peers[p.name] != p {
 		p.drop()
 	}
 }
@@ -114,65 +129,37 @@ func isNothing(err error) bool {
 }
 
 // tryAsk asks the neighbour over the kept connection, or over a new one.
-func (p *peer) tryAsk(ctx context.Context) (err error) {
-	begun := time.Now()
-	until := begun.Add(patience)
-	p.e.mu.Lock()
-	ask := question{Version: p.version, Needs: p.e.needed}
-	if p.link != nil && !p.e.has(p.link.key) {
-		p.drop()
-	}
-	p.e.mu.Unlock()
+func (p *peer) tryAsk(ctx context.Context, asked question, until time.Time) (answered answer, err error) {
 	if p.link == nil {
 		if p.link, err = p.connect(ctx, patience); err != nil {
-			return err
+			return answer{}, err
 		}
 	}
-	if err := p.link.send(ask, until); err != nil {
-		return err
+	if err := p.link.send(asked, until); err != nil {
+		return answer{}, err
 	}
-	var answered answer
-	if err := p.link.receive(&answered, maxAnswer, until); err != nil || !ask.Needs || answered.Version == ask.Version {
-		return err
-	}
-	return p.take(answered, begun)
+	err = p.link.receive(&answered, maxAnswer, until)
+	return answered, err
 }
 
-// take takes what is new of an answer.
-func (p *peer) take(answered answer, begun time.Time) error {
-	var word *facts.LivePods
-	if answered.Version != 0 {
-		pods, leftOut, err := decodePods(answered.Pods)
-		if err == nil && answered.Age > maxAge {
-			err = fmt.Errorf("it is %d ms old", answered.Age)
-		}
-		if err != nil {
-			return ignore(reasonFormat, "the answer of node %s: %w", p.name, err)
-		}
-		for range leftOut {
-			p.e.config.Observer.Ignored(ReasonAddress)
-		}
-		age := time.Duration(answered.Age) * time.Millisecond //nolint:gosec // a year at most
-		word = &facts.LivePods{AsOf: begun.Add(-age), Pods: pods}
+// read reads the pods of an answer to a question that was asked then.
+func (p *peer) read(answered answer, asked time.Time) (*facts.LivePods, error) {
+	pods, leftOut, err := decodePods(answered.Pods)
+	if err != nil {
+		return nil, ignore(reasonFormat, "the answer of node %s: %w", p.name, err)
 	}
-	p.e.mu.Lock()
-	defer p.e.mu.Unlock()
-	if p.e.needed {
-		p.word, p.version = word, answered.Version
+	for range leftOut {
+		p.e.config.Observer.Ignored(ReasonAddress)
 	}
-	return nil
+	return &facts.LivePods{AsOf: asked.Add(-answered.Age), Pods: pods}, nil
 }
 
-// connect connects to the neighbour, at the address that was reached last, or else at each that it has.
+// connect connects to the neighbour, at the first of its addresses that answers.
 func (p *peer) connect(ctx context.Context, patience time.Duration) (*link, error) {
 	e := p.e
 	e.mu.Lock()
-	keys, between, locals := e.keys, parties{e.cluster, e.config.NodeName, p.name}, e.locals
-	addresses := slices.Clone(p.addresses)
+	locals, addresses := e.locals, p.addresses
 	e.mu.Unlock()
-	if i := slices.Index(addresses, p.last); i > 0 {
-		addresses[0], addresses[i] = addresses[i], addresses[0]
-	}
 	err := fmt.Errorf("node %s has no address of the families of %v", p.name, locals)
 	for _, to := range addresses {
 		from := slices.IndexFunc(locals, func(local netip.Addr) bool { return local.Is4() == to.Is4() })
@@ -182,13 +169,12 @@ func (p *peer) connect(ctx context.Context, patience time.Duration) (*link, erro
 		attempt, cancel := context.WithTimeout(ctx, patience/time.Duration(len(addresses)))
 		defer cancel()
 		var conn net.Conn
-		conn, err = e.config.Network.Dial(attempt, locals[from], netip.AddrPortFrom(to, e.config.Port))
+		conn, err = e.config.Dial(attempt, locals[from], netip.AddrPortFrom(to, e.config.Port))
 		if err != nil {
 			continue
 		}
-		var l *link
-		if l, err = secure(attempt, conn, tls.Client, keys, between); err == nil {
-			p.last = to
+		l, failed := e.secure(attempt, conn, tls.Client, p.name)
+		if err = failed; err == nil {
 			return l, nil
 		}
 		_ = conn.Close()

@@ -51,7 +51,7 @@ func (l *lan) to(from netip.Addr, to netip.AddrPort) (h *host, reached bool) {
 	return l.hosts[to], !l.cut(from, to.Addr())
 }
 
-// Listen and Dial implement Network. A connection is refused where nobody listens, and nothing comes where it is cut.
+// Listen and Dial are an Exchange's. A connection is refused where nobody listens, and nothing comes where it is cut.
 func (l *lan) Listen(local netip.AddrPort) (net.Listener, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,6 +91,8 @@ func (l *lan) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) (net
 // host is a Listener.
 type host struct {
 	lan     *lan
+	listen  func(netip.AddrPort) (net.Listener, error)
+	dial    func(context.Context, netip.Addr, netip.AddrPort) (net.Conn, error)
 	local   netip.AddrPort
 	streams chan net.Conn
 	done    chan struct{}
@@ -214,7 +216,7 @@ func (w *wire) SetWriteDeadline(time.Time) error   { return nil }
 
 const testPort = 17946
 
-// node is a node of a site with an Exchange. It is its Site, and its Observer.
+// node is a node of a site with an Exchange. It is its Facts, and its Observer.
 type node struct {
 	*testing.T
 	*Exchange
@@ -222,7 +224,8 @@ type node struct {
 	name    string
 	address netip.Addr
 	lan     *lan
-	network Network
+	listen  func(netip.AddrPort) (net.Listener, error)
+	dial    func(context.Context, netip.Addr, netip.AddrPort) (net.Conn, error)
 	port    uint16
 	keyFile string
 	away    atomic.Bool
@@ -240,13 +243,13 @@ type node struct {
 	stop     func()
 }
 
-func (n *node) Members() []facts.SiteNode {
+func (n *node) Site() []facts.SiteNode {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.members
 }
 
-func (n *node) Cluster() string {
+func (n *node) ClusterUID() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cluster
@@ -292,32 +295,36 @@ func (n *node) setMembers(members []facts.SiteNode) {
 	n.members = members
 }
 
+// SetSilentNodes, Partners and SetPartners implement Facts.
+func (n *node) SetSilentNodes(names map[string]struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent = names
+}
+
+func (n *node) Partners() map[string]struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.partners
+}
+
+func (n *node) SetPartners(names map[string]struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.partners = names
+}
+
 // start starts the node's Exchange.
 func (n *node) start() {
 	n.Exchange = New(Config{
-		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Site: n,
+		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Facts: n,
 		Needed: n.away.Load,
-		SetSilent: func(names map[string]struct{}) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.silent = names
-		},
-		Partners: func() map[string]struct{} {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.partners
-		},
-		SetPartners: func(names map[string]struct{}) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.partners = names
-		},
 		AddressDoubted: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.doubted++
 		},
-		Observer: n, Network: n.network,
+		Observer: n, Listen: n.listen, Dial: n.dial,
 	})
 	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan struct{})
@@ -390,7 +397,8 @@ func newSite(t *testing.T, l *lan, count int) []*node {
 	}
 	for i := range nodes {
 		n := &node{
-			T: t, name: members[i].Name, address: members[i].InternalIPs[0], lan: l, network: l, port: testPort,
+			T: t, name: members[i].Name, address: members[i].InternalIPs[0], lan: l, port: testPort,
+			listen: l.Listen, dial: l.Dial,
 			members: members, cluster: "one",
 			keyFile: filepath.Join(t.TempDir(), "keys"), reasons: make(map[string]int),
 		}

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/hkdf"
@@ -8,6 +9,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,16 +19,38 @@ import (
 	"time"
 )
 
+// keySize is the number of bytes of a key.
+const keySize = 32
+
+// parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
+// are skipped. A node shows the first key and takes all. Two are needed while one takes the place of the other.
+func parseKeys(content []byte) (keys [][]byte, err error) {
+	for number, line := range bytes.Split(content, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(string(line))
+		if err != nil || len(key) != keySize {
+			// The line is not repeated: it may be a key.
+			return nil, fmt.Errorf("line %d is not the base64 of a key of %d bytes (openssl rand -base64 %d)",
+				number+1, keySize, keySize)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("it has no key")
+	}
+	return keys, nil
+}
+
 // A connection is TLS 1.3, on which each side shows a key pair that follows (HKDF) from the first of its keys of the
 // site, the cluster and its name, and takes what follows from any of its keys and the other's name. Nothing but the
 // public key of a certificate counts, so nothing expires. Questions and answers are JSON values.
 
-// parties are between whom a connection is, as one of them sees it.
-type parties struct{ cluster, own, other string }
-
-// pair returns the key pair of a node.
-func (p parties) pair(key []byte, node string) (ed25519.PrivateKey, error) {
-	info := fmt.Sprintf("application-grid site exchange 3\n%q %q", p.cluster, node)
+// pair returns the key pair of a node of a cluster that follows from a key of the site.
+func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
+	info := fmt.Sprintf("application-grid site exchange 3\n%q %q", cluster, node)
 	seed, err := hkdf.Key(sha256.New, key, nil, info, ed25519.SeedSize)
 	if err != nil {
 		return nil, fmt.Errorf("deriving a key: %w", err)
@@ -35,17 +59,16 @@ func (p parties) pair(key []byte, node string) (ed25519.PrivateKey, error) {
 }
 
 // link is a connection on which both sides have shown that they have a key of the site.
-type link struct {
-	*tls.Conn
-	// key is that of the other side.
-	key []byte
-}
+type link struct{ *tls.Conn }
 
-// secure makes a link of a connection. side is tls.Client for the asker and tls.Server for the asked node.
-func secure(
-	ctx context.Context, conn net.Conn, side func(net.Conn, *tls.Config) *tls.Conn, keys [][]byte, p parties,
+// secure makes a link of a connection with a node. side is tls.Client for the asker and tls.Server for the asked node.
+func (e *Exchange) secure(
+	ctx context.Context, conn net.Conn, side func(net.Conn, *tls.Config) *tls.Conn, node string,
 ) (*link, error) {
-	own, err := p.pair(keys[0], p.own)
+	e.mu.Lock()
+	keys, cluster := e.keys, e.cluster
+	e.mu.Unlock()
+	own, err := pair(keys[0], cluster, e.config.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +77,7 @@ func secure(
 	if err != nil {
 		return nil, fmt.Errorf("making a certificate: %w", err)
 	}
-	l := &link{}
-	l.Conn = side(conn, &tls.Config{
+	l := &link{side(conn, &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		CurvePreferences:       []tls.CurveID{tls.X25519}, // the hybrid one takes 2 kB a handshake
 		SessionTicketsDisabled: true,
@@ -63,18 +85,18 @@ func secure(
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, //nolint:gosec // nobody has signed the certificate, its key is what counts
 		VerifyConnection: func(state tls.ConnectionState) error {
-			for _, l.key = range keys {
-				pair, err := p.pair(l.key, p.other)
+			for _, key := range keys {
+				shown, err := pair(key, cluster, node)
 				if err != nil {
 					return err
 				}
-				if pair.Public().(ed25519.PublicKey).Equal(state.PeerCertificates[0].PublicKey) {
+				if shown.Public().(ed25519.PublicKey).Equal(state.PeerCertificates[0].PublicKey) {
 					return nil
 				}
 			}
-			return ignore(reasonKey, "node %s has none of the keys", p.other)
+			return ignore(reasonKey, "node %s has none of the keys", node)
 		},
-	})
+	})}
 	return l, reasoned(l.HandshakeContext(ctx))
 }
 
@@ -95,15 +117,12 @@ func (l *link) receive(value any, most int64, until time.Time) error {
 
 // ignoredError is why something is ignored.
 type ignoredError struct {
+	error
 	reason string
-	err    error
 }
 
-func (e *ignoredError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
-func (e *ignoredError) Unwrap() error { return e.err }
-
-func ignore(reason, format string, args ...any) *ignoredError {
-	return &ignoredError{reason: reason, err: fmt.Errorf(format, args...)}
+func ignore(reason, format string, args ...any) error {
+	return &ignoredError{fmt.Errorf(format, args...), reason}
 }
 
 // reasoned adds to an error for what reason the other side is ignored, if the error is about what that has sent.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -39,8 +40,6 @@ const (
 	maxPods = 2000
 	// maxPodAddresses is the most addresses of a pod, maxText of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
-	// maxAge is the most age of an answer, in milliseconds: a year.
-	maxAge = 365 * 24 * 3600 * 1000
 )
 
 // question asks a node for its pods.
@@ -58,28 +57,24 @@ type answer struct {
 	// Version tells one word of a node from another; 0 if it does not know its pods. A process begins with a random one
 	// and counts.
 	Version uint32 `json:"version,omitempty"`
-	// Age is how long ago the node saw its pods, in milliseconds. Clocks of a site without a link may differ.
-	Age uint64 `json:"age,omitempty"`
+	// Age is how long ago the node saw its pods. Clocks of a site without a link may differ.
+	Age time.Duration `json:"age,omitempty"`
 	// Pods has an array of podMessages, if the asker needs it and has another version.
 	Pods json.RawMessage `json:"pods,omitempty"`
 }
 
+// podMessage is a pod of an answer.
 type podMessage struct {
-	Namespace string       `json:"namespace"`
-	Name      string       `json:"name"`
-	UID       string       `json:"uid,omitempty"`
-	Addresses []netip.Addr `json:"addresses,omitempty"`
-	Serving   bool         `json:"serving,omitempty"`
-	Doubted   bool         `json:"doubted,omitempty"`
-	Why       string       `json:"why,omitempty"`
+	facts.PodKey
+	facts.LivePod
 }
 
 // encodePods encodes pods in a fixed order; nil if they are too many.
 func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	all := make([]podMessage, 0, len(pods))
 	for key, pod := range pods {
-		why := pod.Why[:min(len(pod.Why), maxText)]
-		all = append(all, podMessage{key.Namespace, key.Name, key.UID, pod.Addresses, pod.Serving, pod.Doubted, why})
+		pod.Why = pod.Why[:min(len(pod.Why), maxText)]
+		all = append(all, podMessage{key, pod})
 	}
 	slices.SortFunc(all, func(a, b podMessage) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
@@ -119,9 +114,7 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 			leftOut++
 			continue
 		}
-		pods[facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}] = facts.LivePod{
-			Addresses: pod.Addresses, Serving: pod.Serving, Doubted: pod.Doubted, Why: pod.Why,
-		}
+		pods[pod.PodKey] = pod.LivePod
 	}
 	return pods, leftOut, nil
 }

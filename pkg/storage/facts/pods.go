@@ -14,22 +14,23 @@ import (
 
 // PodKey identifies a pod.
 type PodKey struct {
-	Namespace, Name string
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 	// UID is "" for a static pod: its UID on the node is not that of the object that stands for it in the API.
-	UID string
+	UID string `json:"uid,omitempty"`
 }
 
 // LivePod is how a node runs a pod.
 type LivePod struct {
 	// Addresses are those of the pod. A pod without any has the address of its node.
-	Addresses []netip.Addr
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Serving says that the pod is expected to answer.
-	Serving bool
+	Serving bool `json:"serving,omitempty"`
 	// Doubted says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
-	Doubted bool
+	Doubted bool `json:"doubted,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
-	Why string
+	Why string `json:"why,omitempty"`
 }
 
 // LivePods are the pods of one node, as the node itself knows them. They must not be changed after they were passed to

@@ -24,9 +24,6 @@ const (
 	resultStatus = "status"
 	// resultInvalid is a body that is too large, or not the expected JSON.
 	resultInvalid = "invalid"
-	// resultStale replaces a good answer that has become too old, because no poll after it has ended yet. The metric
-	// does not count it.
-	resultStale = "stale"
 )
 
 // answer is the result of a poll.

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -97,24 +97,22 @@ type Status struct {
 // Poller asks a health service which nodes are dead.
 type Poller struct {
 	config Config
+	wg     sync.WaitGroup
+	// listing is set while ListAddresses is called.
+	listing atomic.Bool
 
-	// Only the goroutine of Run uses these.
-
-	// last is the answer that counts now.
-	last answer
+	mu sync.Mutex
+	// The fields below are guarded by mu. last is the answer that counts now, and status what was found in it.
+	last   answer
+	status Status
 	// given is what Nodes got last, said what was logged last.
 	given map[string]struct{}
 	said  string
-
-	mu sync.Mutex
-	// status is guarded by mu.
-	status Status
 }
 
 var (
 	errNotAsked = errors.New("it has not answered yet")
 	errTimeout  = errors.New("it does not answer in time")
-	errStale    = errors.New("its last answer is too old")
 )
 
 // New makes a Poller, which sends no request before Run. The error says what about the options is wrong.
@@ -146,78 +144,45 @@ func (p *Poller) Status() Status {
 
 // Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
 func (p *Poller) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	defer p.wg.Wait()
 	ticker := p.config.Clock.NewTicker(p.config.Interval)
 	defer ticker.Stop()
-
-	// The time limits are enforced here and not in ask: a node must not stay dead because ask hangs.
-	answers, listed := make(chan answer, 1), make(chan bool, 1)
-	var wait, stale alarm
-	defer wait.stop()
-	defer stale.stop()
-	asking, listing := false, false
-	giveUp := func() {}
-	poll := func() {
-		if asking {
-			// The request before this one has not even ended after it was cancelled.
-			p.done(resultTimeout)
-			return
-		}
-		asking = true
-		var attempt context.Context
-		attempt, giveUp = context.WithCancel(ctx) //nolint:gosec // every way on from here calls giveUp
-		wait.set(p.config.Clock, p.config.wait())
-		wg.Go(func() { answers <- p.ask(attempt) })
-	}
-	take := func(a answer) {
-		p.last = a
-		stale.stop()
-		if a.err == nil {
-			stale.set(p.config.Clock, p.config.Interval+p.config.wait())
-		}
-		if p.show(ctx) && !listing {
-			listing = true
-			wg.Go(func() { listed <- p.listAddresses(ctx) })
-		}
-	}
-	poll()
 	for {
+		p.poll(ctx)
 		select {
 		case <-ctx.Done():
-			giveUp()
 			return
 		case <-ticker.C():
-			poll()
-		case <-wait.c():
-			wait.stop()
-			giveUp()
-			take(answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())})
-			p.done(resultTimeout)
-		case a := <-answers:
-			asking = false
-			giveUp()
-			// If the alarm is not set any more, it went off before: this answer is too late.
-			if wait.stop() {
-				take(a)
-				p.done(a.result)
-			}
-		case <-stale.c():
-			take(answer{result: resultStale, err: errStale})
-		case success := <-listed:
-			listing = false
-			if success {
-				p.show(ctx)
-			}
 		}
 	}
 }
 
-func (p *Poller) done(result string) {
+// poll asks once, and has the addresses of nodes listed if the answer has unknown ones. The next poll does not wait for
+// that.
+func (p *Poller) poll(ctx context.Context) {
+	attempt, cancel := context.WithTimeout(ctx, p.config.wait())
+	defer cancel()
+	a := p.ask(attempt)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case a.err != nil && attempt.Err() != nil:
+		a = answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())}
+	}
+	p.mu.Lock()
+	p.last = a
+	p.mu.Unlock()
+	unknown := p.show(ctx)
 	if p.config.Observer != nil {
-		p.config.Observer.PollDone(result)
+		p.config.Observer.PollDone(a.result)
+	}
+	if unknown && p.listing.CompareAndSwap(false, true) {
+		p.wg.Go(func() {
+			defer p.listing.Store(false)
+			if p.listAddresses(ctx) {
+				p.show(ctx)
+			}
+		})
 	}
 }
 
@@ -236,30 +201,27 @@ func (p *Poller) listAddresses(ctx context.Context) bool {
 
 // show passes the dead nodes of the last answer to Nodes, and reports whether an address in it is unknown.
 func (p *Poller) show(ctx context.Context) (unknown bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	dead, unknownAddresses := p.names(p.last)
 	if !maps.Equal(dead, p.given) {
 		p.config.Nodes.SetDeadNodes(dead)
 	}
 	before := len(p.given)
 	p.given = dead
-	status := Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknownAddresses, Err: p.last.err}
-	p.mu.Lock()
-	p.status = status
-	p.mu.Unlock()
-
-	say := fmt.Sprint(p.last.result, status.Dead, unknownAddresses)
+	p.status = Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknownAddresses, Err: p.last.err}
+	say := fmt.Sprint(p.last.result, p.status.Dead, unknownAddresses)
 	if say == p.said {
 		return len(unknownAddresses) > 0
 	}
 	p.said = say
 	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
-	switch {
-	case p.last.err != nil:
+	if p.last.err != nil {
 		logger.Info("No node counts as dead: the health service gave no valid answer",
 			"reason", p.last.err.Error(), "revived", before)
-	default:
+	} else {
 		logger.Info("Hiding the endpoints on nodes that the health service calls dead",
-			"dead", status.Dead, "unknownAddresses", unknownAddresses)
+			"dead", p.status.Dead, "unknownAddresses", unknownAddresses)
 	}
 	return len(unknownAddresses) > 0
 }
@@ -267,21 +229,14 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 // names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node.
 func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
+	known := p.config.Nodes.NodeAddresses()
 	nameOf := make(map[string]string, len(a.addresses))
-	if len(a.addresses) > 0 {
-		known := p.config.Nodes.NodeAddresses()
-		for key, address := range a.addresses {
-			// In some clusters the names of nodes are their addresses.
-			if p.config.Nodes.NodeExists(key) {
-				continue
-			}
-			name, ok := known[address]
-			if ok {
-				nameOf[key] = name
-			} else {
-				nameOf[key] = ""
-				unknownAddresses = append(unknownAddresses, key)
-			}
+	for key, address := range a.addresses {
+		if p.config.Nodes.NodeExists(key) {
+			continue // in some clusters the names of nodes are their addresses
+		}
+		if nameOf[key] = known[address]; nameOf[key] == "" {
+			unknownAddresses = append(unknownAddresses, key)
 		}
 	}
 	for _, key := range a.dead {
@@ -297,35 +252,11 @@ func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []s
 	return dead, unknownAddresses
 }
 
+// redacted returns a URL, which was parsed before, without its password.
 func redacted(address string) string {
 	parsed, err := url.Parse(address)
 	if err != nil {
-		return strings.Repeat("x", 5)
+		return ""
 	}
 	return parsed.Redacted()
-}
-
-// alarm is a timer that can be unset. Only one goroutine may use it.
-type alarm struct{ timer clock.Timer }
-
-func (a *alarm) set(c clock.Clock, after time.Duration) {
-	a.stop()
-	a.timer = c.NewTimer(after)
-}
-
-// stop unsets the alarm, and reports whether it was set. An alarm that went off is set until stop is called.
-func (a *alarm) stop() (wasSet bool) {
-	if a.timer == nil {
-		return false
-	}
-	a.timer.Stop()
-	a.timer = nil
-	return true
-}
-
-func (a *alarm) c() <-chan time.Time {
-	if a.timer == nil {
-		return nil
-	}
-	return a.timer.C()
 }

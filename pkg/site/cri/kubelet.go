@@ -50,7 +50,7 @@ func (k *kubelet) follow() {
 	k.wg.Go(func() {
 		for ctx.Err() == nil {
 			c := connect(k.socket)
-			_ = c.watch(ctx, watchPods, k.take) // without it the runtime's word counts
+			_ = c.watch(ctx, watchPods, "", k.take) // without it the runtime's word counts
 			c.close()
 			k.forget()
 			select {

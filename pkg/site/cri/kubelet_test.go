@@ -142,7 +142,7 @@ func TestKubeletRefuses(t *testing.T) {
 	t.Parallel()
 	connection := connect(serveKubelet(t, &kubeletPods{}))
 	defer connection.close()
-	err := connection.watch(t.Context(), watchPods, func([]byte) error { return nil })
+	err := connection.watch(t.Context(), watchPods, "", func([]byte) error { return nil })
 	var refused *statusError
 	if !errors.As(err, &refused) || refused.code != int(codes.FailedPrecondition) {
 		t.Errorf("got %v", err)

@@ -27,11 +27,8 @@ type sandbox struct {
 // nodeNetwork is the mode of the network of a pod that uses the node's.
 const nodeNetwork = 2
 
-// States of a Container: it is neither if it was only created, or if that is not known.
-const (
-	containerRunning = 1
-	containerExited  = 2
-)
+// states has the states of a Container by its number; it is neither if it was only created, or if that is not known.
+var states = map[uint64]ContainerState{1: Running, 2: Exited}
 
 // container is a Container.
 type container struct {
@@ -41,9 +38,6 @@ type container struct {
 	// created is in nanoseconds since 1970.
 	created int64
 }
-
-// exit is what a ContainerStatus says of a container's end.
-type exit struct{ state, code uint64 }
 
 // sandboxNetwork is what a PodSandboxStatus says of a sandbox's network.
 type sandboxNetwork struct {
@@ -82,16 +76,6 @@ func (to fields) read(message []byte) error {
 	return f.Err
 }
 
-// repeated reads the messages of a repeated field with number 1. Both lists are nothing else.
-func repeated[T any](message []byte, read func([]byte) (T, error)) (all []T, err error) {
-	err = fields{1: func(value []byte) error {
-		one, err := read(value)
-		all = append(all, one)
-		return err
-	}}.read(message)
-	return all, err
-}
-
 func readSandbox(message []byte) (sandbox, error) {
 	var s sandbox
 	err := fields{
@@ -116,13 +100,6 @@ func readContainer(message []byte) (container, error) {
 		1: &c.id, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &c.state, 7: &c.created,
 	}.read(message)
 	return c, err
-}
-
-// readExit reads a ContainerStatusResponse.
-func readExit(message []byte) (exit, error) {
-	var e exit
-	err := fields{1: fields{3: &e.state, 7: &e.code}}.read(message)
-	return e, err
 }
 
 // readNetwork reads a PodSandboxStatusResponse.

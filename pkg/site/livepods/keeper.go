@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/site/cri"
@@ -167,22 +168,20 @@ type Keeper struct {
 	// records has the pods, by the names that the runtime gives them.
 	records map[facts.PodKey]*record
 	// known has the upstream's words on this node's pods at changes of the facts. news is set until they were taken.
-	// earlier has those of when the upstream was last found to be away.
-	known, earlier map[facts.PodKey]facts.KnownPod
-	changes        uint64
-	news           bool
+	known   map[facts.PodKey]facts.KnownPod
+	changes uint64
+	news    bool
 	// unready is when the API server last called this node not ready; zero if it has not.
 	unready time.Time
 	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last.
 	pods  map[facts.PodKey]cri.Pod
 	asOf  time.Time
 	asked time.Time
-	// given is set while the facts have this node's word, shared while the neighbours have it.
-	given, shared bool
-	// neighbours has the neighbours whose word the facts have, by name. heard is the facts' Changes when that was last
-	// looked at.
+	// neighbours has the neighbours whose word the facts have, by name. heard has what they said last, and heardAt is
+	// the facts' Changes then.
 	neighbours map[string]*neighbour
-	heard      uint64
+	heard      map[string]*facts.LivePods
+	heardAt    uint64
 
 	mu sync.Mutex
 	// status is guarded by mu.
@@ -196,7 +195,7 @@ func New(config Config) *Keeper {
 	}
 	return &Keeper{
 		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
-		changes: math.MaxUint64,
+		changes: math.MaxUint64, heardAt: math.MaxUint64,
 	}
 }
 
@@ -218,16 +217,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	if k.config.Runtime != nil {
 		defer k.config.Runtime.Close()
 	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		k.step(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, k.step, interval)
 }
 
 // step looks at the upstream and does what follows.
@@ -244,7 +234,7 @@ func (k *Keeper) step(ctx context.Context) {
 		if k.phase != away {
 			k.leave(ctx)
 		}
-		k.noteEarlier()
+		k.readWords()
 		k.give()
 		k.hear()
 	case k.phase == away:
@@ -263,6 +253,12 @@ func (k *Keeper) step(ctx context.Context) {
 
 func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
 
+// stored is a note in the snapshot.
+type stored struct {
+	facts.PodKey
+	Note Note
+}
+
 // restore takes the notes of an earlier process.
 func (k *Keeper) restore() {
 	var notes []stored
@@ -274,82 +270,63 @@ func (k *Keeper) restore() {
 	k.observe()
 }
 
-// stored is a note in the snapshot.
-type stored struct {
-	facts.PodKey
-	Note Note
-}
-
 // leave begins an outage.
 func (k *Keeper) leave(ctx context.Context) {
+	now := k.config.Now()
 	if k.phase == starting {
 		k.restore()
 		k.gone = time.Time{}
-	} else if k.phase != returning || !k.long {
-		k.gone = k.config.Now() // the API server has still to hear of the node after a longer outage before this one
-	}
-	if now := k.config.Now(); k.phase != starting {
+	} else {
+		if k.phase != returning || !k.long {
+			k.gone = now // else the API server has still to hear of the node after an earlier outage
+		}
 		// The last words may be about what happened since the last note: the API says the same of two sandboxes of a
 		// pod that are not ready.
 		k.readWords()
 		k.takeWords(now, k.believed(now))
 	}
-	for _, r := range k.records {
-		r.interrupt()
-	}
 	k.enter(away)
-	k.about, k.heard = nil, math.MaxUint64 // look at the neighbours' words again
+	k.about, k.heardAt = nil, math.MaxUint64 // look at the neighbours' words again
 	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
 		"thisNode", k.config.Runtime != nil, "neighbours", k.config.Neighbours != nil)
 }
 
-// noteEarlier notes which pods the upstream knew before it went away.
-func (k *Keeper) noteEarlier() {
-	k.readWords()
-	if k.config.Upstream() == Away { // else it may have come back meanwhile, with pods that it did not know before
-		k.earlier = k.known
-	}
-}
-
-// comeBack ends an outage. What the upstream says of the pods that it knew is not newer than the outage yet, unless
-// that was short and the pod has not changed.
+// comeBack ends an outage. What the upstream says of the pods that it knew before is not newer than the outage yet. A
+// pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
 func (k *Keeper) comeBack() {
 	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
 	k.enter(returning)
 	if k.gone.Sub(k.unready) < settling {
 		k.unready = k.since // the kubelet may not have been heard again between the two
 	}
-	// A pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
-		for pod := range k.earlier {
-			if r := k.find(pod); k.long || r == nil || r.judge(k.since).changed {
-				k.about[pod] = struct{}{}
-			}
+		for pod := range k.known { // as it was before
+			k.about[pod] = struct{}{}
 		}
 	}
-	k.earlier = nil
 	k.give()
 }
 
 // catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
 func (k *Keeper) catchUp(ctx context.Context) {
-	if k.config.Now().Sub(k.since) >= k.config.ReturnGrace {
+	now := k.config.Now()
+	if now.Sub(k.since) >= k.config.ReturnGrace {
 		k.follow(ctx)
 		return
 	}
 	answered := k.ask(ctx)
 	k.give()
-	k.hearAgain()
+	k.hear()
 	k.readWords()
 	if answered {
 		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
 			r := k.find(pod) // only a kubelet has a pod called ready that was not
 			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
 		})
-		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
+		k.takeWords(now, k.believed(now))
 	}
-	if k.long && k.config.Now().Sub(k.since) < settling {
+	if k.long && now.Sub(k.since) < settling {
 		return
 	}
 	left := k.agree()
@@ -372,20 +349,11 @@ func (k *Keeper) follow(ctx context.Context) {
 		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
 	}
 	k.enter(following)
-	k.earlier, k.long = nil, false
+	k.long = false
 	k.readWords()
 	k.standIn(k.believed(k.since), k.since)
 	k.forgetNeighbours()
 	k.asked = time.Time{}
-}
-
-// withdraw takes this node's word from the facts.
-func (k *Keeper) withdraw() {
-	if k.given {
-		k.config.Facts.SetLivePods(k.config.NodeName, nil)
-		k.given = false
-	}
-	k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
 }
 
 // note notes how the pods are while the API's word on them counts, and says so to neighbours that need to know.
@@ -397,7 +365,7 @@ func (k *Keeper) note(ctx context.Context) {
 	k.readWords()
 	believed := k.believed(now)
 	wanted := k.config.Neighbours != nil && k.config.Neighbours.Wanted()
-	if !k.news && !wanted && believed && !k.given && now.Sub(k.asked) < noteInterval {
+	if !k.news && !wanted && believed && len(k.about) == 0 && now.Sub(k.asked) < noteInterval {
 		return
 	}
 	if k.config.Upstream() != Followed || !k.ask(ctx) {
@@ -407,7 +375,7 @@ func (k *Keeper) note(ctx context.Context) {
 	k.standIn(believed, now)
 	if wanted {
 		k.share(k.current())
-	} else if k.shared {
+	} else {
 		k.share(nil)
 	}
 	k.verify()
@@ -440,26 +408,21 @@ func (k *Keeper) readWords() {
 // word counts. While not all is believed, that a pod is ready is, and what is said of it after that.
 func (k *Keeper) takeWords(now time.Time, believed bool) {
 	k.news = false
+	gone := maps.Clone(k.records)
 	for key, known := range k.known {
-		if _, about := k.about[key]; about {
-			continue
-		}
+		name, _, runs := find(k.records, key)
+		delete(gone, name)
 		r := k.find(key)
-		if r == nil || !hasAddress(r.now, known.Address) {
+		if _, about := k.about[key]; about || !runs || r == nil || !hasAddress(r.now, known.Address) {
 			continue
 		}
 		if believed || known.Serving || r.noted.After(k.unready) {
 			r.note(known.Serving, now)
 		}
 	}
-	named := make(map[facts.PodKey]struct{}, 2*len(k.known))
-	for key := range k.known {
-		named[key], named[facts.PodKey{Namespace: key.Namespace, Name: key.Name}] = struct{}{}, struct{}{}
-	}
-	maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
+	maps.DeleteFunc(k.records, func(key facts.PodKey, r *record) bool {
 		_, runs := k.pods[key]
-		_, isNamed := named[key]
-		return !runs && !isNamed
+		return !runs && gone[key] != nil
 	})
 	notes := make([]stored, 0, len(k.records))
 	for key, r := range k.records {
@@ -476,19 +439,19 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 }
 
 // standIn shows pods that run and that the API calls not ready only because it calls the node not ready, where a
-// Service has no other ready endpoint.
+// Service has no other ready endpoint. Otherwise the upstream's word counts.
 func (k *Keeper) standIn(believed bool, now time.Time) {
 	k.about = make(map[facts.PodKey]struct{})
 	if !believed {
 		for key, known := range k.known {
-			if r := k.find(key); r != nil && !known.Serving && r.Ready && r.judge(now).serving {
+			if r := k.find(key); r != nil && !known.Serving && r.Ready && r.judge(now).Serving {
 				k.about[key] = struct{}{}
 			}
 		}
 	}
 	if len(k.about) == 0 {
-		k.about = nil
-		k.withdraw()
+		k.config.Facts.SetLivePods(k.config.NodeName, nil)
+		k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
 		return
 	}
 	live := k.current()
@@ -559,12 +522,10 @@ func (k *Keeper) ask(ctx context.Context) bool {
 // observe takes the last answer into the records.
 func (k *Keeper) observe() {
 	for key, pod := range k.pods {
-		r := k.records[key]
-		if r == nil {
-			r = &record{Note: Note{UID: pod.UID}}
-			k.records[key] = r
+		if k.records[key] == nil {
+			k.records[key] = &record{Note: Note{UID: pod.UID}}
 		}
-		r.observe(pod, k.asOf)
+		k.records[key].observe(pod, k.asOf)
 	}
 }
 
@@ -573,19 +534,16 @@ func (k *Keeper) current() *facts.LivePods {
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	now := k.config.Now()
 	for key := range k.pods {
-		r := k.records[key]
-		live.Pods[key] = r.live(r.judge(now))
+		live.Pods[key] = k.records[key].judge(now)
 	}
 	return live
 }
 
 // share gives the neighbours the pods of this node.
 func (k *Keeper) share(pods *facts.LivePods) {
-	if k.config.Neighbours == nil {
-		return
+	if k.config.Neighbours != nil {
+		k.config.Neighbours.Share(pods)
 	}
-	k.config.Neighbours.Share(pods)
-	k.shared = pods != nil
 }
 
 // give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
@@ -610,7 +568,6 @@ func (k *Keeper) pass(live *facts.LivePods) {
 	own := *live
 	own.About = maps.Clone(k.about) // the Keeper drops those that are agreed on
 	k.config.Facts.SetLivePods(k.config.NodeName, &own)
-	k.given = true
 	var reasons []string
 	k.readWords()
 	for key, pod := range k.known {
@@ -618,8 +575,7 @@ func (k *Keeper) pass(live *facts.LivePods) {
 			continue
 		}
 		why := "this node does not run it"
-		if r := k.find(key); r != nil {
-			_, shown, _ := find(live.Pods, key)
+		if _, shown, runs := find(live.Pods, key); runs {
 			why = shown.Why
 		}
 		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", key.Namespace, key.Name, why))

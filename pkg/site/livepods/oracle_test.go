@@ -221,8 +221,8 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		fail("was called ready, runs again, and is hidden")
 	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
-	case (p.born > away || p.address != said.address) && ran > 75 && !shown && !p.static:
-		fail("is a new one that runs, and is hidden")
+	case p.provenIn == "" && shown && w.now-away > 5:
+		fail("was never called ready, and is shown")
 	}
 }
 

@@ -250,7 +250,7 @@ func (m *machine) sandbox(p *pod) {
 			return
 		}
 		if c := p.containers["init"]; c != nil {
-			c.state = cri.Succeeded
+			c.state = cri.Exited
 		}
 		for _, name := range p.mains {
 			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
@@ -279,7 +279,7 @@ func (m *machine) crash(p *pod) {
 	}
 	name := p.mains[w.r.IntN(len(p.mains))]
 	sandbox := p.sandbox
-	p.containers[name].state = cri.Failed
+	p.containers[name].state = cri.Exited
 	p.started, p.changed, p.down = never, w.now, w.now
 	w.touch()
 	m.tell(p)
@@ -316,7 +316,7 @@ func (m *machine) debug(p *pod) {
 	c := &container{id: m.id("c"), state: cri.Running}
 	p.containers[m.id("debugger")] = c
 	w.touch()
-	w.in(w.between(5, 200), func() { c.state = cri.Failed; w.touch() })
+	w.in(w.between(5, 200), func() { c.state = cri.Exited; w.touch() })
 }
 
 // remove ends a pod, and begins another one of the same Service.

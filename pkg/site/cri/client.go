@@ -132,21 +132,21 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	if errors.As(err, &gone) && gone.code == notFound {
 		return nil // it has ended since it was listed
 	}
-	var reached sandboxNetwork
-	if err == nil {
-		reached, err = readNetwork(response)
+	if err != nil {
+		return err
 	}
+	mode, texts, err := readNetwork(response)
 	if err != nil {
 		return err
 	}
 	var addresses []netip.Addr
-	for _, text := range reached.addresses[:min(len(reached.addresses), maxAddresses)] {
+	for _, text := range texts[:min(len(texts), maxAddresses)] {
 		if address, err := netip.ParseAddr(text); err == nil && isUsable(address) {
 			addresses = append(addresses, address.Unmap())
 		}
 	}
 	switch {
-	case reached.mode == nodeNetwork:
+	case mode == nodeNetwork:
 		c.networks[id] = nil
 	case len(addresses) > 0:
 		c.networks[id] = addresses

@@ -10,18 +10,14 @@ import (
 // must never change. Importing the generated types would link gRPC and the descriptors of 200 messages into every
 // wrapper, whether it asks a runtime or not: 7 MB of program and 6 MB of resident memory.
 
-// sandbox is a PodSandbox.
+// sandbox is a PodSandbox, and how its Pod would be.
 type sandbox struct {
-	id                   string
-	namespace, name, uid string
-	attempt              uint64
+	Pod
+	attempt uint64
 	// state is 0 if it is ready.
 	state uint64
 	// created is in nanoseconds since 1970.
 	created int64
-	// source is the annotation configSource.
-	source    string
-	hasSource bool
 }
 
 // nodeNetwork is the mode of the network of a pod that uses the node's.
@@ -32,19 +28,11 @@ var states = map[uint64]ContainerState{1: Running, 2: Exited}
 
 // container is a Container.
 type container struct {
-	id, sandbox, name string
-	attempt           uint64
-	state             uint64
+	Container
+	sandbox, name string
+	attempt       uint64
 	// created is in nanoseconds since 1970.
 	created int64
-}
-
-// sandboxNetwork is what a PodSandboxStatus says of a sandbox's network.
-type sandboxNetwork struct {
-	// mode is nodeNetwork if it is the node's.
-	mode uint64
-	// addresses are as the runtime writes them.
-	addresses []string
 }
 
 // fields says where the fields of a message go, by number: a *string, a *[]string, a *uint64, an *int64, the fields of
@@ -79,14 +67,14 @@ func (to fields) read(message []byte) error {
 func readSandbox(message []byte) (sandbox, error) {
 	var s sandbox
 	err := fields{
-		1: &s.id,
-		2: fields{1: &s.name, 2: &s.uid, 3: &s.namespace, 4: &s.attempt},
+		1: &s.Sandbox,
+		2: fields{1: &s.Name, 2: &s.UID, 3: &s.Namespace, 4: &s.attempt},
 		3: &s.state,
 		4: &s.created,
 		6: func(annotation []byte) error {
 			key, value, err := field.MapEntry(annotation)
 			if string(key) == configSource {
-				s.source, s.hasSource = string(value), true
+				s.Static = string(value) != apiSource
 			}
 			return err
 		},
@@ -96,18 +84,19 @@ func readSandbox(message []byte) (sandbox, error) {
 
 func readContainer(message []byte) (container, error) {
 	var c container
+	var state uint64
 	err := fields{
-		1: &c.id, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &c.state, 7: &c.created,
+		1: &c.ID, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &state, 7: &c.created,
 	}.read(message)
+	c.State = states[state]
 	return c, err
 }
 
-// readNetwork reads a PodSandboxStatusResponse.
-func readNetwork(message []byte) (sandboxNetwork, error) {
-	var n sandboxNetwork
-	err := fields{1: fields{
-		5: fields{1: &n.addresses, 2: fields{1: &n.addresses}},
-		6: fields{1: fields{2: fields{1: &n.mode}}}, // linux, namespaces, options
+// readNetwork reads a PodSandboxStatusResponse: the mode of its network, and its addresses as the runtime writes them.
+func readNetwork(message []byte) (mode uint64, addresses []string, err error) {
+	err = fields{1: fields{
+		5: fields{1: &addresses, 2: fields{1: &addresses}},
+		6: fields{1: fields{2: fields{1: &mode}}}, // linux, namespaces, options
 	}}.read(message)
-	return n, err
+	return mode, addresses, err
 }

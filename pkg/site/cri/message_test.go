@@ -50,8 +50,10 @@ func FuzzMessages(f *testing.F) {
 		if read, err := all(message, readContainer); isPlain(message, &containers) && err == nil {
 			same(t, read, eachOf(containers.GetContainers(), containerOf))
 		}
-		if read, err := readNetwork(message); isPlain(message, &network) && err == nil {
-			same(t, read, networkOf(network.GetStatus()))
+		if mode, addresses, err := readNetwork(message); isPlain(message, &network) && err == nil {
+			wantMode, want := networkOf(network.GetStatus())
+			same(t, mode, wantMode)
+			same(t, addresses, want)
 		}
 	})
 }
@@ -94,29 +96,30 @@ func eachOf[From, To any](all []From, convert func(From) To) []To {
 func sandboxOf(s *runtimev1.PodSandbox) sandbox {
 	source, hasSource := s.GetAnnotations()[configSource]
 	return sandbox{
-		id: s.GetId(), namespace: s.GetMetadata().GetNamespace(), name: s.GetMetadata().GetName(),
-		uid: s.GetMetadata().GetUid(), attempt: uint64(s.GetMetadata().GetAttempt()), state: uint64(s.GetState()),
-		created: s.GetCreatedAt(), source: source, hasSource: hasSource,
+		Pod: Pod{
+			Sandbox: s.GetId(), Namespace: s.GetMetadata().GetNamespace(), Name: s.GetMetadata().GetName(),
+			UID: s.GetMetadata().GetUid(), Static: hasSource && source != apiSource,
+		},
+		attempt: uint64(s.GetMetadata().GetAttempt()), state: uint64(s.GetState()), created: s.GetCreatedAt(),
 	}
 }
 
 func containerOf(c *runtimev1.Container) container {
 	return container{
-		id: c.GetId(), sandbox: c.GetPodSandboxId(), name: c.GetMetadata().GetName(),
+		Container: Container{ID: c.GetId(), State: states[uint64(c.GetState())]},
+		sandbox:   c.GetPodSandboxId(), name: c.GetMetadata().GetName(),
 		attempt: uint64(c.GetMetadata().GetAttempt()), created: c.GetCreatedAt(),
-		state: uint64(c.GetState()),
 	}
 }
 
-func networkOf(s *runtimev1.PodSandboxStatus) sandboxNetwork {
-	n := sandboxNetwork{mode: uint64(s.GetLinux().GetNamespaces().GetOptions().GetNetwork())}
+func networkOf(s *runtimev1.PodSandboxStatus) (mode uint64, addresses []string) {
 	if address := s.GetNetwork().GetIp(); address != "" {
-		n.addresses = append(n.addresses, address)
+		addresses = append(addresses, address)
 	}
 	for _, additional := range s.GetNetwork().GetAdditionalIps() {
 		if address := additional.GetIp(); address != "" {
-			n.addresses = append(n.addresses, address)
+			addresses = append(addresses, address)
 		}
 	}
-	return n
+	return uint64(s.GetLinux().GetNamespaces().GetOptions().GetNetwork()), addresses
 }

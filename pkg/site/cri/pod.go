@@ -62,8 +62,8 @@ func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
 	known := false
 	for i := range sandboxes {
 		s := &sandboxes[i]
-		pod := podID{s.namespace, s.name, s.uid}
-		if s.id == "" || pod.namespace == "" || pod.name == "" || pod.uid == "" {
+		pod := podID{s.Namespace, s.Name, s.UID}
+		if s.Sandbox == "" || pod.namespace == "" || pod.name == "" || pod.uid == "" {
 			continue // not made by a kubelet
 		}
 		known = true
@@ -77,7 +77,7 @@ func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
 	}
 	current := make(map[string]*sandbox, len(newest))
 	for _, s := range newest {
-		current[s.id] = s
+		current[s.Sandbox] = s
 	}
 	return current, nil
 }
@@ -108,13 +108,10 @@ func podsOf(current map[string]*sandbox, containers []container, networks map[st
 		if !known {
 			continue
 		}
-		pod := Pod{
-			Namespace: s.namespace, Name: s.name, UID: s.uid,
-			Static: s.hasSource && s.source != apiSource, Addresses: addresses,
-			Sandbox: id, Containers: make(map[string]Container, len(latest[id])),
-		}
+		pod := s.Pod
+		pod.Addresses, pod.Containers = addresses, make(map[string]Container, len(latest[id]))
 		for name, c := range latest[id] {
-			pod.Containers[name] = Container{ID: c.id, State: states[c.state]}
+			pod.Containers[name] = c.Container
 		}
 		pods = append(pods, pod)
 	}

@@ -105,9 +105,8 @@ type Poller struct {
 	// The fields below are guarded by mu. last is the answer that counts now, and status what was found in it.
 	last   answer
 	status Status
-	// given is what Nodes got last, said what was logged last.
-	given map[string]struct{}
-	said  string
+	// said is what was logged last.
+	said string
 }
 
 var (
@@ -204,24 +203,21 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	dead, unknownAddresses := p.names(p.last)
-	if !maps.Equal(dead, p.given) {
+	before, now := p.status.Dead, slices.Sorted(maps.Keys(dead))
+	if !slices.Equal(now, before) {
 		p.config.Nodes.SetDeadNodes(dead)
 	}
-	before := len(p.given)
-	p.given = dead
-	p.status = Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknownAddresses, Err: p.last.err}
-	say := fmt.Sprint(p.last.result, p.status.Dead, unknownAddresses)
-	if say == p.said {
-		return len(unknownAddresses) > 0
-	}
-	p.said = say
-	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
-	if p.last.err != nil {
-		logger.Info("No node counts as dead: the health service gave no valid answer",
-			"reason", p.last.err.Error(), "revived", before)
-	} else {
-		logger.Info("Hiding the endpoints on nodes that the health service calls dead",
-			"dead", p.status.Dead, "unknownAddresses", unknownAddresses)
+	p.status = Status{Dead: now, UnknownAddresses: unknownAddresses, Err: p.last.err}
+	if say := fmt.Sprint(p.last.result, now, unknownAddresses); say != p.said {
+		p.said = say
+		logger := klog.FromContext(ctx)
+		if p.last.err != nil {
+			logger.Info("No node counts as dead: the health service gave no valid answer",
+				"reason", p.last.err.Error(), "revived", len(before))
+		} else {
+			logger.Info("Hiding the endpoints on nodes that the health service calls dead",
+				"dead", now, "unknownAddresses", unknownAddresses)
+		}
 	}
 	return len(unknownAddresses) > 0
 }
@@ -250,13 +246,4 @@ func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []s
 	}
 	slices.Sort(unknownAddresses)
 	return dead, unknownAddresses
-}
-
-// redacted returns a URL, which was parsed before, without its password.
-func redacted(address string) string {
-	parsed, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	return parsed.Redacted()
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"net/netip"
@@ -60,7 +61,7 @@ type Facts interface {
 	SetLivePods(node string, pods *facts.LivePods)
 	// PodsOn returns the pods that endpoints on a node name, PodsOnNodes those of several nodes.
 	PodsOn(node string) map[facts.PodKey]facts.KnownPod
-	PodsOnNodes(nodes map[string]struct{}) map[string]map[facts.PodKey]facts.KnownPod
+	PodsOnNodes(nodes iter.Seq[string]) map[string]map[facts.PodKey]facts.KnownPod
 	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
 	Changes() uint64
 	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
@@ -90,6 +91,13 @@ type Neighbours interface {
 	// Wanted reports whether any of them needs to know the pods of this node.
 	Wanted() bool
 }
+
+// noNeighbours are those of a node without an exchange.
+type noNeighbours struct{}
+
+func (noNeighbours) Words() map[string]*facts.LivePods { return nil }
+func (noNeighbours) Share(*facts.LivePods)             {}
+func (noNeighbours) Wanted() bool                      { return false }
 
 // Observer observes what the runtime and the neighbours answer.
 type Observer interface {
@@ -190,6 +198,9 @@ type Keeper struct {
 
 // New makes a Keeper, which asks nothing before Run.
 func New(config Config) *Keeper {
+	if config.Neighbours == nil {
+		config.Neighbours = noNeighbours{}
+	}
 	if config.Now == nil {
 		config.Now = time.Now
 	}
@@ -288,7 +299,7 @@ func (k *Keeper) leave(ctx context.Context) {
 	k.enter(away)
 	k.about, k.heardAt = nil, math.MaxUint64 // look at the neighbours' words again
 	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
-		"thisNode", k.config.Runtime != nil, "neighbours", k.config.Neighbours != nil)
+		"thisNode", k.config.Runtime != nil, "neighbours", len(k.config.Neighbours.Words()))
 }
 
 // comeBack ends an outage. What the upstream says of the pods that it knew before is not newer than the outage yet. A
@@ -296,8 +307,10 @@ func (k *Keeper) leave(ctx context.Context) {
 func (k *Keeper) comeBack() {
 	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
 	k.enter(returning)
-	if k.gone.Sub(k.unready) < settling {
-		k.unready = k.since // the kubelet may not have been heard again between the two
+	if k.gone.IsZero() {
+		k.unready = k.since
+	} else if !k.unready.IsZero() {
+		k.unready = k.unready.Add(k.since.Sub(k.gone)) // the kubelet cannot be heard meanwhile
 	}
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
@@ -324,16 +337,19 @@ func (k *Keeper) catchUp(ctx context.Context) {
 			r := k.find(pod) // only a kubelet has a pod called ready that was not
 			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
 		})
+	}
+	settled, left := !k.long || now.Sub(k.since) >= settling, 0
+	if settled {
+		left = k.agree()
+		k.readWords()
+	}
+	if answered {
+		if settled {
+			disputed(k.about, k.known)
+		}
 		k.takeWords(now, k.believed(now))
 	}
-	if k.long && now.Sub(k.since) < settling {
-		return
-	}
-	left := k.agree()
-	if k.readWords(); answered {
-		disputed(k.about, k.known)
-	}
-	if left+len(k.about) == 0 {
+	if settled && left+len(k.about) == 0 {
 		k.follow(ctx)
 	}
 }
@@ -364,7 +380,7 @@ func (k *Keeper) note(ctx context.Context) {
 	now := k.config.Now()
 	k.readWords()
 	believed := k.believed(now)
-	wanted := k.config.Neighbours != nil && k.config.Neighbours.Wanted()
+	wanted := k.config.Neighbours.Wanted()
 	if !k.news && !wanted && believed && len(k.about) == 0 && now.Sub(k.asked) < noteInterval {
 		return
 	}
@@ -374,9 +390,9 @@ func (k *Keeper) note(ctx context.Context) {
 	k.takeWords(now, believed)
 	k.standIn(believed, now)
 	if wanted {
-		k.share(k.current())
+		k.config.Neighbours.Share(k.current())
 	} else {
-		k.share(nil)
+		k.config.Neighbours.Share(nil)
 	}
 	k.verify()
 }
@@ -539,13 +555,6 @@ func (k *Keeper) current() *facts.LivePods {
 	return live
 }
 
-// share gives the neighbours the pods of this node.
-func (k *Keeper) share(pods *facts.LivePods) {
-	if k.config.Neighbours != nil {
-		k.config.Neighbours.Share(pods)
-	}
-}
-
 // give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
 func (k *Keeper) give() {
 	if k.config.Runtime == nil || k.pods == nil {
@@ -559,7 +568,7 @@ func (k *Keeper) give() {
 		}
 	}
 	live := k.current()
-	k.share(live)
+	k.config.Neighbours.Share(live)
 	k.pass(live)
 }
 

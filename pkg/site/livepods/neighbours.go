@@ -21,14 +21,11 @@ type neighbour struct {
 // hear passes what the neighbours say to the facts. In the phase returning that is only what they say of the pods for
 // which their word counts still.
 func (k *Keeper) hear() {
-	if k.config.Neighbours == nil {
-		return
-	}
 	words, changes := k.config.Neighbours.Words(), k.config.Facts.Changes()
 	if changes == k.heardAt && maps.Equal(words, k.heard) {
 		return
 	}
-	known := k.config.Facts.PodsOnNodes(keys(words))
+	known := k.config.Facts.PodsOnNodes(maps.Keys(words))
 	if k.phase == away && k.config.Upstream() != Away {
 		return // it may have come back meanwhile, with pods that it did not know before
 	}
@@ -64,14 +61,6 @@ func (k *Keeper) hear() {
 	}
 }
 
-func keys[T any](of map[string]T) map[string]struct{} {
-	set := make(map[string]struct{}, len(of))
-	for key := range of {
-		set[key] = struct{}{}
-	}
-	return set
-}
-
 // forget lets the upstream's word count for a neighbour's pods.
 func (k *Keeper) forget(name string) {
 	k.config.Facts.SetLivePods(name, nil)
@@ -80,7 +69,7 @@ func (k *Keeper) forget(name string) {
 
 // agree drops the pods of which the upstream says what the neighbours say, and returns how many are left.
 func (k *Keeper) agree() (left int) {
-	known := k.config.Facts.PodsOnNodes(keys(k.neighbours))
+	known := k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours))
 	dropped := false
 	for name, n := range k.neighbours {
 		before := len(n.about)
@@ -102,7 +91,7 @@ func (k *Keeper) forgetNeighbours() {
 	for name := range k.neighbours {
 		k.forget(name)
 	}
-	k.share(nil)
+	k.config.Neighbours.Share(nil)
 	k.update(func(s *Status) { s.Neighbours, s.NeighboursCorrected = nil, 0 })
 }
 
@@ -132,8 +121,8 @@ func (k *Keeper) giveNeighbours() (refused bool) {
 		n.refused, refused = count, refused || count > 0
 		k.config.Facts.SetLivePods(name, &facts.LivePods{AsOf: n.word.AsOf, Pods: pods, About: maps.Clone(n.about)})
 	}
-	names, corrected := keys(k.neighbours), 0
-	for _, pods := range k.config.Facts.PodsOnNodes(names) {
+	corrected := 0
+	for _, pods := range k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours)) {
 		for _, pod := range pods {
 			if pod.Disputed {
 				corrected++
@@ -141,7 +130,7 @@ func (k *Keeper) giveNeighbours() (refused bool) {
 		}
 	}
 	k.update(func(s *Status) {
-		s.Neighbours, s.NeighboursCorrected = slices.Sorted(maps.Keys(names)), corrected
+		s.Neighbours, s.NeighboursCorrected = slices.Sorted(maps.Keys(k.neighbours)), corrected
 	})
 	return refused
 }

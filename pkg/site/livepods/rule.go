@@ -90,11 +90,12 @@ func (r *record) note(ready bool, now time.Time) {
 	if !ready && r.starts(now) {
 		return // that it is not ready yet says nothing of how it is a moment later
 	}
+	became := ready && !r.Ready
 	r.Ready, r.Newest, r.noted = ready, r.now.Sandbox, now
-	if !ready {
-		return
-	}
 	lasts := now.Sub(r.since) >= confirmed
+	if !ready || !became && !lasts && len(r.Ran) > 0 && r.Sandbox != r.now.Sandbox {
+		return // the word may be about the sandbox before
+	}
 	ran := running(r.now)
 	if r.firm { // these stay the same as long as the pod lives, but for those that the API turns out not to need
 		maps.DeleteFunc(ran, func(name, _ string) bool { return r.Ran[name] == "" })

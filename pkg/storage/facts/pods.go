@@ -2,6 +2,7 @@ package facts
 
 import (
 	"bytes"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -310,20 +311,20 @@ type KnownPod struct {
 
 // PodsOn returns the pods that endpoints on a node name.
 func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
-	return f.PodsOnNodes(map[string]struct{}{node: {}})[node]
+	return f.PodsOnNodes(slices.Values([]string{node}))[node]
 }
 
 // PodsOnNodes returns the pods that endpoints on each of the nodes name. It reads every object once, however many of
 // the nodes it names.
-func (f *Facts) PodsOnNodes(nodes map[string]struct{}) map[string]map[PodKey]KnownPod {
-	pods := make(map[string]map[PodKey]KnownPod, len(nodes))
+func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownPod {
+	pods := make(map[string]map[PodKey]KnownPod)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for node := range nodes {
 		pods[node] = make(map[PodKey]KnownPod)
 	}
 	seen := make(map[*Object]struct{})
-	for node := range nodes {
+	for node := range pods {
 		for _, o := range f.NodeObjectsOf(node) {
 			if _, again := seen[o]; again {
 				continue

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 )
 
 // maxBody is the most bytes that an answer may have. An answer about 10,000 nodes is smaller.
@@ -31,9 +30,8 @@ type answer struct {
 	result string
 	// err is why there is no good answer; nil with resultOK.
 	err error
-	// dead has the keys with normal=false. addresses has all keys that are IP addresses.
-	dead      []string
-	addresses map[string]netip.Addr
+	// nodes has for each node, which is a name or an address, whether it is dead.
+	nodes map[string]bool
 }
 
 // ask polls the health service once.
@@ -77,15 +75,9 @@ func parse(body []byte) answer {
 			err:    fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err),
 		}
 	}
-	a := answer{result: resultOK, addresses: make(map[string]netip.Addr)}
+	a := answer{result: resultOK, nodes: make(map[string]bool, len(nodes))}
 	for key, node := range nodes {
-		// An address with a zone belongs to a link, not to a node.
-		if address, err := netip.ParseAddr(key); err == nil && address.Zone() == "" {
-			a.addresses[key] = address.Unmap()
-		}
-		if node.Normal != nil && !*node.Normal {
-			a.dead = append(a.dead, key)
-		}
+		a.nodes[key] = node.Normal != nil && !*node.Normal
 	}
 	return a
 }

@@ -70,8 +70,7 @@ type Config struct {
 	// ListAddresses lists the addresses of nodes for Nodes, if the last list is long enough ago; listed reports whether
 	// it did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
 	ListAddresses func(context.Context) (listed bool, err error)
-	// Observer may be nil.
-	Observer Observer
+	Observer      Observer
 	// Client is a client for a local service if nil.
 	Client *http.Client
 	// Clock is the real clock if nil.
@@ -172,9 +171,7 @@ func (p *Poller) poll(ctx context.Context) {
 	p.last = a
 	p.mu.Unlock()
 	unknown := p.show(ctx)
-	if p.config.Observer != nil {
-		p.config.Observer.PollDone(a.result)
-	}
+	p.config.Observer.PollDone(a.result)
 	if unknown && p.listing.CompareAndSwap(false, true) {
 		p.wg.Go(func() {
 			defer p.listing.Store(false)
@@ -226,21 +223,17 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
 	known := p.config.Nodes.NodeAddresses()
-	nameOf := make(map[string]string, len(a.addresses))
-	for key, address := range a.addresses {
-		if p.config.Nodes.NodeExists(key) {
-			continue // in some clusters the names of nodes are their addresses
+	for key, isDead := range a.nodes {
+		name := key
+		// An address with a zone belongs to a link, not to a node. In some clusters the names of nodes are addresses.
+		address, err := netip.ParseAddr(key)
+		if err == nil && address.Zone() == "" && !p.config.Nodes.NodeExists(key) {
+			if name = known[address.Unmap()]; name == "" {
+				unknownAddresses = append(unknownAddresses, key)
+				continue
+			}
 		}
-		if nameOf[key] = known[address]; nameOf[key] == "" {
-			unknownAddresses = append(unknownAddresses, key)
-		}
-	}
-	for _, key := range a.dead {
-		name, byAddress := nameOf[key]
-		if !byAddress {
-			name = key
-		}
-		if name != "" && name != p.config.NodeName {
+		if isDead && name != p.config.NodeName {
 			dead[name] = struct{}{}
 		}
 	}

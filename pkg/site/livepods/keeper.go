@@ -234,12 +234,13 @@ func (k *Keeper) Run(ctx context.Context) {
 // step looks at the upstream and does what follows.
 func (k *Keeper) step(ctx context.Context) {
 	state := k.config.Upstream()
+	if state == Unknown {
+		return
+	}
+	if k.phase == starting {
+		k.restore()
+	}
 	switch {
-	case state == Unknown && k.phase == starting:
-		// The answer is there when the snapshot is served.
-		k.ask(ctx)
-		k.hear()
-	case state == Unknown:
 	case state == Away:
 		k.ask(ctx)
 		if k.phase != away {
@@ -253,11 +254,10 @@ func (k *Keeper) step(ctx context.Context) {
 		k.catchUp(ctx)
 	case k.phase == returning:
 		k.catchUp(ctx)
+	case k.phase == starting:
+		k.follow(ctx)
+		k.note(ctx)
 	default:
-		if k.phase == starting {
-			k.restore()
-			k.follow(ctx)
-		}
 		k.note(ctx)
 	}
 }
@@ -278,16 +278,12 @@ func (k *Keeper) restore() {
 			k.records[n.PodKey] = &record{Note: n.Note, firm: true}
 		}
 	}
-	k.observe()
 }
 
 // leave begins an outage.
 func (k *Keeper) leave(ctx context.Context) {
 	now := k.config.Now()
-	if k.phase == starting {
-		k.restore()
-		k.gone = time.Time{}
-	} else {
+	if k.phase != starting {
 		if k.phase != returning || !k.long {
 			k.gone = now // else the API server has still to hear of the node after an earlier outage
 		}
@@ -302,23 +298,26 @@ func (k *Keeper) leave(ctx context.Context) {
 		"thisNode", k.config.Runtime != nil, "neighbours", len(k.config.Neighbours.Words()))
 }
 
-// comeBack ends an outage. What the upstream says of the pods that it knew before is not newer than the outage yet. A
-// pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
+// comeBack ends an outage. What the upstream says of the pods that it knew before is not newer than the outage yet,
+// unless that was short and the pod has not changed. A pod that came meanwhile is not among them: of it the upstream
+// knows all that there is to know.
 func (k *Keeper) comeBack() {
-	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
-	k.enter(returning)
+	now := k.config.Now()
+	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
 	if k.gone.IsZero() {
-		k.unready = k.since
-	} else if !k.unready.IsZero() {
-		k.unready = k.unready.Add(k.since.Sub(k.gone)) // the kubelet cannot be heard meanwhile
+		k.unready = now
+	} else if k.since.Sub(k.unready) < settling {
+		k.unready = k.unready.Add(now.Sub(k.since)) // the API server could not hear the kubelet meanwhile
 	}
+	k.enter(returning)
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
 		for pod := range k.known { // as it was before
-			k.about[pod] = struct{}{}
+			if r := k.find(pod); k.long || r == nil || r.seemsChanged(k.since) {
+				k.about[pod] = struct{}{}
+			}
 		}
 	}
-	k.give()
 }
 
 // catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
@@ -529,20 +528,13 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		return false
 	}
 	k.pods, k.asOf = byKey(pods), k.asked
-	if k.phase != starting { // else the notes are not there yet
-		k.observe()
-	}
-	return true
-}
-
-// observe takes the last answer into the records.
-func (k *Keeper) observe() {
 	for key, pod := range k.pods {
 		if k.records[key] == nil {
 			k.records[key] = &record{Note: Note{UID: pod.UID}}
 		}
 		k.records[key].observe(pod, k.asOf)
 	}
+	return true
 }
 
 // current returns the pods of the last answer, as this node shows them.
@@ -558,7 +550,7 @@ func (k *Keeper) current() *facts.LivePods {
 // give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
 func (k *Keeper) give() {
 	if k.config.Runtime == nil || k.pods == nil {
-		k.update(func(s *Status) { s.Used, s.Returning = k.phase != starting, k.phase == returning })
+		k.update(func(s *Status) { s.Used, s.Returning = true, k.phase == returning })
 		return
 	}
 	now := k.config.Now()

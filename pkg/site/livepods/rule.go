@@ -180,3 +180,9 @@ func (r *record) judge(now time.Time) facts.LivePod {
 	}
 	return pod
 }
+
+// seemsChanged reports whether the pod has changed a short time ago.
+func (r *record) seemsChanged(now time.Time) bool {
+	pod := r.judge(now)
+	return pod.Doubted || pod.Serving != r.Ready
+}

@@ -40,7 +40,7 @@ func New(address string) (*Client, error) {
 		return nil, err
 	}
 	return &Client{
-		sockets: sockets, kubelet: kubelet{socket: podsSocket}, networks: make(map[string][]netip.Addr),
+		sockets: sockets, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)}, networks: make(map[string][]netip.Addr),
 	}, nil
 }
 
@@ -52,7 +52,7 @@ func (c *Client) Close() {
 
 func (c *Client) disconnect() {
 	if c.connection != nil {
-		c.connection.close()
+		c.connection.CloseIdleConnections()
 		c.connection = nil
 	}
 }

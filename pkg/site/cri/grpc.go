@@ -46,15 +46,13 @@ func (e *statusError) Error() string { return fmt.Sprintf("%s (gRPC status %d)",
 
 // connection asks one server for one message at a time, by gRPC over HTTP/2 without TLS
 // (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
-type connection struct {
-	transport *http.Transport
-}
+type connection struct{ *http.Transport }
 
 // connect makes a connection to a socket. It is opened by the first question.
 func connect(socket string) *connection {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true) // the socket's permissions say who may connect
-	return &connection{transport: &http.Transport{
+	return &connection{&http.Transport{
 		Protocols: &protocols,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -63,8 +61,6 @@ func connect(socket string) *connection {
 		DisableCompression: true,
 	}}
 }
-
-func (c *connection) close() { c.transport.CloseIdleConnections() }
 
 // watch asks a method, and passes each message of the answer on until that ends or take returns an error. The request is
 // a message with one string field, number 1, or an empty one. If the server ends with a status other than OK, the error
@@ -81,7 +77,7 @@ func (c *connection) watch(ctx context.Context, method, argument string, take fu
 		return err
 	}
 	r.Header = http.Header{"Content-Type": {contentType}, "Te": {"trailers"}}
-	response, err := c.transport.RoundTrip(r)
+	response, err := c.RoundTrip(r)
 	if err != nil {
 		return err
 	}

@@ -51,8 +51,10 @@ func (k *kubelet) follow() {
 		for ctx.Err() == nil {
 			c := connect(k.socket)
 			_ = c.watch(ctx, watchPods, "", k.take) // without it the runtime's word counts
-			c.close()
-			k.forget()
+			c.CloseIdleConnections()
+			k.mu.Lock()
+			k.pods, k.complete = make(map[string]kubeletPod), false
+			k.mu.Unlock()
 			select {
 			case <-time.After(watchPause):
 			case <-ctx.Done():
@@ -67,12 +69,6 @@ func (k *kubelet) close() {
 		k.wg.Wait()
 		k.cancel = nil
 	}
-}
-
-func (k *kubelet) forget() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.pods, k.complete = nil, false
 }
 
 var errManyPods = errors.New("the kubelet has more pods than a node can run")
@@ -113,9 +109,6 @@ func (k *kubelet) take(event []byte) error {
 	case len(k.pods) >= maxSandboxes:
 		return errManyPods
 	default:
-		if k.pods == nil {
-			k.pods = make(map[string]kubeletPod)
-		}
 		k.pods[uid] = pod
 	}
 	return nil
@@ -123,25 +116,18 @@ func (k *kubelet) take(event []byte) error {
 
 // says returns the kubelet's word on a pod. What it says of other containers than the runtime has is old: it looks at
 // the runtime every second.
-func (k *kubelet) says(pod Pod) Readiness {
+func (k *kubelet) says(pod Pod) *bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	said, found := k.pods[pod.UID]
-	if !k.complete || !found {
-		return Unsaid
+	if !k.complete || !found || said.ready && len(said.containers) == 0 {
+		return nil
 	}
 	for name, id := range said.containers {
 		c, found := pod.Containers[name]
 		if !found || c.ID != id || said.ready && c.State != Running {
-			return Unsaid
+			return nil
 		}
 	}
-	switch {
-	case said.ready && len(said.containers) > 0:
-		return Ready
-	case said.ready:
-		return Unsaid
-	default:
-		return NotReady
-	}
+	return &said.ready
 }

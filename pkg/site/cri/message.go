@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"cmp"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/application-grid/application-grid/pkg/wire/field"
@@ -13,11 +15,20 @@ import (
 // sandbox is a PodSandbox, and how its Pod would be.
 type sandbox struct {
 	Pod
-	attempt uint64
+	age
 	// state is 0 if it is ready.
 	state uint64
-	// created is in nanoseconds since 1970.
+}
+
+// age says which of two sandboxes of a pod, or of two containers of one name, was made after the other. created is in
+// nanoseconds since 1970, and counts only where the kubelet has not counted: clocks may be set back.
+type age struct {
+	attempt uint64
 	created int64
+}
+
+func (a age) isAfter(other age) bool {
+	return cmp.Or(cmp.Compare(a.attempt, other.attempt), cmp.Compare(a.created, other.created)) > 0
 }
 
 // nodeNetwork is the mode of the network of a pod that uses the node's.
@@ -29,10 +40,8 @@ var states = map[uint64]ContainerState{1: Running, 2: Exited}
 // container is a Container.
 type container struct {
 	Container
+	age
 	sandbox, name string
-	attempt       uint64
-	// created is in nanoseconds since 1970.
-	created int64
 }
 
 // fields says where the fields of a message go, by number: a *string, a *[]string, a *uint64, an *int64, the fields of

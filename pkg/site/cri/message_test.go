@@ -100,7 +100,8 @@ func sandboxOf(s *runtimev1.PodSandbox) sandbox {
 			Sandbox: s.GetId(), Namespace: s.GetMetadata().GetNamespace(), Name: s.GetMetadata().GetName(),
 			UID: s.GetMetadata().GetUid(), Static: hasSource && source != apiSource,
 		},
-		attempt: uint64(s.GetMetadata().GetAttempt()), state: uint64(s.GetState()), created: s.GetCreatedAt(),
+		age:   age{uint64(s.GetMetadata().GetAttempt()), s.GetCreatedAt()},
+		state: uint64(s.GetState()),
 	}
 }
 
@@ -108,7 +109,7 @@ func containerOf(c *runtimev1.Container) container {
 	return container{
 		Container: Container{ID: c.GetId(), State: states[uint64(c.GetState())]},
 		sandbox:   c.GetPodSandboxId(), name: c.GetMetadata().GetName(),
-		attempt: uint64(c.GetMetadata().GetAttempt()), created: c.GetCreatedAt(),
+		age: age{uint64(c.GetMetadata().GetAttempt()), c.GetCreatedAt()},
 	}
 }
 

@@ -1,9 +1,6 @@
 package cri
 
-import (
-	"cmp"
-	"net/netip"
-)
+import "net/netip"
 
 const (
 	// configSource is the annotation in which the kubelet says where it has a pod from. apiSource is its value for a
@@ -23,19 +20,9 @@ type Pod struct {
 	Sandbox string
 	// Containers has the newest container of each name in the sandbox. It must not be changed.
 	Containers map[string]Container
-	// Kubelet is the kubelet's own word on the pod, if it gives one.
-	Kubelet Readiness
+	// Kubelet is the kubelet's own word on whether the pod is ready; nil if it gives none.
+	Kubelet *bool
 }
-
-// Readiness is a kubelet's word on a pod.
-type Readiness uint8
-
-// What a kubelet says of a pod.
-const (
-	Unsaid Readiness = iota
-	Ready
-	NotReady
-)
 
 // Container is a container of a pod.
 type Container struct {
@@ -67,8 +54,7 @@ func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
 			continue // not made by a kubelet
 		}
 		known = true
-		if before := newest[pod]; s.state == 0 && (before == nil || isNewer(
-			s.attempt, before.attempt, s.created, before.created)) {
+		if before := newest[pod]; s.state == 0 && (before == nil || s.isAfter(before.age)) {
 			newest[pod] = s
 		}
 	}
@@ -82,12 +68,6 @@ func currentOf(sandboxes []sandbox) (map[string]*sandbox, error) {
 	return current, nil
 }
 
-// isNewer reports whether one of two sandboxes of a pod, or of two containers of one name, was made after the other.
-// Clocks count only where the kubelet has not counted: they may be set back.
-func isNewer(attempt, otherAttempt uint64, created, otherCreated int64) bool {
-	return cmp.Or(cmp.Compare(attempt, otherAttempt), cmp.Compare(created, otherCreated)) > 0
-}
-
 // podsOf returns the pods that run. A pod of which it is not known how it is reached is not running.
 func podsOf(current map[string]*sandbox, containers []container, networks map[string][]netip.Addr) []Pod {
 	// The kubelet makes another container of the same name when one has ended.
@@ -98,7 +78,7 @@ func podsOf(current map[string]*sandbox, containers []container, networks map[st
 			of = make(map[string]container)
 			latest[c.sandbox] = of
 		}
-		if before, found := of[c.name]; !found || isNewer(c.attempt, before.attempt, c.created, before.created) {
+		if before, found := of[c.name]; !found || c.isAfter(before.age) {
 			of[c.name] = c
 		}
 	}

@@ -175,24 +175,16 @@ func (p *Poller) poll(ctx context.Context) {
 	if unknown && p.listing.CompareAndSwap(false, true) {
 		p.wg.Go(func() {
 			defer p.listing.Store(false)
-			if p.listAddresses(ctx) {
+			listed, err := p.config.ListAddresses(ctx)
+			switch {
+			case listed:
 				p.show(ctx)
+			case err != nil && ctx.Err() == nil:
+				klog.FromContext(ctx).Error(err, "Cannot list the addresses of nodes; nodes that the health service "+
+					"names by address do not count as dead")
 			}
 		})
 	}
-}
-
-// listAddresses has the addresses of nodes listed, and reports whether more of them may be known now.
-func (p *Poller) listAddresses(ctx context.Context) bool {
-	if p.config.ListAddresses == nil {
-		return false
-	}
-	listed, err := p.config.ListAddresses(ctx)
-	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err,
-			"Cannot list the addresses of nodes; nodes that the health service names by address do not count as dead")
-	}
-	return listed
 }
 
 // show passes the dead nodes of the last answer to Nodes, and reports whether an address in it is unknown.

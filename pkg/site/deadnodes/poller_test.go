@@ -146,6 +146,7 @@ func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixtur
 	config := Config{
 		Options: Options{Address: f.server.URL + "/localinfo", Interval: interval}, NodeName: "here", Nodes: f.nodes,
 		Clock: f.clock, Observer: f,
+		ListAddresses: func(context.Context) (bool, error) { return false, nil },
 	}
 	if configure != nil {
 		configure(f, &config)

@@ -482,11 +482,10 @@ func (k *Keeper) standIn(believed bool, now time.Time) {
 func (k *Keeper) verify() {
 	expected := 0
 	for key, known := range k.known {
-		if !known.Serving {
-			continue
-		}
-		if expected++; k.find(key) != nil {
+		if known.Serving && k.find(key) != nil {
 			return
+		} else if known.Serving {
+			expected++
 		}
 	}
 	if expected > 0 {

@@ -140,11 +140,10 @@ func (r *record) assume(ready, sameAddress bool, now time.Time) {
 func (r *record) judge(now time.Time) facts.LivePod {
 	pod := facts.LivePod{Addresses: r.now.Addresses}
 	switch {
-	case r.now.Kubelet == cri.Ready:
-		pod.Serving, pod.Why = true, "the kubelet calls it ready"
-		return pod
-	case r.now.Kubelet == cri.NotReady:
-		pod.Why = "the kubelet calls it not ready"
+	case r.now.Kubelet != nil:
+		if pod.Serving, pod.Why = *r.now.Kubelet, "the kubelet calls it not ready"; pod.Serving {
+			pod.Why = "the kubelet calls it ready"
+		}
 		return pod
 	case !r.Ready && len(r.Ran) == 0:
 		pod.Why = "the API server has never called it ready"

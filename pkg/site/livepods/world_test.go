@@ -498,11 +498,8 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		if !p.host {
 			running.Addresses = []netip.Addr{p.address}
 		}
-		switch {
-		case m.says && p.ready(m.w.now):
-			running.Kubelet = cri.Ready
-		case m.says:
-			running.Kubelet = cri.NotReady
+		if m.says {
+			running.Kubelet = ptr.To(p.ready(m.w.now))
 		}
 		for name, c := range p.containers {
 			running.Containers[name] = cri.Container{ID: c.id, State: c.state}

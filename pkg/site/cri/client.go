@@ -19,8 +19,8 @@ const (
 // ErrNoPods means that the runtime knows no pod, not even one that has ended. Probably it is not the kubelet's.
 var ErrNoPods = errors.New("the container runtime knows no pods: it may not be the kubelet's")
 
-// ErrTooMany means that the runtime lists more than a node can run.
-var ErrTooMany = errors.New("the container runtime lists more pods or containers than a node can run")
+// ErrTooMany means that the runtime or the kubelet has more than a node can run.
+var ErrTooMany = errors.New("there are more pods or containers than a node can run")
 
 // Client asks a container runtime. Only one goroutine at a time may call its methods.
 type Client struct {

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -71,8 +70,6 @@ func (k *kubelet) close() {
 	}
 }
 
-var errManyPods = errors.New("the kubelet has more pods than a node can run")
-
 // take takes a WatchPodsEvent.
 func (k *kubelet) take(event []byte) error {
 	var kind uint64
@@ -107,7 +104,7 @@ func (k *kubelet) take(event []byte) error {
 	case kind == podDeleted:
 		delete(k.pods, uid)
 	case len(k.pods) >= maxSandboxes:
-		return errManyPods
+		return ErrTooMany
 	default:
 		k.pods[uid] = pod
 	}

@@ -34,7 +34,7 @@ type answer struct {
 	nodes map[string]bool
 }
 
-// ask polls the health service once.
+// ask polls the health service once. It says {"node": {"normal": true}}, where a node is a name or an IP address.
 func (p *Poller) ask(ctx context.Context) answer {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
 	if err != nil {
@@ -53,19 +53,14 @@ func (p *Poller) ask(ctx context.Context) answer {
 	if err != nil {
 		return answer{result: resultUnreachable, err: fmt.Errorf("reading its answer: %w", err)}
 	}
-	return parse(body)
-}
-
-// parse reads {"node": {"normal": true}}, where a node is a name or an IP address. Other fields, and a missing
-// normal, mean nothing.
-func parse(body []byte) answer {
+	// Other fields of {"node": {"normal": true}}, and a missing normal, mean nothing.
 	if len(body) > maxBody {
 		return answer{result: resultInvalid, err: fmt.Errorf("its answer has more than %d bytes", maxBody)}
 	}
 	var nodes map[string]struct {
 		Normal *bool `json:"normal"`
 	}
-	err := json.Unmarshal(body, &nodes)
+	err = json.Unmarshal(body, &nodes)
 	if err == nil && nodes == nil {
 		err = errors.New("it is null")
 	}

@@ -337,18 +337,17 @@ func (k *Keeper) catchUp(ctx context.Context) {
 			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
 		})
 	}
-	settled, left := !k.long || now.Sub(k.since) >= settling, 0
+	settled := !k.long || now.Sub(k.since) >= settling
 	if settled {
-		left = k.agree()
-		k.readWords()
+		k.agree()
 	}
-	if answered {
+	if k.readWords(); answered {
 		if settled {
 			disputed(k.about, k.known)
 		}
 		k.takeWords(now, k.believed(now))
 	}
-	if settled && left+len(k.about) == 0 {
+	if settled && len(k.neighbours)+len(k.about) == 0 {
 		k.follow(ctx)
 	}
 }
@@ -364,10 +363,13 @@ func (k *Keeper) follow(ctx context.Context) {
 		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
 	}
 	k.enter(following)
-	k.long = false
 	k.readWords()
 	k.standIn(k.believed(k.since), k.since)
-	k.forgetNeighbours()
+	for name := range k.neighbours {
+		k.forget(name)
+	}
+	k.giveNeighbours()
+	k.config.Neighbours.Share(nil)
 	k.asked = time.Time{}
 }
 
@@ -554,8 +556,11 @@ func (k *Keeper) give() {
 	}
 	now := k.config.Now()
 	for key, known := range k.known {
+		// If there is no note of a pod, and it has the address that the API knows, it is taken to be as it was then.
 		if r := k.find(key); r != nil && r.Newest == "" && !r.Ready {
-			r.assume(known.Serving, hasAddress(r.now, known.Address), now)
+			if r.Ready = known.Serving; hasAddress(r.now, known.Address) {
+				r.note(known.Serving, now)
+			}
 		}
 	}
 	live := k.current()

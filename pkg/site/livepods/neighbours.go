@@ -67,32 +67,15 @@ func (k *Keeper) forget(name string) {
 	delete(k.neighbours, name)
 }
 
-// agree drops the pods of which the upstream says what the neighbours say, and returns how many are left.
-func (k *Keeper) agree() (left int) {
+// agree drops the pods of which the upstream says what the neighbours say, and the neighbours of which none are left.
+func (k *Keeper) agree() {
 	known := k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours))
-	dropped := false
 	for name, n := range k.neighbours {
-		before := len(n.about)
-		disputed(n.about, known[name])
-		if len(n.about) == 0 {
+		if disputed(n.about, known[name]); len(n.about) == 0 {
 			k.forget(name)
 		}
-		dropped = dropped || len(n.about) < before || before == 0
-		left += len(n.about)
 	}
-	if dropped {
-		k.giveNeighbours()
-	}
-	return left
-}
-
-// forgetNeighbours lets the upstream's word count for the neighbours' pods, and takes this node's pods from them.
-func (k *Keeper) forgetNeighbours() {
-	for name := range k.neighbours {
-		k.forget(name)
-	}
-	k.config.Neighbours.Share(nil)
-	k.update(func(s *Status) { s.Neighbours, s.NeighboursCorrected = nil, 0 })
+	k.giveNeighbours()
 }
 
 // giveNeighbours passes what neighbours say to the facts, without the pods that have an address which is known to

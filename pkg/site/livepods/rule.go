@@ -73,15 +73,8 @@ func (r *record) observe(pod cri.Pod, now time.Time) {
 
 // counted returns the containers that count.
 func (r *record) counted(pod cri.Pod) map[string]cri.Container {
-	if len(r.Ran) == 0 {
-		return pod.Containers
-	}
-	counted := make(map[string]cri.Container, len(r.Ran))
-	for name := range r.Ran {
-		if c, found := pod.Containers[name]; found {
-			counted[name] = c
-		}
-	}
+	counted := maps.Clone(pod.Containers)
+	maps.DeleteFunc(counted, func(name string, _ cri.Container) bool { return len(r.Ran) > 0 && r.Ran[name] == "" })
 	return counted
 }
 
@@ -126,14 +119,6 @@ func (r *record) starts(now time.Time) bool {
 		}
 	}
 	return waits
-}
-
-// assume takes the API's word on a pod of which there is no note: if it has the address that the API knows, it is taken
-// to be as it was when the word was given.
-func (r *record) assume(ready, sameAddress bool, now time.Time) {
-	if r.Ready = ready; sameAddress {
-		r.note(ready, now)
-	}
 }
 
 // judge says how the pod is now, and why. The API's word is not to be believed.

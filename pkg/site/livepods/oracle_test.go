@@ -17,12 +17,12 @@ import (
 var (
 	oracleSeed  = flag.Uint64("oracle.seed", 0, "plays this world only")
 	oracleRuns  = flag.Int("oracle.runs", 6, "how many worlds are played")
-	oracleHours = flag.Int("oracle.hours", 12, "how long each of them is")
+	oracleHours = flag.Int("oracle.hours", 120, "how long each of them is")
 )
 
 func TestMain(m *testing.M) {
 	klog.SetLogger(logr.Discard())
-	debug.SetGCPercent(400) // worlds are small, and leave much behind
+	debug.SetGCPercent(2000) // worlds are small, and leave much behind
 	os.Exit(m.Run())
 }
 
@@ -49,9 +49,13 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// trouble keeps the world in trouble.
+// trouble keeps the world in trouble, which comes in bunches.
 func (w *world) trouble() {
-	w.in(w.between(60, 600), func() {
+	next := w.between(60, 600)
+	if w.r.IntN(4) == 0 {
+		next = w.between(3600, 6*3600)
+	}
+	w.in(next, func() {
 		w.trouble()
 		m := w.machines[w.r.IntN(len(w.machines))]
 		if !m.on {

@@ -418,7 +418,12 @@ func (m *machine) recreate(p *pod) {
 }
 
 // cut takes the link, mend gives it back.
-func (m *machine) cut() { m.link, m.linked = false, m.w.now; m.w.touch() }
+func (m *machine) cut() {
+	m.link, m.linked = false, m.w.now
+	m.w.touch()
+	m.w.in(42, m.w.touch) // the API calls the node not ready
+}
+
 func (m *machine) mend(late seconds) {
 	m.link, m.linked, m.late = true, m.w.now, late
 	m.w.touch()
@@ -435,6 +440,7 @@ func (m *machine) powerCut() {
 	}
 	m.on = false
 	w.touch()
+	w.in(42, w.touch)
 	for _, p := range m.all() {
 		p.sandbox, p.started, p.changed, p.down = "", never, w.now, w.now
 		p.address = netip.Addr{}
@@ -746,9 +752,9 @@ func (w *world) run(until seconds, judge func()) {
 		if len(w.events) > 0 {
 			next = min(next, w.events[0].at)
 		}
-		followed := !slices.ContainsFunc(w.machines, func(m *machine) bool { return m.keeper.phase != following })
+		returns := slices.ContainsFunc(w.machines, func(m *machine) bool { return m.keeper.phase == returning })
 		switch quiet := w.now - w.touched; {
-		case quiet > 150 || quiet > 20 && followed: // longer than every delay of the rule
+		case quiet > 150 || quiet > 20 && !returns: // longer than every delay of the rule
 			w.now = max(w.now+1, next-3)
 		case quiet > 20:
 			w.now = max(w.now+1, min(w.now+4, next))

@@ -128,6 +128,8 @@ type machine struct {
 	// says is set while the kubelet itself says which pods are ready, as those of odd machines do: not after a boot
 	// until it was connected.
 	says bool
+	// hangs is until when the runtime does not answer.
+	hangs seconds
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
 	revision uint64
@@ -492,6 +494,9 @@ func (m *machine) upstream() UpstreamState {
 
 // Pods implements Runtime.
 func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
+	if m.w.now < m.hangs {
+		return nil, context.DeadlineExceeded
+	}
 	var pods []cri.Pod
 	for _, p := range m.all() {
 		if p.sandbox == "" {

@@ -40,7 +40,8 @@ func New(address string) (*Client, error) {
 		return nil, err
 	}
 	return &Client{
-		sockets: sockets, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)}, networks: make(map[string][]netip.Addr),
+		sockets: sockets, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)},
+		networks: make(map[string][]netip.Addr),
 	}, nil
 }
 

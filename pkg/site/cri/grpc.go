@@ -62,9 +62,9 @@ func connect(socket string) *connection {
 	}}
 }
 
-// watch asks a method, and passes each message of the answer on until that ends or take returns an error. The request is
-// a message with one string field, number 1, or an empty one. If the server ends with a status other than OK, the error
-// is a *statusError.
+// watch asks a method, and passes each message of the answer on until that ends or take returns an error. The request
+// is a message with one string field, number 1, or an empty one. If the server ends with a status other than OK, the
+// error is a *statusError.
 func (c *connection) watch(ctx context.Context, method, argument string, take func(message []byte) error) error {
 	request := make([]byte, frameHead, frameHead+2+len(argument)+binary.MaxVarintLen64)
 	if argument != "" {

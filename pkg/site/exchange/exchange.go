@@ -57,8 +57,8 @@ var (
 	errNoCluster = errors.New("the Service default/kubernetes, by which clusters are told apart, is not known")
 )
 
-// Facts know the site, and take what an Exchange finds out, as *facts.Facts does. Of large sites only the nodes are asked
-// whose endpoints are shown. Only Partners can be silent.
+// Facts know the site, and take what an Exchange finds out, as *facts.Facts does. Of large sites only nodes that are
+// shown are asked. Only Partners can be silent.
 type Facts interface {
 	Site() []facts.SiteNode
 	ClusterUID() string
@@ -239,6 +239,9 @@ func (e *Exchange) step(ctx context.Context) {
 		}
 		if err == nil {
 			err = e.listen(ctx)
+		}
+		if err != nil && (e.err == nil || err.Error() != e.err.Error()) {
+			klog.FromContext(ctx).Error(err, "The site exchange is off")
 		}
 		e.mu.Lock()
 		e.err = err

@@ -91,8 +91,6 @@ func (l *lan) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) (net
 // host is a Listener.
 type host struct {
 	lan     *lan
-	listen  func(netip.AddrPort) (net.Listener, error)
-	dial    func(context.Context, netip.Addr, netip.AddrPort) (net.Conn, error)
 	local   netip.AddrPort
 	streams chan net.Conn
 	done    chan struct{}

@@ -85,12 +85,9 @@ func (e *Exchange) secure(
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, //nolint:gosec // nobody has signed the certificate, its key is what counts
 		VerifyConnection: func(state tls.ConnectionState) error {
+			public, _ := state.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
 			for _, key := range keys {
-				shown, err := pair(key, cluster, node)
-				if err != nil {
-					return err
-				}
-				if shown.Public().(ed25519.PublicKey).Equal(state.PeerCertificates[0].PublicKey) {
+				if other, err := pair(key, cluster, node); err == nil && public.Equal(other.Public()) {
 					return nil
 				}
 			}

@@ -87,8 +87,6 @@ func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
 	return encoded
 }
 
-var errPod = errors.New("too many pods, or a pod without a name, or with too much of something")
-
 // decodePods returns the pods of an answer. Those with an address that no pod can have are left out, so that they are
 // not shown. Pods are read one by one, so that too many take no memory.
 func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut int, err error) {
@@ -105,7 +103,7 @@ func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut in
 		if len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
 			len(pod.Addresses) > maxPodAddresses ||
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
-			return nil, 0, errPod
+			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
 		}
 		for i := range pod.Addresses {
 			pod.Addresses[i] = pod.Addresses[i].Unmap()

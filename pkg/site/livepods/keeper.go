@@ -437,7 +437,7 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 			r.note(known.Serving, now)
 		}
 	}
-	maps.DeleteFunc(k.records, func(key facts.PodKey, r *record) bool {
+	maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
 		_, runs := k.pods[key]
 		return !runs && gone[key] != nil
 	})

@@ -2,11 +2,9 @@ package proxy
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 // SiteExchange says how facts are exchanged with the neighbours.
@@ -29,14 +27,10 @@ func (p *Proxy) makeExchange() {
 		NodeName: p.config.NodeName,
 		Port:     options.Port,
 		KeyFile:  options.KeyFile,
-		Site:     &site{facts: p.facts},
-		Away:     func() bool { return upstream.State() == livepods.Away },
+		Facts:    p.facts,
 		Needed: func() bool {
 			return upstream.State() != livepods.Followed || p.livePods.Status().Returning
 		},
-		SetSilent:   p.facts.SetSilentNodes,
-		Partners:    p.facts.Partners,
-		SetPartners: p.facts.SetPartners,
 		AddressDoubted: func() {
 			select {
 			case p.doubted <- struct{}{}:
@@ -46,39 +40,6 @@ func (p *Proxy) makeExchange() {
 		Observer: p.metrics,
 	})
 }
-
-// site implements exchange.Site.
-type site struct {
-	facts *facts.Facts
-
-	mu sync.Mutex
-	// members are those at changes and listings of the facts. All three are guarded by mu.
-	members           []exchange.Member
-	changes, listings uint64
-}
-
-// Members implements exchange.Site. It looks at the nodes only if something has changed.
-func (s *site) Members() []exchange.Member {
-	changes := s.facts.Changes()
-	var listings uint64
-	s.facts.Read(func() { listings = s.facts.Listings() })
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.members != nil && changes == s.changes && listings == s.listings {
-		return s.members
-	}
-	s.changes, s.listings = changes, listings
-	s.members = []exchange.Member{}
-	for _, node := range s.facts.Site() {
-		s.members = append(s.members, exchange.Member{
-			Name: node.Name, Addresses: node.InternalIPs, Shown: node.Shown,
-		})
-	}
-	return s.members
-}
-
-// Cluster implements exchange.Site.
-func (s *site) Cluster() string { return s.facts.ClusterUID() }
 
 // exchangeDetail says who of the site takes part, and what may be wrong.
 func exchangeDetail(s exchange.Status, pods livepods.Status, declared bool) string {
@@ -91,9 +52,6 @@ func exchangeDetail(s exchange.Status, pods livepods.Status, declared bool) stri
 	}
 	if s.Unreached != nil && len(s.Alive) < s.Members {
 		said += fmt.Sprintf(" (%v)", s.Unreached)
-	}
-	if len(s.OtherKey) > 0 {
-		said += ", and what none of the keys opens comes from " + some(s.OtherKey)
 	}
 	if s.KeyErr != nil {
 		said += fmt.Sprintf("; the keys are those from before, for the file cannot be used: %v", s.KeyErr)

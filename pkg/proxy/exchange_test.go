@@ -162,10 +162,6 @@ func TestExchangeDetail(t *testing.T) {
 			"site-exchange: ok, 1 of 2 neighbours take part, not heard any more: c (node c: connection refused)",
 		},
 		{
-			exchange.Status{Members: 2, Alive: []string{"b"}, OtherKey: []string{"c"}},
-			"site-exchange: ok, 1 of 2 neighbours take part, and what none of the keys opens comes from c",
-		},
-		{
 			exchange.Status{Members: 1, Alive: []string{"b"}, KeyErr: os.ErrNotExist},
 			"site-exchange: ok, 1 of 1 neighbours take part; the keys are those from before, for the file cannot be " +
 				"used: file does not exist",

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
-	"sync"
 )
 
 const (
@@ -19,29 +19,17 @@ const (
 // ErrNoPods means that the runtime knows no pod, not even one that has ended. Probably it is not the kubelet's.
 var ErrNoPods = errors.New("the container runtime knows no pods: it may not be the kubelet's")
 
-// ErrTooMany means that the runtime lists more than a node can run.
-var ErrTooMany = errors.New("the container runtime lists more pods or containers than a node can run")
+// ErrTooMany means that the runtime or the kubelet has more than a node can run.
+var ErrTooMany = errors.New("there are more pods or containers than a node can run")
 
-// Client asks a container runtime. Its methods may be called from any goroutine.
+// Client asks a container runtime. Only one goroutine at a time may call its methods.
 type Client struct {
 	sockets []string
 	kubelet kubelet
-
-	// mu is held while the runtime is asked, because only one question at a time is of use.
-	mu sync.Mutex
 	// connection is nil while there is none.
 	connection *connection
-	// networks has the addresses of sandboxes by id, succeeded the containers that have ended and whether they have
-	// done so without an error. Both have only what was listed last.
-	networks  map[string]network
-	succeeded map[string]bool
-}
-
-// network is how the pods of a sandbox are reached.
-type network struct {
-	addresses []netip.Addr
-	// host is set if the pod uses the node's network.
-	host bool
+	// networks has the addresses of the sandboxes that were listed last, by id; none for the node's network.
+	networks map[string][]netip.Addr
 }
 
 // New makes a Client for an address, unix:///PATH or Auto. It does not connect. The error says what about the address
@@ -51,20 +39,21 @@ func New(address string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{sockets: sockets, kubelet: kubelet{socket: podsSocket}}, nil
+	return &Client{
+		sockets: sockets, kubelet: kubelet{socket: podsSocket, pods: make(map[string]kubeletPod)},
+		networks: make(map[string][]netip.Addr),
+	}, nil
 }
 
 // Close closes the connections, if there are any. The next question opens others.
 func (c *Client) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.disconnect()
 	c.kubelet.close()
 }
 
 func (c *Client) disconnect() {
 	if c.connection != nil {
-		c.connection.close()
+		c.connection.CloseIdleConnections()
 		c.connection = nil
 	}
 }
@@ -72,8 +61,6 @@ func (c *Client) disconnect() {
 // Pods returns the pods that the runtime runs, with the kubelet's word on them where it gives one. It returns an error
 // if the runtime does not say all that is needed before ctx is done; what it has said is kept for the next call.
 func (c *Client) Pods(ctx context.Context) ([]Pod, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.kubelet.cancel == nil {
 		c.kubelet.follow()
 	}
@@ -105,94 +92,65 @@ func (c *Client) ask(ctx context.Context) ([]Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing containers: %w", err)
 	}
-	l := newListing(sandboxes, containers)
-	if !l.any {
-		return nil, ErrNoPods
-	}
-	if err := c.learn(ctx, l); err != nil {
+	current, err := currentOf(sandboxes)
+	if err != nil {
 		return nil, err
 	}
-	return l.pods(c.networks, c.succeeded), nil
+	maps.DeleteFunc(c.networks, func(id string, _ []netip.Addr) bool { return current[id] == nil })
+	for id := range current {
+		if _, known := c.networks[id]; !known {
+			if err := c.learnNetwork(ctx, id); err != nil {
+				return nil, fmt.Errorf("the status of pod sandbox %s: %w", id, err)
+			}
+		}
+	}
+	return podsOf(current, containers, c.networks), nil
 }
 
 // list asks for all of something.
 func list[T any](
 	ctx context.Context, c *connection, method string, most int, read func([]byte) (T, error),
-) ([]T, error) {
+) (all []T, err error) {
 	response, err := c.call(ctx, method, "")
 	if err != nil {
 		return nil, err
 	}
-	all, err := repeated(response, read)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(all) > most:
-		return nil, ErrTooMany
-	}
-	return all, nil
-}
-
-// learn asks for the networks of sandboxes and the exit codes of containers that are listed and not known, and forgets
-// those that are not listed.
-func (c *Client) learn(ctx context.Context, l *listing) error {
-	networks, succeeded := make(map[string]network), make(map[string]bool)
-	for _, s := range l.current {
-		if known, found := c.networks[s.id]; found {
-			networks[s.id] = known
+	err = fields{1: func(value []byte) error { // both lists are nothing else
+		one, err := read(value)
+		if all = append(all, one); len(all) > most {
+			err = ErrTooMany
 		}
-		for _, container := range l.containers[s.id] {
-			if known, found := c.succeeded[container.id]; found {
-				succeeded[container.id] = known
-			}
-		}
-	}
-	c.networks, c.succeeded = networks, succeeded
-	for _, s := range l.current {
-		if _, known := networks[s.id]; !known {
-			if err := c.learnNetwork(ctx, s.id); err != nil {
-				return err
-			}
-		}
-		for _, container := range l.latest(s.id) {
-			_, known := succeeded[container.id]
-			if known || container.state != containerExited {
-				continue
-			}
-			if err := c.learnExit(ctx, container.id); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+		return err
+	}}.read(response)
+	return all, err
 }
 
 // learnNetwork asks how the pod of a sandbox is reached. It learns nothing of a sandbox that has no address yet, or
 // that is gone.
 func (c *Client) learnNetwork(ctx context.Context, id string) error {
 	response, err := c.connection.call(ctx, "PodSandboxStatus", id)
-	if isGone(err) {
-		return nil
-	}
-	var reached sandboxNetwork
-	if err == nil {
-		reached, err = readNetwork(response)
+	var gone *statusError
+	if errors.As(err, &gone) && gone.code == notFound {
+		return nil // it has ended since it was listed
 	}
 	if err != nil {
-		return fmt.Errorf("the status of pod sandbox %s: %w", id, err)
+		return err
 	}
-	if reached.mode == nodeNetwork {
-		c.networks[id] = network{host: true}
-		return nil
+	mode, texts, err := readNetwork(response)
+	if err != nil {
+		return err
 	}
 	var addresses []netip.Addr
-	for _, text := range reached.addresses[:min(len(reached.addresses), maxAddresses)] {
+	for _, text := range texts[:min(len(texts), maxAddresses)] {
 		if address, err := netip.ParseAddr(text); err == nil && isUsable(address) {
 			addresses = append(addresses, address.Unmap())
 		}
 	}
-	if len(addresses) > 0 {
-		c.networks[id] = network{addresses: addresses}
+	switch {
+	case mode == nodeNetwork:
+		c.networks[id] = nil
+	case len(addresses) > 0:
+		c.networks[id] = addresses
 	}
 	return nil
 }
@@ -200,23 +158,4 @@ func (c *Client) learnNetwork(ctx context.Context, id string) error {
 // isUsable reports whether an address can be a pod's.
 func isUsable(address netip.Addr) bool {
 	return address.Zone() == "" && !address.IsUnspecified() && !address.IsLoopback() && !address.IsMulticast()
-}
-
-// learnExit asks whether a container that has ended has done so without an error.
-func (c *Client) learnExit(ctx context.Context, id string) error {
-	response, err := c.connection.call(ctx, "ContainerStatus", id)
-	if isGone(err) {
-		return nil
-	}
-	var ended exit
-	if err == nil {
-		ended, err = readExit(response)
-	}
-	if err != nil {
-		return fmt.Errorf("the status of container %s: %w", id, err)
-	}
-	if ended.state == containerExited {
-		c.succeeded[id] = ended.code == 0
-	}
-	return nil
 }

@@ -1,7 +1,7 @@
 // Package cri reads from the node's container runtime which pods it runs, over the Container Runtime Interface.
 //
-// A Client lists pod sandboxes and containers. A sandbox keeps its addresses as long as it exists, and a container that
-// has ended keeps its exit code, so these are asked for once. Everything is bounded: the size of a message, the number
+// A Client lists pod sandboxes and containers. A sandbox keeps its addresses as long as it exists, so these are asked
+// for once. Everything is bounded: the size of a message, the number
 // of pods, and (by the caller's context) the time. Nothing is written, and there is no connection between Close and the
 // next question.
 //

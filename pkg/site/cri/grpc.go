@@ -2,7 +2,6 @@ package cri
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -31,8 +30,11 @@ const (
 	contentType = "application/grpc"
 )
 
-// errTooLarge is the error for a message of more than maxMessage bytes.
-var errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxMessage)
+var (
+	// errTooLarge is the error for a message of more than maxMessage bytes, errCut for a part of one.
+	errTooLarge = fmt.Errorf("the answer has more than %d bytes", maxMessage)
+	errCut      = errors.New("the answer ends within a message")
+)
 
 // statusError is what a runtime answers in place of a message.
 type statusError struct {
@@ -42,24 +44,15 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%s (gRPC status %d)", e.message, e.code) }
 
-// isGone reports whether an error says that what was asked for does not exist any more. It may have ended since it was
-// listed.
-func isGone(err error) bool {
-	var status *statusError
-	return errors.As(err, &status) && status.code == notFound
-}
-
 // connection asks one server for one message at a time, by gRPC over HTTP/2 without TLS
 // (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
-type connection struct {
-	transport *http.Transport
-}
+type connection struct{ *http.Transport }
 
 // connect makes a connection to a socket. It is opened by the first question.
 func connect(socket string) *connection {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true) // the socket's permissions say who may connect
-	return &connection{transport: &http.Transport{
+	return &connection{&http.Transport{
 		Protocols: &protocols,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -69,11 +62,10 @@ func connect(socket string) *connection {
 	}}
 }
 
-func (c *connection) close() { c.transport.CloseIdleConnections() }
-
-// ask sends a request to a method, and returns the response, whose body the caller closes. The request is a message
-// with one string field, number 1, or an empty one.
-func (c *connection) ask(ctx context.Context, method, argument string) (*http.Response, error) {
+// watch asks a method, and passes each message of the answer on until that ends or take returns an error. The request
+// is a message with one string field, number 1, or an empty one. If the server ends with a status other than OK, the
+// error is a *statusError.
+func (c *connection) watch(ctx context.Context, method, argument string, take func(message []byte) error) error {
 	request := make([]byte, frameHead, frameHead+2+len(argument)+binary.MaxVarintLen64)
 	if argument != "" {
 		request = protowire.AppendTag(request, 1, protowire.BytesType)
@@ -82,43 +74,23 @@ func (c *connection) ask(ctx context.Context, method, argument string) (*http.Re
 	binary.BigEndian.PutUint32(request[1:], uint32(len(request)-frameHead)) //nolint:gosec // the length of an id
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/"+method, bytes.NewReader(request))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.Header = http.Header{"Content-Type": {contentType}, "Te": {"trailers"}}
-	response, err := c.transport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		_ = response.Body.Close()
-		return nil, fmt.Errorf("the answer is %q instead of gRPC", response.Status)
-	}
-	return response, nil
-}
-
-// watch asks a method that answers with a stream of messages, and passes each on until the stream ends or take returns
-// an error. It always returns an error.
-func (c *connection) watch(ctx context.Context, method string, take func(message []byte) error) error {
-	response, err := c.ask(ctx, method, "")
+	response, err := c.RoundTrip(r)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the answer is %q instead of gRPC", response.Status)
+	}
 	for {
-		var head [frameHead]byte
-		if _, err := io.ReadFull(response.Body, head[:]); err != nil {
-			return cmp.Or(statusOf(response), err)
-		}
-		length := int64(binary.BigEndian.Uint32(head[1:]))
-		if length > maxMessage {
-			return errTooLarge
-		}
-		frame := bytes.NewBuffer(head[:])
-		if _, err := io.CopyN(frame, response.Body, length); err != nil {
-			return err
-		}
-		message, err := unframe(frame.Bytes())
-		if err != nil {
+		message, err := readMessage(response.Body)
+		switch {
+		case errors.Is(err, io.EOF):
+			return statusOf(response)
+		case err != nil:
 			return err
 		}
 		if err := take(message); err != nil {
@@ -127,25 +99,41 @@ func (c *connection) watch(ctx context.Context, method string, take func(message
 	}
 }
 
-// call asks a method of the RuntimeService. If the server answers with a status other than OK, the error is a
-// *statusError.
-func (c *connection) call(ctx context.Context, method, argument string) ([]byte, error) {
-	response, err := c.ask(ctx, "runtime.v1.RuntimeService/"+method, argument)
-	if err != nil {
+// call asks a method of the RuntimeService, which answers with one message.
+func (c *connection) call(ctx context.Context, method, argument string) (answer []byte, err error) {
+	err = c.watch(ctx, "runtime.v1.RuntimeService/"+method, argument, func(message []byte) error {
+		answer = message
+		return nil
+	})
+	if err == nil && answer == nil {
+		err = errors.New("the answer has no message")
+	}
+	return answer, err
+}
+
+// readMessage reads a message; io.EOF is the end of the answer. It takes memory only for what has come.
+func readMessage(body io.Reader) ([]byte, error) {
+	var head [frameHead]byte
+	if n, err := io.ReadFull(body, head[:]); err != nil {
+		if n > 0 {
+			err = errCut
+		}
 		return nil, err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, frameHead+maxMessage+1))
+	length := int64(binary.BigEndian.Uint32(head[1:]))
 	switch {
-	case err != nil:
-		return nil, err
-	case len(body) > frameHead+maxMessage:
+	case head[0] != 0:
+		return nil, errors.New("the answer is compressed, which was not asked for")
+	case length > maxMessage:
 		return nil, errTooLarge
 	}
-	if err := statusOf(response); err != nil {
+	message := bytes.NewBuffer([]byte{})
+	if n, err := io.CopyN(message, body, length); errors.Is(err, io.EOF) && n < length {
+		return nil, errCut
+	} else if err != nil {
 		return nil, err
 	}
-	return unframe(body)
+	return message.Bytes(), nil
 }
 
 // statusOf returns the status of an answer whose body was read; nil if it is OK. An answer without a body has it among
@@ -167,17 +155,4 @@ func statusOf(response *http.Response) error {
 		message = plain
 	}
 	return &statusError{code: code, message: message}
-}
-
-// unframe returns the message of an answer, which has one.
-func unframe(body []byte) ([]byte, error) {
-	switch {
-	case len(body) < frameHead:
-		return nil, errors.New("the answer has no message")
-	case body[0] != 0:
-		return nil, errors.New("the answer is compressed, which was not asked for")
-	case int64(binary.BigEndian.Uint32(body[1:])) != int64(len(body)-frameHead):
-		return nil, errors.New("the answer's message has not the length that it says")
-	}
-	return body[frameHead:], nil
 }

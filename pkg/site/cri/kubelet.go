@@ -2,7 +2,6 @@ package cri
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -50,9 +49,11 @@ func (k *kubelet) follow() {
 	k.wg.Go(func() {
 		for ctx.Err() == nil {
 			c := connect(k.socket)
-			_ = c.watch(ctx, watchPods, k.take) // without it the runtime's word counts
-			c.close()
-			k.forget()
+			_ = c.watch(ctx, watchPods, "", k.take) // without it the runtime's word counts
+			c.CloseIdleConnections()
+			k.mu.Lock()
+			k.pods, k.complete = make(map[string]kubeletPod), false
+			k.mu.Unlock()
 			select {
 			case <-time.After(watchPause):
 			case <-ctx.Done():
@@ -68,14 +69,6 @@ func (k *kubelet) close() {
 		k.cancel = nil
 	}
 }
-
-func (k *kubelet) forget() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.pods, k.complete = nil, false
-}
-
-var errManyPods = errors.New("the kubelet has more pods than a node can run")
 
 // take takes a WatchPodsEvent.
 func (k *kubelet) take(event []byte) error {
@@ -111,11 +104,8 @@ func (k *kubelet) take(event []byte) error {
 	case kind == podDeleted:
 		delete(k.pods, uid)
 	case len(k.pods) >= maxSandboxes:
-		return errManyPods
+		return ErrTooMany
 	default:
-		if k.pods == nil {
-			k.pods = make(map[string]kubeletPod)
-		}
 		k.pods[uid] = pod
 	}
 	return nil
@@ -123,25 +113,18 @@ func (k *kubelet) take(event []byte) error {
 
 // says returns the kubelet's word on a pod. What it says of other containers than the runtime has is old: it looks at
 // the runtime every second.
-func (k *kubelet) says(pod Pod) Readiness {
+func (k *kubelet) says(pod Pod) *bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	said, found := k.pods[pod.UID]
-	if !k.complete || !found {
-		return Unsaid
+	if !k.complete || !found || said.ready && len(said.containers) == 0 {
+		return nil
 	}
 	for name, id := range said.containers {
 		c, found := pod.Containers[name]
 		if !found || c.ID != id || said.ready && c.State != Running {
-			return Unsaid
+			return nil
 		}
 	}
-	switch {
-	case said.ready && len(said.containers) > 0:
-		return Ready
-	case said.ready:
-		return Unsaid
-	default:
-		return NotReady
-	}
+	return &said.ready
 }

@@ -96,44 +96,53 @@ func TestKubelet(t *testing.T) {
 	k := &kubeletPods{events: make(chan *podsv1alpha1.WatchPodsEvent)}
 	c := client(t, socket)
 	c.kubelet.socket = serveKubelet(t, k)
-	expect := func(what string, want Readiness) {
+	const unsaid, isReady, isNotReady = "nothing", "ready", "not ready"
+	expect := func(what, want string) {
 		t.Helper()
-		var got Readiness
+		got := ""
 		for begun := time.Now(); time.Since(begun) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
 			pods, err := c.Pods(t.Context())
 			if err != nil || len(pods) != 1 {
 				t.Fatalf("%s: %v, %v", what, pods, err)
 			}
-			if got = pods[0].Kubelet; got == want {
+			switch said := pods[0].Kubelet; {
+			case said == nil:
+				got = unsaid
+			case *said:
+				got = isReady
+			default:
+				got = isNotReady
+			}
+			if got == want {
 				return
 			}
 		}
 		t.Fatalf("%s: the kubelet says %v, not %v", what, got, want)
 	}
 	id := main.GetId()
-	expect("nothing came yet", Unsaid)
+	expect("nothing came yet", unsaid)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_ADDED, "a", id, corev1.ConditionTrue)
-	expect("not all came yet", Unsaid)
+	expect("not all came yet", unsaid)
 	k.events <- &podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE}
-	expect("it is ready", Ready)
+	expect("it is ready", isReady)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionFalse)
-	expect("its probe fails", NotReady)
+	expect("its probe fails", isNotReady)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionTrue)
-	expect("it is ready again", Ready)
+	expect("it is ready again", isReady)
 	r.change(func() { main.State = runtimev1.ContainerState_CONTAINER_EXITED })
-	expect("the runtime knows better that it has ended", Unsaid)
+	expect("the runtime knows better that it has ended", unsaid)
 	r.change(func() { main.State = running })
-	expect("it runs", Ready)
+	expect("it runs", isReady)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", "another", corev1.ConditionTrue)
-	expect("it speaks of another container", Unsaid)
+	expect("it speaks of another container", unsaid)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_MODIFIED, "a", id, corev1.ConditionTrue)
-	expect("it is ready", Ready)
+	expect("it is ready", isReady)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_DELETED, "a", id, corev1.ConditionTrue)
-	expect("the kubelet does not have it", Unsaid)
+	expect("the kubelet does not have it", unsaid)
 	k.events <- kubeletEvent(t, podsv1alpha1.EventType_ADDED, "a", id, corev1.ConditionTrue)
-	expect("it is ready", Ready)
+	expect("it is ready", isReady)
 	close(k.events)
-	expect("the stream has ended", Unsaid)
+	expect("the stream has ended", unsaid)
 }
 
 // TestKubeletRefuses: after a reboot the kubelet says nothing until it has the API server's pods, and what it says then
@@ -141,8 +150,8 @@ func TestKubelet(t *testing.T) {
 func TestKubeletRefuses(t *testing.T) {
 	t.Parallel()
 	connection := connect(serveKubelet(t, &kubeletPods{}))
-	defer connection.close()
-	err := connection.watch(t.Context(), watchPods, func([]byte) error { return nil })
+	defer connection.CloseIdleConnections()
+	err := connection.watch(t.Context(), watchPods, "", func([]byte) error { return nil })
 	var refused *statusError
 	if !errors.As(err, &refused) || refused.code != int(codes.FailedPrecondition) {
 		t.Errorf("got %v", err)

@@ -1,6 +1,8 @@
 package cri
 
 import (
+	"cmp"
+
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/application-grid/application-grid/pkg/wire/field"
@@ -10,47 +12,36 @@ import (
 // must never change. Importing the generated types would link gRPC and the descriptors of 200 messages into every
 // wrapper, whether it asks a runtime or not: 7 MB of program and 6 MB of resident memory.
 
-// sandbox is a PodSandbox.
+// sandbox is a PodSandbox, and how its Pod would be.
 type sandbox struct {
-	id                   string
-	namespace, name, uid string
-	attempt              uint64
+	Pod
+	age
 	// state is 0 if it is ready.
 	state uint64
-	// created is in nanoseconds since 1970.
+}
+
+// age says which of two sandboxes of a pod, or of two containers of one name, was made after the other. created is in
+// nanoseconds since 1970, and counts only where the kubelet has not counted: clocks may be set back.
+type age struct {
+	attempt uint64
 	created int64
-	// source is the annotation configSource.
-	source    string
-	hasSource bool
+}
+
+func (a age) isAfter(other age) bool {
+	return cmp.Or(cmp.Compare(a.attempt, other.attempt), cmp.Compare(a.created, other.created)) > 0
 }
 
 // nodeNetwork is the mode of the network of a pod that uses the node's.
 const nodeNetwork = 2
 
-// States of a Container: it is neither if it was only created, or if that is not known.
-const (
-	containerRunning = 1
-	containerExited  = 2
-)
+// states has the states of a Container by its number; it is neither if it was only created, or if that is not known.
+var states = map[uint64]ContainerState{1: Running, 2: Exited}
 
 // container is a Container.
 type container struct {
-	id, sandbox, name string
-	attempt           uint64
-	state             uint64
-	// created is in nanoseconds since 1970.
-	created int64
-}
-
-// exit is what a ContainerStatus says of a container's end.
-type exit struct{ state, code uint64 }
-
-// sandboxNetwork is what a PodSandboxStatus says of a sandbox's network.
-type sandboxNetwork struct {
-	// mode is nodeNetwork if it is the node's.
-	mode uint64
-	// addresses are as the runtime writes them.
-	addresses []string
+	Container
+	age
+	sandbox, name string
 }
 
 // fields says where the fields of a message go, by number: a *string, a *[]string, a *uint64, an *int64, the fields of
@@ -82,27 +73,17 @@ func (to fields) read(message []byte) error {
 	return f.Err
 }
 
-// repeated reads the messages of a repeated field with number 1. Both lists are nothing else.
-func repeated[T any](message []byte, read func([]byte) (T, error)) (all []T, err error) {
-	err = fields{1: func(value []byte) error {
-		one, err := read(value)
-		all = append(all, one)
-		return err
-	}}.read(message)
-	return all, err
-}
-
 func readSandbox(message []byte) (sandbox, error) {
 	var s sandbox
 	err := fields{
-		1: &s.id,
-		2: fields{1: &s.name, 2: &s.uid, 3: &s.namespace, 4: &s.attempt},
+		1: &s.Sandbox,
+		2: fields{1: &s.Name, 2: &s.UID, 3: &s.Namespace, 4: &s.attempt},
 		3: &s.state,
 		4: &s.created,
 		6: func(annotation []byte) error {
 			key, value, err := field.MapEntry(annotation)
 			if string(key) == configSource {
-				s.source, s.hasSource = string(value), true
+				s.Static = string(value) != apiSource
 			}
 			return err
 		},
@@ -112,25 +93,19 @@ func readSandbox(message []byte) (sandbox, error) {
 
 func readContainer(message []byte) (container, error) {
 	var c container
+	var state uint64
 	err := fields{
-		1: &c.id, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &c.state, 7: &c.created,
+		1: &c.ID, 2: &c.sandbox, 3: fields{1: &c.name, 2: &c.attempt}, 6: &state, 7: &c.created,
 	}.read(message)
+	c.State = states[state]
 	return c, err
 }
 
-// readExit reads a ContainerStatusResponse.
-func readExit(message []byte) (exit, error) {
-	var e exit
-	err := fields{1: fields{3: &e.state, 7: &e.code}}.read(message)
-	return e, err
-}
-
-// readNetwork reads a PodSandboxStatusResponse.
-func readNetwork(message []byte) (sandboxNetwork, error) {
-	var n sandboxNetwork
-	err := fields{1: fields{
-		5: fields{1: &n.addresses, 2: fields{1: &n.addresses}},
-		6: fields{1: fields{2: fields{1: &n.mode}}}, // linux, namespaces, options
+// readNetwork reads a PodSandboxStatusResponse: the mode of its network, and its addresses as the runtime writes them.
+func readNetwork(message []byte) (mode uint64, addresses []string, err error) {
+	err = fields{1: fields{
+		5: fields{1: &addresses, 2: fields{1: &addresses}},
+		6: fields{1: fields{2: fields{1: &mode}}}, // linux, namespaces, options
 	}}.read(message)
-	return n, err
+	return mode, addresses, err
 }

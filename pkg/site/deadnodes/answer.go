@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 )
 
 // maxBody is the most bytes that an answer may have. An answer about 10,000 nodes is smaller.
@@ -24,9 +23,6 @@ const (
 	resultStatus = "status"
 	// resultInvalid is a body that is too large, or not the expected JSON.
 	resultInvalid = "invalid"
-	// resultStale replaces a good answer that has become too old, because no poll after it has ended yet. The metric
-	// does not count it.
-	resultStale = "stale"
 )
 
 // answer is the result of a poll.
@@ -34,12 +30,11 @@ type answer struct {
 	result string
 	// err is why there is no good answer; nil with resultOK.
 	err error
-	// dead has the keys with normal=false. addresses has all keys that are IP addresses.
-	dead      []string
-	addresses map[string]netip.Addr
+	// nodes has for each node, which is a name or an address, whether it is dead.
+	nodes map[string]bool
 }
 
-// ask polls the health service once.
+// ask polls the health service once. It says {"node": {"normal": true}}, where a node is a name or an IP address.
 func (p *Poller) ask(ctx context.Context) answer {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.config.Address, nil)
 	if err != nil {
@@ -58,19 +53,14 @@ func (p *Poller) ask(ctx context.Context) answer {
 	if err != nil {
 		return answer{result: resultUnreachable, err: fmt.Errorf("reading its answer: %w", err)}
 	}
-	return parse(body)
-}
-
-// parse reads {"node": {"normal": true}}, where a node is a name or an IP address. Other fields, and a missing
-// normal, mean nothing.
-func parse(body []byte) answer {
+	// Other fields of {"node": {"normal": true}}, and a missing normal, mean nothing.
 	if len(body) > maxBody {
 		return answer{result: resultInvalid, err: fmt.Errorf("its answer has more than %d bytes", maxBody)}
 	}
 	var nodes map[string]struct {
 		Normal *bool `json:"normal"`
 	}
-	err := json.Unmarshal(body, &nodes)
+	err = json.Unmarshal(body, &nodes)
 	if err == nil && nodes == nil {
 		err = errors.New("it is null")
 	}
@@ -80,15 +70,9 @@ func parse(body []byte) answer {
 			err:    fmt.Errorf(`its answer is not JSON of the form {"node": {"normal": true}}: %w`, err),
 		}
 	}
-	a := answer{result: resultOK, addresses: make(map[string]netip.Addr)}
+	a := answer{result: resultOK, nodes: make(map[string]bool, len(nodes))}
 	for key, node := range nodes {
-		// An address with a zone belongs to a link, not to a node.
-		if address, err := netip.ParseAddr(key); err == nil && address.Zone() == "" {
-			a.addresses[key] = address.Unmap()
-		}
-		if node.Normal != nil && !*node.Normal {
-			a.dead = append(a.dead, key)
-		}
+		a.nodes[key] = node.Normal != nil && !*node.Normal
 	}
 	return a
 }

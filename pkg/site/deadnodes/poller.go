@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -70,8 +70,7 @@ type Config struct {
 	// ListAddresses lists the addresses of nodes for Nodes, if the last list is long enough ago; listed reports whether
 	// it did. The Poller calls it when the service names an unknown address, one call at a time. It may take long.
 	ListAddresses func(context.Context) (listed bool, err error)
-	// Observer may be nil.
-	Observer Observer
+	Observer      Observer
 	// Client is a client for a local service if nil.
 	Client *http.Client
 	// Clock is the real clock if nil.
@@ -97,24 +96,21 @@ type Status struct {
 // Poller asks a health service which nodes are dead.
 type Poller struct {
 	config Config
-
-	// Only the goroutine of Run uses these.
-
-	// last is the answer that counts now.
-	last answer
-	// given is what Nodes got last, said what was logged last.
-	given map[string]struct{}
-	said  string
+	wg     sync.WaitGroup
+	// listing is set while ListAddresses is called.
+	listing atomic.Bool
 
 	mu sync.Mutex
-	// status is guarded by mu.
+	// The fields below are guarded by mu. last is the answer that counts now, and status what was found in it.
+	last   answer
 	status Status
+	// said is what was logged last.
+	said string
 }
 
 var (
 	errNotAsked = errors.New("it has not answered yet")
 	errTimeout  = errors.New("it does not answer in time")
-	errStale    = errors.New("its last answer is too old")
 )
 
 // New makes a Poller, which sends no request before Run. The error says what about the options is wrong.
@@ -146,120 +142,71 @@ func (p *Poller) Status() Status {
 
 // Run polls until ctx is done, the first time at once, and returns when all that it started has ended.
 func (p *Poller) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	defer p.wg.Wait()
 	ticker := p.config.Clock.NewTicker(p.config.Interval)
 	defer ticker.Stop()
-
-	// The time limits are enforced here and not in ask: a node must not stay dead because ask hangs.
-	answers, listed := make(chan answer, 1), make(chan bool, 1)
-	var wait, stale alarm
-	defer wait.stop()
-	defer stale.stop()
-	asking, listing := false, false
-	giveUp := func() {}
-	poll := func() {
-		if asking {
-			// The request before this one has not even ended after it was cancelled.
-			p.done(resultTimeout)
-			return
-		}
-		asking = true
-		var attempt context.Context
-		attempt, giveUp = context.WithCancel(ctx) //nolint:gosec // every way on from here calls giveUp
-		wait.set(p.config.Clock, p.config.wait())
-		wg.Go(func() { answers <- p.ask(attempt) })
-	}
-	take := func(a answer) {
-		p.last = a
-		stale.stop()
-		if a.err == nil {
-			stale.set(p.config.Clock, p.config.Interval+p.config.wait())
-		}
-		if p.show(ctx) && !listing {
-			listing = true
-			wg.Go(func() { listed <- p.listAddresses(ctx) })
-		}
-	}
-	poll()
 	for {
+		p.poll(ctx)
 		select {
 		case <-ctx.Done():
-			giveUp()
 			return
 		case <-ticker.C():
-			poll()
-		case <-wait.c():
-			wait.stop()
-			giveUp()
-			take(answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())})
-			p.done(resultTimeout)
-		case a := <-answers:
-			asking = false
-			giveUp()
-			// If the alarm is not set any more, it went off before: this answer is too late.
-			if wait.stop() {
-				take(a)
-				p.done(a.result)
-			}
-		case <-stale.c():
-			take(answer{result: resultStale, err: errStale})
-		case success := <-listed:
-			listing = false
-			if success {
-				p.show(ctx)
-			}
 		}
 	}
 }
 
-func (p *Poller) done(result string) {
-	if p.config.Observer != nil {
-		p.config.Observer.PollDone(result)
+// poll asks once, and has the addresses of nodes listed if the answer has unknown ones. The next poll does not wait for
+// that.
+func (p *Poller) poll(ctx context.Context) {
+	attempt, cancel := context.WithTimeout(ctx, p.config.wait())
+	defer cancel()
+	a := p.ask(attempt)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case a.err != nil && attempt.Err() != nil:
+		a = answer{result: resultTimeout, err: fmt.Errorf("%w (%s)", errTimeout, p.config.wait())}
 	}
-}
-
-// listAddresses has the addresses of nodes listed, and reports whether more of them may be known now.
-func (p *Poller) listAddresses(ctx context.Context) bool {
-	if p.config.ListAddresses == nil {
-		return false
+	p.mu.Lock()
+	p.last = a
+	p.mu.Unlock()
+	unknown := p.show(ctx)
+	p.config.Observer.PollDone(a.result)
+	if unknown && p.listing.CompareAndSwap(false, true) {
+		p.wg.Go(func() {
+			defer p.listing.Store(false)
+			listed, err := p.config.ListAddresses(ctx)
+			switch {
+			case listed:
+				p.show(ctx)
+			case err != nil && ctx.Err() == nil:
+				klog.FromContext(ctx).Error(err, "Cannot list the addresses of nodes; nodes that the health service "+
+					"names by address do not count as dead")
+			}
+		})
 	}
-	listed, err := p.config.ListAddresses(ctx)
-	if err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err,
-			"Cannot list the addresses of nodes; nodes that the health service names by address do not count as dead")
-	}
-	return listed
 }
 
 // show passes the dead nodes of the last answer to Nodes, and reports whether an address in it is unknown.
 func (p *Poller) show(ctx context.Context) (unknown bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	dead, unknownAddresses := p.names(p.last)
-	if !maps.Equal(dead, p.given) {
+	before, now := p.status.Dead, slices.Sorted(maps.Keys(dead))
+	if !slices.Equal(now, before) {
 		p.config.Nodes.SetDeadNodes(dead)
 	}
-	before := len(p.given)
-	p.given = dead
-	status := Status{Dead: slices.Sorted(maps.Keys(dead)), UnknownAddresses: unknownAddresses, Err: p.last.err}
-	p.mu.Lock()
-	p.status = status
-	p.mu.Unlock()
-
-	say := fmt.Sprint(p.last.result, status.Dead, unknownAddresses)
-	if say == p.said {
-		return len(unknownAddresses) > 0
-	}
-	p.said = say
-	logger := klog.FromContext(ctx).WithValues("healthService", redacted(p.config.Address))
-	switch {
-	case p.last.err != nil:
-		logger.Info("No node counts as dead: the health service gave no valid answer",
-			"reason", p.last.err.Error(), "revived", before)
-	default:
-		logger.Info("Hiding the endpoints on nodes that the health service calls dead",
-			"dead", status.Dead, "unknownAddresses", unknownAddresses)
+	p.status = Status{Dead: now, UnknownAddresses: unknownAddresses, Err: p.last.err}
+	if say := fmt.Sprint(p.last.result, now, unknownAddresses); say != p.said {
+		p.said = say
+		logger := klog.FromContext(ctx)
+		if p.last.err != nil {
+			logger.Info("No node counts as dead: the health service gave no valid answer",
+				"reason", p.last.err.Error(), "revived", len(before))
+		} else {
+			logger.Info("Hiding the endpoints on nodes that the health service calls dead",
+				"dead", now, "unknownAddresses", unknownAddresses)
+		}
 	}
 	return len(unknownAddresses) > 0
 }
@@ -267,65 +214,21 @@ func (p *Poller) show(ctx context.Context) (unknown bool) {
 // names returns the names of the nodes that an answer calls dead, and the addresses in it that belong to no known node.
 func (p *Poller) names(a answer) (dead map[string]struct{}, unknownAddresses []string) {
 	dead = make(map[string]struct{})
-	nameOf := make(map[string]string, len(a.addresses))
-	if len(a.addresses) > 0 {
-		known := p.config.Nodes.NodeAddresses()
-		for key, address := range a.addresses {
-			// In some clusters the names of nodes are their addresses.
-			if p.config.Nodes.NodeExists(key) {
+	known := p.config.Nodes.NodeAddresses()
+	for key, isDead := range a.nodes {
+		name := key
+		// An address with a zone belongs to a link, not to a node. In some clusters the names of nodes are addresses.
+		address, err := netip.ParseAddr(key)
+		if err == nil && address.Zone() == "" && !p.config.Nodes.NodeExists(key) {
+			if name = known[address.Unmap()]; name == "" {
+				unknownAddresses = append(unknownAddresses, key)
 				continue
 			}
-			name, ok := known[address]
-			if ok {
-				nameOf[key] = name
-			} else {
-				nameOf[key] = ""
-				unknownAddresses = append(unknownAddresses, key)
-			}
 		}
-	}
-	for _, key := range a.dead {
-		name, byAddress := nameOf[key]
-		if !byAddress {
-			name = key
-		}
-		if name != "" && name != p.config.NodeName {
+		if isDead && name != p.config.NodeName {
 			dead[name] = struct{}{}
 		}
 	}
 	slices.Sort(unknownAddresses)
 	return dead, unknownAddresses
-}
-
-func redacted(address string) string {
-	parsed, err := url.Parse(address)
-	if err != nil {
-		return strings.Repeat("x", 5)
-	}
-	return parsed.Redacted()
-}
-
-// alarm is a timer that can be unset. Only one goroutine may use it.
-type alarm struct{ timer clock.Timer }
-
-func (a *alarm) set(c clock.Clock, after time.Duration) {
-	a.stop()
-	a.timer = c.NewTimer(after)
-}
-
-// stop unsets the alarm, and reports whether it was set. An alarm that went off is set until stop is called.
-func (a *alarm) stop() (wasSet bool) {
-	if a.timer == nil {
-		return false
-	}
-	a.timer.Stop()
-	a.timer = nil
-	return true
-}
-
-func (a *alarm) c() <-chan time.Time {
-	if a.timer == nil {
-		return nil
-	}
-	return a.timer.C()
 }

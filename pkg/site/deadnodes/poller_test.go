@@ -21,7 +21,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/application-grid/application-grid/pkg/await"
@@ -147,6 +146,7 @@ func start(t *testing.T, body string, configure func(*fixture, *Config)) *fixtur
 	config := Config{
 		Options: Options{Address: f.server.URL + "/localinfo", Interval: interval}, NodeName: "here", Nodes: f.nodes,
 		Clock: f.clock, Observer: f,
+		ListAddresses: func(context.Context) (bool, error) { return false, nil },
 	}
 	if configure != nil {
 		configure(f, &config)
@@ -421,75 +421,6 @@ func unless(ok bool, said string) string {
 		return ""
 	}
 	return said
-}
-
-// deaf is a transport that hangs, whatever its request's context says.
-type deaf struct {
-	http.RoundTripper
-	mu   sync.Mutex
-	hang chan struct{}
-}
-
-func (d *deaf) RoundTrip(r *http.Request) (*http.Response, error) {
-	d.mu.Lock()
-	hang := d.hang
-	d.mu.Unlock()
-	if hang == nil {
-		return d.RoundTripper.RoundTrip(r)
-	}
-	<-hang
-	return nil, errors.New("it hung")
-}
-
-// TestAPollThatHangsKeepsNothingHidden: the limit is the Poller's own, and what comes after it does not count.
-func TestAPollThatHangsKeepsNothingHidden(t *testing.T) {
-	transport := &deaf{RoundTripper: http.DefaultTransport}
-	f := start(t, twoDead, func(_ *fixture, c *Config) { c.Client = &http.Client{Transport: transport} })
-	f.expect(1, "a b")
-	hang := make(chan struct{})
-	transport.mu.Lock()
-	transport.hang = hang
-	transport.mu.Unlock()
-	f.next()
-	f.eventually(func() string { return unless(f.clock.Waiters() == 3, "the limit is not set") })
-	f.clock.Step(maxWait)
-	f.expect(2, "")
-	// As long as it hangs, nothing else is asked; it is said to be late each time.
-	f.clock.Step(interval - maxWait)
-	f.expect(3, "")
-	transport.mu.Lock()
-	transport.hang = nil
-	transport.mu.Unlock()
-	close(hang)
-	f.eventually(func() string {
-		f.next()
-		dead, _ := f.nodes.state()
-		return unless(dead == "a b", "it does not recover")
-	})
-}
-
-// noTicks is a clock whose tickers never tick.
-type noTicks struct{ *clocktesting.FakeClock }
-
-func (noTicks) NewTicker(time.Duration) clock.Ticker { return never{} }
-
-type never struct{}
-
-func (never) C() <-chan time.Time { return nil }
-func (never) Stop()               {}
-
-// TestAStaleAnswerIsNone: one counts until the next must have come, if there is none.
-func TestAStaleAnswerIsNone(t *testing.T) {
-	f := start(t, twoDead, func(f *fixture, c *Config) { c.Clock = noTicks{f.clock} })
-	f.expect(1, "a b")
-	f.eventually(func() string { return unless(f.clock.Waiters() == 1, "the answer's age is not watched") })
-	f.clock.Step(interval + maxWait - time.Millisecond)
-	if dead, _ := f.nodes.state(); dead != "a b" {
-		t.Errorf("while it is fresh %q are dead", dead)
-	}
-	f.clock.Step(time.Millisecond)
-	f.expect(1, "")
-	f.expectStatus(nil, "too old")
 }
 
 // lister is a ListAddresses of tests.

@@ -1,13 +1,12 @@
 package exchange
 
 import (
-	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -23,30 +22,21 @@ const (
 	// questionBurst is how many questions may come at once on a connection, on which twice as many are taken as a
 	// neighbour asks.
 	questionBurst = 10
-	// acceptPause is the pause after a connection could not be accepted, for example because there are no files left.
-	acceptPause = 100 * time.Millisecond
 )
 
 // listen listens at those of this node's addresses at which it does not yet: after a boot they may come one by one. It
 // returns why nothing is exchanged.
-func (e *Exchange) listen(ctx context.Context) (err error) {
-	if !e.listened.IsZero() && time.Since(e.listened) < keyInterval {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return e.err
-	}
-	e.listened = time.Now()
-	if e.listeners == nil {
-		e.listeners = make(map[netip.Addr]net.Listener)
-		e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	}
+func (e *Exchange) listen(ctx context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var failed error
 	for _, local := range e.locals {
 		if e.listeners[local] != nil {
 			continue
 		}
-		listener, failed := e.config.Network.Listen(netip.AddrPortFrom(local, e.config.Port))
-		if failed != nil {
-			err = errors.Join(err, fmt.Errorf("listening on TCP: %w", failed))
+		listener, err := e.config.Listen(netip.AddrPortFrom(local, e.config.Port))
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("listening on TCP: %w", err))
 			continue
 		}
 		klog.FromContext(ctx).Info("The site exchange listens", "address", listener.Addr().String())
@@ -56,60 +46,24 @@ func (e *Exchange) listen(ctx context.Context) (err error) {
 	if len(e.listeners) > 0 {
 		return nil
 	}
-	klog.FromContext(ctx).Error(err, "The site exchange cannot listen", "addresses", e.locals)
-	e.close()
-	e.listened = time.Now()
-	return err
-}
-
-// close ends the exchange. The neighbours hear that this wrapper stops.
-func (e *Exchange) close() {
-	if e.listeners == nil {
-		return
-	}
-	for _, listener := range e.listeners {
-		_ = listener.Close()
-	}
-	e.cancel()
-	e.mu.Lock()
-	for conn := range e.open {
-		_ = conn.Close()
-	}
-	e.mu.Unlock()
-	e.wg.Wait()
-	e.mu.Lock()
-	for _, p := range e.peers {
-		p.cancel = nil
-	}
-	e.mu.Unlock()
-	e.listeners, e.listened = nil, time.Time{}
+	return failed
 }
 
 func (e *Exchange) accept(listener net.Listener) {
 	for {
 		conn, err := listener.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
+		if errors.Is(err, net.ErrClosed) {
 			return
-		case err != nil:
-			time.Sleep(acceptPause)
-			continue
-		}
-		from, asker, err := e.admit(conn)
-		if err != nil {
-			e.ignored(err)
-			_ = conn.Close()
+		} else if err != nil {
+			time.Sleep(interval) // for example because there are no files left
 			continue
 		}
 		e.wg.Go(func() {
-			e.ignored(e.answerAll(conn, asker))
-			_ = conn.Close()
+			defer conn.Close()
+			e.ignored(e.answerAll(conn))
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			delete(e.open, conn)
-			if e.of[from]--; e.of[from] == 0 {
-				delete(e.of, from)
-			}
 		})
 	}
 }
@@ -119,104 +73,78 @@ func (e *Exchange) ignored(err error) {
 	var ignored *ignoredError
 	if errors.As(err, &ignored) {
 		e.config.Observer.Ignored(ignored.reason)
-		klog.FromContext(e.ctx).V(4).Info("Something was ignored", "err", err)
+		klog.Background().V(4).Info("Something was ignored", "err", err)
 	}
 }
 
-// admit finds out who has made a connection, and takes a place for it.
-func (e *Exchange) admit(conn net.Conn) (from netip.Addr, asker string, err error) {
+// admit finds out which node has made a connection, and takes a place for it.
+func (e *Exchange) admit(conn net.Conn) (asker string, err error) {
 	remote, err := netip.ParseAddrPort(conn.RemoteAddr().String())
-	if err != nil {
-		return from, "", ignore(reasonStranger, "%s is no address", conn.RemoteAddr())
-	}
-	from = remote.Addr().Unmap()
+	from := remote.Addr().Unmap()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	asker, member := e.byAddress[from]
-	switch {
-	case !member:
+	if err != nil || !member {
 		go e.doubt.Do(e.config.AddressDoubted)
-		return from, "", ignore(reasonStranger, "no node of the site has the address %s", from)
-	case e.ctx.Err() != nil || len(e.open) == maxConnections || e.of[from] == maxConnectionsOf:
-		return from, "", ignore(reasonFlood, "node %s has too many connections", asker)
+		return "", ignore(reasonStranger, "no node of the site has the address %s", from)
 	}
-	e.open[conn] = struct{}{}
-	e.of[from]++
-	return from, asker, nil
+	same := 0
+	for _, other := range e.open {
+		if other == from {
+			same++
+		}
+	}
+	if len(e.listeners) == 0 || len(e.open) == maxConnections || same == maxConnectionsOf {
+		return "", ignore(reasonFlood, "node %s has too many connections", asker)
+	}
+	e.open[conn] = from
+	return asker, nil
 }
 
 // answerAll answers the questions on a connection until it ends.
-func (e *Exchange) answerAll(conn net.Conn, asker string) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+func (e *Exchange) answerAll(conn net.Conn) error {
+	asker, err := e.admit(conn)
+	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	keys, between := e.keys, parties{e.cluster, asker, e.config.NodeName}
-	e.mu.Unlock()
-	l, encoded, err := welcome(conn, keys, between)
-	var ignored *ignoredError
-	if errors.As(err, &ignored) && ignored.reason == reasonKey {
-		e.mu.Lock()
-		if p := e.peers[asker]; p != nil {
-			p.otherKey = time.Now()
-		}
-		e.mu.Unlock()
-	}
+	until := time.Now().Add(patience)
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	l, err := e.secure(ctx, conn, tls.Server, asker)
 	if err != nil {
 		return err
 	}
 	limit := rate.NewLimiter(rate.Every(interval/2), questionBurst)
-	for {
-		question, err := parseMessage(encoded)
-		if err != nil {
+	for ; ; until = time.Now().Add(idle) {
+		var asked question
+		if err := l.receive(&asked, maxQuestion, until); err != nil {
 			return err
 		}
 		if !limit.Allow() {
 			return ignore(reasonFlood, "node %s asks too often", asker)
 		}
-		answer, valid := e.answer(asker, question, l.key)
-		if !valid {
-			return nil // the key was taken out
-		}
-		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-			return err
-		}
-		if err := l.write(answer.encode()); err != nil {
-			return err
-		}
-		if err := conn.SetDeadline(time.Now().Add(idle)); err != nil {
-			return err
-		}
-		if encoded, err = l.read(maxQuestion); err != nil {
+		if err := l.send(e.answer(asker, asked), time.Now().Add(patience)); err != nil {
 			return err
 		}
 	}
 }
 
-// answer returns the answer to a question. It is not valid if the question's key is none any more.
-func (e *Exchange) answer(asker string, question message, key []byte) (answer message, valid bool) {
+// answer returns the answer to a question.
+func (e *Exchange) answer(asker string, asked question) (answered answer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !slices.ContainsFunc(e.keys, func(k []byte) bool { return bytes.Equal(k, key) }) {
-		return message{}, false
-	}
-	if question.flags&flagNeeds != 0 {
+	if asked.Needs {
 		e.wanted = time.Now()
 	}
-	if p := e.peers[asker]; p != nil {
-		p.otherKey = time.Time{}
-		if question.flags&flagLeaving != 0 {
-			p.left = time.Now()
-		}
+	if p := e.peers[asker]; p != nil && asked.Leaving {
+		p.left = time.Now()
 	}
-	answer.version = e.version
-	if e.asOf.IsZero() {
-		return answer, true
+	if e.own == nil {
+		return answer{}
 	}
-	answer.flags |= flagPods
-	if question.flags&flagNeeds != 0 && question.version != answer.version {
-		answer.age = uint64(max(time.Since(e.asOf), 0).Milliseconds()) //nolint:gosec // not negative
-		answer.pods = e.own
+	answered.Version = e.version
+	if asked.Needs && asked.Version != e.version {
+		answered.Age, answered.Pods = time.Since(e.asOf), e.own
 	}
-	return answer, true
+	return answered
 }

@@ -51,7 +51,7 @@ func (l *lan) to(from netip.Addr, to netip.AddrPort) (h *host, reached bool) {
 	return l.hosts[to], !l.cut(from, to.Addr())
 }
 
-// Listen and Dial implement Network. A connection is refused where nobody listens, and nothing comes where it is cut.
+// Listen and Dial are an Exchange's. A connection is refused where nobody listens, and nothing comes where it is cut.
 func (l *lan) Listen(local netip.AddrPort) (net.Listener, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +214,7 @@ func (w *wire) SetWriteDeadline(time.Time) error   { return nil }
 
 const testPort = 17946
 
-// node is a node of a site with an Exchange. It is its Site, and its Observer.
+// node is a node of a site with an Exchange. It is its Facts, and its Observer.
 type node struct {
 	*testing.T
 	*Exchange
@@ -222,13 +222,14 @@ type node struct {
 	name    string
 	address netip.Addr
 	lan     *lan
-	network Network
+	listen  func(netip.AddrPort) (net.Listener, error)
+	dial    func(context.Context, netip.Addr, netip.AddrPort) (net.Conn, error)
 	port    uint16
 	keyFile string
 	away    atomic.Bool
 
 	mu      sync.Mutex
-	members []Member
+	members []facts.SiteNode
 	cluster string
 	silent  map[string]struct{}
 	// partners outlive the Exchange, as a snapshot does.
@@ -240,13 +241,13 @@ type node struct {
 	stop     func()
 }
 
-func (n *node) Members() []Member {
+func (n *node) Site() []facts.SiteNode {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.members
 }
 
-func (n *node) Cluster() string {
+func (n *node) ClusterUID() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.cluster
@@ -286,38 +287,42 @@ func (n *node) hidden() string {
 	return strings.Join(slices.Sorted(maps.Keys(n.silent)), " ")
 }
 
-func (n *node) setMembers(members []Member) {
+func (n *node) setMembers(members []facts.SiteNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.members = members
 }
 
+// SetSilentNodes, Partners and SetPartners implement Facts.
+func (n *node) SetSilentNodes(names map[string]struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent = names
+}
+
+func (n *node) Partners() map[string]struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.partners
+}
+
+func (n *node) SetPartners(names map[string]struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.partners = names
+}
+
 // start starts the node's Exchange.
 func (n *node) start() {
 	n.Exchange = New(Config{
-		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Site: n,
-		Away: n.away.Load, Needed: n.away.Load,
-		SetSilent: func(names map[string]struct{}) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.silent = names
-		},
-		Partners: func() map[string]struct{} {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.partners
-		},
-		SetPartners: func(names map[string]struct{}) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.partners = names
-		},
+		NodeName: n.name, Port: n.port, KeyFile: n.keyFile, Facts: n,
+		Needed: n.away.Load,
 		AddressDoubted: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.doubted++
 		},
-		Observer: n, Network: n.network,
+		Observer: n, Listen: n.listen, Dial: n.dial,
 	})
 	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan struct{})
@@ -383,14 +388,15 @@ func (n *node) keys(keys ...string) {
 func newSite(t *testing.T, l *lan, count int) []*node {
 	t.Helper()
 	nodes := make([]*node, count)
-	members := make([]Member, count)
+	members := make([]facts.SiteNode, count)
 	for i := range nodes {
 		address := netip.AddrFrom4([4]byte{192, 168, byte(i / 200), byte(i%200 + 1)})
-		members[i] = Member{Name: fmt.Sprintf("n%d", i), Addresses: []netip.Addr{address}, Shown: true}
+		members[i] = facts.SiteNode{Name: fmt.Sprintf("n%d", i), InternalIPs: []netip.Addr{address}, Shown: true}
 	}
 	for i := range nodes {
 		n := &node{
-			T: t, name: members[i].Name, address: members[i].Addresses[0], lan: l, network: l, port: testPort,
+			T: t, name: members[i].Name, address: members[i].InternalIPs[0], lan: l, port: testPort,
+			listen: l.Listen, dial: l.Dial,
 			members: members, cluster: "one",
 			keyFile: filepath.Join(t.TempDir(), "keys"), reasons: make(map[string]int),
 		}

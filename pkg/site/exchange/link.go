@@ -2,182 +2,139 @@ package exchange
 
 import (
 	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
+	"context"
+	"crypto/ed25519"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
+	"time"
 )
 
-// A connection begins with
-//
-//	asker   20 bytes  hello, with a nonce
-//	asked   16 bytes  its nonce
-//
-// From a key of the site and both nonces follow two keys for this connection, one for each direction. They also depend
-// on the cluster and on who asks whom, so nothing can be replayed, reflected, or said in another's name. Then there are
-// frames: 4 bytes with the length, big endian, and what AES-GCM has sealed with the number of the frame as its nonce.
-// The asker sends questions, and the asked node answers each of them. It may also send an answer without a question, to
-// say that it stops.
+// keySize is the number of bytes of a key.
+const keySize = 32
 
-const (
-	// magic begins a hello. Its last byte is the version of all that follows.
-	magic = "AGX\x02"
-	// nonceSize is the number of bytes of a nonce.
-	nonceSize = 16
-	// maxQuestion and maxAnswer are the most bytes of sealed questions and answers. A pod takes about 200.
-	maxQuestion, maxAnswer = 64, 1 << 20
-)
+// parseKeys reads the content of a file: one key a line, base64 of 32 bytes. Empty lines and lines that begin with #
+// are skipped. A node shows the first key and takes all. Two are needed while one takes the place of the other.
+func parseKeys(content []byte) (keys [][]byte, err error) {
+	for number, line := range bytes.Split(content, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(string(line))
+		if err != nil || len(key) != keySize {
+			// The line is not repeated: it may be a key.
+			return nil, fmt.Errorf("line %d is not the base64 of a key of %d bytes (openssl rand -base64 %d)",
+				number+1, keySize, keySize)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("it has no key")
+	}
+	return keys, nil
+}
+
+// A connection is TLS 1.3, on which each side shows a key pair that follows (HKDF) from the first of its keys of the
+// site, the cluster and its name, and takes what follows from any of its keys and the other's name. Nothing but the
+// public key of a certificate counts, so nothing expires. Questions and answers are JSON values.
+
+// pair returns the key pair of a node of a cluster that follows from a key of the site.
+func pair(key []byte, cluster, node string) (ed25519.PrivateKey, error) {
+	info := fmt.Sprintf("application-grid site exchange 3\n%q %q", cluster, node)
+	seed, err := hkdf.Key(sha256.New, key, nil, info, ed25519.SeedSize)
+	if err != nil {
+		return nil, fmt.Errorf("deriving a key: %w", err)
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}
+
+// link is a connection on which both sides have shown that they have a key of the site.
+type link struct{ *tls.Conn }
+
+// secure makes a link of a connection with a node. side is tls.Client for the asker and tls.Server for the asked node.
+func (e *Exchange) secure(
+	ctx context.Context, conn net.Conn, side func(net.Conn, *tls.Config) *tls.Conn, node string,
+) (*link, error) {
+	e.mu.Lock()
+	keys, cluster := e.keys, e.cluster
+	e.mu.Unlock()
+	own, err := pair(keys[0], cluster, e.config.NodeName)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, own.Public(), own)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	l := &link{side(conn, &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		CurvePreferences:       []tls.CurveID{tls.X25519}, // the hybrid one takes 2 kB a handshake
+		SessionTicketsDisabled: true,
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: own}},
+		ClientAuth:             tls.RequireAnyClientCert,
+		InsecureSkipVerify:     true, //nolint:gosec // nobody has signed the certificate, its key is what counts
+		VerifyConnection: func(state tls.ConnectionState) error {
+			public, _ := state.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
+			for _, key := range keys {
+				if other, err := pair(key, cluster, node); err == nil && public.Equal(other.Public()) {
+					return nil
+				}
+			}
+			return ignore(reasonKey, "node %s has none of the keys", node)
+		},
+	})}
+	return l, reasoned(l.HandshakeContext(ctx))
+}
+
+// send sends a value.
+func (l *link) send(value any, until time.Time) error {
+	return errors.Join(l.SetWriteDeadline(until), json.NewEncoder(l).Encode(value))
+}
+
+// receive waits for a value of no more than most bytes. Nothing follows it before it was answered.
+func (l *link) receive(value any, most int64, until time.Time) error {
+	from := &io.LimitedReader{R: l, N: most}
+	err := errors.Join(l.SetReadDeadline(until), json.NewDecoder(from).Decode(value))
+	if err != nil && from.N == 0 {
+		return ignore(reasonFormat, "a message of more than %d bytes", most)
+	}
+	return reasoned(err)
+}
 
 // ignoredError is why something is ignored.
 type ignoredError struct {
+	error
 	reason string
-	err    error
 }
 
-func (e *ignoredError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.err) }
-func (e *ignoredError) Unwrap() error { return e.err }
-
-func ignore(reason, format string, args ...any) *ignoredError {
-	return &ignoredError{reason: reason, err: fmt.Errorf(format, args...)}
+func ignore(reason, format string, args ...any) error {
+	return &ignoredError{fmt.Errorf(format, args...), reason}
 }
 
-// link is a connection on which the keys are agreed.
-type link struct {
-	net.Conn
-	send, receive direction
-	// key is that of the site.
-	key []byte
-}
-
-// direction seals or opens what goes in one direction.
-type direction struct {
-	aead cipher.AEAD
-	next uint64
-}
-
-func (d *direction) nonce() []byte {
-	nonce := binary.BigEndian.AppendUint64(make([]byte, 4), d.next)
-	d.next++
-	return nonce
-}
-
-// parties are between whom a connection is.
-type parties struct{ cluster, asker, asked string }
-
-// derive returns both directions of a connection, that of questions first.
-func (p parties) derive(key, nonces []byte) (questions, answers direction, err error) {
-	info := fmt.Sprintf("application-grid site exchange 2\n%q %q %q", p.cluster, p.asker, p.asked)
-	derived, err := hkdf.Key(sha256.New, key, nonces, info, 2*keySize)
-	if err != nil {
-		return direction{}, direction{}, fmt.Errorf("deriving keys: %w", err)
+// reasoned adds to an error for what reason the other side is ignored, if the error is about what that has sent.
+func reasoned(err error) error {
+	var (
+		header tls.RecordHeaderError
+		syntax *json.SyntaxError
+		kind   *json.UnmarshalTypeError
+		op     *net.OpError
+	)
+	switch {
+	case errors.As(err, &header), errors.As(err, &syntax), errors.As(err, &kind):
+		return ignore(reasonFormat, "reading a message: %w", err)
+	case errors.As(err, &op) && (op.Op == "local error" || op.Op == "remote error"): // an alert of TLS
+		return ignore(reasonKey, "opening a message: %w", err)
 	}
-	var both [2]direction
-	for i := range both {
-		block, err := aes.NewCipher(derived[i*keySize : (i+1)*keySize])
-		if err != nil {
-			return direction{}, direction{}, fmt.Errorf("using a key: %w", err)
-		}
-		if both[i].aead, err = cipher.NewGCM(block); err != nil {
-			return direction{}, direction{}, fmt.Errorf("using a key: %w", err)
-		}
-	}
-	return both[0], both[1], nil
-}
-
-// greet begins a connection as the asker.
-func greet(conn net.Conn, key []byte, p parties) (*link, error) {
-	nonces := make([]byte, 2*nonceSize)
-	rand.Read(nonces[:nonceSize])
-	if _, err := conn.Write(append([]byte(magic), nonces[:nonceSize]...)); err != nil {
-		return nil, err
-	}
-	if _, err := io.ReadFull(conn, nonces[nonceSize:]); err != nil {
-		return nil, err
-	}
-	questions, answers, err := p.derive(key, nonces)
-	return &link{Conn: conn, send: questions, receive: answers, key: key}, err
-}
-
-// welcome begins a connection as the asked node, and returns the first question. The asker has chosen one of the keys.
-func welcome(conn net.Conn, keys [][]byte, p parties) (l *link, first []byte, err error) {
-	hello := make([]byte, len(magic)+nonceSize)
-	if _, err := io.ReadFull(conn, hello); err != nil {
-		return nil, nil, err
-	}
-	if !bytes.HasPrefix(hello, []byte(magic)) {
-		return nil, nil, ignore(reasonFormat, "%s says no hello of this version", conn.RemoteAddr())
-	}
-	own := make([]byte, nonceSize)
-	rand.Read(own)
-	if _, err := conn.Write(own); err != nil {
-		return nil, nil, err
-	}
-	sealed, err := readFrame(conn, maxQuestion)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, key := range keys {
-		questions, answers, err := p.derive(key, append(hello[len(magic):], own...))
-		if err != nil {
-			return nil, nil, err
-		}
-		if first, err := questions.open(sealed); err == nil {
-			return &link{Conn: conn, send: answers, receive: questions, key: key}, first, nil
-		}
-	}
-	return nil, nil, ignore(reasonKey, "none of the keys opens the question of node %s", p.asker)
-}
-
-func (d *direction) open(sealed []byte) ([]byte, error) {
-	return d.aead.Open(nil, d.nonce(), sealed, nil)
-}
-
-// write seals and sends a message.
-func (l *link) write(message []byte) error {
-	frame := make([]byte, 4, 4+len(message)+l.send.aead.Overhead())
-	frame = l.send.aead.Seal(frame, l.send.nonce(), message, nil)
-	binary.BigEndian.PutUint32(frame, uint32(len(frame)-4)) //nolint:gosec // a message has 1 MiB at most
-	_, err := l.Write(frame)
 	return err
 }
-
-// read receives and opens a message.
-func (l *link) read(most int64) ([]byte, error) {
-	sealed, err := readFrame(l, most)
-	if err != nil {
-		return nil, err
-	}
-	message, err := l.receive.open(sealed)
-	if err != nil {
-		return nil, ignore(reasonKey, "what %s has sent cannot be opened", l.RemoteAddr())
-	}
-	return message, nil
-}
-
-// readFrame reads a frame of no more than most bytes. It takes memory only for what has come.
-func readFrame(from io.Reader, most int64) ([]byte, error) {
-	var head [4]byte
-	if n, err := io.ReadFull(from, head[:]); err != nil && n == 0 {
-		return nil, err
-	} else if err != nil {
-		return nil, errCut
-	}
-	length := int64(binary.BigEndian.Uint32(head[:]))
-	if length > most {
-		return nil, ignore(reasonFormat, "a frame of %d bytes", length)
-	}
-	var read bytes.Buffer
-	if _, err := io.CopyN(&read, from, length); err != nil {
-		return nil, errCut
-	}
-	return read.Bytes(), nil
-}
-
-// errCut means that only a part of a frame has come. The next one cannot be found.
-var errCut = errors.New("a part of a message is missing")

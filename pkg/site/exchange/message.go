@@ -2,14 +2,14 @@ package exchange
 
 import (
 	"bytes"
-	"encoding/binary"
+	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
@@ -33,114 +33,86 @@ func Reasons() []string {
 	return []string{reasonStranger, reasonFlood, reasonKey, ReasonAddress, reasonFormat}
 }
 
-// Flags of questions and answers.
 const (
-	// flagNeeds says that the sender needs to know how its neighbours' pods are.
-	flagNeeds = 1 << iota
-	// flagLeaving says that the sender's wrapper is being stopped, which says nothing of the node.
-	flagLeaving
-	// flagPods says that the sender knows how its pods are.
-	flagPods
-)
-
-// message is a question, which has the version that is known, or an answer.
-type message struct {
-	flags byte
-	// version tells one word of a node from another. A process begins with a random one and counts.
-	version uint64
-	// age is how long ago the node saw its pods, in milliseconds. Clocks of a site without a link may differ.
-	age uint64
-	// pods are those of an answer to another version than the newest: one JSON object a line.
-	pods []byte
-}
-
-// headSize is the number of bytes before the pods.
-const headSize = 1 + 8 + 8
-
-func (m message) encode() []byte {
-	encoded := append(make([]byte, 0, headSize+len(m.pods)), m.flags)
-	encoded = binary.BigEndian.AppendUint64(encoded, m.version)
-	encoded = binary.BigEndian.AppendUint64(encoded, m.age)
-	return append(encoded, m.pods...)
-}
-
-func parseMessage(encoded []byte) (message, error) {
-	if len(encoded) < headSize {
-		return message{}, ignore(reasonFormat, "a message of %d bytes", len(encoded))
-	}
-	return message{
-		flags: encoded[0], version: binary.BigEndian.Uint64(encoded[1:]), age: binary.BigEndian.Uint64(encoded[9:]),
-		pods: encoded[headSize:],
-	}, nil
-}
-
-const (
+	// maxQuestion and maxAnswer are the most bytes of questions and answers. A pod takes about 250.
+	maxQuestion, maxAnswer = 256, 1 << 20
 	// maxPods is the most pods of an answer: those that package cri lists at most.
 	maxPods = 2000
 	// maxPodAddresses is the most addresses of a pod, maxText of its namespace, name, UID and reason.
 	maxPodAddresses, maxText = 8, 253
-	// maxAge is the most age of an answer, in milliseconds: a year.
-	maxAge = 365 * 24 * 3600 * 1000
 )
 
+// question asks a node for its pods.
+type question struct {
+	// Version is that of the word that the asker has; 0 if it has none.
+	Version uint32 `json:"version,omitempty"`
+	// Needs says that the asker needs to know the pods, Leaving that its wrapper is being stopped, which says nothing
+	// of the node.
+	Needs   bool `json:"needs,omitempty"`
+	Leaving bool `json:"leaving,omitempty"`
+}
+
+// answer is what a node says of its pods.
+type answer struct {
+	// Version tells one word of a node from another; 0 if it does not know its pods. A process begins with a random one
+	// and counts.
+	Version uint32 `json:"version,omitempty"`
+	// Age is how long ago the node saw its pods. Clocks of a site without a link may differ.
+	Age time.Duration `json:"age,omitempty"`
+	// Pods has an array of podMessages, if the asker needs it and has another version.
+	Pods json.RawMessage `json:"pods,omitempty"`
+}
+
+// podMessage is a pod of an answer.
 type podMessage struct {
-	Namespace string       `json:"namespace"`
-	Name      string       `json:"name"`
-	UID       string       `json:"uid,omitempty"`
-	Addresses []netip.Addr `json:"addresses,omitempty"`
-	Serving   bool         `json:"serving,omitempty"`
-	Doubted   bool         `json:"doubted,omitempty"`
-	Why       string       `json:"why,omitempty"`
+	facts.PodKey
+	facts.LivePod
 }
 
-// encodePods encodes pods in a fixed order.
-func encodePods(pods map[facts.PodKey]facts.LivePod) ([]byte, error) {
-	var encoded bytes.Buffer
-	lines := json.NewEncoder(&encoded)
-	keys := slices.SortedFunc(maps.Keys(pods), func(a, b facts.PodKey) int {
-		return strings.Compare(a.Namespace+"/"+a.Name+"/"+a.UID, b.Namespace+"/"+b.Name+"/"+b.UID)
+// encodePods encodes pods in a fixed order; nil if they are too many.
+func encodePods(pods map[facts.PodKey]facts.LivePod) []byte {
+	all := make([]podMessage, 0, len(pods))
+	for key, pod := range pods {
+		pod.Why = pod.Why[:min(len(pod.Why), maxText)]
+		all = append(all, podMessage{key, pod})
+	}
+	slices.SortFunc(all, func(a, b podMessage) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
-	for _, key := range keys {
-		pod := pods[key]
-		why := pod.Why[:min(len(pod.Why), maxText)]
-		if err := lines.Encode(podMessage{
-			key.Namespace, key.Name, key.UID, pod.Addresses, pod.Serving, pod.Doubted, why,
-		}); err != nil {
-			return nil, err
-		}
+	encoded, err := json.Marshal(all)
+	if err != nil || len(encoded) > maxAnswer-maxQuestion {
+		klog.Background().Error(err, "Cannot tell the neighbours of this node's pods", "bytes", len(encoded))
+		return nil
 	}
-	if encoded.Len() > maxAnswer-1024 {
-		return nil, fmt.Errorf("the pods would have %d bytes", encoded.Len())
-	}
-	return encoded.Bytes(), nil
+	return encoded
 }
-
-var errPod = errors.New("too many pods, or a pod without a name, or with too much of something")
 
 // decodePods returns the pods of an answer. Those with an address that no pod can have are left out, so that they are
-// not shown.
+// not shown. Pods are read one by one, so that too many take no memory.
 func decodePods(encoded []byte) (pods map[facts.PodKey]facts.LivePod, leftOut int, err error) {
 	pods = make(map[facts.PodKey]facts.LivePod)
-	for lines := json.NewDecoder(bytes.NewReader(encoded)); lines.More(); {
+	all := json.NewDecoder(bytes.NewReader(encoded))
+	if _, err := all.Token(); err != nil { // the bracket
+		return nil, 0, err
+	}
+	for all.More() {
 		var pod podMessage
-		if err := lines.Decode(&pod); err != nil {
+		if err := all.Decode(&pod); err != nil {
 			return nil, 0, err
 		}
 		if len(pods)+leftOut == maxPods || pod.Namespace == "" || pod.Name == "" ||
 			len(pod.Addresses) > maxPodAddresses ||
 			max(len(pod.Namespace), len(pod.Name), len(pod.UID), len(pod.Why)) > maxText {
-			return nil, 0, errPod
+			return nil, 0, errors.New("too many pods, or a pod without a name, or with too much of something")
 		}
 		for i := range pod.Addresses {
 			pod.Addresses[i] = pod.Addresses[i].Unmap()
 		}
-		if !slices.ContainsFunc(pod.Addresses, isNoPods) {
-			pods[facts.PodKey{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}] = facts.LivePod{
-				Addresses: pod.Addresses, Serving: pod.Serving, Doubted: pod.Doubted, Why: pod.Why,
-			}
-		} else {
+		if slices.ContainsFunc(pod.Addresses, isNoPods) {
 			leftOut++
+			continue
 		}
+		pods[pod.PodKey] = pod.LivePod
 	}
 	return pods, leftOut, nil
 }

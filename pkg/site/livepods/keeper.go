@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/site/cri"
@@ -59,7 +61,7 @@ type Facts interface {
 	SetLivePods(node string, pods *facts.LivePods)
 	// PodsOn returns the pods that endpoints on a node name, PodsOnNodes those of several nodes.
 	PodsOn(node string) map[facts.PodKey]facts.KnownPod
-	PodsOnNodes(nodes map[string]struct{}) map[string]map[facts.PodKey]facts.KnownPod
+	PodsOnNodes(nodes iter.Seq[string]) map[string]map[facts.PodKey]facts.KnownPod
 	// Changes returns a number that grows whenever anything that the upstream says, or SetLivePods, has changed.
 	Changes() uint64
 	// HeldByOthers returns which of the addresses that nodes say their pods have are known to belong to others.
@@ -89,6 +91,13 @@ type Neighbours interface {
 	// Wanted reports whether any of them needs to know the pods of this node.
 	Wanted() bool
 }
+
+// noNeighbours are those of a node without an exchange.
+type noNeighbours struct{}
+
+func (noNeighbours) Words() map[string]*facts.LivePods { return nil }
+func (noNeighbours) Share(*facts.LivePods)             {}
+func (noNeighbours) Wanted() bool                      { return false }
 
 // Observer observes what the runtime and the neighbours answer.
 type Observer interface {
@@ -167,22 +176,20 @@ type Keeper struct {
 	// records has the pods, by the names that the runtime gives them.
 	records map[facts.PodKey]*record
 	// known has the upstream's words on this node's pods at changes of the facts. news is set until they were taken.
-	// earlier has those of when the upstream was last found to be away.
-	known, earlier map[facts.PodKey]facts.KnownPod
-	changes        uint64
-	news           bool
+	known   map[facts.PodKey]facts.KnownPod
+	changes uint64
+	news    bool
 	// unready is when the API server last called this node not ready; zero if it has not.
 	unready time.Time
 	// pods is the runtime's last answer, as of asOf; nil if there is none. asked is when it was asked last.
 	pods  map[facts.PodKey]cri.Pod
 	asOf  time.Time
 	asked time.Time
-	// given is set while the facts have this node's word, shared while the neighbours have it.
-	given, shared bool
-	// neighbours has the neighbours whose word the facts have, by name. heard is the facts' Changes when that was last
-	// looked at.
+	// neighbours has the neighbours whose word the facts have, by name. heard has what they said last, and heardAt is
+	// the facts' Changes then.
 	neighbours map[string]*neighbour
-	heard      uint64
+	heard      map[string]*facts.LivePods
+	heardAt    uint64
 
 	mu sync.Mutex
 	// status is guarded by mu.
@@ -191,12 +198,15 @@ type Keeper struct {
 
 // New makes a Keeper, which asks nothing before Run.
 func New(config Config) *Keeper {
+	if config.Neighbours == nil {
+		config.Neighbours = noNeighbours{}
+	}
 	if config.Now == nil {
 		config.Now = time.Now
 	}
 	return &Keeper{
 		config: config, neighbours: make(map[string]*neighbour), records: make(map[facts.PodKey]*record),
-		changes: math.MaxUint64,
+		changes: math.MaxUint64, heardAt: math.MaxUint64,
 	}
 }
 
@@ -218,33 +228,25 @@ func (k *Keeper) Run(ctx context.Context) {
 	if k.config.Runtime != nil {
 		defer k.config.Runtime.Close()
 	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		k.step(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, k.step, interval)
 }
 
 // step looks at the upstream and does what follows.
 func (k *Keeper) step(ctx context.Context) {
 	state := k.config.Upstream()
+	if state == Unknown {
+		return
+	}
+	if k.phase == starting {
+		k.restore()
+	}
 	switch {
-	case state == Unknown && k.phase == starting:
-		// The answer is there when the snapshot is served.
-		k.ask(ctx)
-		k.hear()
-	case state == Unknown:
 	case state == Away:
 		k.ask(ctx)
 		if k.phase != away {
 			k.leave(ctx)
 		}
-		k.noteEarlier()
+		k.readWords()
 		k.give()
 		k.hear()
 	case k.phase == away:
@@ -252,16 +254,21 @@ func (k *Keeper) step(ctx context.Context) {
 		k.catchUp(ctx)
 	case k.phase == returning:
 		k.catchUp(ctx)
+	case k.phase == starting:
+		k.follow(ctx)
+		k.note(ctx)
 	default:
-		if k.phase == starting {
-			k.restore()
-			k.follow(ctx)
-		}
 		k.note(ctx)
 	}
 }
 
 func (k *Keeper) enter(next phase) { k.phase, k.since = next, k.config.Now() }
+
+// stored is a note in the snapshot.
+type stored struct {
+	facts.PodKey
+	Note Note
+}
 
 // restore takes the notes of an earlier process.
 func (k *Keeper) restore() {
@@ -271,92 +278,76 @@ func (k *Keeper) restore() {
 			k.records[n.PodKey] = &record{Note: n.Note, firm: true}
 		}
 	}
-	k.observe()
-}
-
-// stored is a note in the snapshot.
-type stored struct {
-	facts.PodKey
-	Note Note
 }
 
 // leave begins an outage.
 func (k *Keeper) leave(ctx context.Context) {
-	if k.phase == starting {
-		k.restore()
-		k.gone = time.Time{}
-	} else if k.phase != returning || !k.long {
-		k.gone = k.config.Now() // the API server has still to hear of the node after a longer outage before this one
-	}
-	if now := k.config.Now(); k.phase != starting {
+	now := k.config.Now()
+	if k.phase != starting {
+		if k.phase != returning || !k.long {
+			k.gone = now // else the API server has still to hear of the node after an earlier outage
+		}
 		// The last words may be about what happened since the last note: the API says the same of two sandboxes of a
 		// pod that are not ready.
 		k.readWords()
 		k.takeWords(now, k.believed(now))
 	}
-	for _, r := range k.records {
-		r.interrupt()
-	}
 	k.enter(away)
-	k.about, k.heard = nil, math.MaxUint64 // look at the neighbours' words again
+	k.about, k.heardAt = nil, math.MaxUint64 // look at the neighbours' words again
 	klog.FromContext(ctx).Info("The upstream is away: nodes themselves say how their pods are reached",
-		"thisNode", k.config.Runtime != nil, "neighbours", k.config.Neighbours != nil)
+		"thisNode", k.config.Runtime != nil, "neighbours", len(k.config.Neighbours.Words()))
 }
 
-// noteEarlier notes which pods the upstream knew before it went away.
-func (k *Keeper) noteEarlier() {
-	k.readWords()
-	if k.config.Upstream() == Away { // else it may have come back meanwhile, with pods that it did not know before
-		k.earlier = k.known
-	}
-}
-
-// comeBack ends an outage. What the upstream says of the pods that it knew is not newer than the outage yet, unless
-// that was short and the pod has not changed.
+// comeBack ends an outage. What the upstream says of the pods that it knew before is not newer than the outage yet,
+// unless that was short and the pod has not changed. A pod that came meanwhile is not among them: of it the upstream
+// knows all that there is to know.
 func (k *Keeper) comeBack() {
-	k.long = k.gone.IsZero() || k.config.Now().Sub(k.gone) >= shortOutage
-	k.enter(returning)
-	if k.gone.Sub(k.unready) < settling {
-		k.unready = k.since // the kubelet may not have been heard again between the two
+	now := k.config.Now()
+	k.long = k.gone.IsZero() || now.Sub(k.gone) >= shortOutage
+	if k.gone.IsZero() {
+		k.unready = now
+	} else if k.since.Sub(k.unready) < settling {
+		k.unready = k.unready.Add(now.Sub(k.since)) // the API server could not hear the kubelet meanwhile
 	}
-	// A pod that came meanwhile is not among them: of it the upstream knows all that there is to know.
+	k.enter(returning)
 	k.about = make(map[facts.PodKey]struct{})
 	if k.config.Runtime != nil {
-		for pod := range k.earlier {
-			if r := k.find(pod); k.long || r == nil || r.judge(k.since).changed {
+		for pod := range k.known { // as it was before
+			if r := k.find(pod); k.long || r == nil || r.seemsChanged(k.since) {
 				k.about[pod] = struct{}{}
 			}
 		}
 	}
-	k.earlier = nil
-	k.give()
 }
 
 // catchUp drops the pods of which the upstream says what their node says, and ends the return if none are left.
 func (k *Keeper) catchUp(ctx context.Context) {
-	if k.config.Now().Sub(k.since) >= k.config.ReturnGrace {
+	now := k.config.Now()
+	if now.Sub(k.since) >= k.config.ReturnGrace {
 		k.follow(ctx)
 		return
 	}
 	answered := k.ask(ctx)
 	k.give()
-	k.hearAgain()
+	k.hear()
 	k.readWords()
 	if answered {
 		maps.DeleteFunc(k.about, func(pod facts.PodKey, _ struct{}) bool {
 			r := k.find(pod) // only a kubelet has a pod called ready that was not
 			return r != nil && !r.Ready && r.Newest == r.now.Sandbox && k.known[pod].Serving
 		})
-		k.takeWords(k.config.Now(), k.believed(k.config.Now()))
 	}
-	if k.long && k.config.Now().Sub(k.since) < settling {
-		return
+	settled := !k.long || now.Sub(k.since) >= settling
+	if settled {
+		k.agree()
 	}
-	left := k.agree()
 	if k.readWords(); answered {
-		disputed(k.about, k.known)
+		if settled {
+			disputed(k.about, k.known)
+		}
+		k.takeWords(now, k.believed(now))
 	}
-	if left+len(k.about) == 0 {
+	if settled && len(k.neighbours)+len(k.about) == 0 {
 		k.follow(ctx)
 	}
 }
@@ -372,20 +363,14 @@ func (k *Keeper) follow(ctx context.Context) {
 		klog.FromContext(ctx).Info("The upstream says how pods are reached", "notAgreed", len(k.about))
 	}
 	k.enter(following)
-	k.earlier, k.long = nil, false
 	k.readWords()
 	k.standIn(k.believed(k.since), k.since)
-	k.forgetNeighbours()
-	k.asked = time.Time{}
-}
-
-// withdraw takes this node's word from the facts.
-func (k *Keeper) withdraw() {
-	if k.given {
-		k.config.Facts.SetLivePods(k.config.NodeName, nil)
-		k.given = false
+	for name := range k.neighbours {
+		k.forget(name)
 	}
-	k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
+	k.giveNeighbours()
+	k.config.Neighbours.Share(nil)
+	k.asked = time.Time{}
 }
 
 // note notes how the pods are while the API's word on them counts, and says so to neighbours that need to know.
@@ -396,8 +381,8 @@ func (k *Keeper) note(ctx context.Context) {
 	now := k.config.Now()
 	k.readWords()
 	believed := k.believed(now)
-	wanted := k.config.Neighbours != nil && k.config.Neighbours.Wanted()
-	if !k.news && !wanted && believed && !k.given && now.Sub(k.asked) < noteInterval {
+	wanted := k.config.Neighbours.Wanted()
+	if !k.news && !wanted && believed && len(k.about) == 0 && now.Sub(k.asked) < noteInterval {
 		return
 	}
 	if k.config.Upstream() != Followed || !k.ask(ctx) {
@@ -406,9 +391,9 @@ func (k *Keeper) note(ctx context.Context) {
 	k.takeWords(now, believed)
 	k.standIn(believed, now)
 	if wanted {
-		k.share(k.current())
-	} else if k.shared {
-		k.share(nil)
+		k.config.Neighbours.Share(k.current())
+	} else {
+		k.config.Neighbours.Share(nil)
 	}
 	k.verify()
 }
@@ -440,26 +425,21 @@ func (k *Keeper) readWords() {
 // word counts. While not all is believed, that a pod is ready is, and what is said of it after that.
 func (k *Keeper) takeWords(now time.Time, believed bool) {
 	k.news = false
+	gone := maps.Clone(k.records)
 	for key, known := range k.known {
-		if _, about := k.about[key]; about {
-			continue
-		}
+		name, _, runs := find(k.records, key)
+		delete(gone, name)
 		r := k.find(key)
-		if r == nil || !hasAddress(r.now, known.Address) {
+		if _, about := k.about[key]; about || !runs || r == nil || !hasAddress(r.now, known.Address) {
 			continue
 		}
 		if believed || known.Serving || r.noted.After(k.unready) {
 			r.note(known.Serving, now)
 		}
 	}
-	named := make(map[facts.PodKey]struct{}, 2*len(k.known))
-	for key := range k.known {
-		named[key], named[facts.PodKey{Namespace: key.Namespace, Name: key.Name}] = struct{}{}, struct{}{}
-	}
 	maps.DeleteFunc(k.records, func(key facts.PodKey, _ *record) bool {
 		_, runs := k.pods[key]
-		_, isNamed := named[key]
-		return !runs && !isNamed
+		return !runs && gone[key] != nil
 	})
 	notes := make([]stored, 0, len(k.records))
 	for key, r := range k.records {
@@ -476,19 +456,19 @@ func (k *Keeper) takeWords(now time.Time, believed bool) {
 }
 
 // standIn shows pods that run and that the API calls not ready only because it calls the node not ready, where a
-// Service has no other ready endpoint.
+// Service has no other ready endpoint. Otherwise the upstream's word counts.
 func (k *Keeper) standIn(believed bool, now time.Time) {
 	k.about = make(map[facts.PodKey]struct{})
 	if !believed {
 		for key, known := range k.known {
-			if r := k.find(key); r != nil && !known.Serving && r.Ready && r.judge(now).serving {
+			if r := k.find(key); r != nil && !known.Serving && r.Ready && r.judge(now).Serving {
 				k.about[key] = struct{}{}
 			}
 		}
 	}
 	if len(k.about) == 0 {
-		k.about = nil
-		k.withdraw()
+		k.config.Facts.SetLivePods(k.config.NodeName, nil)
+		k.update(func(s *Status) { s.Used, s.Returning, s.Corrected, s.Reasons = false, false, 0, nil })
 		return
 	}
 	live := k.current()
@@ -504,11 +484,10 @@ func (k *Keeper) standIn(believed bool, now time.Time) {
 func (k *Keeper) verify() {
 	expected := 0
 	for key, known := range k.known {
-		if !known.Serving {
-			continue
-		}
-		if expected++; k.find(key) != nil {
+		if known.Serving && k.find(key) != nil {
 			return
+		} else if known.Serving {
+			expected++
 		}
 	}
 	if expected > 0 {
@@ -550,22 +529,13 @@ func (k *Keeper) ask(ctx context.Context) bool {
 		return false
 	}
 	k.pods, k.asOf = byKey(pods), k.asked
-	if k.phase != starting { // else the notes are not there yet
-		k.observe()
+	for key, pod := range k.pods {
+		if k.records[key] == nil {
+			k.records[key] = &record{Note: Note{UID: pod.UID}}
+		}
+		k.records[key].observe(pod, k.asOf)
 	}
 	return true
-}
-
-// observe takes the last answer into the records.
-func (k *Keeper) observe() {
-	for key, pod := range k.pods {
-		r := k.records[key]
-		if r == nil {
-			r = &record{Note: Note{UID: pod.UID}}
-			k.records[key] = r
-		}
-		r.observe(pod, k.asOf)
-	}
 }
 
 // current returns the pods of the last answer, as this node shows them.
@@ -573,35 +543,28 @@ func (k *Keeper) current() *facts.LivePods {
 	live := &facts.LivePods{AsOf: k.asOf, Pods: make(map[facts.PodKey]facts.LivePod, len(k.pods))}
 	now := k.config.Now()
 	for key := range k.pods {
-		r := k.records[key]
-		live.Pods[key] = r.live(r.judge(now))
+		live.Pods[key] = k.records[key].judge(now)
 	}
 	return live
-}
-
-// share gives the neighbours the pods of this node.
-func (k *Keeper) share(pods *facts.LivePods) {
-	if k.config.Neighbours == nil {
-		return
-	}
-	k.config.Neighbours.Share(pods)
-	k.shared = pods != nil
 }
 
 // give judges the pods of the last answer, also an older one, and passes them to the facts and to the neighbours.
 func (k *Keeper) give() {
 	if k.config.Runtime == nil || k.pods == nil {
-		k.update(func(s *Status) { s.Used, s.Returning = k.phase != starting, k.phase == returning })
+		k.update(func(s *Status) { s.Used, s.Returning = true, k.phase == returning })
 		return
 	}
 	now := k.config.Now()
 	for key, known := range k.known {
+		// If there is no note of a pod, and it has the address that the API knows, it is taken to be as it was then.
 		if r := k.find(key); r != nil && r.Newest == "" && !r.Ready {
-			r.assume(known.Serving, hasAddress(r.now, known.Address), now)
+			if r.Ready = known.Serving; hasAddress(r.now, known.Address) {
+				r.note(known.Serving, now)
+			}
 		}
 	}
 	live := k.current()
-	k.share(live)
+	k.config.Neighbours.Share(live)
 	k.pass(live)
 }
 
@@ -610,7 +573,6 @@ func (k *Keeper) pass(live *facts.LivePods) {
 	own := *live
 	own.About = maps.Clone(k.about) // the Keeper drops those that are agreed on
 	k.config.Facts.SetLivePods(k.config.NodeName, &own)
-	k.given = true
 	var reasons []string
 	k.readWords()
 	for key, pod := range k.known {
@@ -618,8 +580,7 @@ func (k *Keeper) pass(live *facts.LivePods) {
 			continue
 		}
 		why := "this node does not run it"
-		if r := k.find(key); r != nil {
-			_, shown, _ := find(live.Pods, key)
+		if _, shown, runs := find(live.Pods, key); runs {
 			why = shown.Why
 		}
 		reasons = append(reasons, fmt.Sprintf("%s/%s: %s", key.Namespace, key.Name, why))

@@ -18,132 +18,85 @@ type neighbour struct {
 	refused int
 }
 
-// hear passes what the neighbours say to the facts, before the upstream is known to be there or while it is away.
+// hear passes what the neighbours say to the facts. In the phase returning that is only what they say of the pods for
+// which their word counts still.
 func (k *Keeper) hear() {
-	if k.config.Neighbours == nil {
+	words, changes := k.config.Neighbours.Words(), k.config.Facts.Changes()
+	if changes == k.heardAt && maps.Equal(words, k.heard) {
 		return
 	}
-	words := k.config.Neighbours.Words()
-	changed := k.heard != k.config.Facts.Changes()
-	news := make(map[string]struct{})
-	for name, word := range words {
-		if n := k.neighbours[name]; changed || n == nil || n.word != word {
-			news[name] = struct{}{}
-		}
-	}
-	known := k.config.Facts.PodsOnNodes(news)
+	known := k.config.Facts.PodsOnNodes(maps.Keys(words))
 	if k.phase == away && k.config.Upstream() != Away {
 		return // it may have come back meanwhile, with pods that it did not know before
 	}
-	for name := range k.neighbours {
-		if words[name] == nil {
-			k.config.Facts.SetLivePods(name, nil)
-			delete(k.neighbours, name)
+	for name, word := range words {
+		n := k.neighbours[name]
+		if n == nil && k.phase == returning {
+			continue
 		}
-	}
-	for name := range news {
-		n := &neighbour{word: words[name], about: make(map[facts.PodKey]struct{})}
-		if before := k.neighbours[name]; before != nil && before.word == n.word {
-			n.refused = before.refused
+		if n == nil {
+			n = &neighbour{}
+			k.neighbours[name] = n
 		}
-		for pod, said := range known[name] {
-			if said.Governed {
-				n.about[pod] = struct{}{}
+		if n.word != word {
+			n.word, n.refused = word, 0
+		}
+		if k.phase != returning {
+			n.about = make(map[facts.PodKey]struct{})
+			for pod, said := range known[name] {
+				if said.Governed {
+					n.about[pod] = struct{}{}
+				}
 			}
 		}
-		k.neighbours[name] = n
 	}
-	before := k.config.Facts.Changes()
-	refused := k.giveNeighbours(news)
-	if k.heard = k.config.Facts.Changes(); refused {
-		k.heard = before // what others have said now may set the addresses free
-	}
-	if len(news) > 0 || len(words) == 0 {
-		k.countNeighbours()
-	}
-}
-
-// hearAgain passes what the neighbours say of the pods that the upstream knew before it went away to the facts.
-func (k *Keeper) hearAgain() {
-	if k.config.Neighbours == nil {
-		return
-	}
-	news := make(map[string]struct{})
-	for name, word := range k.config.Neighbours.Words() {
-		if n := k.neighbours[name]; n != nil && n.word != word {
-			n.word, n.refused = word, 0
-			news[name] = struct{}{}
+	for name := range k.neighbours {
+		if words[name] == nil && k.phase != returning {
+			k.forget(name)
 		}
 	}
-	if len(news) > 0 {
-		k.giveNeighbours(news)
-		k.countNeighbours()
+	refused := k.giveNeighbours()
+	if k.heard, k.heardAt = maps.Clone(words), k.config.Facts.Changes(); refused {
+		k.heardAt = changes // what others have said now may set the addresses free
 	}
 }
 
-// agree drops the pods of which the upstream says what the neighbours say, and returns how many are left.
-func (k *Keeper) agree() (left int) {
-	names := make(map[string]struct{}, len(k.neighbours))
-	for name := range k.neighbours {
-		names[name] = struct{}{}
-	}
-	known := k.config.Facts.PodsOnNodes(names)
-	fewer := make(map[string]struct{})
+// forget lets the upstream's word count for a neighbour's pods.
+func (k *Keeper) forget(name string) {
+	k.config.Facts.SetLivePods(name, nil)
+	delete(k.neighbours, name)
+}
+
+// agree drops the pods of which the upstream says what the neighbours say, and the neighbours of which none are left.
+func (k *Keeper) agree() {
+	known := k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours))
 	for name, n := range k.neighbours {
-		before := len(n.about)
-		disputed(n.about, known[name])
-		switch {
-		case len(n.about) == 0:
-			k.config.Facts.SetLivePods(name, nil)
-			delete(k.neighbours, name)
-		case len(n.about) < before:
-			fewer[name] = struct{}{}
+		if disputed(n.about, known[name]); len(n.about) == 0 {
+			k.forget(name)
 		}
-		left += len(n.about)
 	}
-	if len(fewer)+len(names) > len(k.neighbours) { // fewer pods, or fewer neighbours
-		k.giveNeighbours(fewer)
-		k.countNeighbours()
-	}
-	return left
-}
-
-// forgetNeighbours lets the upstream's word count for the neighbours' pods, and takes this node's pods from them.
-func (k *Keeper) forgetNeighbours() {
-	if k.config.Neighbours == nil {
-		return
-	}
-	for name := range k.neighbours {
-		k.config.Facts.SetLivePods(name, nil)
-	}
-	clear(k.neighbours)
-	k.share(nil)
-	k.update(func(s *Status) { s.Neighbours, s.NeighboursCorrected = nil, 0 })
+	k.giveNeighbours()
 }
 
 // giveNeighbours passes what neighbours say to the facts, without the pods that have an address which is known to
 // belong to others: a node could lead connections to places that others may reach and it may not. It reports whether
 // there are such pods.
-func (k *Keeper) giveNeighbours(names map[string]struct{}) (refused bool) {
-	claimed := make(map[string][]netip.Addr, len(names))
-	for name := range names {
-		for _, pod := range k.neighbours[name].word.Pods {
+func (k *Keeper) giveNeighbours() (refused bool) {
+	claimed := make(map[string][]netip.Addr, len(k.neighbours))
+	for name, n := range k.neighbours {
+		for _, pod := range n.word.Pods {
 			claimed[name] = append(claimed[name], pod.Addresses...)
 		}
 	}
 	held := k.config.Facts.HeldByOthers(claimed)
-	for name := range names {
-		n := k.neighbours[name]
-		pods := n.word.Pods
-		if of := held[name]; len(of) > 0 {
-			pods = maps.Clone(pods)
-			maps.DeleteFunc(pods, func(_ facts.PodKey, pod facts.LivePod) bool {
-				return slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
-					_, isHeld := of[a]
-					return isHeld
-				})
+	for name, n := range k.neighbours {
+		pods := maps.Clone(n.word.Pods)
+		maps.DeleteFunc(pods, func(_ facts.PodKey, pod facts.LivePod) bool {
+			return slices.ContainsFunc(pod.Addresses, func(a netip.Addr) bool {
+				_, isHeld := held[name][a]
+				return isHeld
 			})
-		}
+		})
 		count := len(n.word.Pods) - len(pods)
 		if count > n.refused {
 			k.config.Observer.PodsRefused(count - n.refused)
@@ -151,17 +104,8 @@ func (k *Keeper) giveNeighbours(names map[string]struct{}) (refused bool) {
 		n.refused, refused = count, refused || count > 0
 		k.config.Facts.SetLivePods(name, &facts.LivePods{AsOf: n.word.AsOf, Pods: pods, About: maps.Clone(n.about)})
 	}
-	return refused
-}
-
-// countNeighbours updates the status.
-func (k *Keeper) countNeighbours() {
-	names := make(map[string]struct{}, len(k.neighbours))
-	for name := range k.neighbours {
-		names[name] = struct{}{}
-	}
 	corrected := 0
-	for _, pods := range k.config.Facts.PodsOnNodes(names) {
+	for _, pods := range k.config.Facts.PodsOnNodes(maps.Keys(k.neighbours)) {
 		for _, pod := range pods {
 			if pod.Disputed {
 				corrected++
@@ -169,6 +113,7 @@ func (k *Keeper) countNeighbours() {
 		}
 	}
 	k.update(func(s *Status) {
-		s.Neighbours, s.NeighboursCorrected = slices.Sorted(maps.Keys(names)), corrected
+		s.Neighbours, s.NeighboursCorrected = slices.Sorted(maps.Keys(k.neighbours)), corrected
 	})
+	return refused
 }

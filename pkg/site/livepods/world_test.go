@@ -128,6 +128,8 @@ type machine struct {
 	// says is set while the kubelet itself says which pods are ready, as those of odd machines do: not after a boot
 	// until it was connected.
 	says bool
+	// hangs is until when the runtime does not answer.
+	hangs seconds
 	// shown is what it shows at changes of its history.
 	shown    map[string]map[string]netip.Addr // by Service, the ready pods
 	revision uint64
@@ -250,7 +252,7 @@ func (m *machine) sandbox(p *pod) {
 			return
 		}
 		if c := p.containers["init"]; c != nil {
-			c.state = cri.Succeeded
+			c.state = cri.Exited
 		}
 		for _, name := range p.mains {
 			p.containers[name] = &container{id: m.id("c"), state: cri.Running, main: true}
@@ -279,7 +281,7 @@ func (m *machine) crash(p *pod) {
 	}
 	name := p.mains[w.r.IntN(len(p.mains))]
 	sandbox := p.sandbox
-	p.containers[name].state = cri.Failed
+	p.containers[name].state = cri.Exited
 	p.started, p.changed, p.down = never, w.now, w.now
 	w.touch()
 	m.tell(p)
@@ -316,7 +318,7 @@ func (m *machine) debug(p *pod) {
 	c := &container{id: m.id("c"), state: cri.Running}
 	p.containers[m.id("debugger")] = c
 	w.touch()
-	w.in(w.between(5, 200), func() { c.state = cri.Failed; w.touch() })
+	w.in(w.between(5, 200), func() { c.state = cri.Exited; w.touch() })
 }
 
 // remove ends a pod, and begins another one of the same Service.
@@ -418,7 +420,12 @@ func (m *machine) recreate(p *pod) {
 }
 
 // cut takes the link, mend gives it back.
-func (m *machine) cut() { m.link, m.linked = false, m.w.now; m.w.touch() }
+func (m *machine) cut() {
+	m.link, m.linked = false, m.w.now
+	m.w.touch()
+	m.w.in(42, m.w.touch) // the API calls the node not ready
+}
+
 func (m *machine) mend(late seconds) {
 	m.link, m.linked, m.late = true, m.w.now, late
 	m.w.touch()
@@ -435,6 +442,7 @@ func (m *machine) powerCut() {
 	}
 	m.on = false
 	w.touch()
+	w.in(42, w.touch)
 	for _, p := range m.all() {
 		p.sandbox, p.started, p.changed, p.down = "", never, w.now, w.now
 		p.address = netip.Addr{}
@@ -486,6 +494,9 @@ func (m *machine) upstream() UpstreamState {
 
 // Pods implements Runtime.
 func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
+	if m.w.now < m.hangs {
+		return nil, context.DeadlineExceeded
+	}
 	var pods []cri.Pod
 	for _, p := range m.all() {
 		if p.sandbox == "" {
@@ -498,11 +509,8 @@ func (m *machine) Pods(context.Context) ([]cri.Pod, error) {
 		if !p.host {
 			running.Addresses = []netip.Addr{p.address}
 		}
-		switch {
-		case m.says && p.ready(m.w.now):
-			running.Kubelet = cri.Ready
-		case m.says:
-			running.Kubelet = cri.NotReady
+		if m.says {
+			running.Kubelet = ptr.To(p.ready(m.w.now))
 		}
 		for name, c := range p.containers {
 			running.Containers[name] = cri.Container{ID: c.id, State: c.state}
@@ -749,9 +757,9 @@ func (w *world) run(until seconds, judge func()) {
 		if len(w.events) > 0 {
 			next = min(next, w.events[0].at)
 		}
-		followed := !slices.ContainsFunc(w.machines, func(m *machine) bool { return m.keeper.phase != following })
+		returns := slices.ContainsFunc(w.machines, func(m *machine) bool { return m.keeper.phase == returning })
 		switch quiet := w.now - w.touched; {
-		case quiet > 150 || quiet > 20 && followed: // longer than every delay of the rule
+		case quiet > 150 || quiet > 20 && !returns: // longer than every delay of the rule
 			w.now = max(w.now+1, next-3)
 		case quiet > 20:
 			w.now = max(w.now+1, min(w.now+4, next))

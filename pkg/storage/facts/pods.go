@@ -2,6 +2,7 @@ package facts
 
 import (
 	"bytes"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,22 +15,23 @@ import (
 
 // PodKey identifies a pod.
 type PodKey struct {
-	Namespace, Name string
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 	// UID is "" for a static pod: its UID on the node is not that of the object that stands for it in the API.
-	UID string
+	UID string `json:"uid,omitempty"`
 }
 
 // LivePod is how a node runs a pod.
 type LivePod struct {
 	// Addresses are those of the pod. A pod without any has the address of its node.
-	Addresses []netip.Addr
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Serving says that the pod is expected to answer.
-	Serving bool
+	Serving bool `json:"serving,omitempty"`
 	// Doubted says that the pod may not answer although it is Serving: its endpoints are hidden as those on silent
 	// nodes are.
-	Doubted bool
+	Doubted bool `json:"doubted,omitempty"`
 	// Why says in a clause why the pod is shown so. It does not affect what is shown.
-	Why string
+	Why string `json:"why,omitempty"`
 }
 
 // LivePods are the pods of one node, as the node itself knows them. They must not be changed after they were passed to
@@ -309,20 +311,20 @@ type KnownPod struct {
 
 // PodsOn returns the pods that endpoints on a node name.
 func (f *Facts) PodsOn(node string) map[PodKey]KnownPod {
-	return f.PodsOnNodes(map[string]struct{}{node: {}})[node]
+	return f.PodsOnNodes(slices.Values([]string{node}))[node]
 }
 
 // PodsOnNodes returns the pods that endpoints on each of the nodes name. It reads every object once, however many of
 // the nodes it names.
-func (f *Facts) PodsOnNodes(nodes map[string]struct{}) map[string]map[PodKey]KnownPod {
-	pods := make(map[string]map[PodKey]KnownPod, len(nodes))
+func (f *Facts) PodsOnNodes(nodes iter.Seq[string]) map[string]map[PodKey]KnownPod {
+	pods := make(map[string]map[PodKey]KnownPod)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for node := range nodes {
 		pods[node] = make(map[PodKey]KnownPod)
 	}
 	seen := make(map[*Object]struct{})
-	for node := range nodes {
+	for node := range pods {
 		for _, o := range f.NodeObjectsOf(node) {
 			if _, again := seen[o]; again {
 				continue

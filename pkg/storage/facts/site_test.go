@@ -121,7 +121,7 @@ func TestPodsOnNodes(t *testing.T) {
 	f.Input(InputEndpointSlices).Replace([]*wire.Object{
 		slice("governed", "n0", "n1", "n2", "n3", "n4"), slice("open", "n3", "n2"),
 	})
-	got := f.PodsOnNodes(map[string]struct{}{"n1": {}, "n2": {}, "n3": {}, "n9": {}})
+	got := f.PodsOnNodes(slices.Values([]string{"n1", "n2", "n3", "n9"}))
 	for node, want := range map[string]string{
 		"n1": "governed-n1+", "n2": "governed-n2+ open-n2", "n3": "governed-n3+ open-n3", "n9": "",
 	} {

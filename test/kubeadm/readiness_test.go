@@ -113,9 +113,11 @@ func since(begin time.Time, watcher watch.Interface, match func(watch.Event) boo
 // sliceHas reports whether the slice has a ready endpoint with this address.
 func sliceHas(event watch.Event, address string) bool {
 	slice, ok := event.Object.(*discoveryv1.EndpointSlice)
-	if !ok {
-		return false
-	}
+	return ok && shownReady(slice, address)
+}
+
+// shownReady reports whether a slice has an address that is ready.
+func shownReady(slice *discoveryv1.EndpointSlice, address string) bool {
 	for _, endpoint := range slice.Endpoints {
 		if endpoint.Addresses[0] == address {
 			return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready

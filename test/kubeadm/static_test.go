@@ -11,7 +11,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/test/kubeadm"
@@ -79,9 +82,10 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 		s.widen(node.Name(), everybody...)
 		wrapper := s.staticWrapper(node)
 		askContainerd(wrapper)
+		mount(wrapper, "pods-api", "/var/lib/kubelet/pods-api") // as docs/autonomy.md says for the kubelet
 		wrapper.Spec.Containers[0].Args = append(wrapper.Spec.Containers[0].Args, "--state-write-delay=1s",
 			"--site-exchange=on", "--site-exchange-key-file="+siteKeys)
-		mountFile(wrapper, siteKeys)
+		mount(wrapper, "keys", siteKeys)
 		echo := s.podOfDaemonSet(metav1.NamespaceDefault, "echo", node)
 		echo.Name, echo.Labels = "site", workload.Labels("site")
 		s.shell("kubectl label node " + node.Name() + " --overwrite " + unitLabel +
@@ -114,6 +118,7 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 		site.pause(node.Name())
 	}
 	s.pause(shared.ControlPlane().Name())
+	s.kubeletSays(nodes[0], service)
 
 	s.must(shared.ControlPlane().CutLink())
 	for _, node := range nodes {
@@ -175,6 +180,34 @@ func (s *sites) comesBackAlone(nodes ...*kubeadm.Node) {
 			return nil
 		})
 	}
+}
+
+// kubeletSays cuts the link of a node, and changes what the readiness probe of its pod finds. The kubelet goes on
+// probing, and what it says in its PodsAPI counts at the node's wrapper.
+func (s *sites) kubeletSays(node *kubeadm.Node, service *corev1.Service) {
+	s.Helper()
+	pod, err := s.client.CoreV1().Pods(service.Namespace).Get(s.Context(), "site-"+node.Name(), metav1.GetOptions{})
+	s.must(err)
+	wrapper, err := kubernetes.NewForConfig(&rest.Config{Host: "http://localhost:51006", Dial: node.DialContext})
+	s.must(err)
+	s.must(node.CutLink())
+	s.say(node, "/readyz", "cri: the upstream is away, and this node's pods are shown as the container runtime has them")
+	for _, ready := range []bool{false, true} {
+		begin := time.Now()
+		s.must(setProbe(s.Context(), pod, ready))
+		s.eventually(fmt.Sprintf("without a link the pod on %s is shown with ready=%v", node.Name(), ready), func() error {
+			slices, err := wrapper.DiscoveryV1().EndpointSlices(service.Namespace).List(s.Context(),
+				metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service.Name})
+			if err == nil && (len(slices.Items) != 1 || shownReady(&slices.Items[0], pod.Status.PodIP) != ready) {
+				err = fmt.Errorf("there are %v", slices.Items)
+			}
+			return err
+		})
+		s.Logf("without a link the kubelet's probe was followed %.1f s after it changed", time.Since(begin).Seconds())
+	}
+	s.must(node.JoinLink())
+	s.say(node, "/readyz", "cri: ok")
+	s.say(node, "/readyz", "endpointslices: ok")
 }
 
 // addresses are those of the pods of the Service "site", by the nodes' names, when all of them are ready.
@@ -281,9 +314,8 @@ func (o *operator) staticProxy(node *kubeadm.Node) *corev1.Pod {
 	return proxy
 }
 
-// mountFile gives the pod's container a file of the node, in the same place.
-func mountFile(pod *corev1.Pod, path string) {
-	const name = "keys"
+// mount gives the pod's container a file or directory of the node, in the same place.
+func mount(pod *corev1.Pod, name, path string) {
 	container := &pod.Spec.Containers[0]
 	container.VolumeMounts = append(container.VolumeMounts,
 		corev1.VolumeMount{Name: name, MountPath: path, ReadOnly: true})
@@ -297,11 +329,7 @@ func askContainerd(wrapper *corev1.Pod) {
 	const directory = "/run/containerd"
 	container := &wrapper.Spec.Containers[0]
 	container.Args = append(container.Args, "--cri=unix://"+directory+"/containerd.sock")
-	container.VolumeMounts = append(container.VolumeMounts,
-		corev1.VolumeMount{Name: "cri", MountPath: directory, ReadOnly: true})
-	wrapper.Spec.Volumes = append(wrapper.Spec.Volumes, corev1.Volume{
-		Name: "cri", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: directory}},
-	})
+	mount(wrapper, "cri", directory)
 }
 
 // podOfDaemonSet is what a DaemonSet runs on the node, as a static pod.

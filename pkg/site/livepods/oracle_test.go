@@ -236,9 +236,23 @@ func (m *machine) judgeOwn(t *testing.T, said word) { //nolint:thelper // Helper
 		fail("was called ready, runs again, and is hidden")
 	case said.said && ran > 5 && len(m.shown[p.service]) == 0:
 		fail("was called ready, runs again, and its Service is shown empty")
+	case said.said && shown && p.runs() && m.back == never && p.started > away && w.now-p.started < 8 &&
+		m.hasUnchanged(p):
+		fail("was started again a moment ago, and is shown beside one that has not changed")
 	case p.provenIn == "" && shown && w.now-away > 5:
 		fail("was never called ready, and is shown")
 	}
+}
+
+// hasUnchanged reports whether the Service of a pod has another one on the machine that is ready as it was long ago.
+func (m *machine) hasUnchanged(p *pod) bool {
+	for _, q := range m.all() {
+		said := m.atLeave[q.name]
+		if q != p && q.service == p.service && said.pod == q && said.said && said.ready && q.changed < said.left-60 {
+			return true
+		}
+	}
+	return false
 }
 
 // judgeOther judges what a machine shows of a neighbour's pod.

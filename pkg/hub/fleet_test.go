@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -250,7 +251,7 @@ func (f *smallFleet) startReplica(number int) {
 	}()
 	r.stop = func() {
 		cancel()
-		r.shedder.endAll()
+		r.shares.endStreams(math.MaxInt, errShed)
 		<-done
 	}
 	f.mu.Lock()
@@ -375,9 +376,7 @@ func (f *smallFleet) until(what string, holds func() bool) time.Duration {
 func (f *smallFleet) streams() string {
 	counts := make([]int, len(f.replicas))
 	for i, r := range f.replicas {
-		r.shedder.mu.Lock()
-		counts[i] = len(r.shedder.streams)
-		r.shedder.mu.Unlock()
+		counts[i] = r.shares.streamCount()
 	}
 	return fmt.Sprint(counts)
 }

@@ -62,20 +62,10 @@ func (s *shares) history(node string, resource *history.Resource) (*history.Hist
 // objectsOf calls visit for every object of a node's share but its own Node, some more than once. It is called with
 // both locks held.
 func (s *shares) objectsOf(node string, visit func(*object)) {
-	for i := range s.buckets {
-		for _, o := range s.buckets[i].objects {
-			visit(o)
-		}
-	}
-	if n := s.nodes[node]; n != nil && n.labels != nil {
-		visit(n.labels)
-	}
-	visitor := &stream{shares: s, node: node}
+	visitor := &stream{node: node}
 	s.joinAll(visitor)
 	for _, c := range visitor.classes {
-		if c.set != nil {
-			s.contents(c, func(o *object, _ []string) { visit(o) })
-		}
+		s.visit(c, visit)
 	}
 	s.leave(visitor)
 }
@@ -86,7 +76,7 @@ func (s *shares) ownOf(name string) *wire.Object {
 	if n == nil || n.own == nil {
 		return nil
 	}
-	o, err := decodeOwn(n.own.encoded())
+	o, err := decodeOwn(n.own.member)
 	if err != nil {
 		s.logger.Error(err, "Cannot read a node", "node", name)
 		return nil

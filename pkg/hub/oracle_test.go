@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -366,7 +367,7 @@ func (w *world) happen() {
 	case n < 98:
 		w.note("all streams of replica %d end", replica)
 		if r := w.replicas[replica]; r.Server != nil {
-			r.shedder.endAll()
+			r.shares.endStreams(math.MaxInt, errShed)
 		}
 	case w.backup == nil:
 		w.note("a backup is taken")

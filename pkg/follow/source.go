@@ -253,7 +253,7 @@ func (s *Source) at(version string, change func()) {
 // distinguishes the request in the User-Agent; see Options.Agent.
 func (s *Source) Request(agent string) *rest.Request {
 	return s.client.Get().Resource(s.options.Resource.Resource).
-		SetHeader("User-Agent", s.group.userAgent(agent)).
+		SetHeader("User-Agent", s.group.UserAgent(agent)).
 		MaxRetries(0)
 }
 
@@ -261,7 +261,7 @@ func (s *Source) Request(agent string) *rest.Request {
 // decoded.
 func (s *Source) Estimate(ctx context.Context) (int64, error) {
 	const sample = 100
-	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.userAgent("estimate")).
+	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.UserAgent("estimate")).
 		Do(ctx).Get()
 	page, ok := got.(*objectList)
 	if err != nil || !ok || len(page.items) == 0 {

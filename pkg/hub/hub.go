@@ -121,17 +121,12 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 		nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) },
 		streams: s.shares.streamCount, end: s.shares.endStreams,
 	}
-	s.answers = &shareServer{shares: s.shares, sources: sources, current: s.current, shedder: s.shedder}
-	s.metrics = newMetrics(s.answers, memory, s.group.States)
-	s.answers.server = &serve.Server{
-		HistoryOf: historyOf,
-		Observer:  s.metrics,
-		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
-			return memory.AcquireN(caller(r), bytes)
-		},
-		NoYAMLLists: true,
-		Stopping:    s.stopping,
+	s.answers = &shareServer{
+		shares: s.shares, sources: sources, current: s.current, shedder: s.shedder,
+		admit: func(r *http.Request, bytes int) (done func(), ok bool) { return memory.AcquireN(caller(r), bytes) },
 	}
+	s.metrics = newMetrics(s.answers, memory, s.group.States)
+	s.answers.server = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
 	return s, nil
 }
 

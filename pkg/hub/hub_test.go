@@ -367,7 +367,7 @@ func TestDiscoveryOfAShare(t *testing.T) {
 	}
 	if group := body(t,
 		h.ask(http.MethodGet,
-			hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind":"APIGroup"`) {
+			hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind": "APIGroup"`) {
 		t.Errorf("got %s", group)
 	}
 }

@@ -1,9 +1,7 @@
 package hub
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,12 +10,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 const (
@@ -39,7 +35,9 @@ type shareServer struct {
 	// current says why what is shared may not be what the cluster has; nil if it is.
 	current func() error
 	shedder *shedder
+	// server writes streams. admit reports whether there is memory for a list.
 	server  *serve.Server
+	admit   func(r *http.Request, bytes int) (done func(), ok bool)
 	streams callerStreams
 }
 
@@ -93,12 +91,6 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	}
 	if err != nil {
 		leave()
-		switch {
-		case errors.Is(err, errNoRoom):
-			return tooMany(err.Error())
-		case errors.Is(err, history.ErrNotReady):
-			return errNotSynced
-		}
 		return err
 	}
 	if s.shedder.full() {
@@ -195,62 +187,6 @@ func (s *shareServer) await(ctx context.Context, patience time.Duration, version
 			return false
 		}
 	}
-}
-
-// ServeShare answers a GET or LIST of a node's share, by the path below it.
-func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, path string) {
-	r = r.Clone(r.Context())
-	r.URL.Path, r.URL.RawPath = path, ""
-	info := serve.ParseRequest(r)
-	if !info.IsResource {
-		if answer := discover(path); answer != nil {
-			writeDiscovery(w, r, answer)
-			return
-		}
-		serve.WriteError(w, r, notFound(r))
-		return
-	}
-	name := schema.GroupResource{Group: info.Group, Resource: info.Resource}
-	resource := sharedAs(name)
-	err := s.current()
-	var h *history.History
-	switch watch, _ := strconv.ParseBool(cmp.Or(r.URL.Query().Get("watch"), "false")); {
-	case resource == nil, info.Subresource != "", info.Version != resource.Version,
-		info.Namespace != "" && !resource.Namespaced, info.Name != "" && resource.Namespaced && info.Namespace == "":
-		err = serve.NotServed(name)
-	case watch || info.Verb == "watch":
-		err = apierrors.NewMethodNotSupported(name, "watch")
-	case err != nil:
-		err = errNotCurrent(err)
-	default:
-		h, err = s.shares.history(node, resource)
-	}
-	switch {
-	case errors.Is(err, history.ErrNotReady):
-		serve.WriteError(w, r, errNotSynced)
-	case err != nil:
-		serve.WriteError(w, r, err)
-	case info.Verb == "get":
-		s.server.Object(w, withHistory(r, h), resource, info)
-	default:
-		s.server.Collection(w, withHistory(r, h), resource, info)
-	}
-}
-
-// historyKey is where the History of a request is kept.
-type historyKey struct{}
-
-func withHistory(r *http.Request, h *history.History) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), historyKey{}, h))
-}
-
-// historyOf is a serve.Server's HistoryOf.
-func historyOf(r *http.Request) (h *history.History, release func(), err error) {
-	h, ok := r.Context().Value(historyKey{}).(*history.History)
-	if !ok {
-		return nil, nil, errors.New("a request for no share")
-	}
-	return h, func() {}, nil
 }
 
 // caller is who asks, as limits tell callers apart: everybody comes from the aggregator's few addresses.

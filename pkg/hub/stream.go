@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 // stream is a client that follows the share of a node. It implements serve.Steps. Its first fields are guarded by the
@@ -46,11 +45,11 @@ var (
 	// errBehind ends a stream whose client does not take what it is sent.
 	errBehind = errors.New("the client does not take what it is sent, and others need the memory")
 	// errNoRoom refuses a stream while there is no memory for its first step.
-	errNoRoom = errors.New("others are being sent their shares")
+	errNoRoom = tooMany("others are being sent their shares")
 )
 
 // follow begins a stream. known are the digests of what the client has; nil for nothing. restored says so to the
-// client. closed is called when the stream is over. Errors: history.ErrNotReady, errNoRoom.
+// client. closed is called when the stream is over. Errors: errNotSynced, errNoRoom.
 func (s *shares) follow(
 	node string, known *hubv1alpha1.Digests, restored bool, closed func(),
 ) (st *stream, err error) {
@@ -64,7 +63,7 @@ func (s *shares) follow(
 	s.read(func() {
 		switch {
 		case !s.open:
-			err = history.ErrNotReady
+			err = errNotSynced
 		case s.queued.Load() > s.maxQueued:
 			err = errNoRoom
 		default:

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,14 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -226,18 +221,11 @@ func (s *shareStream) event() (*metav1.WatchEvent, error) {
 
 func (s *shareStream) close() { _ = s.body.Close() } // nothing more is read from it
 
-// statusCodecs decode errors.
-var statusCodecs = func() runtime.NegotiatedSerializer {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return serializer.NewCodecFactory(scheme).WithoutConversion()
-}()
-
 // shareFollower follows this node's share at a hub.
 type shareFollower struct {
+	// group makes requests as others of the program are made. It has no sources.
+	group  *follow.Group
 	client rest.Interface
-	// agent is the User-Agent, without what distinguishes requests.
-	agent  string
 	node   string
 	facts  *facts.Facts
 	random func() float64
@@ -252,28 +240,16 @@ type shareFollower struct {
 }
 
 func newShareFollower(config *rest.Config, node string, f *facts.Facts, random func() float64) (*shareFollower, error) {
-	client, err := rest.HTTPClientFor(config)
+	group, err := follow.NewGroup(follow.GroupOptions{Config: config})
 	if err != nil {
-		return nil, fmt.Errorf("making a client for the hub: %w", err)
+		return nil, err
 	}
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/apis", &hubv1alpha1.GroupVersion
-	config.NegotiatedSerializer = statusCodecs
 	s := &shareFollower{
-		node: node, facts: f, random: random, retry: make(chan struct{}, 1), state: follow.State{Name: SourceShare},
+		group: group, node: node, facts: f, random: random, retry: make(chan struct{}, 1),
+		state: follow.State{Name: SourceShare},
 	}
-	guarded := *client
-	if guarded.Transport == nil {
-		guarded.Transport = http.DefaultTransport
-	}
-	guarded.Transport = apiclient.StallGuard{
-		Next: guarded.Transport, Headers: apiclient.SilenceBefore, Body: s.silence,
-	}
-	s.agent, _, _ = strings.Cut(cmp.Or(config.UserAgent, rest.DefaultKubernetesUserAgent()), " ")
-	if s.client, err = rest.RESTClientForConfigAndClient(config, &guarded); err != nil {
-		return nil, fmt.Errorf("making a client for the hub: %w", err)
-	}
-	return s, nil
+	s.client, err = group.Client(hubv1alpha1.GroupVersion, s.silence)
+	return s, err
 }
 
 // State returns the follower's state.
@@ -300,7 +276,7 @@ func (s *shareFollower) reached() hubv1alpha1.Version {
 func (s *shareFollower) Request(agent string) *rest.Request {
 	return s.client.Get().AbsPath(hubv1alpha1.SharePath(s.node), "api/v1/nodes").
 		SetHeader("Accept", runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON).
-		SetHeader("User-Agent", s.agent+"+hub-"+agent).MaxRetries(0)
+		SetHeader("User-Agent", s.group.UserAgent("hub-"+agent)).MaxRetries(0)
 }
 
 // Retry makes the next attempt begin at once.
@@ -322,7 +298,7 @@ func (s *shareFollower) open(
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf).
 		SetHeader("Accept-Encoding", "gzip").
-		SetHeader("User-Agent", s.agent+"+hub-share").MaxRetries(0)
+		SetHeader("User-Agent", s.group.UserAgent("hub-share")).MaxRetries(0)
 	if known != nil {
 		request.SetHeader(hubv1alpha1.DigestsHeader, known.digests.String())
 	}

@@ -102,7 +102,7 @@ type hubWay struct {
 	filling sync.Mutex
 	// staged collects what direct sources deliver while the hub is followed, by input; nil if it goes to the facts.
 	// Guarded by filling.
-	staged map[string]map[types.NamespacedName]*wire.Object
+	staged objectsOf
 
 	// What follows belongs to the goroutine of run.
 
@@ -132,7 +132,7 @@ func newHubWay(options Options) (*hubWay, error) {
 		h.options.Random = rand.Float64
 	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
-	h.staged = make(map[string]map[types.NamespacedName]*wire.Object)
+	h.staged = make(objectsOf)
 	var err error
 	h.share, err = newShareFollower(h.options.Config, options.NodeName, options.Facts, h.options.Random)
 	h.way.Hub = true
@@ -146,47 +146,49 @@ type directSink struct {
 	way *hubWay
 }
 
-// deliver calls aside with what was delivered before, or through.
-func (d directSink) deliver(through func(), aside func(map[types.NamespacedName]*wire.Object)) {
+// Apply implements follow.Sink.
+func (d directSink) Apply(o *wire.Object) {
 	d.way.filling.Lock()
 	defer d.way.filling.Unlock()
 	if d.way.staged == nil {
-		through()
-		return
+		d.Input.Apply(o)
+	} else {
+		d.way.staged.put(d.Name(), d.Same(o))
 	}
-	if d.way.staged[d.Name()] == nil {
-		d.way.staged[d.Name()] = make(map[types.NamespacedName]*wire.Object)
-	}
-	aside(d.way.staged[d.Name()])
-}
-
-// Apply implements follow.Sink.
-func (d directSink) Apply(o *wire.Object) {
-	d.deliver(func() { d.Input.Apply(o) }, func(staged map[types.NamespacedName]*wire.Object) {
-		staged[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = d.Same(o)
-	})
 }
 
 // Remove implements follow.Sink.
 func (d directSink) Remove(namespace, name string) {
-	d.deliver(func() { d.Input.Remove(namespace, name) }, func(staged map[types.NamespacedName]*wire.Object) {
-		delete(staged, types.NamespacedName{Namespace: namespace, Name: name})
-	})
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		d.Input.Remove(namespace, name)
+	} else {
+		delete(d.way.staged[d.Name()], types.NamespacedName{Namespace: namespace, Name: name})
+	}
 }
 
 // Replace implements follow.Sink.
 func (d directSink) Replace(objects []*wire.Object) {
-	d.deliver(func() { d.Input.Replace(objects) }, func(staged map[types.NamespacedName]*wire.Object) {
-		clear(staged)
-		for _, o := range objects {
-			staged[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = d.Same(o)
-		}
-	})
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		d.Input.Replace(objects)
+		return
+	}
+	clear(d.way.staged[d.Name()])
+	for _, o := range objects {
+		d.way.staged.put(d.Name(), d.Same(o))
+	}
 }
 
 // SetAbsent implements follow.Sink.
 func (d directSink) SetAbsent() {
-	d.deliver(d.Input.SetAbsent, func(map[types.NamespacedName]*wire.Object) {})
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		d.Input.SetAbsent()
+	}
 }
 
 // Way is the one that is followed.
@@ -261,10 +263,10 @@ func (h *hubWay) look(ctx context.Context) time.Duration {
 			return hubSettling
 		}
 		err := h.takeDirect(ctx, reason)
-		switch {
-		case err == nil:
+		if err == nil && !h.Way().Hub {
 			return h.untilProbe()
-		case ctx.Err() == nil && h.Way().Reason == nil:
+		}
+		if err != nil && ctx.Err() == nil && h.Way().Reason == nil {
 			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
 		}
 		h.mu.Lock()
@@ -340,7 +342,8 @@ func (h *hubWay) ask(ctx context.Context) error {
 	return h.direct[0].Request("hub-probe").Param("fieldSelector", "metadata.name="+h.node).Do(ctx).Error()
 }
 
-// takeDirect fills the direct way while the hub may come back, and takes it. The error says why it was not taken.
+// takeDirect fills the direct way, and takes it unless the hub has come back meanwhile. The error says why it could not
+// be taken.
 func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	if err := h.fits(ctx); err != nil {
 		return err
@@ -369,7 +372,7 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	if !h.filled(version) { // a last step came
 		h.dropDirect()
 		h.startShare(ctx, nil, nil)
-		return errors.New("the hub is followed again")
+		return nil
 	}
 	if time.Since(h.Way().Since) < goodStay {
 		h.probePause = min(2*h.probePause, longestProbe)
@@ -462,7 +465,7 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 	state.advance(later.mark)
 	h.take(ctx, Way{Hub: true}, contact)
 	h.filling.Lock()
-	h.staged = make(map[string]map[types.NamespacedName]*wire.Object)
+	h.staged = make(objectsOf)
 	h.filling.Unlock()
 	step.apply(h.facts, state)
 	h.share.follows(state.version)

@@ -86,9 +86,19 @@ func decodeShareState(encoded []byte) *shareState {
 	return s
 }
 
+// objectsOf are objects by input.
+type objectsOf map[string]map[types.NamespacedName]*wire.Object
+
+func (a objectsOf) put(input string, o *wire.Object) {
+	if a[input] == nil {
+		a[input] = make(map[types.NamespacedName]*wire.Object)
+	}
+	a[input][types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = o
+}
+
 // shareStep is a step of a share, as it was received.
 type shareStep struct {
-	put     map[string]map[types.NamespacedName]*wire.Object
+	put     objectsOf
 	removed map[string][]types.NamespacedName
 	mark    *hubv1alpha1.Mark
 }
@@ -127,10 +137,9 @@ func (s *shareStep) merge(later *shareStep) {
 		})
 	}
 	for input, objects := range later.put {
-		if s.put[input] == nil {
-			s.put[input] = make(map[types.NamespacedName]*wire.Object)
+		for _, o := range objects {
+			s.put.put(input, o)
 		}
-		maps.Copy(s.put[input], objects)
 	}
 }
 
@@ -146,10 +155,7 @@ var errEnded = errors.New("the hub has ended the stream")
 
 // next reads the next step.
 func (s *shareStream) next() (*shareStep, error) {
-	step := &shareStep{
-		put:     make(map[string]map[types.NamespacedName]*wire.Object),
-		removed: make(map[string][]types.NamespacedName),
-	}
+	step := &shareStep{put: make(objectsOf), removed: make(map[string][]types.NamespacedName)}
 	for {
 		event, err := s.event()
 		if err != nil {
@@ -182,16 +188,13 @@ func (s *shareStream) next() (*shareStep, error) {
 			}
 			return step, nil
 		}
-		input := shareInputs[kind.Kind].input
-		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-		switch {
+		switch input := shareInputs[kind.Kind].input; {
 		case input == "": // of a newer hub
 		case event.Type == string(watch.Deleted):
-			step.removed[input] = append(step.removed[input], name)
-		case step.put[input] == nil:
-			step.put[input] = map[types.NamespacedName]*wire.Object{name: o}
+			step.removed[input] = append(step.removed[input],
+				types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 		default:
-			step.put[input][name] = o
+			step.put.put(input, o)
 		}
 	}
 }

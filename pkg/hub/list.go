@@ -129,7 +129,7 @@ func (s *shares) ownOf(name string) *wire.Object {
 	if n == nil || n.own == nil {
 		return nil
 	}
-	o, err := decodeOwn(n.own.member)
+	o, err := decodeOwn(n.ownContent.member)
 	if err != nil {
 		s.logger.Error(err, "Cannot read a node", "node", name)
 		return nil

@@ -79,7 +79,6 @@ const restSet = "*"
 
 // keySet is a set of topology keys that Services have together.
 type keySet struct {
-	name string
 	// keys are nil in the rest set.
 	keys topology.Keys
 	// slices counts those whose endpoints are in the shares of the set's classes.
@@ -114,9 +113,9 @@ type node struct {
 
 	// labels are nil for a node that is not known.
 	labels *object
-	// own is the node's own object, encoded, and ownDigest its digest.
-	own       *chunk
-	ownDigest uint64
+	// own is the node's own object without its body, ownContent the whole of it, encoded.
+	own        *object
+	ownContent *chunk
 	// named says to which classes the slices on the node name it.
 	named []naming
 }
@@ -218,7 +217,7 @@ func (s *shares) setOf(keys topology.Keys) *keySet {
 	set := s.sets[name]
 	if set == nil {
 		set = &keySet{
-			name: name, keys: keys, classes: make(map[string]*class), byValue: make(map[keyValue]map[*class]struct{}),
+			keys: keys, classes: make(map[string]*class), byValue: make(map[keyValue]map[*class]struct{}),
 		}
 		s.sets[name] = set
 		for st := range s.common.streams {
@@ -315,16 +314,27 @@ func (s *shares) leave(st *stream) {
 
 // fill computes what a new class has, and encodes it if a stream is about to be sent all of it.
 func (s *shares) fill(c *class, encode bool) {
+	content := s.encode(c, func(o *object) bool {
+		c.digests[o.bucket()] += o.digest
+		return encode
+	})
+	if encode {
+		c.content = content
+	}
+}
+
+// encode encodes the objects of a class that are wanted, but for a node's own Node; nil for none.
+func (s *shares) encode(c *class, wants func(*object) bool) *chunk {
 	var frames []byte
 	s.visit(c, func(o *object) {
-		c.digests[o.bucket()] += o.digest
-		if encode {
+		if wants(o) {
 			frames = appendFrame(frames, o)
 		}
 	})
-	if len(frames) > 0 {
-		c.content = newChunk(frames, 0, time.Time{})
+	if frames == nil {
+		return nil
 	}
+	return newChunk(frames, 0, time.Time{})
 }
 
 // visit calls visit for every object that a class has, but for a node's own Node. It is called with both locks held.
@@ -364,7 +374,7 @@ func (s *shares) visitSlices(c *class, visit func(*object)) {
 					continue
 				}
 				slicesSeen[o] = struct{}{}
-				if part := p.part(c, p.split(), s.facts.LabelsOf); part != nil {
+				if part := endpointsOf(p, s.facts.LabelsOf).part(c); part != nil {
 					visit(part)
 				}
 			}
@@ -372,42 +382,41 @@ func (s *shares) visitSlices(c *class, visit func(*object)) {
 	}
 }
 
-// split takes the slice apart.
-func (p *placed) split() *wire.Parts {
+// endpoints are those of a slice, at a time when nodes had these labels.
+type endpoints struct {
+	*placed
+
+	parts    *wire.Parts
+	labelsOf func(node []byte) topology.Labels
+}
+
+// endpointsOf takes a slice apart, which may be nil.
+func endpointsOf(p *placed, labelsOf func(node []byte) topology.Labels) endpoints {
+	if p == nil {
+		return endpoints{parts: &wire.Parts{}}
+	}
 	parts, err := wire.SplitSlice(p.upstream.Body)
 	if err != nil {
 		panic("hub: a slice that was readable is no longer: " + err.Error())
 	}
-	return parts
+	return endpoints{p, parts, labelsOf}
 }
 
-// part is what a class of the slice's set has of it: the endpoints that any of the Service's keys matches; nil for none.
-func (p *placed) part(c *class, parts *wire.Parts, labelsOf func(node []byte) topology.Labels) *object {
+// part is what a class has of the endpoints: those that any of the Service's keys matches; nil for none.
+func (e endpoints) part(c *class) *object {
+	if e.placed == nil || e.set != c.set {
+		return nil
+	}
 	var places []int
-	for i, e := range parts.Endpoints {
-		if p.keys.Rank(c.here, labelsOf(e.NodeName)) != topology.NoRank {
+	for i, endpoint := range e.parts.Endpoints {
+		if e.keys.Rank(c.here, e.labelsOf(endpoint.NodeName)) != topology.NoRank {
 			places = append(places, i)
 		}
 	}
 	if places == nil {
 		return nil
 	}
-	return newObject(&kindSlice, p.upstream, parts.Body(places))
-}
-
-// names reports whether a class has the labels of a known node.
-func (c *class) names(n *node) bool {
-	return c == &n.class || slices.ContainsFunc(n.named, func(by naming) bool {
-		switch value, has := n.labels.upstream.Labels[by.key]; {
-		case by.set != c.set:
-			return false
-		case c.set == nil:
-			return c.name == "" // the common class, and not that of another node
-		default:
-			theirs, have := c.here[by.key]
-			return has && have && value == theirs
-		}
-	})
+	return newObject(&kindSlice, e.upstream, e.parts.Body(places))
 }
 
 // setOwn notes a node's own object, which the next change of the facts publishes; nil if it is gone.

@@ -20,8 +20,9 @@ type step struct {
 	change *facts.Change
 	// before has the labels that nodes had before the step, as far as they changed.
 	before map[string]topology.Labels
-	// named are the nodes whose labels may be in other shares than before.
+	// named are the nodes whose labels may be in other shares than before. naming has the classes that have them now.
 	named   map[string]struct{}
+	naming  map[string]map[*class]struct{}
 	classes map[*class]*classStep
 	// moved are the streams of nodes that were relabelled. They are in no class until the end of the step.
 	moved []*stream
@@ -31,13 +32,11 @@ type step struct {
 
 // classStep is what a step means for a class.
 type classStep struct {
-	*class
-
 	frames []byte
 	events int
 	// deltas are the differences of digests.
 	deltas map[uint8]uint64
-	// unnamed are the nodes whose labels the class has no more.
+	// unnamed are the labels of nodes that the class has no more. Another class of a stream may have them.
 	unnamed []objectName
 }
 
@@ -45,7 +44,8 @@ type classStep struct {
 func (s *shares) publish(c *facts.Change) {
 	t := &step{
 		shares: s, change: c, before: make(map[string]topology.Labels, len(c.Relabelled)),
-		named: make(map[string]struct{}), classes: make(map[*class]*classStep),
+		named: make(map[string]struct{}), naming: make(map[string]map[*class]struct{}),
+		classes: make(map[*class]*classStep),
 	}
 	maps.Copy(t.named, c.Named)
 	for n, before := range c.Relabelled {
@@ -79,7 +79,7 @@ func (t *step) placeServices() {
 		if s := t.facts.Service(name); s != nil && s.Upstream != nil {
 			after = newObject(&kindService, s.Upstream, s.Upstream.Body)
 		}
-		t.putCommon(objectName{&kindService, name}, after)
+		t.put(&t.common, objectName{&kindService, name}, nil, after)
 	}
 }
 
@@ -138,21 +138,22 @@ func (t *step) placeSlice(o *facts.Object) {
 	} else {
 		t.slices[o] = after
 	}
-	was, is := t.endpointsOf(before, true), t.endpointsOf(after, false)
+	was, is := endpointsOf(before, t.labelsBefore), endpointsOf(after, t.facts.LabelsOf)
 	if !before.sameShares(after) {
 		for _, e := range is.parts.Endpoints {
 			t.named[string(e.NodeName)] = struct{}{}
 		}
 	}
+	name := objectName{&kindSlice, o.Name()}
 	var whole *object
 	if after != nil && after.everywhere {
 		whole = newObject(&kindSlice, after.upstream, after.upstream.Body)
 	}
 	if whole != nil || before != nil && before.everywhere {
-		t.putCommon(objectName{&kindSlice, o.Name()}, whole)
+		t.put(&t.common, name, nil, whole)
 	}
-	for c := range affected(was, is) {
-		t.put(c, was.part(c), is.part(c))
+	for c := range t.affected(was, is) {
+		t.put(c, name, was.part(c), is.part(c))
 	}
 	before.count(-1)
 	after.count(1)
@@ -171,29 +172,6 @@ func (p *placed) count(n int) {
 	}
 }
 
-// endpoints are those of a slice as it was before the step, or as it is after it.
-type endpoints struct {
-	*placed
-
-	parts *wire.Parts
-	// labelsOf returns the labels of a node at that time.
-	labelsOf func(node []byte) topology.Labels
-	// relabelled is set if the step changed the labels of a node.
-	relabelled bool
-}
-
-// endpointsOf takes a slice apart, which may be nil.
-func (t *step) endpointsOf(p *placed, before bool) endpoints {
-	e := endpoints{placed: p, parts: &wire.Parts{}, labelsOf: t.facts.LabelsOf, relabelled: len(t.before) > 0}
-	if before {
-		e.labelsOf = t.labelsBefore
-	}
-	if p != nil {
-		e.parts = p.split()
-	}
-	return e
-}
-
 // labelsBefore are the labels that a node had before the step.
 func (t *step) labelsBefore(name []byte) topology.Labels {
 	if labels, changed := t.before[string(name)]; changed {
@@ -202,19 +180,11 @@ func (t *step) labelsBefore(name []byte) topology.Labels {
 	return t.facts.LabelsOf(name)
 }
 
-// part is what a class has of the endpoints; nil for nothing.
-func (e endpoints) part(c *class) *object {
-	if e.placed == nil || e.set != c.set {
-		return nil
-	}
-	return e.placed.part(c, e.parts, e.labelsOf)
-}
-
 // affected are the classes whose share of a slice may differ: those that have one of the endpoints, before or after.
 // Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
-func affected(was, is endpoints) map[*class]struct{} {
+func (t *step) affected(was, is endpoints) map[*class]struct{} {
 	beginning, end := 0, 0
-	if was.sameShares(is.placed) && !is.relabelled && wire.SameMeta(was.upstream.Meta, is.upstream.Meta) &&
+	if was.sameShares(is.placed) && len(t.before) == 0 && wire.SameMeta(was.upstream.Meta, is.upstream.Meta) &&
 		was.parts.SameOthers(is.parts) {
 		beginning, end = was.parts.Differing(is.parts)
 	}
@@ -250,36 +220,41 @@ func (t *step) placeLabels(name string) {
 	}
 	n.named = t.namingsOf(name)
 	are := t.classesNaming(n)
-	for c := range were {
-		if _, still := are[c]; !still {
-			t.putLabels(c, n, before, nil)
+	t.naming[name] = are
+	for c := range either(were, are) {
+		var was, is *object
+		if _, had := were[c]; had {
+			was = before
 		}
-	}
-	for c := range are {
-		if _, already := were[c]; !already {
-			t.putLabels(c, n, nil, n.labels)
-		} else {
-			t.putLabels(c, n, before, n.labels)
+		if _, has := are[c]; has {
+			is = n.labels
 		}
+		t.put(c, objectName{&kindLabels, types.NamespacedName{Name: name}}, was, is)
 	}
 	t.forget(n)
 }
 
+func either(a, b map[*class]struct{}) map[*class]struct{} {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
 // namingsOf says by which sets and keys the slices on a node name it.
 func (t *step) namingsOf(name string) (named []naming) {
-	for _, o := range t.facts.NodeObjectsOf(name) {
-		p := t.slices[o]
-		keys := p.keys
-		if p.everywhere {
-			keys = nil
-			if slices.Contains(p.keys, topology.Any) {
-				keys = topology.Keys{topology.Any} // the keys before it need the labels of all nodes
-			}
+	enter := func(by naming) {
+		if !slices.Contains(named, by) {
+			named = append(named, by)
 		}
-		for _, key := range keys {
-			if by := (naming{p.set, key}); !slices.Contains(named, by) && (p.set != nil || p.everywhere) {
-				named = append(named, by)
+	}
+	for _, o := range t.facts.NodeObjectsOf(name) {
+		switch p := t.slices[o]; {
+		case p.set != nil:
+			for _, key := range p.keys {
+				enter(naming{p.set, key})
 			}
+		case slices.Contains(p.keys, topology.Any):
+			enter(naming{}) // the keys before it need the labels of all nodes
 		}
 	}
 	return named
@@ -287,10 +262,11 @@ func (t *step) namingsOf(name string) (named []naming) {
 
 // classesNaming are the classes that have the labels of a node; none if it is not known.
 func (t *step) classesNaming(n *node) map[*class]struct{} {
+	classes := make(map[*class]struct{})
 	if n.labels == nil {
-		return nil
+		return classes
 	}
-	classes := map[*class]struct{}{&n.class: {}}
+	classes[&n.class] = struct{}{}
 	for _, by := range n.named {
 		if by.set == nil {
 			classes[&t.common] = struct{}{}
@@ -301,37 +277,52 @@ func (t *step) classesNaming(n *node) map[*class]struct{} {
 	return classes
 }
 
-func (t *step) putLabels(c *class, n *node, before, after *object) {
-	if c == &t.common {
-		t.putCommon(objectName{&kindLabels, types.NamespacedName{Name: n.name}}, after)
-	} else {
-		t.put(c, before, after)
-	}
-}
-
 // placeOwn publishes a node's own object, or that it is gone, to the node's streams.
 func (t *step) placeOwn(name string, o *wire.Object) {
 	n := t.node(name)
-	before := n.ownDigest
-	n.own, n.ownDigest = nil, 0
-	frames := appendRemoval(nil, ownName(name))
+	before := n.own
+	var after *object
+	n.own, n.ownContent = nil, nil
 	if o != nil {
-		own := newObject(&kindNode, o, o.Body)
-		frames, n.ownDigest = appendFrame(nil, own), own.digest
-		n.own = newChunk(frames, 0, time.Time{})
+		after = newObject(&kindNode, o, o.Body)
+		n.ownContent = newChunk(appendFrame(nil, after), 0, time.Time{})
+		n.own = &object{objectName: after.objectName, digest: after.digest}
 	}
-	if delta := n.ownDigest - before; delta != 0 {
-		c := t.class(&n.class)
-		c.differs(ownName(name).bucket(), delta)
-		c.frames, c.events = append(c.frames, frames...), c.events+1
-	}
+	t.put(&n.class, ownName(name), before, after)
 	t.forget(n)
 }
 
-// putCommon makes an object, or its absence, known to every share.
-func (t *step) putCommon(name objectName, after *object) {
-	b := &t.buckets[name.bucket()]
-	before := b.objects[name]
+// put makes known what a class had of an object and has now. Nothing is said if that is the same to a wrapper. What the
+// common class had is known.
+func (t *step) put(c *class, name objectName, before, after *object) {
+	bucket := name.bucket()
+	if c == &t.common {
+		before = t.buckets[bucket].put(name, after)
+	}
+	delta := after.digestOf() - before.digestOf()
+	if delta == 0 {
+		return
+	}
+	c.content = nil
+	said := t.class(c)
+	said.deltas[bucket] += delta
+	if c.digests[bucket] += delta; c.digests[bucket] == 0 {
+		delete(c.digests, bucket)
+	}
+	switch {
+	case after == nil && name.kind == &kindLabels:
+		said.unnamed = append(said.unnamed, name)
+	case len(c.streams) == 0:
+	case after == nil:
+		said.frames, said.events = appendRemoval(said.frames, name), said.events+1
+	default:
+		said.frames, said.events = appendFrame(said.frames, after), said.events+1
+	}
+}
+
+// put keeps an object, or its absence, and returns what was there before.
+func (b *bucket) put(name objectName, after *object) (before *object) {
+	before = b.objects[name]
 	switch {
 	case after == nil:
 		delete(b.objects, name)
@@ -343,49 +334,17 @@ func (t *step) putCommon(name objectName, after *object) {
 	if before.digestOf() != after.digestOf() {
 		b.content = nil
 	}
-	t.put(&t.common, before, after)
-}
-
-// put makes known what a class had of an object and has now. Nothing is said if that is the same to a wrapper.
-func (t *step) put(c *class, before, after *object) {
-	delta := after.digestOf() - before.digestOf()
-	if delta == 0 {
-		return
-	}
-	shown := after
-	if after == nil {
-		shown = before
-	}
-	said := t.class(c)
-	said.differs(shown.bucket(), delta)
-	switch {
-	case after == nil && shown.kind == &kindLabels:
-		said.unnamed = append(said.unnamed, shown.objectName)
-	case len(c.streams) == 0:
-	case after == nil:
-		said.frames, said.events = appendRemoval(said.frames, shown.objectName), said.events+1
-	default:
-		said.frames, said.events = appendFrame(said.frames, after), said.events+1
-	}
+	return before
 }
 
 // class is what the step means for a class.
 func (t *step) class(c *class) *classStep {
 	said := t.classes[c]
 	if said == nil {
-		said = &classStep{class: c, deltas: make(map[uint8]uint64)}
+		said = &classStep{deltas: make(map[uint8]uint64)}
 		t.classes[c] = said
 	}
 	return said
-}
-
-// differs notes that the digest of a bucket differs.
-func (c *classStep) differs(bucket uint8, delta uint64) {
-	c.deltas[bucket] += delta
-	if c.digests[bucket] += delta; c.digests[bucket] == 0 {
-		delete(c.digests, bucket)
-	}
-	c.content = nil
 }
 
 // send passes what the classes have to say to their streams, and gives streams that moved what differs.
@@ -408,7 +367,7 @@ func (t *step) send() {
 				st.step.chunks = append(st.step.chunks, changes)
 			}
 			for _, name := range said.unnamed {
-				if n := t.nodes[name.name.Name]; n == nil || !st.names(n) {
+				if !t.names(st, name.name.Name) {
 					removal := newChunk(appendRemoval(nil, name), 1, t.change.Received)
 					st.step.chunks = append(st.step.chunks, removal)
 				}
@@ -424,6 +383,14 @@ func (t *step) send() {
 		t.finish(st, false)
 	}
 	t.endLaggards()
+}
+
+// names reports whether a stream has the labels of a node that the step has placed.
+func (t *step) names(st *stream, node string) bool {
+	return slices.ContainsFunc(st.classes, func(c *class) bool {
+		_, has := t.naming[node][c]
+		return has
+	})
 }
 
 // touch notes that a stream has a part in the step.

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -271,23 +270,18 @@ func (s *shares) content(c *class, all bool, buckets *[hubv1alpha1.Buckets]bool)
 		}
 		return chunks
 	}
-	if n := s.nodes[c.name]; c.set == nil && n.own != nil && buckets[ownName(c.name).bucket()] {
-		chunks = append(chunks, n.own)
+	if n := s.nodes[c.name]; c.set == nil && n.own != nil && buckets[n.own.bucket()] {
+		chunks = append(chunks, n.ownContent)
 	}
 	content := c.content
 	if content == nil || !all {
-		var frames []byte
-		s.visit(c, func(o *object) {
-			if buckets[o.bucket()] {
-				frames = appendFrame(frames, o)
-			}
-		})
-		if len(frames) == 0 {
-			return chunks
-		}
-		if content = newChunk(frames, 0, time.Time{}); all {
-			c.content = content
-		}
+		content = s.encode(c, func(o *object) bool { return buckets[o.bucket()] })
+	}
+	if all && c.set != nil { // that of one node has one stream
+		c.content = content
+	}
+	if content == nil {
+		return chunks
 	}
 	return append(chunks, content)
 }
@@ -302,11 +296,6 @@ func (b *bucket) encode() *chunk {
 		b.content = newChunk(frames, 0, time.Time{})
 	}
 	return b.content
-}
-
-// names reports whether a stream has the labels of a node.
-func (st *stream) names(n *node) bool {
-	return n.labels != nil && slices.ContainsFunc(st.classes, func(c *class) bool { return c.names(n) })
 }
 
 // ownName is the name of a node's own object.

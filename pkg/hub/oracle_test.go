@@ -316,7 +316,7 @@ func (w *world) change() {
 func (w *world) happen() {
 	replica := w.below(len(w.replicas))
 	wrapper := w.wrappers[w.below(len(w.wrappers))]
-	switch n := w.below(108); {
+	switch n := w.below(112); {
 	case n < 57:
 		w.change()
 	case n < 64:
@@ -369,6 +369,8 @@ func (w *world) happen() {
 	case n < 106:
 		w.note("the cache of the other API server catches up")
 		w.cluster.CatchUp()
+	case n < 109:
+		w.hubAway()
 	case w.backup == nil:
 		w.note("a backup is taken")
 		w.backup, w.saved = w.cluster.Backup(), w.truth.newest()
@@ -388,6 +390,34 @@ func (w *world) otherServer(replica int, wrapper *nodeWrapper) {
 	w.smallFleet.mu.Lock()
 	defer w.smallFleet.mu.Unlock()
 	wrapper.api = servers[which]
+}
+
+// hubAway lets the hub be away until wrappers may go on without it, and come back. The API server that they go to knows
+// less of a resource than the hub has told them, and the replicas that they come back to are slow.
+func (w *world) hubAway() {
+	resource := w.pick([]string{"nodes", "services", "endpointslices"})
+	w.note("the hub is away, and the other API server knows no %s since", resource)
+	w.cluster.Lag(resource)
+	for range 3 {
+		w.change()
+		time.Sleep(time.Second)
+	}
+	w.smallFleet.mu.Lock()
+	for _, wrapper := range w.wrappers {
+		wrapper.api = w.cluster.Lagging()
+	}
+	w.smallFleet.mu.Unlock()
+	for _, r := range w.replicas {
+		r.link.set(true, false)
+	}
+	time.Sleep(time.Duration(30+w.below(60)) * time.Second)
+	w.note("the hub is back, and slow")
+	w.cluster.CatchUp()
+	for _, r := range w.replicas {
+		r.link.set(false, false)
+		r.link.delay(time.Duration(w.below(3000)) * time.Millisecond)
+	}
+	time.Sleep(time.Duration(w.below(12)) * time.Minute)
 }
 
 // restore sets the API server back. Nothing else changes until everybody has noticed: an API server that has gone on

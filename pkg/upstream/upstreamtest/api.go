@@ -137,7 +137,6 @@ func (a *API) Forget() {
 	defer a.mu.Unlock()
 	a.revision++
 	a.floor, a.log = a.revision, nil
-	a.catchUp()
 	close(a.cut)
 	a.cut = make(chan struct{})
 }

@@ -119,7 +119,7 @@ type judge struct {
 
 	last string
 	// from are the earliest moments that what was shown may have been of; nil for any.
-	from []moment
+	from  []moment
 	count int
 }
 

@@ -27,8 +27,10 @@ type behindHub struct {
 	ways           waysSeen
 
 	mu sync.Mutex
-	// answer is what the API server says in place of the hub, if it is not 0. Guarded by mu.
+	// answer is what the API server says in place of the hub, if it is not 0; room is how many bytes there are for the
+	// whole cluster, 0 for any number. Guarded by mu.
 	answer int
+	room   int64
 }
 
 type waysSeen struct {
@@ -53,6 +55,19 @@ func (b *behindHub) hubAnswers(code int) {
 	b.answer = code
 	b.mu.Unlock()
 	b.share.Forget()
+}
+
+// setRoom has so many bytes for the whole cluster.
+func (b *behindHub) setRoom(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.room = bytes
+}
+
+func (b *behindHub) Room() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.room
 }
 
 func (b *behindHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +95,9 @@ func startBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer i
 	var err error
 	b.upstream, err = New(Options{
 		Config: &rest.Config{Host: host}, Facts: b.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true,
-		Hub: HubOptions{Mode: mode, Config: &rest.Config{Host: host}, FallbackAfter: fallback, Changing: b.ways.note},
+		Hub: HubOptions{
+			Mode: mode, Config: &rest.Config{Host: host}, FallbackAfter: fallback, Changing: b.ways.note, Room: b.Room,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -218,6 +235,32 @@ func TestBothWaysAway(t *testing.T) {
 	}
 	b.cluster.Behave(upstreamtest.Behaviour{})
 	b.expect(history.Services, "a,b,c")
+}
+
+// TestAWayThatDoesNotFit: the whole cluster is not taken from the API server if there is no memory for it. What is shown
+// stays, and the reason is told.
+func TestAWayThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	b := startBehindHub(t, HubAuto, time.Millisecond, 0)
+	b.expect(history.Services, "a,b")
+	b.expectFollowed()
+	b.setRoom(1)
+	b.hubAnswers(http.StatusServiceUnavailable)
+	soon.UntilQuiet(t, func() string {
+		if way := b.upstream.Way(); !way.Hub || way.Reason == nil || !strings.Contains(way.Reason.Error(), "memory") {
+			return fmt.Sprintf("%+v", way)
+		}
+		return ""
+	})
+	if got := followed(b.cluster); got != "endpoints" {
+		t.Errorf("of the API server %s are followed", got)
+	}
+	b.expect(history.Services, "a,b")
+	b.setRoom(1 << 30)
+	b.expect(history.Services, "a,b,c")
+	if way := b.upstream.Way(); way.Hub {
+		t.Errorf("%+v", way)
+	}
 }
 
 // TestRequired: nothing but the hub is followed, whatever it answers.

@@ -138,10 +138,13 @@ func (s *Source) Start() { s.group.start(s) }
 // of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
 func (s *Source) Stop() { s.group.stop(s) }
 
-// StartAt begins to follow the source as Start does, with a list that is at least of this version.
-func (s *Source) StartAt(version string) {
+// StartAt begins to follow the source as Start does, with a list that is at least of this version; 0 for any.
+func (s *Source) StartAt(version uint64) {
 	s.mu.Lock()
-	s.from = version
+	s.from = ""
+	if version > 0 {
+		s.from = strconv.FormatUint(version, 10)
+	}
 	s.mu.Unlock()
 	s.Start()
 }
@@ -149,11 +152,16 @@ func (s *Source) StartAt(version string) {
 // Name returns the source's name.
 func (s *Source) Name() string { return s.options.Name }
 
-// Version returns the upstream's resourceVersion up to which the source has followed, also after it was stopped.
-func (s *Source) Version() string {
+// Version returns the upstream's resourceVersion up to which the source has followed, also after it was stopped; 0 if
+// there is none, or if it is no number.
+func (s *Source) Version() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.state.ResourceVersion, s.from)
+	version, err := strconv.ParseUint(cmp.Or(s.state.ResourceVersion, s.from), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return version
 }
 
 // Relist lists the resource at its newest version, and waits until that list, or a later one, is applied. The error

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
@@ -269,9 +268,7 @@ func (h *hubWay) look(ctx context.Context) time.Duration {
 		if err != nil && ctx.Err() == nil && h.Way().Reason == nil {
 			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
 		}
-		h.mu.Lock()
-		h.way.Reason = err
-		h.mu.Unlock()
+		h.explain(err)
 		return h.interval
 	}
 	if err := h.takeHub(ctx); err != nil {
@@ -296,7 +293,7 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	bothAway := err != nil && !answered && !h.elsewhere
 	if err == nil || h.options.Mode == HubRequire || bothAway {
 		h.failing = time.Time{}
-		h.clearReason()
+		h.explain(nil)
 		return nil
 	}
 	if h.failing.IsZero() {
@@ -317,12 +314,11 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	}
 }
 
-func (h *hubWay) clearReason() {
+// explain notes why the API server is not followed in place of the hub; nil if the hub is well.
+func (h *hubWay) explain(reason error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.way.Hub {
-		h.way.Reason = nil
-	}
+	h.way.Reason = reason
 }
 
 // received reports whether there is anything to serve.
@@ -350,7 +346,7 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	}
 	version := h.share.reached()
 	for _, s := range h.direct {
-		s.StartAt(versionOf(version, s))
+		s.StartAt(version[versionParts[s.Name()]])
 	}
 	filling, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -404,9 +400,8 @@ func (h *hubWay) filled(from hubv1alpha1.Version) bool {
 	version := h.share.reached()
 	for _, s := range h.direct {
 		part := versionParts[s.Name()]
-		reached, _ := strconv.ParseUint(s.Version(), 10, 64) // 0 for none
 		if state := s.State(); !state.Synced || state.Err != nil ||
-			version[part] != from[part] && reached < version[part] {
+			version[part] != from[part] && s.Version() < version[part] {
 			return false
 		}
 	}
@@ -482,12 +477,8 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 func (h *hubWay) directVersion() hubv1alpha1.Version {
 	var version hubv1alpha1.Version
 	for _, s := range h.direct {
-		if part, ok := versionParts[s.Name()]; ok {
-			n, err := strconv.ParseUint(s.Version(), 10, 64)
-			if err == nil && n > version[part] {
-				version[part] = n
-			}
-		}
+		part := versionParts[s.Name()]
+		version[part] = max(version[part], s.Version())
 	}
 	return version
 }
@@ -496,14 +487,6 @@ func (h *hubWay) directVersion() hubv1alpha1.Version {
 var versionParts = map[string]int{
 	facts.InputNodes: hubv1alpha1.VersionNodes, facts.InputNode: hubv1alpha1.VersionNodes,
 	facts.InputServices: hubv1alpha1.VersionServices, facts.InputEndpointSlices: hubv1alpha1.VersionSlices,
-}
-
-// versionOf is the part of a version that a source has; "" for none.
-func versionOf(version hubv1alpha1.Version, s *follow.Source) string {
-	if n := version[versionParts[s.Name()]]; n > 0 {
-		return strconv.FormatUint(n, 10)
-	}
-	return ""
 }
 
 // take notes that another way is followed. confirmed is when what is known was last confirmed.

@@ -53,7 +53,7 @@ func resourcesOf(groupVersion string, resources ...metav1.APIResource) *metav1.A
 
 func resourceFor(r *history.Resource, singular string, shortNames ...string) metav1.APIResource {
 	return metav1.APIResource{
-		Name: r.GroupVersionResource.Resource, SingularName: singular, ShortNames: shortNames,
+		Name: r.Resource, SingularName: singular, ShortNames: shortNames,
 		Namespaced: r.Namespaced, Kind: r.Kind, Verbs: metav1.Verbs{"get", "list"},
 	}
 }

@@ -234,6 +234,7 @@ func (t *step) placeLabels(name string) {
 	t.forget(n)
 }
 
+// either are the classes that are in either of two sets.
 func either(a, b map[*class]struct{}) map[*class]struct{} {
 	all := maps.Clone(a)
 	maps.Copy(all, b)

@@ -176,7 +176,8 @@ func (s *shares) finish(st *stream, restored bool) {
 	for bucket := range st.step.changed {
 		mark.Digests[bucket] = st.digests[bucket]
 	}
-	chunks := append(st.step.chunks, newChunk(appendMark(nil, st.node, &mark), 0, time.Time{}))
+	chunks := st.step.chunks
+	chunks = append(chunks, newChunk(appendMark(nil, st.node, &mark), 0, time.Time{}))
 	st.step = streamStep{}
 	st.mu.Lock()
 	defer st.mu.Unlock()

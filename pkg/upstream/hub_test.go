@@ -88,6 +88,13 @@ func (b *behindHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // startBehindHub runs an Upstream until the test ends. answer is what the hub answers at first.
 func startBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer int) *behindHub {
 	t.Helper()
+	b := newBehindHub(t, mode, fallback, answer)
+	b.run()
+	return b
+}
+
+func newBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer int) *behindHub {
+	t.Helper()
 	b := &behindHub{cluster: smallCluster(), share: smallCluster(), answer: answer}
 	b.share.Delete(service("c"))
 	host := serve(t, b)
@@ -103,17 +110,21 @@ func startBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer i
 		t.Fatal(err)
 	}
 	b.upstream.way.interval, b.upstream.way.probePause = 50*time.Millisecond, 100*time.Millisecond
-	ctx, cancel := context.WithCancel(t.Context())
+	return b
+}
+
+// run runs the Upstream until the test ends.
+func (b *behindHub) run() {
+	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		b.upstream.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	b.t.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	return b
 }
 
 // expectFollowed waits until everything is followed.
@@ -237,8 +248,8 @@ func TestBothWaysAway(t *testing.T) {
 	b.expect(history.Services, "a,b,c")
 }
 
-// TestAWayThatDoesNotFit: the whole cluster is not taken from the API server if there is no memory for it. What is shown
-// stays, and the reason is told.
+// TestAWayThatDoesNotFit: the whole cluster is not taken from the API server if there is no memory for it. The wrapper
+// goes on showing what it has, and says why.
 func TestAWayThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	b := startBehindHub(t, HubAuto, time.Millisecond, 0)
@@ -260,6 +271,40 @@ func TestAWayThatDoesNotFit(t *testing.T) {
 	b.expect(history.Services, "a,b,c")
 	if way := b.upstream.Way(); way.Hub {
 		t.Errorf("%+v", way)
+	}
+}
+
+// TestTheHubComesBackMeanwhile: when the hub comes back while the API server is asked for everything, the wrapper stays
+// with it, and notices soon when it is away again.
+func TestTheHubComesBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBehindHub(t, HubAuto, time.Millisecond, 0)
+	b.upstream.way.probePause = time.Hour
+	b.cluster.Behave(upstreamtest.Behaviour{Absent: []string{"endpointslices"}}) // so there is never everything
+	b.run()
+	b.expect(history.Services, "a,b")
+	for range 2 {
+		before := len(b.cluster.Requests())
+		b.hubAnswers(http.StatusServiceUnavailable)
+		soon.UntilQuiet(t, func() string {
+			for _, r := range b.cluster.Requests()[before:] {
+				if strings.HasSuffix(r.Path, "/endpointslices") {
+					return ""
+				}
+			}
+			return "the API server is not asked for everything"
+		})
+		b.hubAnswers(0)
+		b.expectFollowed()
+		soon.UntilQuiet(t, func() string {
+			if b.upstream.way.direct[0].State().Started {
+				return "the API server is still followed"
+			}
+			return ""
+		})
+	}
+	if got := b.ways.String(); got != "" {
+		t.Errorf("got %s", got)
 	}
 }
 

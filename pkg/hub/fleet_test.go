@@ -374,8 +374,8 @@ func (f *smallFleet) streams() string {
 
 const (
 	// noticed is how long a replica takes to notice that its link is gone: a watch that is broken off fails again after
-	// the first pause at most. One that falls silent lasts as long as the API server may be silent on it; if its time is
-	// over just before that, the next one is given up when it has waited for an answer.
+	// the first pause at most. One that falls silent lasts as long as the API server may be silent on it. If its time
+	// is over just before that, the next one is given up when it has waited for an answer.
 	noticed       = 2 * time.Second
 	noticedSilent = 150*time.Second + stallLimit
 	// stallLimit is how long package apiclient waits for an answer.

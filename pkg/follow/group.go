@@ -82,7 +82,7 @@ func (g *Group) Add(options Options) (*Source, error) {
 		hurry: make(chan struct{}, 1),
 	}
 	var err error
-	if s.client, err = g.client(options.Resource.GroupVersion(), s.silence); err != nil {
+	if s.client, err = g.Client(options.Resource.GroupVersion(), s.silence); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
@@ -91,8 +91,9 @@ func (g *Group) Add(options Options) (*Source, error) {
 	return s, nil
 }
 
-// client makes a client for the resources of a group version. silence is the Body of its apiclient.StallGuard.
-func (g *Group) client(version schema.GroupVersion, silence func(*http.Request) time.Duration) (rest.Interface, error) {
+// Client makes a client for the resources of a group version, which decodes lists, events and errors. silence is the
+// Body of its apiclient.StallGuard.
+func (g *Group) Client(version schema.GroupVersion, silence func(*http.Request) time.Duration) (rest.Interface, error) {
 	guarded := *g.httpClient
 	if guarded.Transport == nil {
 		guarded.Transport = http.DefaultTransport
@@ -116,9 +117,9 @@ func (g *Group) client(version schema.GroupVersion, silence func(*http.Request) 
 	return client, nil
 }
 
-// userAgent returns the program's User-Agent with a part that distinguishes its requests. SuperEdge's lite-apiserver
+// UserAgent returns the program's User-Agent with a part that distinguishes its requests. SuperEdge's lite-apiserver
 // reads the User-Agent up to the first space, so the part comes before that.
-func (g *Group) userAgent(part string) string {
+func (g *Group) UserAgent(part string) string {
 	base := g.config.UserAgent
 	if base == "" {
 		base = rest.DefaultKubernetesUserAgent()
@@ -383,7 +384,7 @@ func (g *Group) KnowsNode(name string) (func(context.Context) error, error) {
 		MetadataOnly:  true,
 	}}
 	var err error
-	if witness.client, err = g.client(corev1.SchemeGroupVersion, witness.silence); err != nil {
+	if witness.client, err = g.Client(corev1.SchemeGroupVersion, witness.silence); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {

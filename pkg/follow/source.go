@@ -138,10 +138,13 @@ func (s *Source) Start() { s.group.start(s) }
 // of times, but not from the Sink. A Source that is started again begins with a list that is at least of its version.
 func (s *Source) Stop() { s.group.stop(s) }
 
-// StartAt begins to follow the source as Start does, with a list that is at least of this version.
-func (s *Source) StartAt(version string) {
+// StartAt begins to follow the source as Start does, with a list that is at least of this version; 0 for any.
+func (s *Source) StartAt(version uint64) {
 	s.mu.Lock()
-	s.from = version
+	s.from = ""
+	if version > 0 {
+		s.from = strconv.FormatUint(version, 10)
+	}
 	s.mu.Unlock()
 	s.Start()
 }
@@ -149,11 +152,16 @@ func (s *Source) StartAt(version string) {
 // Name returns the source's name.
 func (s *Source) Name() string { return s.options.Name }
 
-// Version returns the upstream's resourceVersion up to which the source has followed, also after it was stopped.
-func (s *Source) Version() string {
+// Version returns the upstream's resourceVersion up to which the source has followed, also after it was stopped; 0 if
+// there is none, or if it is no number.
+func (s *Source) Version() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(s.state.ResourceVersion, s.from)
+	version, err := strconv.ParseUint(cmp.Or(s.state.ResourceVersion, s.from), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return version
 }
 
 // Relist lists the resource at its newest version, and waits until that list, or a later one, is applied. The error
@@ -253,7 +261,7 @@ func (s *Source) at(version string, change func()) {
 // distinguishes the request in the User-Agent; see Options.Agent.
 func (s *Source) Request(agent string) *rest.Request {
 	return s.client.Get().Resource(s.options.Resource.Resource).
-		SetHeader("User-Agent", s.group.userAgent(agent)).
+		SetHeader("User-Agent", s.group.UserAgent(agent)).
 		MaxRetries(0)
 }
 
@@ -261,7 +269,7 @@ func (s *Source) Request(agent string) *rest.Request {
 // decoded.
 func (s *Source) Estimate(ctx context.Context) (int64, error) {
 	const sample = 100
-	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.userAgent("estimate")).
+	got, err := s.request(&metav1.ListOptions{Limit: sample}).SetHeader("User-Agent", s.group.UserAgent("estimate")).
 		Do(ctx).Get()
 	page, ok := got.(*objectList)
 	if err != nil || !ok || len(page.items) == 0 {

@@ -126,7 +126,7 @@ func TestDaysOfReports(t *testing.T) {
 	})
 	var streams []*stream
 	for i := range nodes {
-		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false)
+		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,10 +170,11 @@ func TestHostnameMultipliesNothing(t *testing.T) {
 	for i := range open {
 		slicesOf = append(slicesOf, boundsSlice(fmt.Sprintf("free-%d", i), "free", 0, i%nodes))
 	}
+	slicesOf = append(slicesOf, boundsSlice("strict-1", "strict", 0, 1, 2, 3))
 	w.facts.Input(facts.InputEndpointSlices).Replace(slicesOf)
 	var streams []*stream
 	for i := range nodes {
-		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false)
+		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +216,7 @@ func TestManySetsOfKeys(t *testing.T) {
 	w.services(map[string]string{})
 	w.facts.Input(facts.InputEndpointSlices).Replace(nil)
 	follow := func() *stream {
-		st, err := w.follow("node-1", nil, false)
+		st, err := w.follow("node-1", nil, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,21 +254,21 @@ func TestALaggardIsEnded(t *testing.T) {
 	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
 	w.services(map[string]string{"free": "[]"})
 	w.facts.Input(facts.InputEndpointSlices).Replace(nil)
-	slow, err := w.follow("node-1", nil, false)
+	slow, err := w.follow("node-1", nil, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	quick, err := w.follow("node-2", nil, false)
+	quick, err := w.follow("node-2", nil, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.budget.max = 64 << 10
+	w.maxQueued = 64 << 10
 	for i := range 200 {
 		w.facts.Input(facts.InputEndpointSlices).Apply(
 			boundsSlice(fmt.Sprint("free-", i), "free", 0, 1, 2, 1, 2, 1, 2, 1, 2))
 		drain(t, quick)
-		if over := w.budget.over(); over > 0 {
-			t.Fatalf("%d bytes too much are held", over)
+		if held := w.queued.Load(); held > w.maxQueued {
+			t.Fatalf("%d bytes are held, more than %d", held, w.maxQueued)
 		}
 	}
 	if _, _, err := slow.Next(); err == nil || w.stats().behind != 1 {
@@ -291,7 +292,7 @@ func TestASwitchCostsKilobytes(t *testing.T) {
 	}
 	w.services(all)
 	w.facts.Input(facts.InputEndpointSlices).Replace([]*wire.Object{boundsSlice("svc-00001", "svc-00001", 0, 1)})
-	first, err := w.follow("node-1", nil, false)
+	first, err := w.follow("node-1", nil, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +303,7 @@ func TestASwitchCostsKilobytes(t *testing.T) {
 		if differs {
 			w.facts.Input(facts.InputEndpointSlices).Apply(boundsSlice("svc-00001", "svc-00001", 1, 1))
 		}
-		again, err := w.follow("node-1", &known, false)
+		again, err := w.follow("node-1", &known, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -111,26 +112,17 @@ func appendMeta(dst []byte, event watch.EventType, t wire.TypeMeta, meta metav1.
 
 // chunk is a part of a step, encoded once for all streams that it is written to.
 type chunk struct {
+	// member is a member of a gzip stream.
+	member []byte
+	// events is how many changes of the facts it has, which were received at one time; 0 for what was known before.
 	events   int
 	received time.Time
-	size     int
-
-	once   sync.Once
-	frames []byte
-	member []byte
-
-	// queued counts the streams that have not been sent it; guarded by the budget's lock.
-	queued int
+	// queued counts the streams that have not been sent it.
+	queued atomic.Int32
 }
 
 func newChunk(frames []byte, events int, received time.Time) *chunk {
-	return &chunk{frames: frames, events: events, received: received, size: len(frames)}
-}
-
-// encoded is the chunk as a member of a gzip stream.
-func (c *chunk) encoded() []byte {
-	c.once.Do(func() { c.member, c.frames = gzipMember(c.frames), nil })
-	return c.member
+	return &chunk{member: gzipMember(frames), events: events, received: received}
 }
 
 // storedBelow is the size from which compressing saves more than it costs.
@@ -184,48 +176,4 @@ func number(text string) uint64 {
 		return 0
 	}
 	return n
-}
-
-// budget bounds the memory of what open streams have not been sent. A chunk counts once.
-type budget struct {
-	mu sync.Mutex
-	// max is the most bytes, held is how many there are. Guarded by mu.
-	max, held int
-}
-
-// take counts a chunk of a stream.
-func (b *budget) take(c *chunk) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c.queued++; c.queued == 1 {
-		b.held += c.size
-	}
-}
-
-// release counts a chunk of a stream that has been sent it, or is over.
-func (b *budget) release(c *chunk) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c.queued--; c.queued == 0 {
-		b.held -= c.size
-	}
-}
-
-// encode returns a chunk encoded, and counts it as long as it is then.
-func (b *budget) encode(c *chunk) []byte {
-	member := c.encoded()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if c.queued > 0 {
-		b.held += len(member) - c.size
-	}
-	c.size = len(member)
-	return member
-}
-
-// over returns how many bytes are held beyond the budget.
-func (b *budget) over() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.held - b.max
 }

@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,12 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -27,9 +25,9 @@ import (
 
 // link leads to an API server, and may be cut.
 type link struct {
-	to http.Handler
-
 	mu sync.Mutex
+	// to is where the next request goes; guarded by mu.
+	to http.Handler
 	// cut is set while nothing passes. With silent, nobody is told. slow is how long every write takes. Guarded by mu.
 	cut, silent bool
 	slow        time.Duration
@@ -54,6 +52,7 @@ func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p := &passing{ResponseWriter: w, link: l, cancel: cancel}
 	l.mu.Lock()
 	l.passing[p] = struct{}{}
+	to := l.to
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -66,7 +65,7 @@ func (l *link) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		panic(http.ErrAbortHandler)
 	}
-	l.to.ServeHTTP(p, r.WithContext(ctx))
+	to.ServeHTTP(p, r.WithContext(ctx))
 	if r.Context().Err() == nil && ctx.Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
@@ -106,6 +105,13 @@ func (l *link) delay(slow time.Duration) {
 	l.slow = slow
 }
 
+// lead lets the next requests go elsewhere.
+func (l *link) lead(to http.Handler) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.to = to
+}
+
 // set cuts the link, or mends it. What was under way is broken off, except by a silent cut.
 func (l *link) set(cut, silent bool) {
 	l.mu.Lock()
@@ -139,7 +145,9 @@ type nodeWrapper struct {
 	link     *link
 	node     *storagetest.Node
 	upstream *upstream.Upstream
-	// picked is the replica that its connection leads to; guarded by the fleet's lock.
+	// api is the API server that it reaches, picked the replica that its connection leads to there. Both are guarded by
+	// the fleet's lock.
+	api    http.Handler
 	picked int
 	// ways counts how often it took another way.
 	ways int
@@ -153,11 +161,13 @@ type smallFleet struct {
 
 	t        *testing.T
 	ctx      context.Context
-	cluster  *upstreamtest.API
+	cluster  testCluster
 	replicas []*replica
 	wrappers []*nodeWrapper
 
 	mu sync.Mutex
+	// meddle, if set, is called when a wrapper asks for what is on the way that it does not follow; guarded by mu.
+	meddle func()
 }
 
 // inFleet runs a test in a bubble: with so many replicas, and a wrapper for each of the named nodes, that follow.
@@ -167,15 +177,8 @@ func inFleet(
 ) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		f := &smallFleet{t: t, cluster: upstreamtest.New()}
+		f := &smallFleet{t: t, cluster: newTestCluster(firstNodes, firstServices, firstSlices)}
 		f.cluster.Behave(upstreamtest.Behaviour{Bookmarks: time.Minute})
-		for _, name := range []string{"a1", "a2", "b1"} {
-			f.relabel(name, name[:1])
-		}
-		f.cluster.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "strict", Annotations: map[string]string{"topologyKeys": `["zone"]`},
-		}})
-		f.putSlice("10.0.0.1")
 		ctx, cancel := context.WithCancel(context.Background())
 		f.ctx = ctx
 		var running sync.WaitGroup
@@ -196,7 +199,7 @@ func inFleet(
 			return !slices.ContainsFunc(f.replicas, func(r *replica) bool { return r.current() != nil })
 		})
 		for _, name := range nodes {
-			w := &nodeWrapper{f: f, name: name, node: storagetest.New(storagetest.Options{
+			w := &nodeWrapper{f: f, name: name, api: f.cluster, node: storagetest.New(storagetest.Options{
 				NodeName: name, KeepKubernetesEndpoint: true,
 			})}
 			w.link = newLink(w)
@@ -250,7 +253,7 @@ func (f *smallFleet) startReplica(number int) {
 	}()
 	r.stop = func() {
 		cancel()
-		r.shedder.endAll()
+		r.shares.endStreams(math.MaxInt, errShed)
 		<-done
 	}
 	f.mu.Lock()
@@ -279,14 +282,18 @@ func (f *smallFleet) pick(w *nodeWrapper, number int) {
 // ServeHTTP is the cluster's API server, as a wrapper reaches it.
 func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f := w.f
-	if !strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
-		f.cluster.ServeHTTP(rw, r)
-		return
-	}
+	toHub := strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath)
 	f.mu.Lock()
-	picked := w.picked
+	api, picked, meddle := w.api, w.picked, f.meddle
 	replica := f.replicas[picked]
 	f.mu.Unlock()
+	if meddle != nil && toHub != w.upstream.Way().Hub {
+		meddle()
+	}
+	if !toHub {
+		api.ServeHTTP(rw, r)
+		return
+	}
 	next := func() {
 		f.mu.Lock()
 		w.picked = (picked + 1) % len(f.replicas)
@@ -308,24 +315,9 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (f *smallFleet) relabel(node, zone string) {
-	f.cluster.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"zone": zone}}})
-}
-
-// putSlice makes the slice of the Service strict: an address on a2, and others on b1.
-func (f *smallFleet) putSlice(address string, ofB ...string) {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: "strict-1", Labels: map[string]string{discoveryv1.LabelServiceName: "strict"},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: ptr.To("a2")}},
-	}
-	for _, address := range ofB {
-		slice.Endpoints = append(slice.Endpoints,
-			discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To("b1")})
-	}
-	f.cluster.Put(slice)
+// putAddress makes the slice of the Service strict: an address on a2.
+func (f *smallFleet) putAddress(address string) {
+	f.cluster.putSlice("strict-1", sliceState{"strict", []endpointState{{address, "a2"}}})
 }
 
 // shown are the addresses that the wrapper shows kube-proxy.
@@ -375,18 +367,19 @@ func (f *smallFleet) until(what string, holds func() bool) time.Duration {
 func (f *smallFleet) streams() string {
 	counts := make([]int, len(f.replicas))
 	for i, r := range f.replicas {
-		r.shedder.mu.Lock()
-		counts[i] = len(r.shedder.streams)
-		r.shedder.mu.Unlock()
+		counts[i] = r.shares.streamCount()
 	}
 	return fmt.Sprint(counts)
 }
 
 const (
 	// noticed is how long a replica takes to notice that its link is gone: a watch that is broken off fails again after
-	// the first pause at most; one that falls silent lasts as long as the API server may be silent on it.
+	// the first pause at most. One that falls silent lasts as long as the API server may be silent on it. If its time
+	// is over just before that, the next one is given up when it has waited for an answer.
 	noticed       = 2 * time.Second
-	noticedSilent = 150 * time.Second
+	noticedSilent = 150*time.Second + stallLimit
+	// stallLimit is how long package apiclient waits for an answer.
+	stallLimit = 30 * time.Second
 	// comesBack is the longest pause between two attempts of a wrapper.
 	comesBack = 23 * time.Second
 )

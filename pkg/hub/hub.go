@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -116,18 +117,16 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 	}
 	s.group = group
 	memory := quota.New(cmp.Or(config.MaxListBytes, DefaultMaxListBytes))
-	s.shedder = &shedder{nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) }}
-	s.answers = &shareServer{shares: s.shares, sources: sources, current: s.current, shedder: s.shedder}
-	s.metrics = newMetrics(s.answers, memory, s.group.States)
-	s.answers.server = &serve.Server{
-		HistoryOf: historyOf,
-		Observer:  s.metrics,
-		Admit: func(r *http.Request, bytes int) (done func(), ok bool) {
-			return memory.AcquireN(caller(r), bytes)
-		},
-		NoYAMLLists: true,
-		Stopping:    s.stopping,
+	s.shedder = &shedder{
+		nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) },
+		streams: s.shares.streamCount, end: s.shares.endStreams,
 	}
+	s.answers = &shareServer{
+		shares: s.shares, sources: sources, current: s.current, shedder: s.shedder,
+		admit: func(r *http.Request, bytes int) (done func(), ok bool) { return memory.AcquireN(caller(r), bytes) },
+	}
+	s.metrics = newMetrics(s.answers, memory, s.group.States)
+	s.answers.server = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
 	return s, nil
 }
 
@@ -244,35 +243,47 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.api.PrepareRun().RunWithContext(ctx)
 }
 
-// work follows the cluster, and looks after the shares and the streams, until ctx is done. Streams end then.
+// work follows the cluster, and looks after the streams, until ctx is done. Streams end then.
 func (s *Server) work(ctx context.Context) {
 	context.AfterFunc(ctx, func() { close(s.stopping) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.group.Run(ctx) })
-	wg.Go(func() { s.shedder.run(ctx) })
-	wg.Go(func() { s.endStale(ctx) })
+	wg.Go(func() {
+		every(ctx, shedInterval, func() {
+			if n := s.shedder.round(); n > 0 {
+				klog.FromContext(ctx).V(2).Info("Ended streams that are another replica's part", "streams", n)
+			}
+		})
+	})
+	wg.Go(func() { every(ctx, time.Second, func() { s.endStale(ctx) }) })
 }
 
-// current says why what is shared may not be what the cluster has; nil if it is.
-func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
-
-// endStale ends the streams when what is shared may be stale, until ctx is done. Wrappers then ask another replica, or
-// know that there is none; a stream that is silent because nothing comes in looks like one on which nothing changes.
-func (s *Server) endStale(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
+// every calls look in intervals, until ctx is done.
+func every(ctx context.Context, interval time.Duration, look func()) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			look()
 		}
-		if err := s.current(); err != nil {
-			if n := s.shedder.endAll(); n > 0 {
-				klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale",
-					"streams", n, "reason", err)
-			}
-		}
+	}
+}
+
+// current says why what is shared may not be what the cluster has; nil if it is.
+func (s *Server) current() error { return notCurrent(s.group.States(), time.Now()) }
+
+// endStale ends all streams when what is shared may be stale. Wrappers then ask another replica, or know that there is
+// none; a stream that is silent because nothing comes in looks like one on which nothing changes.
+func (s *Server) endStale(ctx context.Context) {
+	err := s.current()
+	if err == nil {
+		return
+	}
+	if n := s.shares.endStreams(math.MaxInt, errNotCurrent(err)); n > 0 {
+		klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale", "streams", n, "reason", err)
 	}
 }

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -24,20 +22,18 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/docs/docstest"
 	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/await"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
 // testHub is a hub of a cluster with the nodes a1, a2 and b1, in zones of that letter, and the Services free and
 // strict.
 type testHub struct {
 	tb      testing.TB
-	cluster *upstreamtest.API
+	cluster testCluster
 	hub     *Server
 	server  *httptest.Server
 }
@@ -52,18 +48,9 @@ func startHub(tb testing.TB, follows bool) *testHub {
 // startHubWith makes a hub with some more settings of its API server.
 func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Config) error) *testHub {
 	tb.Helper()
-	h := &testHub{tb: tb, cluster: upstreamtest.New()}
-	for _, name := range []string{"a1", "a2", "b1"} {
-		h.putNode(name, name[:1], "")
-	}
-	for service, keys := range map[string]string{"free": "[]", "strict": `["zone"]`} {
-		h.cluster.Put(&corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: service, Annotations: map[string]string{"topologyKeys": keys},
-			},
-		})
-		h.putSlice(service, "a1", "b1")
-	}
+	onBoth := []endpointState{{"10.0.0.1", "a1"}, {"10.0.0.2", "b1"}}
+	h := &testHub{tb: tb, cluster: newTestCluster(firstNodes, serviceStates{"free": "[]", "strict": `["zone"]`},
+		sliceStates{"free-1": {"free", onBoth}, "strict-1": {"strict", onBoth}})}
 	upstream := httptest.NewServer(h.cluster)
 	tb.Cleanup(upstream.Close)
 	connection, err := apiclient.Fixed(&rest.Config{Host: upstream.URL})
@@ -123,31 +110,6 @@ func allowed(_ context.Context, a authorizer.Attributes) (authorizer.Decision, s
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
-}
-
-func (h *testHub) putNode(name, zone, kernel string) {
-	h.cluster.Put(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}},
-		Status: corev1.NodeStatus{
-			NodeInfo:  corev1.NodeSystemInfo{KernelVersion: kernel},
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}},
-		},
-	})
-}
-
-func (h *testHub) putSlice(service string, nodes ...string) {
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
-	for i, node := range nodes {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, NodeName: ptr.To(node),
-		})
-	}
-	h.cluster.Put(slice)
 }
 
 // reply is an answer, perhaps one that goes on. Its body is closed when the test ends.
@@ -218,7 +180,9 @@ func TestAShare(t *testing.T) {
 		},
 	} {
 		if test.path == "/api/v1/nodes/a2" {
-			h.putNode("a2", "a", "6")
+			node := nodeObject("a2", firstNodes["a2"])
+			node.Status.NodeInfo.KernelVersion = "6"
+			h.cluster.Put(node)
 			expectSoon(t, "the node's own object", func() bool {
 				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)),
 					`"kernelVersion":"6"`)
@@ -367,7 +331,7 @@ func TestDiscoveryOfAShare(t *testing.T) {
 	}
 	if group := body(t,
 		h.ask(http.MethodGet,
-			hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind":"APIGroup"`) {
+			hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind": "APIGroup"`) {
 		t.Errorf("got %s", group)
 	}
 }

@@ -77,7 +77,7 @@ func BenchmarkLargeFleet(b *testing.B) {
 	started := time.Now()
 	first := 0
 	for i := range streams {
-		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false)
+		st, err := w.follow(fmt.Sprintf("node-%d", i), nil, false, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

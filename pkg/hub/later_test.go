@@ -30,11 +30,7 @@ func TestAStreamHoldsNoFilters(t *testing.T) {
 		}
 	})
 	expectSoon(t, "no stream counts any more", func() bool { return longRunning(t, h) == "0" })
-	expectSoon(t, "all streams are released", func() bool {
-		h.hub.shedder.mu.Lock()
-		defer h.hub.shedder.mu.Unlock()
-		return len(h.hub.shedder.streams) == 0
-	})
+	expectSoon(t, "all streams are released", func() bool { return h.hub.shares.streamCount() == 0 })
 }
 
 // longRunning is what the metric of k8s.io/apiserver says of watches of shares.

@@ -6,22 +6,75 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
+	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
+// ServeShare answers a GET or LIST of a node's share, by the path below it.
+func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, path string) {
+	r = r.Clone(r.Context())
+	r.URL.Path, r.URL.RawPath = path, ""
+	info := serve.ParseRequest(r)
+	if !info.IsResource {
+		if answer := discover(path); answer != nil {
+			responsewriters.WriteRawJSON(http.StatusOK, answer, w)
+		} else {
+			serve.WriteError(w, r, notFound(r))
+		}
+		return
+	}
+	resource, h, err := s.read(r, node, info)
+	if err != nil {
+		serve.WriteError(w, r, err)
+		return
+	}
+	server := &serve.Server{HistoryOf: serve.Only(h), Admit: s.admit, NoYAMLLists: true}
+	if info.Verb == "get" {
+		server.Object(w, r, resource, info)
+	} else {
+		server.Collection(w, r, resource, info)
+	}
+}
+
+// read returns what a request for a node's share is answered from.
+func (s *shareServer) read(
+	r *http.Request, node string, info serve.RequestInfo,
+) (resource *history.Resource, h *history.History, err error) {
+	name := schema.GroupResource{Group: info.Group, Resource: info.Resource}
+	resource = shared[name]
+	if resource == nil || info.Subresource != "" || info.Version != resource.Version ||
+		info.Namespace != "" && !resource.Namespaced ||
+		info.Name != "" && resource.Namespaced && info.Namespace == "" {
+		return nil, nil, serve.NotServed(name)
+	}
+	if watch, _ := strconv.ParseBool(r.URL.Query().Get("watch")); watch || info.Verb == "watch" {
+		return nil, nil, apierrors.NewMethodNotSupported(name, "watch")
+	}
+	if err := s.current(); err != nil {
+		return nil, nil, errNotCurrent(err)
+	}
+	h, err = s.shares.history(node, resource)
+	return resource, h, err
+}
+
 // history is a node's share of a resource as it is now, for one GET or LIST. Nodes have their addresses besides their
-// labels, by which health services know them; the node itself is whole. Error: history.ErrNotReady.
+// labels, by which health services know them; the node itself is whole. Error: errNotSynced.
 func (s *shares) history(node string, resource *history.Resource) (*history.History, error) {
 	versions := make(map[types.NamespacedName]history.Version)
-	err := history.ErrNotReady
+	err := errNotSynced
 	s.read(func() {
 		if !s.open {
 			return
@@ -62,20 +115,10 @@ func (s *shares) history(node string, resource *history.Resource) (*history.Hist
 // objectsOf calls visit for every object of a node's share but its own Node, some more than once. It is called with
 // both locks held.
 func (s *shares) objectsOf(node string, visit func(*object)) {
-	for i := range s.buckets {
-		for _, o := range s.buckets[i].objects {
-			visit(o)
-		}
-	}
-	if n := s.nodes[node]; n != nil && n.labels != nil {
-		visit(n.labels)
-	}
-	visitor := &stream{shares: s, node: node}
+	visitor := &stream{node: node}
 	s.joinAll(visitor)
 	for _, c := range visitor.classes {
-		if c.set != nil {
-			s.contents(c, func(o *object, _ []string) { visit(o) })
-		}
+		s.visit(c, visit)
 	}
 	s.leave(visitor)
 }
@@ -86,7 +129,7 @@ func (s *shares) ownOf(name string) *wire.Object {
 	if n == nil || n.own == nil {
 		return nil
 	}
-	o, err := decodeOwn(n.own.encoded())
+	o, err := decodeOwn(n.ownContent.member)
 	if err != nil {
 		s.logger.Error(err, "Cannot read a node", "node", name)
 		return nil

@@ -28,63 +28,43 @@ func newMetrics(answers *shareServer, memory *quota.Quota, states func() []follo
 			Help:      "Time from the arrival of a change to the write of its event to a stream.",
 		}),
 	}
-	m.all = append(m.Collectors(),
-		shareCollector{answers, memory}, health.Sources(namespace, states))
-	return m
-}
-
-func desc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, nil, nil)
-}
-
-var (
-	descNodes = desc("nodes",
-		"Nodes whose share somebody follows.")
-	descClasses = desc("classes",
-		"Classes of these nodes: those with the same values of a set of keys that Services have together.")
-	descKeySets = desc("key_sets",
-		"Sets of topology keys that Services have together. Beyond 16 of them Services are matched node by node.")
-	descQueued = desc("queued_bytes", "Memory of what streams have not been sent yet.")
-	descBehind = desc("streams_behind_total",
-		"Streams that were ended because their clients did not take what they were sent.")
-	descRefused = desc("streams_refused_total",
-		"Streams that were answered 429 because their caller had too many.")
-	descListBytes = desc("list_bytes", "Memory that lists under way take; --max-list-bytes bounds it.")
-	descMayHave   = desc("streams_allowed",
-		"Streams that this replica may have; it ends some when there are more. 0 if there may be any "+
-			"number, as there is no other replica.")
-	descShed         = desc("streams_shed_total", "Streams that were ended because they are another replica's part.")
-	descListsRefused = desc("lists_refused_total", "Lists that were answered 429 because there was no room for them.")
-)
-
-// shareCollector reads the shares when it is scraped.
-type shareCollector struct {
-	answers *shareServer
-	memory  *quota.Quota
-}
-
-// Describe implements prometheus.Collector.
-func (c shareCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descNodes, descClasses, descKeySets, descQueued, descBehind, descRefused, descMayHave, descShed, descListBytes,
-		descListsRefused,
-	} {
-		ch <- d
+	m.all = append(m.Collectors(), health.Sources(namespace, states))
+	gauge := func(name, help string, value func() float64) {
+		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Name: name, Help: help,
+		}, value))
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (c shareCollector) Collect(ch chan<- prometheus.Metric) {
-	shares, memory := c.answers.shares.stats(), c.memory.Stats()
-	ch <- prometheus.MustNewConstMetric(descNodes, prometheus.GaugeValue, float64(shares.nodes))
-	ch <- prometheus.MustNewConstMetric(descClasses, prometheus.GaugeValue, float64(shares.classes))
-	ch <- prometheus.MustNewConstMetric(descKeySets, prometheus.GaugeValue, float64(shares.sets))
-	ch <- prometheus.MustNewConstMetric(descQueued, prometheus.GaugeValue, float64(shares.queued))
-	ch <- prometheus.MustNewConstMetric(descBehind, prometheus.CounterValue, float64(shares.behind))
-	ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(c.answers.refusals()))
-	may, ended := c.answers.shedder.stats()
-	ch <- prometheus.MustNewConstMetric(descMayHave, prometheus.GaugeValue, float64(may))
-	ch <- prometheus.MustNewConstMetric(descShed, prometheus.CounterValue, float64(ended))
-	ch <- prometheus.MustNewConstMetric(descListBytes, prometheus.GaugeValue, float64(memory.Taken))
-	ch <- prometheus.MustNewConstMetric(descListsRefused, prometheus.CounterValue, float64(memory.Refused))
+	counter := func(name, help string, value func() float64) {
+		m.all = append(m.all, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: namespace, Name: name, Help: help,
+		}, value))
+	}
+	ofShares := func(figure func(sharesStats) int) func() float64 {
+		return func() float64 { return float64(figure(answers.shares.stats())) }
+	}
+	gauge("nodes", "Nodes whose share somebody follows.", ofShares(func(s sharesStats) int { return s.nodes }))
+	gauge("classes",
+		"Classes of these nodes: those with the same values of a set of keys that Services have together.",
+		ofShares(func(s sharesStats) int { return s.classes }))
+	gauge("key_sets",
+		"Sets of topology keys that Services have together. Beyond 16 of them Services are matched node by node.",
+		ofShares(func(s sharesStats) int { return s.sets }))
+	gauge("queued_bytes", "Memory of what streams have not been sent yet.",
+		ofShares(func(s sharesStats) int { return s.queued }))
+	counter("streams_behind_total",
+		"Streams that were ended because their clients did not take what they were sent.",
+		ofShares(func(s sharesStats) int { return s.behind }))
+	counter("streams_refused_total", "Streams that were answered 429 because their caller had too many.",
+		func() float64 { return float64(answers.streams.refusals()) })
+	gauge("streams_allowed",
+		"Streams that this replica may have; it ends some when there are more. 0 if there may be any "+
+			"number, as there is no other replica.",
+		func() float64 { return float64(answers.shedder.may.Load()) })
+	counter("streams_shed_total", "Streams that were ended because they are another replica's part.",
+		func() float64 { return float64(answers.shedder.ended.Load()) })
+	gauge("list_bytes", "Memory that lists under way take; --max-list-bytes bounds it.",
+		func() float64 { return float64(memory.Stats().Taken) })
+	counter("lists_refused_total", "Lists that were answered 429 because there was no room for them.",
+		func() float64 { return float64(memory.Stats().Refused) })
+	return m
 }

@@ -5,7 +5,9 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -13,10 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -29,21 +28,6 @@ var (
 	oracleSeeds = flag.Int("oracle-seeds", 6, "how many random worlds TestOracle plays")
 	oracleFirst = flag.Uint64("oracle-first", 1, "the seed of the first of them")
 	oracleSteps = flag.Int("oracle-steps", 120, "how many things happen in each of them")
-)
-
-// The states of the three resources, as the oracle has them.
-type (
-	// nodeStates are labels by node.
-	nodeStates map[string]map[string]string
-	// serviceStates are the annotations topologyKeys by Service.
-	serviceStates map[string]string
-	// sliceStates are slices by name.
-	sliceStates map[string]sliceState
-	sliceState  struct {
-		service   string
-		endpoints []endpointState
-	}
-	endpointState struct{ address, node string }
 )
 
 // shownServices and shownSlices are what a node shows of these states, by the rule and nothing else. A slice without
@@ -103,6 +87,8 @@ type truth struct {
 	services []serviceStates
 	slices   []sliceStates
 	shown    map[string]string
+	// aside is set while a restore has taken some replicas back, and others have not noticed it.
+	aside bool
 }
 
 func (t *truth) shownAt(node string, at moment) string {
@@ -163,7 +149,7 @@ func (j *judge) FactsChanged(*facts.Change) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	from := j.from
-	if from == nil {
+	if from == nil || j.aside {
 		from = []moment{{}}
 	}
 	var found []moment
@@ -200,19 +186,36 @@ type world struct {
 
 	truth  *truth
 	judges []*judge
-	random *rand.Rand
 	backup *upstreamtest.Backup
 	// saved are the states of the backup.
-	saved  moment
+	saved moment
+
+	// mu guards what follows: things also happen while wrappers change their way.
+	mu     sync.Mutex
+	random *rand.Rand
 	number int
 	log    []string
 }
 
 func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 }
 
-func (w *world) pick(of []string) string { return of[w.random.IntN(len(of))] }
+func (w *world) story() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.log, "\n")
+}
+
+func (w *world) below(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.random.IntN(n)
+}
+
+func (w *world) pick(of []string) string { return of[w.below(len(of))] }
 
 var (
 	oracleNodes    = []string{"a1", "a2", "a3", "b1", "b2", "b3"}
@@ -223,95 +226,74 @@ var (
 	}
 )
 
-func (w *world) putNode(name string, labels map[string]string) {
-	labels["kubernetes.io/hostname"] = name
-	w.truth.mu.Lock()
-	next := maps.Clone(w.truth.nodes[len(w.truth.nodes)-1])
-	next[name] = labels
-	w.truth.nodes = append(w.truth.nodes, next)
-	w.truth.mu.Unlock()
-	w.cluster.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+// next appends a state of a resource: the last one with a change.
+func next[K comparable, V any, S ~map[K]V](states *[]S, change func(S)) {
+	state := maps.Clone((*states)[len(*states)-1])
+	change(state)
+	*states = append(*states, state)
 }
 
-func (w *world) deleteNode(name string) {
+// set has a name stand for a value, or for none.
+func set[V any, S ~map[string]V](name string, value V, none bool) func(S) {
+	return func(state S) {
+		if none {
+			delete(state, name)
+		} else {
+			state[name] = value
+		}
+	}
+}
+
+// putNode changes the labels of a node, or removes it.
+func (w *world) putNode(name string, labels map[string]string) {
+	if labels != nil {
+		labels["kubernetes.io/hostname"] = name
+	}
 	w.truth.mu.Lock()
-	next := maps.Clone(w.truth.nodes[len(w.truth.nodes)-1])
-	delete(next, name)
-	w.truth.nodes = append(w.truth.nodes, next)
-	w.truth.mu.Unlock()
-	w.cluster.Delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	defer w.truth.mu.Unlock()
+	next(&w.truth.nodes, set[map[string]string, nodeStates](name, labels, labels == nil))
+	w.cluster.putNode(name, labels)
 }
 
 func (w *world) putService(name, keys string) {
 	w.truth.mu.Lock()
-	next := maps.Clone(w.truth.services[len(w.truth.services)-1])
-	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, Annotations: map[string]string{"topologyKeys": keys},
-	}}
-	if keys == "" {
-		delete(next, name)
-	} else {
-		next[name] = keys
-	}
-	w.truth.services = append(w.truth.services, next)
-	w.truth.mu.Unlock()
-	if keys == "" {
-		w.cluster.Delete(o)
-	} else {
-		w.cluster.Put(o)
-	}
+	defer w.truth.mu.Unlock()
+	next(&w.truth.services, set[string, serviceStates](name, keys, keys == ""))
+	w.cluster.putService(name, keys)
 }
 
 // putEndpoints makes a slice of a Service, with an endpoint on each of the nodes and addresses that were never used.
 func (w *world) putEndpoints(name, service string, nodes ...string) {
+	w.truth.mu.Lock()
+	defer w.truth.mu.Unlock()
 	state := sliceState{service: service}
-	o := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service},
-		},
-		AddressType: discoveryv1.AddressTypeIPv4,
-	}
 	for _, node := range nodes {
 		w.number++
 		address := fmt.Sprintf("10.%d.%d.1", w.number/250, w.number%250)
 		state.endpoints = append(state.endpoints, endpointState{address, node})
-		o.Endpoints = append(o.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}, NodeName: ptr.To(node)})
 	}
-	w.truth.mu.Lock()
-	next := maps.Clone(w.truth.slices[len(w.truth.slices)-1])
-	next[name] = state
-	if len(nodes) == 0 {
-		delete(next, name)
-	}
-	w.truth.slices = append(w.truth.slices, next)
-	w.truth.mu.Unlock()
-	if len(nodes) == 0 {
-		w.cluster.Delete(o)
-		return
-	}
-	w.cluster.Put(o)
+	next(&w.truth.slices, set[sliceState, sliceStates](name, state, len(nodes) == 0))
+	w.cluster.putSlice(name, state)
 }
 
-// happen lets something happen.
-func (w *world) happen() {
-	replica := w.random.IntN(len(w.replicas))
-	wrapper := w.wrappers[w.random.IntN(len(w.wrappers))]
-	switch n := w.random.IntN(100); {
+// change changes something in the cluster.
+func (w *world) change() {
+	switch n := w.below(57); {
 	case n < 34:
 		service := w.pick(oracleServices)
 		var nodes []string
 		for _, node := range oracleNodes {
-			if w.random.IntN(2) == 0 {
+			if w.below(2) == 0 {
 				nodes = append(nodes, node)
 			}
 		}
-		name := fmt.Sprint(service, "-", w.random.IntN(2))
+		name := fmt.Sprint(service, "-", w.below(2))
 		w.note("slice %s on %v", name, nodes)
 		w.putEndpoints(name, service, nodes...)
 	case n < 46:
 		name := w.pick(oracleNodes)
 		labels := map[string]string{"zone": w.pick([]string{"a", "b"})}
-		if w.random.IntN(2) == 0 {
+		if w.below(2) == 0 {
 			labels["rack"] = w.pick([]string{"1", "2"})
 		}
 		w.note("node %s %v", name, labels)
@@ -319,16 +301,26 @@ func (w *world) happen() {
 	case n < 49:
 		name := w.pick(oracleNodes)
 		w.note("node %s is deleted", name)
-		w.deleteNode(name)
-	case n < 57:
+		w.putNode(name, nil)
+	default:
 		name, keys := w.pick(oracleServices), w.pick(oracleKeys)
-		if w.random.IntN(6) == 0 {
+		if w.below(6) == 0 {
 			keys = ""
 		}
 		w.note("service %s %s", name, keys)
 		w.putService(name, keys)
+	}
+}
+
+// happen lets something happen.
+func (w *world) happen() {
+	replica := w.below(len(w.replicas))
+	wrapper := w.wrappers[w.below(len(w.wrappers))]
+	switch n := w.below(112); {
+	case n < 57:
+		w.change()
 	case n < 64:
-		silent := w.random.IntN(2) == 0
+		silent := w.below(2) == 0
 		w.note("replica %d cut, silent %t", replica, silent)
 		w.replicas[replica].link.set(true, silent)
 	case n < 72:
@@ -337,11 +329,11 @@ func (w *world) happen() {
 		w.replicas[replica].link.delay(0)
 	case n < 75:
 		w.note("replica %d slow", replica)
-		w.replicas[replica].link.delay(time.Duration(w.random.IntN(8000)) * time.Millisecond)
+		w.replicas[replica].link.delay(time.Duration(w.below(8000)) * time.Millisecond)
 	case n < 79:
 		w.note("replica %d restarts", replica)
 		w.stopReplica(replica)
-		time.Sleep(time.Duration(w.random.IntN(5)) * time.Second)
+		time.Sleep(time.Duration(w.below(5)) * time.Second)
 		w.startReplica(replica)
 	case n < 86:
 		w.note("%s goes to replica %d", wrapper.name, replica)
@@ -350,11 +342,11 @@ func (w *world) happen() {
 		wrapper.link.set(false, false)
 	case n < 89:
 		w.note("%s cut", wrapper.name)
-		wrapper.link.set(true, w.random.IntN(2) == 0)
+		wrapper.link.set(true, w.below(2) == 0)
 	case n < 93:
 		w.note("%s mended", wrapper.name)
 		wrapper.link.set(false, false)
-		wrapper.link.delay(time.Duration(w.random.IntN(2)*w.random.IntN(3000)) * time.Millisecond)
+		wrapper.link.delay(time.Duration(w.below(2)*w.below(3000)) * time.Millisecond)
 	case n < 95:
 		w.note("history expires")
 		w.cluster.Forget()
@@ -366,31 +358,114 @@ func (w *world) happen() {
 	case n < 98:
 		w.note("all streams of replica %d end", replica)
 		if r := w.replicas[replica]; r.Server != nil {
-			r.shedder.endAll()
+			r.shares.endStreams(math.MaxInt, errShed)
 		}
+	case n < 101:
+		w.otherServer(replica, wrapper)
+	case n < 104:
+		resource := w.pick([]string{"nodes", "services", "endpointslices"})
+		w.note("the cache of the other API server stops at these %s", resource)
+		w.cluster.Lag(resource)
+	case n < 106:
+		w.note("the cache of the other API server catches up")
+		w.cluster.CatchUp()
+	case n < 109:
+		w.hubAway()
 	case w.backup == nil:
 		w.note("a backup is taken")
 		w.backup, w.saved = w.cluster.Backup(), w.truth.newest()
 	case slices.ContainsFunc(w.wrappers, func(other *nodeWrapper) bool { return !other.upstream.Way().Hub }):
 		// Who follows the API server without a hub does not notice that it was set back.
 	default:
-		w.note("the API server is restored from the backup")
+		w.restore()
+	}
+}
+
+// otherServer lets a replica, and a wrapper, come to one of the two API servers at their next requests. One of them has
+// a watch cache that may lag.
+func (w *world) otherServer(replica int, wrapper *nodeWrapper) {
+	servers, which := []http.Handler{w.cluster, w.cluster.Lagging()}, w.below(2)
+	w.note("replica %d and %s come to the API server %d", replica, wrapper.name, which)
+	w.replicas[replica].link.lead(servers[which])
+	w.smallFleet.mu.Lock()
+	defer w.smallFleet.mu.Unlock()
+	wrapper.api = servers[which]
+}
+
+// hubAway lets the hub be away until wrappers may go on without it, and come back. The API server that they go to knows
+// less of a resource than the hub has told them, and the replicas that they come back to are slow.
+func (w *world) hubAway() {
+	resource := w.pick([]string{"nodes", "services", "endpointslices"})
+	w.note("the hub is away, and the other API server knows no %s since", resource)
+	w.cluster.Lag(resource)
+	for range 3 {
+		w.change()
+		time.Sleep(time.Second)
+	}
+	w.smallFleet.mu.Lock()
+	for _, wrapper := range w.wrappers {
+		wrapper.api = w.cluster.Lagging()
+	}
+	w.smallFleet.mu.Unlock()
+	for _, r := range w.replicas {
+		r.link.set(true, false)
+	}
+	time.Sleep(time.Duration(30+w.below(60)) * time.Second)
+	w.note("the hub is back, and slow")
+	w.cluster.CatchUp()
+	for _, r := range w.replicas {
+		r.link.set(false, false)
+		r.link.delay(time.Duration(w.below(3000)) * time.Millisecond)
+	}
+	time.Sleep(time.Duration(w.below(12)) * time.Minute)
+}
+
+// restore sets the API server back. Nothing else changes until everybody has noticed: an API server that has gone on
+// past the version that somebody knows from before cannot be told from one that was never set back.
+func (w *world) restore() {
+	w.note("the API server is restored from the backup")
+	w.setAside(true)
+	w.truth.mu.Lock()
+	w.truth.nodes = append(w.truth.nodes, w.truth.nodes[w.saved[0]])
+	w.truth.services = append(w.truth.services, w.truth.services[w.saved[1]])
+	w.truth.slices = append(w.truth.slices, w.truth.slices[w.saved[2]])
+	w.cluster.Restore(w.backup)
+	w.backup = nil
+	w.truth.mu.Unlock()
+	w.calm("after the restore")
+	// A replica that nobody has asked since may take as long to notice.
+	time.Sleep(calmBound)
+	w.calm("after the restore")
+	w.setAside(false)
+}
+
+// setAside has nobody meddle, and the judges not judge what is older; or ends that.
+func (w *world) setAside(aside bool) {
+	w.truth.mu.Lock()
+	defer w.truth.mu.Unlock()
+	w.truth.aside = aside
+}
+
+// meddleNow changes something while a wrapper changes its way: at once, or a moment later.
+func (w *world) meddleNow() {
+	change := func() {
 		w.truth.mu.Lock()
-		w.truth.nodes = append(w.truth.nodes, w.truth.nodes[w.saved[0]])
-		w.truth.services = append(w.truth.services, w.truth.services[w.saved[1]])
-		w.truth.slices = append(w.truth.slices, w.truth.slices[w.saved[2]])
+		aside := w.truth.aside
 		w.truth.mu.Unlock()
-		w.cluster.Restore(w.backup)
-		w.backup = nil
-		w.calm("after the restore")
-		// A replica that nobody has asked since may take as long to notice.
-		time.Sleep(calmBound)
-		w.calm("after the restore")
+		if !aside {
+			w.change()
+		}
+	}
+	if w.below(2) == 0 {
+		change()
+	} else {
+		time.AfterFunc(time.Duration(w.below(500))*time.Millisecond, change)
 	}
 }
 
 // calm mends everything, and expects that every wrapper shows the newest state soon.
 func (w *world) calm(what string) {
+	w.cluster.CatchUp()
 	for _, r := range w.replicas {
 		r.link.set(false, false)
 		r.link.delay(0)
@@ -421,7 +496,7 @@ func (w *world) calm(what string) {
 			return
 		}
 		if time.Since(begin) > calmBound {
-			w.t.Errorf("after:\n%s\n%s after the end of all faults %s", strings.Join(w.log, "\n"), calmBound, late)
+			w.t.Errorf("after:\n%s\n%s after the end of all faults %s", w.story(), calmBound, late)
 			return
 		}
 		time.Sleep(time.Second)
@@ -453,15 +528,16 @@ func TestOracle(t *testing.T) {
 
 func playOracle(f *smallFleet, seed uint64) {
 	t := &truth{
-		nodes:    []nodeStates{{"a1": {"zone": "a"}, "a2": {"zone": "a"}, "b1": {"zone": "b"}}},
-		services: []serviceStates{{"strict": `["zone"]`}},
-		slices:   []sliceStates{{"strict-1": {"strict", []endpointState{{"10.0.0.1", "a2"}}}}},
-		shown:    make(map[string]string),
+		nodes: []nodeStates{firstNodes}, services: []serviceStates{firstServices}, slices: []sliceStates{firstSlices},
+		shown: make(map[string]string),
 	}
 	w := &world{smallFleet: f, truth: t, random: rand.New(rand.NewPCG(seed, 0))}
+	f.mu.Lock()
+	f.meddle = w.meddleNow
+	f.mu.Unlock()
 	var once sync.Once
 	fail := func(message string) {
-		once.Do(func() { f.t.Errorf("after:\n%s\n%s", strings.Join(w.log, "\n"), message) })
+		once.Do(func() { f.t.Errorf("after:\n%s\n%s", w.story(), message) })
 	}
 	for _, wrapper := range f.wrappers {
 		j := &judge{truth: t, w: wrapper, fail: fail}
@@ -473,11 +549,11 @@ func playOracle(f *smallFleet, seed uint64) {
 			return
 		}
 		w.happen()
-		time.Sleep(time.Duration(w.random.IntN(4)*w.random.IntN(20_000)) * time.Millisecond)
-		if w.random.IntN(20) == 0 {
+		time.Sleep(time.Duration(w.below(4)*w.below(20_000)) * time.Millisecond)
+		if w.below(20) == 0 {
 			time.Sleep(4 * time.Minute) // in which a wrapper may try the other way
 		}
-		if w.random.IntN(25) == 0 {
+		if w.below(25) == 0 {
 			w.note("calm")
 			w.calm("")
 		}

@@ -47,33 +47,30 @@ func install(server *genericapiserver.GenericAPIServer, share shareFunc) error {
 	group := genericapiserver.NewDefaultAPIGroupInfo(hubv1alpha1.GroupName, scheme, runtime.NewParameterCodec(scheme),
 		codecs)
 	group.VersionedResourcesStorageMap[hubv1alpha1.GroupVersion.Version] = map[string]rest.Storage{
-		hubv1alpha1.Resource: nodes{},
-		hubv1alpha1.Resource + "/" + hubv1alpha1.Subresource: proxies{share: share},
-		hubv1alpha1.Shares: sharesResource{},
+		hubv1alpha1.Resource: resource("node"),
+		hubv1alpha1.Resource + "/" + hubv1alpha1.Subresource: proxies{"node", share},
+		hubv1alpha1.Shares: sharesResource{"share"},
 	}
 	return server.InstallAPIGroup(&group)
 }
 
-// nodes is the resource that the subresource is of. It has no verbs.
-type nodes struct{}
+// resource is a resource without verbs. Its value is the name of one of it.
+type resource string
 
 // New implements rest.Storage.
-func (nodes) New() runtime.Object { return &metav1.PartialObjectMetadata{} }
+func (resource) New() runtime.Object { return &metav1.PartialObjectMetadata{} }
 
 // Destroy implements rest.Storage.
-func (nodes) Destroy() {}
+func (resource) Destroy() {}
 
 // NamespaceScoped implements rest.Scoper.
-func (nodes) NamespaceScoped() bool { return false }
+func (resource) NamespaceScoped() bool { return false }
 
 // GetSingularName implements rest.SingularNameProvider.
-func (nodes) GetSingularName() string { return "node" }
+func (r resource) GetSingularName() string { return string(r) }
 
 // sharesResource is the resource of streams. It is here for discovery: withStreams answers its requests.
-type sharesResource struct{ nodes }
-
-// GetSingularName implements rest.SingularNameProvider.
-func (sharesResource) GetSingularName() string { return "share" }
+type sharesResource struct{ resource }
 
 // Kind implements rest.KindProvider.
 func (sharesResource) Kind() string { return hubv1alpha1.ShareKind }
@@ -107,7 +104,7 @@ type shareFunc func(w http.ResponseWriter, r *http.Request, node, path string)
 
 // proxies is the subresource.
 type proxies struct {
-	nodes
+	resource
 
 	share shareFunc
 }

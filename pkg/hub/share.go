@@ -1,9 +1,7 @@
 package hub
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,12 +10,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/serve"
-	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 
 const (
@@ -39,14 +35,14 @@ type shareServer struct {
 	// current says why what is shared may not be what the cluster has; nil if it is.
 	current func() error
 	shedder *shedder
+	// server writes streams. admit reports whether there is memory for a list.
 	server  *serve.Server
-
-	mu sync.Mutex
-	// streams counts the streams under way, by caller and node; guarded by mu.
-	streams map[string]int
-	// refused counts the streams that were refused because the caller had too many; guarded by mu.
-	refused int
+	admit   func(r *http.Request, bytes int) (done func(), ok bool)
+	streams callerStreams
 }
+
+// errNotSynced is the answer of a hub that has nothing to share yet.
+var errNotSynced = serve.NotReady("the hub is not synced with the API server yet")
 
 // errNotCurrent is the answer of a hub that may be stale.
 func errNotCurrent(err error) error {
@@ -80,86 +76,69 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 		}
 	}
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds")) // what cannot be read is as if it were not there
-	leave, ok := s.enter(r, node)
+	key, most := caller(r)+"\n"+node, maxStreams
+	if !s.shares.facts.NodeExists(node) {
+		key, most = "", maxUnknown
+	}
+	leave, ok := s.streams.enter(key, most)
 	if !ok {
 		return tooMany("this caller has as many streams of this share as one may have")
 	}
 	restored, err := s.reach(r.Context(), version)
 	var followed *stream
 	if err == nil {
-		followed, err = s.shares.follow(node, known, restored)
+		followed, err = s.shares.follow(node, known, restored, leave)
 	}
 	if err != nil {
 		leave()
-		switch {
-		case errors.Is(err, errNoRoom):
-			return tooMany(err.Error())
-		case errors.Is(err, history.ErrNotReady):
-			return serve.NotReady("the hub is not synced with the API server yet")
-		}
 		return err
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	done, full := s.shedder.begin(cancel)
-	if full {
+	if s.shedder.full() {
 		// Over HTTP/2 what is under way on the connection goes on.
 		w.Header().Set("Connection", "close")
 	}
-	s.server.Stream(w, r.WithContext(ctx), hubv1alpha1.Shares, &heldStream{followed, func() {
-		done()
-		leave()
-		cancel()
-	}}, time.Duration(max(seconds, 0))*time.Second)
+	s.server.Stream(w, r, hubv1alpha1.Shares, followed, time.Duration(max(seconds, 0))*time.Second)
 	return nil
-}
-
-// heldStream is a stream that holds something until it is over.
-type heldStream struct {
-	*stream
-
-	release func()
-}
-
-// Close implements serve.Steps.
-func (h *heldStream) Close() {
-	h.stream.Close()
-	h.release()
 }
 
 func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// enter counts a stream of a caller. leave is to be called when it is over.
-func (s *shareServer) enter(r *http.Request, node string) (leave func(), ok bool) {
-	key, most := caller(r)+"\n"+node, maxStreams
-	if !s.shares.facts.NodeExists(node) {
-		key, most = "", maxUnknown
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.streams[key] >= most {
-		s.refused++
+// callerStreams counts the streams under way, those that have not begun included.
+type callerStreams struct {
+	mu sync.Mutex
+	// counts are by caller and node, refused counts the streams of callers that had too many. Both are guarded by mu.
+	counts  map[string]int
+	refused int
+}
+
+// enter counts a stream of which there may be so many with the same key. leave is to be called when it is over.
+func (c *callerStreams) enter(key string, most int) (leave func(), ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts[key] >= most {
+		c.refused++
 		return nil, false
 	}
-	if s.streams == nil {
-		s.streams = make(map[string]int)
+	if c.counts == nil {
+		c.counts = make(map[string]int)
 	}
-	s.streams[key]++
+	c.counts[key]++
 	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.streams[key]--; s.streams[key] == 0 {
-			delete(s.streams, key)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.counts[key]--; c.counts[key] == 0 {
+			delete(c.counts, key)
 		}
 	}, true
 }
 
 // refusals returns how many streams were refused because their callers had too many.
-func (s *shareServer) refusals() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.refused
+func (c *callerStreams) refusals() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused
 }
 
 // reach waits until the shares have reached a version. restored is set if the API server itself has not: it was
@@ -208,62 +187,6 @@ func (s *shareServer) await(ctx context.Context, patience time.Duration, version
 			return false
 		}
 	}
-}
-
-// ServeShare answers a GET or LIST of a node's share, by the path below it.
-func (s *shareServer) ServeShare(w http.ResponseWriter, r *http.Request, node, path string) {
-	r = r.Clone(r.Context())
-	r.URL.Path, r.URL.RawPath = path, ""
-	info := serve.ParseRequest(r)
-	if !info.IsResource {
-		if answer := discover(path); answer != nil {
-			writeDiscovery(w, r, answer)
-			return
-		}
-		serve.WriteError(w, r, notFound(r))
-		return
-	}
-	name := schema.GroupResource{Group: info.Group, Resource: info.Resource}
-	resource := sharedAs(name)
-	err := s.current()
-	var h *history.History
-	switch watch, _ := strconv.ParseBool(cmp.Or(r.URL.Query().Get("watch"), "false")); {
-	case resource == nil, info.Subresource != "", info.Version != resource.Version,
-		info.Namespace != "" && !resource.Namespaced, info.Name != "" && resource.Namespaced && info.Namespace == "":
-		err = serve.NotServed(name)
-	case watch || info.Verb == "watch":
-		err = apierrors.NewMethodNotSupported(name, "watch")
-	case err != nil:
-		err = errNotCurrent(err)
-	default:
-		h, err = s.shares.history(node, resource)
-	}
-	switch {
-	case errors.Is(err, history.ErrNotReady):
-		serve.WriteError(w, r, serve.NotReady("the hub is not synced with the API server yet"))
-	case err != nil:
-		serve.WriteError(w, r, err)
-	case info.Verb == "get":
-		s.server.Object(w, withHistory(r, h), resource, info)
-	default:
-		s.server.Collection(w, withHistory(r, h), resource, info)
-	}
-}
-
-// historyKey is where the History of a request is kept.
-type historyKey struct{}
-
-func withHistory(r *http.Request, h *history.History) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), historyKey{}, h))
-}
-
-// historyOf is a serve.Server's HistoryOf.
-func historyOf(r *http.Request) (h *history.History, release func(), err error) {
-	h, ok := r.Context().Value(historyKey{}).(*history.History)
-	if !ok {
-		return nil, nil, errors.New("a request for no share")
-	}
-	return h, func() {}, nil
 }
 
 // caller is who asks, as limits tell callers apart: everybody comes from the aggregator's few addresses.

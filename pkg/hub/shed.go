@@ -1,14 +1,13 @@
 package hub
 
 import (
-	"context"
+	"errors"
 	"math"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -17,11 +16,15 @@ import (
 const (
 	// shedTolerance is how much more than its part a replica keeps: where connections end up is left to chance.
 	shedTolerance = 1.2
-	// shedInterval is the pause between two rounds of ending streams, of which each ends that part of what a replica
-	// may have. So wrappers move over minutes.
+	// shedInterval is the pause between two rounds of ending streams.
 	shedInterval = 5 * time.Second
-	shedRounds   = 60
+	// shedRounds is how many rounds of ending streams it takes at most to end as many as a replica may have. So
+	// wrappers move over minutes.
+	shedRounds = 60
 )
+
+// errShed ends a stream that is another replica's part.
+var errShed = errors.New("another replica has fewer streams")
 
 // shedder ends streams of a replica that has more of them than its part, so that a replica that came later gets its
 // own. A replica knows the number of nodes, and that of the replicas; streams that all of them may have are divided by
@@ -30,47 +33,19 @@ const (
 // The API server hands many streams on over one connection. So while there are too many, a replica also lets the
 // connections of new streams take no more: the next one is a new connection, which comes to any replica.
 type shedder struct {
-	// nodes and replicas count those of the cluster.
-	nodes, replicas func() int
+	// nodes and replicas count those of the cluster, streams the replica's own; end ends at most so many.
+	nodes, replicas, streams func() int
+	end                      func(int, error) int
 
-	mu sync.Mutex // guards what follows
-	// streams have what ends each stream under way.
-	streams map[*context.CancelFunc]struct{}
-	// may is how many there may be, as of the last round; 0 if there may be any number.
-	may int
-	// ended counts the streams that were ended.
-	ended int
+	// may is how many streams there may be, as of the last round; 0 if there may be any number. ended counts those that
+	// were ended.
+	may, ended atomic.Int64
 }
 
-// begin notes a stream, which end ends. full reports whether its connection is to take no more.
-func (s *shedder) begin(end context.CancelFunc) (done func(), full bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.streams == nil {
-		s.streams = make(map[*context.CancelFunc]struct{})
-	}
-	s.streams[&end] = struct{}{}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.streams, &end)
-	}, s.may > 0 && len(s.streams) > s.may
-}
-
-// run sheds until ctx is done.
-func (s *shedder) run(ctx context.Context) {
-	ticker := time.NewTicker(shedInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if n := s.round(); n > 0 {
-				klog.FromContext(ctx).V(2).Info("Ended streams that are another replica's part", "streams", n)
-			}
-		}
-	}
+// full reports whether there are more streams than there may be.
+func (s *shedder) full() bool {
+	may := s.may.Load()
+	return may > 0 && int64(s.streams()) > may
 }
 
 // round ends some streams, if there are too many, and returns how many.
@@ -79,43 +54,13 @@ func (s *shedder) round() int {
 	if replicas := s.replicas(); replicas > 1 {
 		may = int(math.Ceil(shedTolerance * float64(s.nodes()) / float64(replicas)))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.may = may
+	s.may.Store(int64(may))
 	if may == 0 {
 		return 0
 	}
-	n := max(0, min(len(s.streams)-may, may/shedRounds+1))
-	left := n
-	for end := range s.streams { // in no order
-		if left == 0 {
-			break
-		}
-		left--
-		delete(s.streams, end)
-		(*end)()
-	}
-	s.ended += n
+	n := s.end(max(0, min(s.streams()-may, may/shedRounds+1)), errShed)
+	s.ended.Add(int64(n))
 	return n
-}
-
-// endAll ends every stream, and returns how many.
-func (s *shedder) endAll() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := len(s.streams)
-	for end := range s.streams {
-		(*end)()
-	}
-	clear(s.streams)
-	return n
-}
-
-// stats are how many streams there may be, 0 for any number, and how many were ended.
-func (s *shedder) stats() (may, ended int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.may, s.ended
 }
 
 // replicasOf counts the pods that are ready behind a Service.

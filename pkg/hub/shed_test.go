@@ -21,12 +21,11 @@ func TestAReplicaThatCameLaterGetsItsPart(t *testing.T) {
 	t.Parallel()
 	const nodes = 1000
 	ready := 2
-	replicas := make([]*shedder, 4)
+	replicas, streams := make([]*shedder, 4), make([]int, 4)
 	for i := range replicas {
-		replicas[i] = &shedder{nodes: func() int { return nodes }, replicas: func() int { return ready }}
+		replicas[i] = shedderOf(&streams[i], nodes, &ready)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	connect := func(to *shedder) { to.begin(func() {}) }
 	settle := func() (rounds int) {
 		for ; ; rounds++ {
 			n := 0
@@ -37,58 +36,57 @@ func TestAReplicaThatCameLaterGetsItsPart(t *testing.T) {
 				return rounds
 			}
 			for range n {
-				connect(replicas[random.IntN(ready)])
+				streams[random.IntN(ready)]++
 			}
 		}
 	}
-	for range nodes {
-		connect(replicas[0])
-	}
+	streams[0] = nodes
 	for _, ready = range []int{2, 3, 4} {
 		rounds := settle()
 		for i, r := range replicas[:ready] {
-			if may, _ := r.stats(); len(r.streams) > may || len(r.streams) == 0 {
-				t.Errorf("replica %d of %d has %d streams, and may have %d", i, ready, len(r.streams), may)
+			if may := int(r.may.Load()); streams[i] > may || streams[i] == 0 || r.full() {
+				t.Errorf("replica %d of %d has %d streams, and may have %d", i, ready, streams[i], may)
 			}
 		}
 		t.Logf("%d replicas: settled after %d rounds", ready, rounds)
 	}
 	ready = 1
-	for range nodes {
-		connect(replicas[0])
-	}
+	streams[0] += nodes
 	if n := replicas[0].round(); n > 0 {
 		t.Errorf("the only replica ends %d streams", n)
+	}
+}
+
+// shedderOf is that of a replica with so many streams.
+func shedderOf(streams *int, nodes int, replicas *int) *shedder {
+	return &shedder{
+		nodes: func() int { return nodes }, replicas: func() int { return *replicas },
+		streams: func() int { return *streams },
+		end: func(n int, _ error) int {
+			n = min(n, *streams)
+			*streams -= n
+			return n
+		},
 	}
 }
 
 // TestShedderEndsWhatIsTooMuch, and counts it no more.
 func TestShedderEndsWhatIsTooMuch(t *testing.T) {
 	t.Parallel()
-	s := &shedder{nodes: func() int { return 5 }, replicas: func() int { return 4 }} // two streams
-	ended := 0
-	var dones []func()
-	for range 5 {
-		done, full := s.begin(func() { ended++ })
-		if full {
-			t.Error("before the first round nothing is too much")
-		}
-		dones = append(dones, done)
+	streams, replicas := 5, 4 // and two are the part of each
+	s := shedderOf(&streams, 5, &replicas)
+	if s.full() {
+		t.Error("before the first round nothing is too much")
 	}
 	for range 10 {
 		s.round()
 	}
-	if may, n := s.stats(); may != 2 || n != 3 || ended != 3 || len(s.streams) != 2 {
-		t.Errorf("may have %d, ended %d, %d, has %d", may, n, ended, len(s.streams))
+	if may, ended := s.may.Load(), s.ended.Load(); may != 2 || ended != 3 || streams != 2 || s.full() {
+		t.Errorf("may have %d, ended %d, has %d", may, ended, streams)
 	}
-	if _, full := s.begin(func() {}); !full {
+	streams++
+	if !s.full() {
 		t.Error("the connection of one that is too much takes more")
-	}
-	for _, done := range dones {
-		done()
-	}
-	if len(s.streams) != 1 {
-		t.Errorf("%d streams are left", len(s.streams))
 	}
 }
 

@@ -66,7 +66,7 @@ func TestAStaleReplicaEndsItsStreams(t *testing.T) {
 					t.Fatalf("the replicas have %s streams", got)
 				}
 				f.replicas[0].link.set(true, test.silent)
-				f.putSlice("10.0.0.2")
+				f.putAddress("10.0.0.2")
 				took := f.until("the streams of the stale replica end", func() bool { return f.streams() != "[1 0]" })
 				t.Logf("the streams ended after %s", took)
 				if took < test.earliest || took > test.latest {
@@ -101,7 +101,7 @@ func TestAShortCutEndsNoStream(t *testing.T) {
 		f.replicas[0].link.set(true, false)
 		// The last attempt that fails may be followed by a pause of twelve seconds.
 		time.Sleep(5 * time.Second)
-		f.putSlice("10.0.0.2")
+		f.putAddress("10.0.0.2")
 		f.replicas[0].link.set(false, false)
 		took := f.until("the wrapper has the news", func() bool { return f.shown() == "10.0.0.2" })
 		t.Logf("the wrapper has the news after %s", took)
@@ -123,7 +123,7 @@ func TestOneReplicaAfterTheOther(t *testing.T) {
 			cut := f.replicas[round%2].link
 			cut.set(true, false)
 			address := fmt.Sprintf("10.0.1.%d", round)
-			f.putSlice(address)
+			f.putAddress(address)
 			took := f.until("the wrapper has the news", func() bool { return f.shown() == address })
 			t.Logf("the wrapper has the news after %s", took)
 			if most := stalePatience + noticed + comesBack; took > most {
@@ -152,7 +152,7 @@ func TestAllReplicasAreStale(t *testing.T) {
 		for _, r := range f.replicas {
 			r.link.set(true, false)
 		}
-		f.putSlice("10.0.0.2")
+		f.putAddress("10.0.0.2")
 		f.until("all streams end", func() bool { return f.streams() == "[0 0]" })
 		f.expectShown("10.0.0.1")
 		took := f.until("the wrapper follows the API server", func() bool { return !f.upstream.Way().Hub })

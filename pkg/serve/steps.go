@@ -62,9 +62,8 @@ func (s *Server) writeSteps(
 	if s.Observer != nil {
 		observe = func(received time.Time) { s.Observer.EventSent(resource, s.now().Sub(received)) }
 	}
-	beat := make(chan struct{}, 1)
-	timer := time.AfterFunc(BeatInterval, func() { beat <- struct{}{} })
-	defer timer.Stop()
+	beat := time.NewTicker(BeatInterval)
+	defer beat.Stop()
 	for {
 		data, sent, err := steps.Next()
 		if err != nil {
@@ -80,8 +79,7 @@ func (s *Server) writeSteps(
 		}
 		select {
 		case <-steps.Changed():
-		case <-beat:
-			timer.Reset(BeatInterval)
+		case <-beat.C:
 			steps.Beat()
 		case <-s.Stopping:
 			return errTimeout

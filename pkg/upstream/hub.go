@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
@@ -102,7 +101,7 @@ type hubWay struct {
 	filling sync.Mutex
 	// staged collects what direct sources deliver while the hub is followed, by input; nil if it goes to the facts.
 	// Guarded by filling.
-	staged map[string]map[types.NamespacedName]*wire.Object
+	staged objectsOf
 
 	// What follows belongs to the goroutine of run.
 
@@ -132,7 +131,7 @@ func newHubWay(options Options) (*hubWay, error) {
 		h.options.Random = rand.Float64
 	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
-	h.staged = make(map[string]map[types.NamespacedName]*wire.Object)
+	h.staged = make(objectsOf)
 	var err error
 	h.share, err = newShareFollower(h.options.Config, options.NodeName, options.Facts, h.options.Random)
 	h.way.Hub = true
@@ -146,47 +145,49 @@ type directSink struct {
 	way *hubWay
 }
 
-// deliver calls aside with what was delivered before, or through.
-func (d directSink) deliver(through func(), aside func(map[types.NamespacedName]*wire.Object)) {
+// Apply implements follow.Sink.
+func (d directSink) Apply(o *wire.Object) {
 	d.way.filling.Lock()
 	defer d.way.filling.Unlock()
 	if d.way.staged == nil {
-		through()
-		return
+		d.Input.Apply(o)
+	} else {
+		d.way.staged.put(d.Name(), d.Same(o))
 	}
-	if d.way.staged[d.Name()] == nil {
-		d.way.staged[d.Name()] = make(map[types.NamespacedName]*wire.Object)
-	}
-	aside(d.way.staged[d.Name()])
-}
-
-// Apply implements follow.Sink.
-func (d directSink) Apply(o *wire.Object) {
-	d.deliver(func() { d.Input.Apply(o) }, func(staged map[types.NamespacedName]*wire.Object) {
-		staged[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = d.Same(o)
-	})
 }
 
 // Remove implements follow.Sink.
 func (d directSink) Remove(namespace, name string) {
-	d.deliver(func() { d.Input.Remove(namespace, name) }, func(staged map[types.NamespacedName]*wire.Object) {
-		delete(staged, types.NamespacedName{Namespace: namespace, Name: name})
-	})
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		d.Input.Remove(namespace, name)
+	} else {
+		delete(d.way.staged[d.Name()], types.NamespacedName{Namespace: namespace, Name: name})
+	}
 }
 
 // Replace implements follow.Sink.
 func (d directSink) Replace(objects []*wire.Object) {
-	d.deliver(func() { d.Input.Replace(objects) }, func(staged map[types.NamespacedName]*wire.Object) {
-		clear(staged)
-		for _, o := range objects {
-			staged[types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = d.Same(o)
-		}
-	})
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		d.Input.Replace(objects)
+		return
+	}
+	clear(d.way.staged[d.Name()])
+	for _, o := range objects {
+		d.way.staged.put(d.Name(), d.Same(o))
+	}
 }
 
 // SetAbsent implements follow.Sink.
 func (d directSink) SetAbsent() {
-	d.deliver(d.Input.SetAbsent, func(map[types.NamespacedName]*wire.Object) {})
+	d.way.filling.Lock()
+	defer d.way.filling.Unlock()
+	if d.way.staged == nil {
+		d.Input.SetAbsent()
+	}
 }
 
 // Way is the one that is followed.
@@ -261,15 +262,13 @@ func (h *hubWay) look(ctx context.Context) time.Duration {
 			return hubSettling
 		}
 		err := h.takeDirect(ctx, reason)
-		switch {
-		case err == nil:
+		if err == nil && !h.Way().Hub {
 			return h.untilProbe()
-		case ctx.Err() == nil && h.Way().Reason == nil:
+		}
+		if err != nil && ctx.Err() == nil && h.Way().Reason == nil {
 			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
 		}
-		h.mu.Lock()
-		h.way.Reason = err
-		h.mu.Unlock()
+		h.explain(err)
 		return h.interval
 	}
 	if err := h.takeHub(ctx); err != nil {
@@ -294,7 +293,7 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	bothAway := err != nil && !answered && !h.elsewhere
 	if err == nil || h.options.Mode == HubRequire || bothAway {
 		h.failing = time.Time{}
-		h.clearReason()
+		h.explain(nil)
 		return nil
 	}
 	if h.failing.IsZero() {
@@ -315,12 +314,11 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	}
 }
 
-func (h *hubWay) clearReason() {
+// explain notes why the API server is not followed in place of the hub; nil if the hub is well.
+func (h *hubWay) explain(reason error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.way.Hub {
-		h.way.Reason = nil
-	}
+	h.way.Reason = reason
 }
 
 // received reports whether there is anything to serve.
@@ -340,14 +338,15 @@ func (h *hubWay) ask(ctx context.Context) error {
 	return h.direct[0].Request("hub-probe").Param("fieldSelector", "metadata.name="+h.node).Do(ctx).Error()
 }
 
-// takeDirect fills the direct way while the hub may come back, and takes it. The error says why it was not taken.
+// takeDirect fills the direct way, and takes it unless the hub has come back meanwhile. The error says why it could not
+// be taken.
 func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	if err := h.fits(ctx); err != nil {
 		return err
 	}
 	version := h.share.reached()
 	for _, s := range h.direct {
-		s.StartAt(versionOf(version, s))
+		s.StartAt(version[versionParts[s.Name()]])
 	}
 	filling, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
@@ -369,7 +368,7 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	if !h.filled(version) { // a last step came
 		h.dropDirect()
 		h.startShare(ctx, nil, nil)
-		return errors.New("the hub is followed again")
+		return nil
 	}
 	if time.Since(h.Way().Since) < goodStay {
 		h.probePause = min(2*h.probePause, longestProbe)
@@ -401,9 +400,8 @@ func (h *hubWay) filled(from hubv1alpha1.Version) bool {
 	version := h.share.reached()
 	for _, s := range h.direct {
 		part := versionParts[s.Name()]
-		reached, _ := strconv.ParseUint(s.Version(), 10, 64) // 0 for none
 		if state := s.State(); !state.Synced || state.Err != nil ||
-			version[part] != from[part] && reached < version[part] {
+			version[part] != from[part] && s.Version() < version[part] {
 			return false
 		}
 	}
@@ -462,7 +460,7 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 	state.advance(later.mark)
 	h.take(ctx, Way{Hub: true}, contact)
 	h.filling.Lock()
-	h.staged = make(map[string]map[types.NamespacedName]*wire.Object)
+	h.staged = make(objectsOf)
 	h.filling.Unlock()
 	step.apply(h.facts, state)
 	h.share.follows(state.version)
@@ -479,12 +477,8 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 func (h *hubWay) directVersion() hubv1alpha1.Version {
 	var version hubv1alpha1.Version
 	for _, s := range h.direct {
-		if part, ok := versionParts[s.Name()]; ok {
-			n, err := strconv.ParseUint(s.Version(), 10, 64)
-			if err == nil && n > version[part] {
-				version[part] = n
-			}
-		}
+		part := versionParts[s.Name()]
+		version[part] = max(version[part], s.Version())
 	}
 	return version
 }
@@ -493,14 +487,6 @@ func (h *hubWay) directVersion() hubv1alpha1.Version {
 var versionParts = map[string]int{
 	facts.InputNodes: hubv1alpha1.VersionNodes, facts.InputNode: hubv1alpha1.VersionNodes,
 	facts.InputServices: hubv1alpha1.VersionServices, facts.InputEndpointSlices: hubv1alpha1.VersionSlices,
-}
-
-// versionOf is the part of a version that a source has; "" for none.
-func versionOf(version hubv1alpha1.Version, s *follow.Source) string {
-	if n := version[versionParts[s.Name()]]; n > 0 {
-		return strconv.FormatUint(n, 10)
-	}
-	return ""
 }
 
 // take notes that another way is followed. confirmed is when what is known was last confirmed.

@@ -27,8 +27,10 @@ type behindHub struct {
 	ways           waysSeen
 
 	mu sync.Mutex
-	// answer is what the API server says in place of the hub, if it is not 0. Guarded by mu.
+	// answer is what the API server says in place of the hub, if it is not 0; room is how many bytes there are for the
+	// whole cluster, 0 for any number. Guarded by mu.
 	answer int
+	room   int64
 }
 
 type waysSeen struct {
@@ -55,6 +57,19 @@ func (b *behindHub) hubAnswers(code int) {
 	b.share.Forget()
 }
 
+// setRoom has so many bytes for the whole cluster.
+func (b *behindHub) setRoom(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.room = bytes
+}
+
+func (b *behindHub) Room() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.room
+}
+
 func (b *behindHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.URL.Path, hubv1alpha1.GroupVersionPath) {
 		b.cluster.ServeHTTP(w, r)
@@ -73,6 +88,13 @@ func (b *behindHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // startBehindHub runs an Upstream until the test ends. answer is what the hub answers at first.
 func startBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer int) *behindHub {
 	t.Helper()
+	b := newBehindHub(t, mode, fallback, answer)
+	b.run()
+	return b
+}
+
+func newBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer int) *behindHub {
+	t.Helper()
 	b := &behindHub{cluster: smallCluster(), share: smallCluster(), answer: answer}
 	b.share.Delete(service("c"))
 	host := serve(t, b)
@@ -80,23 +102,29 @@ func startBehindHub(t *testing.T, mode HubMode, fallback time.Duration, answer i
 	var err error
 	b.upstream, err = New(Options{
 		Config: &rest.Config{Host: host}, Facts: b.store.Facts, NodeName: "node0", FollowKubernetesEndpoints: true,
-		Hub: HubOptions{Mode: mode, Config: &rest.Config{Host: host}, FallbackAfter: fallback, Changing: b.ways.note},
+		Hub: HubOptions{
+			Mode: mode, Config: &rest.Config{Host: host}, FallbackAfter: fallback, Changing: b.ways.note, Room: b.Room,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.upstream.way.interval, b.upstream.way.probePause = 50*time.Millisecond, 100*time.Millisecond
-	ctx, cancel := context.WithCancel(t.Context())
+	return b
+}
+
+// run runs the Upstream until the test ends.
+func (b *behindHub) run() {
+	ctx, cancel := context.WithCancel(b.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		b.upstream.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	b.t.Cleanup(func() {
 		cancel()
 		<-done
 	})
-	return b
 }
 
 // expectFollowed waits until everything is followed.
@@ -218,6 +246,66 @@ func TestBothWaysAway(t *testing.T) {
 	}
 	b.cluster.Behave(upstreamtest.Behaviour{})
 	b.expect(history.Services, "a,b,c")
+}
+
+// TestAWayThatDoesNotFit: the whole cluster is not taken from the API server if there is no memory for it. The wrapper
+// goes on showing what it has, and says why.
+func TestAWayThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	b := startBehindHub(t, HubAuto, time.Millisecond, 0)
+	b.expect(history.Services, "a,b")
+	b.expectFollowed()
+	b.setRoom(1)
+	b.hubAnswers(http.StatusServiceUnavailable)
+	soon.UntilQuiet(t, func() string {
+		if way := b.upstream.Way(); !way.Hub || way.Reason == nil || !strings.Contains(way.Reason.Error(), "memory") {
+			return fmt.Sprintf("%+v", way)
+		}
+		return ""
+	})
+	if got := followed(b.cluster); got != "endpoints" {
+		t.Errorf("of the API server %s are followed", got)
+	}
+	b.expect(history.Services, "a,b")
+	b.setRoom(1 << 30)
+	b.expect(history.Services, "a,b,c")
+	if way := b.upstream.Way(); way.Hub {
+		t.Errorf("%+v", way)
+	}
+}
+
+// TestTheHubComesBackMeanwhile: when the hub comes back while the API server is asked for everything, the wrapper stays
+// with it, and notices soon when it is away again.
+func TestTheHubComesBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBehindHub(t, HubAuto, time.Millisecond, 0)
+	b.upstream.way.probePause = time.Hour
+	b.cluster.Behave(upstreamtest.Behaviour{Absent: []string{"endpointslices"}}) // so there is never everything
+	b.run()
+	b.expect(history.Services, "a,b")
+	for range 2 {
+		before := len(b.cluster.Requests())
+		b.hubAnswers(http.StatusServiceUnavailable)
+		soon.UntilQuiet(t, func() string {
+			for _, r := range b.cluster.Requests()[before:] {
+				if strings.HasSuffix(r.Path, "/endpointslices") {
+					return ""
+				}
+			}
+			return "the API server is not asked for everything"
+		})
+		b.hubAnswers(0)
+		b.expectFollowed()
+		soon.UntilQuiet(t, func() string {
+			if b.upstream.way.direct[0].State().Started {
+				return "the API server is still followed"
+			}
+			return ""
+		})
+	}
+	if got := b.ways.String(); got != "" {
+		t.Errorf("got %s", got)
+	}
 }
 
 // TestRequired: nothing but the hub is followed, whatever it answers.

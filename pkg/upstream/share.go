@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,14 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
@@ -91,9 +86,19 @@ func decodeShareState(encoded []byte) *shareState {
 	return s
 }
 
+// objectsOf are objects by input.
+type objectsOf map[string]map[types.NamespacedName]*wire.Object
+
+func (a objectsOf) put(input string, o *wire.Object) {
+	if a[input] == nil {
+		a[input] = make(map[types.NamespacedName]*wire.Object)
+	}
+	a[input][types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = o
+}
+
 // shareStep is a step of a share, as it was received.
 type shareStep struct {
-	put     map[string]map[types.NamespacedName]*wire.Object
+	put     objectsOf
 	removed map[string][]types.NamespacedName
 	mark    *hubv1alpha1.Mark
 }
@@ -132,10 +137,9 @@ func (s *shareStep) merge(later *shareStep) {
 		})
 	}
 	for input, objects := range later.put {
-		if s.put[input] == nil {
-			s.put[input] = make(map[types.NamespacedName]*wire.Object)
+		for _, o := range objects {
+			s.put.put(input, o)
 		}
-		maps.Copy(s.put[input], objects)
 	}
 }
 
@@ -151,10 +155,7 @@ var errEnded = errors.New("the hub has ended the stream")
 
 // next reads the next step.
 func (s *shareStream) next() (*shareStep, error) {
-	step := &shareStep{
-		put:     make(map[string]map[types.NamespacedName]*wire.Object),
-		removed: make(map[string][]types.NamespacedName),
-	}
+	step := &shareStep{put: make(objectsOf), removed: make(map[string][]types.NamespacedName)}
 	for {
 		event, err := s.event()
 		if err != nil {
@@ -187,16 +188,13 @@ func (s *shareStream) next() (*shareStep, error) {
 			}
 			return step, nil
 		}
-		input := shareInputs[kind.Kind].input
-		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-		switch {
+		switch input := shareInputs[kind.Kind].input; {
 		case input == "": // of a newer hub
 		case event.Type == string(watch.Deleted):
-			step.removed[input] = append(step.removed[input], name)
-		case step.put[input] == nil:
-			step.put[input] = map[types.NamespacedName]*wire.Object{name: o}
+			step.removed[input] = append(step.removed[input],
+				types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 		default:
-			step.put[input][name] = o
+			step.put.put(input, o)
 		}
 	}
 }
@@ -226,18 +224,11 @@ func (s *shareStream) event() (*metav1.WatchEvent, error) {
 
 func (s *shareStream) close() { _ = s.body.Close() } // nothing more is read from it
 
-// statusCodecs decode errors.
-var statusCodecs = func() runtime.NegotiatedSerializer {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	return serializer.NewCodecFactory(scheme).WithoutConversion()
-}()
-
 // shareFollower follows this node's share at a hub.
 type shareFollower struct {
+	// group makes requests as others of the program are made. It has no sources.
+	group  *follow.Group
 	client rest.Interface
-	// agent is the User-Agent, without what distinguishes requests.
-	agent  string
 	node   string
 	facts  *facts.Facts
 	random func() float64
@@ -252,28 +243,16 @@ type shareFollower struct {
 }
 
 func newShareFollower(config *rest.Config, node string, f *facts.Facts, random func() float64) (*shareFollower, error) {
-	client, err := rest.HTTPClientFor(config)
+	group, err := follow.NewGroup(follow.GroupOptions{Config: config})
 	if err != nil {
-		return nil, fmt.Errorf("making a client for the hub: %w", err)
+		return nil, err
 	}
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/apis", &hubv1alpha1.GroupVersion
-	config.NegotiatedSerializer = statusCodecs
 	s := &shareFollower{
-		node: node, facts: f, random: random, retry: make(chan struct{}, 1), state: follow.State{Name: SourceShare},
+		group: group, node: node, facts: f, random: random, retry: make(chan struct{}, 1),
+		state: follow.State{Name: SourceShare},
 	}
-	guarded := *client
-	if guarded.Transport == nil {
-		guarded.Transport = http.DefaultTransport
-	}
-	guarded.Transport = apiclient.StallGuard{
-		Next: guarded.Transport, Headers: apiclient.SilenceBefore, Body: s.silence,
-	}
-	s.agent, _, _ = strings.Cut(cmp.Or(config.UserAgent, rest.DefaultKubernetesUserAgent()), " ")
-	if s.client, err = rest.RESTClientForConfigAndClient(config, &guarded); err != nil {
-		return nil, fmt.Errorf("making a client for the hub: %w", err)
-	}
-	return s, nil
+	s.client, err = group.Client(hubv1alpha1.GroupVersion, s.silence)
+	return s, err
 }
 
 // State returns the follower's state.
@@ -300,7 +279,7 @@ func (s *shareFollower) reached() hubv1alpha1.Version {
 func (s *shareFollower) Request(agent string) *rest.Request {
 	return s.client.Get().AbsPath(hubv1alpha1.SharePath(s.node), "api/v1/nodes").
 		SetHeader("Accept", runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON).
-		SetHeader("User-Agent", s.agent+"+hub-"+agent).MaxRetries(0)
+		SetHeader("User-Agent", s.group.UserAgent("hub-"+agent)).MaxRetries(0)
 }
 
 // Retry makes the next attempt begin at once.
@@ -322,7 +301,7 @@ func (s *shareFollower) open(
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf).
 		SetHeader("Accept-Encoding", "gzip").
-		SetHeader("User-Agent", s.agent+"+hub-share").MaxRetries(0)
+		SetHeader("User-Agent", s.group.UserAgent("hub-share")).MaxRetries(0)
 	if known != nil {
 		request.SetHeader(hubv1alpha1.DigestsHeader, known.digests.String())
 	}

@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -47,10 +49,12 @@ func newWorld(t *testing.T, data map[string][]byte) *world {
 	}
 }
 
-func (w *world) keeper() *Keeper {
+func (w *world) keeper() *Keeper { return w.keeperAt(func() time.Time { return w.now }) }
+
+func (w *world) keeperAt(clock func() time.Time) *Keeper {
 	return New(Options{
 		Client: w.client, Dynamic: w.dynamic, Secret: types.NamespacedName{Namespace: "kube-system", Name: "tls"},
-		FieldManager: "hub", APIService: "v1.hub", Names: []string{name}, Clock: func() time.Time { return w.now },
+		FieldManager: "hub", APIService: "v1.hub", Names: []string{name}, Clock: clock,
 	})
 }
 
@@ -141,6 +145,54 @@ func TestRotation(t *testing.T) {
 	}
 	if n := bytes.Count(w.bundle(), []byte("BEGIN CERTIFICATE")); n > 3 {
 		t.Errorf("%d certificates are trusted", n)
+	}
+}
+
+// TestAWrongClock: a replica whose own clock is a hundred days off takes the time of the API server, so the replicas do
+// not replace each other's certificates. While it does not know that time they do, and the bundle does not grow.
+func TestAWrongClock(t *testing.T) {
+	t.Parallel()
+	const looks = 60
+	for _, answered := range []bool{true, false} {
+		w := newWorld(t, nil)
+		server := httptest.NewServer(http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {
+			response.Header().Set("Date", w.now.Format(http.TimeFormat))
+		}))
+		t.Cleanup(server.Close)
+		var replicas []*Keeper
+		for _, off := range []time.Duration{0, 100 * 24 * time.Hour} {
+			clock := &Clock{Own: func() time.Time { return w.now.Add(off) }}
+			if answered {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				response, err := clock.Wrap(http.DefaultTransport).RoundTrip(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				response.Body.Close()
+			}
+			replicas = append(replicas, w.keeperAt(clock.Now))
+		}
+		served := make(map[string]bool)
+		for range looks {
+			w.now = w.now.Add(time.Minute)
+			for _, replica := range replicas {
+				w.look(replica)
+				certificate, _ := replica.CurrentCertKeyContent()
+				served[string(certificate)] = true
+			}
+			if n := bytes.Count(w.bundle(), []byte("BEGIN CERTIFICATE")); n > maxOthers+2 {
+				t.Fatalf("answered %t: %d certificates are trusted", answered, n)
+			}
+		}
+		if answered && len(served) != 1 {
+			t.Errorf("%d certificates were made", len(served))
+		}
+		if !answered && len(served) < 2 {
+			t.Error("a wrong clock that nobody corrects makes no difference, so this test shows nothing")
+		}
 	}
 }
 

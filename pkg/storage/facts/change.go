@@ -25,6 +25,8 @@ type Change struct {
 	Namespaces map[types.NamespacedName]struct{}
 	// Objects has the objects that list endpoints and were added, changed or removed.
 	Objects map[*Object]struct{}
+	// Named has the names of the nodes on which other objects list endpoints than before, known or not.
+	Named map[string]struct{}
 	// Governed has the Services whose keys changed, or whose number of ready endpoints per value of a key changed.
 	Governed map[*Service]struct{}
 	// Relabelled has the nodes whose labels changed, with the labels before. Nodes that were added or removed are

@@ -91,7 +91,7 @@ func New(options Options) *Facts {
 		options: options, live: make(chan struct{}), watchers: make(map[Watcher]struct{}),
 		livePods: make(map[string]*LivePods),
 	}
-	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]int)}
+	f.nodes = nodeIndex{f: f, byName: make(map[string]*Node), values: make(map[string]map[string]map[*Node]struct{})}
 	f.node = plainObjects{
 		touched: func() *map[types.NamespacedName]struct{} { return &f.step.Nodes },
 		objects: make(map[types.NamespacedName]*wire.Object),

@@ -30,8 +30,8 @@ type nodeIndex struct {
 	f      *Facts
 	byName map[string]*Node
 	known  int
-	// values counts the nodes with each value of each topology key in use.
-	values map[string]map[string]int
+	// values has the nodes with each value of each topology key in use.
+	values map[string]map[string]map[*Node]struct{}
 	synced bool
 }
 
@@ -82,8 +82,8 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 	if cameOrWent || !maps.Equal(before, n.Labels) {
 		x.f.step.relabelled(n, before)
 		for key, values := range x.values {
-			countValue(values, before, key, -1)
-			countValue(values, n.Labels, key, 1)
+			leaveValue(values, n, before, key)
+			enterValue(values, n, key)
 		}
 		for _, o := range n.objects {
 			x.f.services.markForRecount(o.Service)
@@ -92,12 +92,22 @@ func (x *nodeIndex) set(name string, known bool, labels topology.Labels) {
 	x.forget(n)
 }
 
-func countValue(values map[string]int, labels topology.Labels, key string, delta int) {
-	value, ok := labels[key]
-	if !ok {
+// enterValue enters a node at its value of a key, leaveValue undoes that for the labels that it had.
+func enterValue(values map[string]map[*Node]struct{}, n *Node, key string) {
+	if value, has := n.Labels[key]; has {
+		if values[value] == nil {
+			values[value] = make(map[*Node]struct{})
+		}
+		values[value][n] = struct{}{}
+	}
+}
+
+func leaveValue(values map[string]map[*Node]struct{}, n *Node, before topology.Labels, key string) {
+	value, had := before[key]
+	if !had {
 		return
 	}
-	if values[value] += delta; values[value] == 0 {
+	if delete(values[value], n); len(values[value]) == 0 {
 		delete(values, value)
 	}
 }
@@ -109,11 +119,11 @@ func (x *nodeIndex) forget(n *Node) {
 	}
 }
 
-// use starts to count the values of a topology key, disuse ends that.
+// use starts to index the values of a topology key, disuse ends that.
 func (x *nodeIndex) use(key string) {
-	values := make(map[string]int)
+	values := make(map[string]map[*Node]struct{})
 	for _, n := range x.byName {
-		countValue(values, n.Labels, key, 1)
+		enterValue(values, n, key)
 	}
 	x.values[key] = values
 	x.f.step.Keys = true
@@ -127,10 +137,13 @@ func (x *nodeIndex) disuse(key string) {
 // Keys returns the topology keys in use, in no order, without "*". It is for Watchers.
 func (f *Facts) Keys() []string { return slices.Collect(maps.Keys(f.nodes.values)) }
 
+// NodesWith returns the nodes with a value of a topology key in use. It is for Watchers.
+func (f *Facts) NodesWith(key, value string) map[*Node]struct{} { return f.nodes.values[key][value] }
+
 // Inhabited reports whether any node has this value of any topology key in use. It is for Watchers.
 func (f *Facts) Inhabited(unit string) bool {
 	for _, values := range f.nodes.values {
-		if values[unit] > 0 {
+		if len(values[unit]) > 0 {
 			return true
 		}
 	}
@@ -188,9 +201,6 @@ func (f *Facts) NodeObjectsOf(name string) []*Object {
 	}
 	return nil
 }
-
-// NodeNamed returns the node with that name, known or not; nil if nothing names such a node. It is for Watchers.
-func (f *Facts) NodeNamed(name []byte) *Node { return f.nodes.byName[string(name)] }
 
 // NodeCount returns the number of known nodes.
 func (f *Facts) NodeCount() int {

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -30,54 +31,55 @@ func (f *Facts) ApplyShare(step ShareStep) {
 		f.mark = step.Mark
 		for _, name := range shareInputs {
 			if f.hold.restoring() {
-				f.hold.of(name).applyShare(f.hold.state.section(name), name, step)
+				held := f.hold.of(name)
+				held.beginWith(f.hold.state.section(name))
+				step.apply(name, held)
 				continue
 			}
 			f.hold.drop(name)
-			in := f.inputs[name]
-			for _, o := range step.Put[name] {
-				in.kept.apply(o)
-			}
-			for _, removed := range step.Removed[name] {
-				in.kept.remove(removed)
-			}
-			if step.Whole != nil {
-				for _, known := range step.gone(name, in.kept.names()) {
-					in.kept.remove(known)
-				}
-			}
-			in.kept.setSynced()
+			kept := f.inputs[name].kept
+			step.apply(name, kept)
+			kept.setSynced()
 		}
 		f.releaseIfComplete()
 	})
 }
 
-// applyShare applies a step to what is held back, which begins with the State.
-func (p *pending) applyShare(base *Section, name string, step ShareStep) {
-	if !p.complete {
-		var objects []*wire.Object
-		if base != nil {
-			objects = base.Objects
-		}
-		p.replace(objects)
+// shareStore is what a step is applied to: what an input has, or what is held back for it.
+type shareStore interface {
+	apply(*wire.Object)
+	remove(types.NamespacedName)
+	names() []types.NamespacedName
+}
+
+// apply applies what the step has of an input.
+func (step *ShareStep) apply(input string, to shareStore) {
+	for _, o := range step.Put[input] {
+		to.apply(o)
 	}
-	for _, o := range step.Put[name] {
-		p.apply(o)
-	}
-	for _, removed := range step.Removed[name] {
-		p.remove(removed)
+	for _, removed := range step.Removed[input] {
+		to.remove(removed)
 	}
 	if step.Whole == nil {
 		return
 	}
-	known := make([]types.NamespacedName, 0, len(p.objects))
-	for object := range p.objects {
-		known = append(known, object)
-	}
-	for _, gone := range step.gone(name, known) {
-		p.remove(gone)
+	for _, gone := range step.gone(input, to.names()) {
+		to.remove(gone)
 	}
 }
+
+// beginWith has what is held back begin with what the State has, unless it is complete already.
+func (p *pending) beginWith(base *Section) {
+	switch {
+	case p.complete:
+	case base == nil:
+		p.replace(nil)
+	default:
+		p.replace(base.Objects)
+	}
+}
+
+func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
 // gone returns which of the known objects of an input are in no share any more, by Whole.
 func (step *ShareStep) gone(input string, known []types.NamespacedName) []types.NamespacedName {

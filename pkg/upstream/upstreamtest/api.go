@@ -64,6 +64,8 @@ type API struct {
 	changed chan struct{}
 	// cut is closed, and replaced, to end all watches.
 	cut chan struct{}
+	// lagging has what the watch cache behind Lagging has of a resource, as far as it does not have everything.
+	lagging map[string]*Backup
 }
 
 type stored struct {
@@ -158,8 +160,41 @@ func (a *API) Restore(b *Backup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.revision, a.objects, a.log, a.floor = b.revision, slices.Clone(b.objects), nil, b.revision
+	a.catchUp()
 	close(a.cut)
 	a.cut = make(chan struct{})
+}
+
+// Lag stops the watch cache behind Lagging at what there is now of a resource.
+func (a *API) Lag(resource string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lagging == nil {
+		a.lagging = make(map[string]*Backup)
+	}
+	if a.lagging[resource] == nil {
+		a.lagging[resource] = &Backup{a.revision, slices.Clone(a.objects)}
+	}
+}
+
+// CatchUp lets the watch cache behind Lagging have everything.
+func (a *API) CatchUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.catchUp()
+}
+
+func (a *API) catchUp() {
+	a.lagging = nil
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// Lagging is another API server of the same cluster, whose watch cache lags as Lag says. A list that names no
+// resourceVersion is answered by etcd all the same. A list from a resourceVersion that the cache has not reached is
+// refused; a watch from there is silent until the cache has reached it.
+func (a *API) Lagging() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, true) })
 }
 
 func (a *API) publish(resource string, eventType watch.EventType, o runtime.Object) {
@@ -191,7 +226,9 @@ func setRevision(o runtime.Object, revision uint64) {
 }
 
 // ServeHTTP implements http.Handler.
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.serve(w, r, false) }
+
+func (a *API) serve(w http.ResponseWriter, r *http.Request, lagging bool) {
 	body, _ := io.ReadAll(r.Body)
 	a.mu.Lock()
 	behaviour := a.behaviour
@@ -224,6 +261,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			namespace: namespace,
 			encoding:  negotiate(r.Header.Get("Accept"), behaviour),
 			behaviour: behaviour,
+			lagging:   lagging,
 		}
 		selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
 		if err != nil {
@@ -250,6 +288,7 @@ type query struct {
 	labels              labels.Selector
 	encoding            encoding
 	behaviour           Behaviour
+	lagging             bool
 }
 
 func (q query) matches(resource string, o runtime.Object) bool {
@@ -274,13 +313,18 @@ func (a *API) listed(r *http.Request, q query) (code int, body []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var items []runtime.Object
-	for _, s := range a.objects {
+	version := r.URL.Query().Get("resourceVersion")
+	revision, objects := a.revision, a.objects
+	if cache := a.lagging[q.resource]; q.lagging && cache != nil && version != "" {
+		revision, objects = cache.revision, cache.objects
+	}
+	for _, s := range objects {
 		if q.matches(s.resource, s.object) {
 			items = append(items, s.object)
 		}
 	}
-	asked, _ := strconv.ParseUint(r.URL.Query().Get("resourceVersion"), 10, 64)
-	if asked > a.revision {
+	asked, _ := strconv.ParseUint(version, 10, 64)
+	if asked > revision {
 		return http.StatusGatewayTimeout, encoding{}.object(&metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 			Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
@@ -289,7 +333,7 @@ func (a *API) listed(r *http.Request, q query) (code int, body []byte) {
 			}}},
 		})
 	}
-	list := metav1.ListMeta{ResourceVersion: strconv.FormatUint(a.revision, 10)}
+	list := metav1.ListMeta{ResourceVersion: strconv.FormatUint(revision, 10)}
 	if q.behaviour.NoListRevision {
 		list.ResourceVersion = ""
 	}
@@ -341,14 +385,18 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 	}
 	for {
 		a.mu.Lock()
-		changed := a.changed
+		changed, revision := a.changed, a.revision
+		if cache := a.lagging[q.resource]; q.lagging && cache != nil {
+			revision = cache.revision
+		}
 		var events []byte
 		for _, e := range a.log {
-			if e.revision > from && q.matches(e.resource, e.Object) {
+			if e.revision > from && e.revision <= revision && q.matches(e.resource, e.Object) {
 				events = append(events, q.encoding.event(e.Event)...)
 			}
 		}
-		from = max(from, a.revision)
+		silent := from > revision
+		from = max(from, revision)
 		ended := cut != a.cut
 		a.mu.Unlock()
 		if ended {
@@ -363,6 +411,9 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, q query) {
 		select {
 		case <-changed:
 		case <-bookmark:
+			if silent {
+				continue
+			}
 			o := newObject(q.resource)
 			setRevision(o, from)
 			_, _ = w.Write(q.encoding.event(watch.Event{Type: watch.Bookmark, Object: o}))

@@ -90,7 +90,7 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		if checked := checks(schema, name, &field, within); checked != "" {
 			meaning = strings.TrimSpace(meaning + " *" + checked + "*")
 		}
-		same, twice := "", false
+		twice := false
 		if _, selector := within.Properties["matchExpressions"]; selector {
 			meaning += " It is a label selector, as Kubernetes has it elsewhere."
 			twice = true
@@ -99,6 +99,7 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 			if err != nil {
 				panic(err)
 			}
+			var same string
 			if same, twice = described[string(text)]; twice {
 				meaning += " Its fields are those of `" + same + "`."
 			} else {

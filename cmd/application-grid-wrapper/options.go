@@ -168,7 +168,8 @@ func newOptions() *options {
 		"below, which it reads again when they change.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of the certificate's key.")
-	f.StringVar(&o.caFile, "ca-file", "", "PEM file of CAs. Clients must present a certificate that one of them signed.")
+	f.StringVar(&o.caFile, "ca-file", "",
+		"PEM file of CAs. Clients must present a certificate that one of them signed.")
 	f.IntVar(&o.maxConnections, "max-connections", proxy.DefaultMaxConnections,
 		"Limit of clients' connections. One more is closed. One caller (a user of this node, or an address) gets at "+
 			"most half of them, so that it cannot lock kube-proxy out.")

@@ -96,10 +96,10 @@ type world struct {
 	// hostile worlds have faults, people and outages. quiet are the sites that go silent by themselves.
 	hostile bool
 	// heard is how many sites were heard when the attempt began. outageAccepted is when a person let it go on although
-	// many are silent. began are the waves of which a site has got the revision.
+	// many are silent. began are the waves of which a site has got the revision, over those after which one has begun.
 	audible        int
 	outageAccepted time.Time
-	began          map[int]bool
+	began, over    map[int]bool
 	log            []string
 }
 
@@ -308,9 +308,11 @@ func (w *world) look(s *site) Unit {
 	}
 	u.Progress = s.best
 	switch {
-	case u.Silent, u.Ready:
-	case w.fault[w.in.Revision][u.Name] == refused && slices.Contains(w.in.listedUnits(), u.Name):
+	case u.Silent:
+	case u.Revision != w.in.Revision && w.fault[w.in.Revision][u.Name] == refused &&
+		(w.in.Revision == w.in.Current || slices.Contains(w.in.listedUnits(), u.Name)):
 		u.Broken, u.Tried = "the API server refuses it", w.in.Revision
+	case u.Ready:
 	case u.Exists && w.now.Sub(s.best) >= deadline && w.now.Sub(s.returnedAt) >= deadline:
 		u.Broken, u.Tried = "no progress", u.Revision
 	}
@@ -338,7 +340,7 @@ func (w *world) edit(revision, why string) {
 	for _, s := range w.sites {
 		s.had, s.undone = s.unit.Exists && s.unit.Revision == revision, false
 	}
-	w.outageAccepted, w.began = time.Time{}, map[int]bool{}
+	w.outageAccepted, w.began, w.over = time.Time{}, map[int]bool{}, map[int]bool{}
 }
 
 // pass is one reconciliation. Its writes are lost if the controller is stopped in it.
@@ -448,13 +450,14 @@ func (w *world) judgeStart(s *site, to string) {
 		w.blame("%s gets %s, and %d have failed with it; %d may", s.unit.Name, to, failed, most)
 	}
 	for wave := range s.unit.Wave {
-		if first {
+		if first && !w.over[wave] { // who gets the change later takes a place of the wave
 			w.judgeSuspects(wave, to)
+			w.over[wave] = true
 		}
 		some, proven := false, false
 		for _, other := range w.sites {
-			if other.unit.Wave == wave && !other.unit.Idle {
-				some = true
+			if other.unit.Wave == wave { // one that was scaled to 0 later has proven it all the same
+				some = some || !other.unit.Idle
 				proven = proven || other.proven[to]
 			}
 		}
@@ -546,7 +549,7 @@ func (w *world) judge() {
 	}
 	if w.in.Status.Phase == v1.RolloutComplete && w.in.Current == rev && !w.skip && !w.back {
 		for _, s := range w.sites {
-			never := s.unit.Exists && s.unit.Revision == rev && w.fault[rev][s.unit.Name] == dead
+			never := s.unit.Exists && !s.unit.Idle && s.unit.Revision == rev && w.fault[rev][s.unit.Name] == dead
 			if never && !w.accepted[s.unit.Name] &&
 				len(w.in.Status.Units) == 0 && failures == 0 {
 				w.blame("complete, and %s never ran it", s.unit.Name)

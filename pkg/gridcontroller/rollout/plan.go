@@ -758,7 +758,8 @@ func (p *planner) goBack() (waiting []*Unit) {
 			if !unit.Exists || unit.Held || !goes(unit) {
 				continue
 			}
-			if unit.Ready && !unit.Silent && !unit.Idle {
+			refused := unit.Broken != "" && unit.Tried == p.plan.Current // it stays as it is
+			if unit.Ready && !unit.Silent && !unit.Idle && !refused {
 				if places <= 0 {
 					continue
 				}

@@ -19,12 +19,12 @@ func (s Surroundings) why(key, unit string) string {
 }
 
 // FirstPodProblem says what is the matter with the first of the pods of a unit, by name, that is not ready; nothing if
-// all are.
+// all are. Without a key the pods are of no unit.
 func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
 	var first *corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || IsReady(pod) {
+		if key != "" && pod.Spec.NodeSelector[key] != unit || pod.DeletionTimestamp != nil || IsReady(pod) {
 			continue
 		}
 		if first == nil || pod.Name < first.Name {
@@ -34,7 +34,7 @@ func FirstPodProblem(pods []corev1.Pod, key, unit string) string {
 	if first == nil {
 		return ""
 	}
-	return fmt.Sprintf("pod %s: %s", first.Name, podProblem(first))
+	return fmt.Sprintf("pod %s: %s", first.Name, PodProblem(first))
 }
 
 // NotReadyPods are those of the pods that a problem may be told of.
@@ -62,9 +62,9 @@ func podCondition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondit
 	return &pod.Status.Conditions[i]
 }
 
-// podProblem says why a pod is not ready: it finds no node, a container does not start or has ended, or what its
+// PodProblem says why a pod is not ready: it finds no node, a container does not start or has ended, or what its
 // Ready condition says.
-func podProblem(pod *corev1.Pod) string {
+func PodProblem(pod *corev1.Pod) string {
 	if scheduled := podCondition(pod, corev1.PodScheduled); scheduled != nil &&
 		scheduled.Status == corev1.ConditionFalse {
 		// What follows says at length that evicting others would not help either.
@@ -75,7 +75,11 @@ func podProblem(pod *corev1.Pod) string {
 		// Every container waits a moment in these, for others or for its start.
 		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" &&
 			w.Reason != "PodInitializing" {
-			return fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))
+			why := fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))
+			if last := c.LastTerminationState.Terminated; last != nil {
+				why += fmt.Sprintf("; it ended last with exit code %d: %s", last.ExitCode, phrase(last.Reason, last.Message))
+			}
+			return why
 		}
 		if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
 			return fmt.Sprintf("container %s ended with exit code %d: %s",

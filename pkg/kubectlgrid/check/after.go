@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,6 +14,8 @@ import (
 
 	"github.com/application-grid/application-grid/manifests"
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // After finds out whether an installed application-grid holds.
@@ -22,12 +25,7 @@ func After(ctx context.Context, source Source) *Report {
 	reader.credentials(ctx)
 	c := reader.cluster
 	r := &report{}
-	r.checkEdgeNodes(c)
-	r.checkKubeadm(c)
-	r.checkModes(c)
-	r.checkReplacements(c)
-	r.checkPort(c)
-	r.checkController(c)
+	r.checkSetting(c)
 	r.checkDefinitions(c)
 	r.checkGrids(c)
 	r.checkSkew(c)
@@ -38,40 +36,68 @@ func After(ctx context.Context, source Source) *Report {
 	return r.finish("Check")
 }
 
+// checkSetting looks at what Services and grids rely on.
+func (r *report) checkSetting(c *Cluster) {
+	r.checkEdgeNodes(c)
+	r.checkSites(c)
+	r.checkKubeadm(c)
+	r.checkRemoval(c)
+	r.checkModes(c)
+	r.checkReplacements(c)
+	r.checkBypasses(c)
+	r.checkHub(c)
+	r.checkPort(c)
+	r.checkController(c)
+}
+
+// Diagnose finds out what all other commands print of a cluster, and what could not be read of it.
+func Diagnose(ctx context.Context, source Source) (diagnosis *gridview.Diagnosis, unread []Finding) {
+	reader := readCluster(ctx, source)
+	reader.grids(ctx)
+	c := reader.cluster
+	found, missing := &report{}, &report{}
+	found.checkSetting(c)
+	missing.checkRead(c)
+	return &gridview.Diagnosis{Findings: found.finish("").Findings, Nodes: c.labels()}, missing.findings
+}
+
 // checkController looks for the controller.
 func (r *report) checkController(c *Cluster) {
-	const check = "Controller"
+	const check = gridview.CheckController
 	if !c.knows(kindDeployment) {
 		return
 	}
 	controllers := c.installed(controllerProgram)
-	switch {
-	case len(controllers) == 0 && len(c.gridCounts) == 0:
-		r.add(Warning, check, Object{kindDeployment, system, string(controllerProgram)},
-			"there is no controller, and there are no grids", "apply manifests/application-grid-controller if you "+
-				"want grids; Services with topologyKeys work without it")
-	case len(controllers) == 0:
-		r.add(Failure, check, Object{kindDeployment, system, string(controllerProgram)},
-			"there is no controller: what grids say is not done", "apply manifests/application-grid-controller")
-	case len(controllers) > 1:
-		r.add(Failure, check, controllers[1].about(), "there is a second controller, which works on the same grids",
-			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's")
+	grids := 0
+	for _, kind := range v1.Kinds {
+		grids += c.gridCounts[kind.Kind]
 	}
+	none := named(kindDeployment, system, string(controllerProgram))
+	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
+	r.first(check, "",
+		row{len(controllers) == 0 && grids == 0, Warning, none, "there is no controller, and there are no grids",
+			"apply manifests/application-grid-controller if you want grids; Services with topologyKeys work without it"},
+		row{len(controllers) == 0, Failure, none, "there is no controller: what grids say is not done",
+			"apply manifests/application-grid-controller"},
+		row{len(controllers) > 1, Failure, second.about(), "there is a second controller, which works on the same grids",
+			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"})
 	for _, w := range controllers {
-		if w.ready == 0 {
-			r.add(Failure, check, w.about(), fmt.Sprintf("none of its %s is available: what grids say is not done",
-				count(int(w.desired), "pod")),
-				fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", w.namespace,
-					w.name,
-					w.namespace, w.name))
-		} else if w.ready < w.desired {
-			r.add(Warning, check, w.about(),
-				fmt.Sprintf("%d of its %s are available", w.ready, count(int(w.desired), "pod")),
-				fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name))
+		describe := fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name)
+		why := w.problem
+		if why != "" {
+			why = ": " + why
 		}
+		if strings.Contains(why, "ImagePull") || strings.Contains(why, "ErrImage") {
+			describe = "push the image " + w.image + " to the registry, or import it on the nodes (docs/install.md, Images)"
+		}
+		r.first(check, "",
+			row{w.ready == 0, Failure, w.about(), fmt.Sprintf("none of its %s is available, and what grids say is not "+
+				"done%s", output.Count(int(w.desired), "pod"), why), describe},
+			row{w.ready < w.desired, Warning, w.about(), fmt.Sprintf("%d of its %s are available%s", w.ready,
+				output.Count(int(w.desired), "pod"), why), describe})
 	}
 	if r.clean(check) {
-		r.ok(check, controllers[0].about(), "available: %s", count(int(controllers[0].ready), "pod"))
+		r.ok(check, controllers[0].about(), "available: %s", output.Count(int(controllers[0].ready), "pod"))
 	}
 }
 
@@ -109,31 +135,19 @@ func (r *report) checkDefinitions(c *Cluster) {
 	}
 	for _, d := range c.definitions {
 		about, want := Object{Kind: kindCRD, Name: d.name}, shipped[d.name]
-		switch {
-		case !d.found:
-			r.add(Failure, check, about, "it is not there",
-				"apply manifests/crds, or run the controller, which installs it "+
-					"(--manage-crds=auto)")
-		case d.version == 0:
-			r.add(Failure, check, about,
-				"it is not application-grid's: it has no annotation "+v1.AnnotationCRDVersion+", as SuperEdge's have "+
-					"none; fields that grids have now are lost in it",
-				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else "+
-					"there is to do")
-		case d.version < want:
-			r.add(Failure, check, about,
-				fmt.Sprintf("it is of version %d, older than this program's %d: fields that grids "+
-					"have now are lost in it", d.version, want),
-				"kubectl apply -k manifests/crds, or run a controller of this version, which replaces it "+
-					"(--manage-crds=auto)")
-		case d.version > want:
-			r.add(Warning, check, about,
-				fmt.Sprintf("it is of version %d, newer than this program's %d", d.version, want),
-				"use the kubectl-grid that belongs to the controller")
-		case !d.established:
-			r.add(Failure, check, about, "the API server does not serve it (condition Established is not True)",
-				"kubectl describe crd "+d.name)
-		}
+		const apply = "kubectl apply -k manifests/crds, or run a controller of this version (--manage-crds=auto)"
+		r.first(check, "",
+			row{!d.found, Failure, about, "it is not there", apply},
+			row{d.version == 0, Failure, about, "it is not application-grid's: it has no annotation " +
+				v1.AnnotationCRDVersion + ", as SuperEdge's have none; fields that grids have now are lost in it",
+				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else there is " +
+					"to do"},
+			row{d.version < want, Failure, about, fmt.Sprintf("it is of version %d, older than this program's %d: fields "+
+				"that grids have now are lost in it", d.version, want), apply},
+			row{d.version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d", d.version,
+				want), "use the kubectl-grid that belongs to the controller"},
+			row{!d.established, Failure, about, "the API server does not serve it (condition Established is not True)",
+				"kubectl describe crd " + d.name})
 	}
 	if r.clean(check) && len(c.definitions) == len(v1.Kinds) {
 		r.ok(check, Object{Kind: kindCRD}, "all %d are of this program's version", len(c.definitions))
@@ -154,11 +168,7 @@ func (r *report) checkGrids(c *Cluster) {
 		for _, kind := range v1.Kinds {
 			total += c.gridCounts[kind.Kind]
 		}
-		if total == 0 {
-			r.ok(check, Object{Kind: "Grid"}, "there are none")
-		} else {
-			r.ok(check, Object{Kind: "Grid"}, "none of %s is stalled or degraded", count(total, "grid"))
-		}
+		r.ok(check, Object{Kind: "Grid"}, "none of %s is stalled or degraded", output.Count(total, "grid"))
 	}
 	for _, s := range c.services {
 		r.add(Failure, "Services", s.about, s.message,
@@ -167,6 +177,6 @@ func (r *report) checkGrids(c *Cluster) {
 	}
 	if c.knows(kindService) && r.clean("Services") {
 		r.ok("Services", Object{Kind: kindService}, "the topologyKeys of %s parse",
-			count(c.gridCounts[kindService], "Service"))
+			output.Count(c.gridCounts[kindService], "Service"))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
@@ -21,6 +22,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 	r.checkDistribution(c)
 	r.checkProxyThere(c)
 	r.checkReplacements(c)
+	r.checkBypasses(c)
 	r.checkNodeLocal(c)
 	r.checkPort(c)
 	r.checkOthers(c)
@@ -51,29 +53,19 @@ func (r *report) checkDistribution(c *Cluster) {
 	}
 	about := Object{Kind: kindNode}
 	name, because := c.distribution()
-	switch {
-	case name == "":
-		r.add(Warning, check, about, "what made this cluster cannot be told from its nodes",
-			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster")
-	case managed[name]:
-		r.add(Failure, check, about,
-			fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it back",
-				name, because),
-			"application-grid was not tried there; it needs nodes whose kube-proxy you configure, such as edge "+
-				"nodes of your own")
-	case name == kubeadmMade || name == k3sMade:
-		r.ok(check, about, "the cluster is %s's (%s)", name, because)
-	default:
-		r.add(Warning, check, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
-			"try it on one node; what is printed below follows from that distribution's documentation")
-	}
 	server, known := minor(c.version)
-	if name == kubeadmMade && known && server < setup.MutatingPolicy {
-		r.add(Warning, check, Object{Kind: kindPolicy},
-			fmt.Sprintf("an API server of %s has no such policies, which keep "+
-				"kubeadm's kube-proxy off edge nodes", c.version),
-			"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36")
-	}
+	r.first(check, "",
+		row{name == "", Warning, about, "what made this cluster cannot be told from its nodes",
+			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster"},
+		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it "+
+			"back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy you " +
+			"configure, such as edge nodes of your own"},
+		row{name == kubeadmMade || name == k3sMade, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name, because), ""},
+		row{true, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
+			"try it on one node; what is printed below follows from that distribution's documentation"})
+	r.all(check, "", row{name == kubeadmMade && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
+		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes", c.version),
+		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
 	counts := map[string]int{}
 	for i := range c.nodes {
 		counts[c.nodes[i].distribution]++
@@ -103,7 +95,7 @@ func (r *report) checkProxyThere(c *Cluster) {
 			if w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == kubeadmMade {
 				r.add(Warning, check, w.about(), "it has a required node affinity of its own, which the policy of "+
 					"manifests/kubeadm leaves as it is",
-					"add the expression of manifests/kubeadm/kube-proxy-policy.yaml to each of its terms")
+					"add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it")
 			}
 		}
 	case len(static) > 0:
@@ -121,7 +113,7 @@ func (r *report) checkProxyThere(c *Cluster) {
 			}
 		}
 	case c.knows(kindDaemonSet, kindPod):
-		r.add(Failure, check, Object{kindDaemonSet, system, "kube-proxy"},
+		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
 			"there is no kube-proxy in this cluster that the API server knows of",
 			"run kube-proxy: it is what asks the wrapper. If it is started outside of Kubernetes, as a unit of "+
 				"systemd or as part of another program, go on with docs/install.md, Any other cluster")
@@ -131,37 +123,31 @@ func (r *report) checkProxyThere(c *Cluster) {
 // proxyConfig says how a kube-proxy is configured.
 func (r *report) proxyConfig(c *Cluster, about Object, image string, config *proxyConfig) {
 	const check = "KubeProxy"
-	mode := config.mode
-	switch {
-	case config.modeErr != nil:
-		r.add(Unknown, check, about, fmt.Sprintf("its mode is not known: %v", config.modeErr),
-			"on a node: curl localhost:10249/proxyMode must print iptables or nftables")
-		mode = "unknown"
-	case mode == "ipvs":
-		r.ipvs(about)
-	case mode == "":
+	mode, tag := config.mode, tagOf(image)
+	if mode == "" {
 		mode = "the default, iptables"
 	}
-	switch {
-	case config.serverErr != nil:
-		r.add(Unknown, check, about, fmt.Sprintf("how it gets its server is not known: %v", config.serverErr),
-			"find out where its kubeconfig is; on edge nodes its server has to be the wrapper")
-	default:
-		r.ok(check, about, "it is %s, in mode %s, and asks %s (%s)", tagOf(image), mode, config.server, config.source)
+	if config.modeErr != nil {
+		mode = "unknown"
 	}
-	proxy, ok := minor(tagOf(image))
+	if mode == "ipvs" {
+		r.ipvs(about)
+	}
+	proxy, ok := minor(tag)
 	server, known := minor(c.version)
-	switch {
-	case !ok:
-		r.add(Unknown, check, about, "its version cannot be told from its image "+image,
-			"see that it goes with the API server's version, "+c.version)
-	case known && proxy > server:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, newer than the API server's %s", tagOf(image), c.version),
-			"give it the API server's version")
-	case proxy < oldestTested:
-		r.add(Warning, check, about, fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", tagOf(image),
-			oldestTested, newestTested), "upgrade it")
-	}
+	r.all(check, "",
+		row{config.modeErr != nil, Unknown, about, fmt.Sprintf("its mode is not known: %v", config.modeErr),
+			"on a node: curl localhost:10249/proxyMode must print iptables or nftables"},
+		row{config.serverErr != nil, Unknown, about, fmt.Sprintf("how it gets its server is not known: %v",
+			config.serverErr), "find out where its kubeconfig is; on edge nodes its server has to be the wrapper"},
+		row{config.serverErr == nil, OK, about, fmt.Sprintf("it is %s, in mode %s, and asks %s (%s)", tag, mode,
+			config.server, config.source), ""},
+		row{!ok, Unknown, about, "its version cannot be told from its image " + image,
+			"see that it goes with the API server's version, " + c.version},
+		row{ok && known && proxy > server, Warning, about, fmt.Sprintf("it is %s, newer than the API server's %s", tag,
+			c.version), "give it the API server's version"},
+		row{ok && proxy < oldestTested && !(known && proxy > server), Warning, about, fmt.Sprintf("it is %s, older than "+
+			"what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
 }
 
 func (r *report) ipvs(about Object) {
@@ -174,15 +160,9 @@ func (r *report) ipvs(about Object) {
 // checkOthers looks for what is installed already, or selects the same nodes.
 func (r *report) checkOthers(c *Cluster) {
 	const check = "OtherWorkloads"
-	labelled := 0
-	for i := range c.nodes {
-		if c.nodes[i].isEdge() {
-			labelled++
-		}
-	}
-	if labelled > 0 {
+	if labelled := c.edges(); labelled > 0 {
 		r.add(Warning, check, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on %s already: pods start there as "+
-			"soon as you apply", v1.LabelEdgeNode, count(labelled, "node")),
+			"soon as you apply", v1.LabelEdgeNode, output.Count(labelled, "node")),
 			"remove the label first if you want to go node by node")
 	}
 	for i := range c.workloads {

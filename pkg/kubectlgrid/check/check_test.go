@@ -43,12 +43,12 @@ status: {nodeInfo: {kubeletVersion: v1.37.1, operatingSystem: linux, architectur
 ---
 apiVersion: v1
 kind: Node
-metadata: {name: edge0, labels: {superedge.io/application-grid: "true"}}
+metadata: {name: edge0, labels: {superedge.io/application-grid: "true", superedge.io/kube-proxy: edge, zone1: east}}
 status: {nodeInfo: {kubeletVersion: v1.37.1, operatingSystem: linux, architecture: arm64}, conditions: [{type: Ready, status: "True"}]}
 ---
 apiVersion: v1
 kind: Node
-metadata: {name: edge1, labels: {superedge.io/application-grid: "true"}}
+metadata: {name: edge1, labels: {superedge.io/application-grid: "true", superedge.io/kube-proxy: edge, zone1: west}}
 status: {nodeInfo: {kubeletVersion: v1.37.1, operatingSystem: linux, architecture: arm}, conditions: [{type: Ready, status: "True"}]}
 ---
 apiVersion: v1
@@ -83,7 +83,9 @@ spec:
   template: &kubeadms
     spec:
       hostNetwork: true
-      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: ["true", systemd]}]}]}}}
+      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+        {matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: ["true", systemd, static]}]},
+        {matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: [systemd, static]}, {key: superedge.io/kube-proxy, operator: NotIn, values: [edge]}]}]}}}
       containers:
         - {name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1", command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf], volumeMounts: [{name: kube-proxy, mountPath: /var/lib/kube-proxy}]}
       volumes: [{name: kube-proxy, configMap: {name: kube-proxy}}]
@@ -95,7 +97,9 @@ spec:
   template:
     spec:
       hostNetwork: true
-      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: superedge.io/application-grid, operator: In, values: ["true", systemd]}]}]}}}
+      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+        {matchExpressions: [{key: superedge.io/application-grid, operator: In, values: ["true"]}, {key: superedge.io/kube-proxy, operator: In, values: [edge]}]},
+        {matchExpressions: [{key: superedge.io/application-grid, operator: In, values: [systemd]}]}]}}}
       containers:
         - {name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1", command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf], volumeMounts: [{name: kube-proxy, mountPath: /var/lib/kube-proxy}]}
       volumes:
@@ -415,7 +419,7 @@ func TestAfter(t *testing.T) {
 				}
 			},
 			[]string{"failure Wrapper Pod kube-system/application-grid-wrapper-edge0: it is not ready on node edge0: " +
-				"ErrImagePull: no such host"},
+				"container application-grid-wrapper: ErrImagePull: no such host"},
 		},
 		"a node without a link": {
 			func(c *testCluster) {
@@ -1153,7 +1157,9 @@ func TestBefore(t *testing.T) {
 		},
 		"SuperEdge that gives way": {
 			func(c *testCluster) {
-				c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: application-grid-wrapper, namespace: edge-system}, spec: {template: {spec: {hostNetwork: true, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: ["true", systemd]}]}]}}}, containers: [{name: w, image: superedge/application-grid-wrapper, command: [/usr/local/bin/application-grid-wrapper]}]}}}}`)
+				c.add(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: application-grid-wrapper, namespace: edge-system}, spec: {template: {spec: {hostNetwork: true, affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+        {matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: ["true", systemd, static]}]},
+        {matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: [systemd, static]}, {key: superedge.io/kube-proxy, operator: NotIn, values: [edge]}]}]}}}, containers: [{name: w, image: superedge/application-grid-wrapper, command: [/usr/local/bin/application-grid-wrapper]}]}}}}`)
 				c.add(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-controller, namespace: edge-system}, spec: {replicas: 0, template: {spec: {containers: [{name: c, image: superedge/application-grid-controller:v0.9.0}]}}}}`)
 			},
 			nil,

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // node is what is kept of a Node.
@@ -19,6 +21,9 @@ type node struct {
 	distribution, because    string
 	proxyArgs                []string // those of a kube-proxy inside of the node's agent, where the node tells them
 	tellsArgs, proxyDisabled bool
+	labels                   topology.Labels
+	// labelled is when someone last wrote the label of edge nodes, as far as the node says.
+	labelled time.Time
 }
 
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
@@ -30,7 +35,13 @@ func (n *node) isEdge() bool { return v1.IsEdgeNode(n.edge) }
 func nodeOf(n *corev1.Node) node {
 	info := n.Status.NodeInfo
 	reduced := node{name: n.Name, edge: n.Labels[v1.LabelEdgeNode], os: info.OperatingSystem, arch: info.Architecture,
-		kubelet: info.KubeletVersion}
+		kubelet: info.KubeletVersion, labels: n.Labels}
+	for _, entry := range n.ManagedFields {
+		if entry.Time != nil && entry.FieldsV1 != nil &&
+			strings.Contains(entry.FieldsV1.GetRawString(), `"f:`+v1.LabelEdgeNode+`"`) {
+			reduced.labelled = entry.Time.Time
+		}
+	}
 	for _, condition := range n.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			reduced.ready = condition.Status == corev1.ConditionTrue
@@ -76,14 +87,15 @@ type pod struct {
 	// ending is that it is being deleted. waitsFor is the node that a pod without a node is meant for.
 	ending   bool
 	waitsFor string
-	started  time.Time
+	// unreadySince is since when it is not ready.
+	started, created, unreadySince time.Time
 	// port is the wrapper's; takesPort is that the pod declares defaultPort.
 	port      int32
 	takesPort bool
 	proxy     *proxyConfig
 }
 
-func (p *pod) about() Object { return Object{"Pod", p.namespace, p.name} }
+func (p *pod) about() Object { return named("Pod", p.namespace, p.name) }
 
 // workload is what is kept of a DaemonSet, Deployment or StatefulSet.
 type workload struct {
@@ -92,41 +104,64 @@ type workload struct {
 	image                 string
 	desired, ready        int32
 	takesPort             bool
-	// selectsEdge is that its pods go to edge nodes, avoidsEdge that they do not, requiresNodes that it has a required
-	// node affinity.
-	selectsEdge, avoidsEdge, requiresNodes bool
-	env                                    map[string]string
-	proxy                                  *proxyConfig
+	// selectsEdge is that its pods go to edge nodes and to no others, avoidsEdge that they do not, waitsForWrapper that
+	// they do until the wrapper there is ready; requiresNodes that it has a required node affinity.
+	selectsEdge, avoidsEdge, waitsForWrapper, requiresNodes bool
+	// onDelete is that its pods are replaced only when they are deleted, hub the wrapper's flag --hub, selector its
+	// pods', bypass what it is that reads endpoints itself, problem what is wrong with the first of its pods.
+	onDelete bool
+	hub      string
+	selector *metav1.LabelSelector
+	bypass   *bypass
+	problem  string
+	env      map[string]string
+	proxy    *proxyConfig
 }
 
-func (w *workload) about() Object { return Object{w.kind, w.namespace, w.name} }
+func (w *workload) about() Object { return named(w.kind, w.namespace, w.name) }
 
-// placement fills in where the pods of a workload go.
+// placement fills in where the pods of a workload go, as far as its node selector and its node affinity go by the labels
+// of edge nodes.
 func (w *workload) placement(spec *corev1.PodSpec) {
-	_, w.selectsEdge = spec.NodeSelector[v1.LabelEdgeNode]
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
-		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return
+	var terms []corev1.NodeSelectorTerm
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		w.requiresNodes = true
+		terms = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	}
-	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	w.requiresNodes, w.avoidsEdge = true, len(terms) > 0
-	for _, term := range terms {
-		avoids := false
-		for _, e := range term.MatchExpressions {
-			if e.Key != v1.LabelEdgeNode {
-				continue
-			}
-			switch e.Operator {
-			case corev1.NodeSelectorOpDoesNotExist:
-				avoids = true
-			case corev1.NodeSelectorOpNotIn:
-				avoids = slices.Contains(e.Values, v1.EdgeNodePods) && slices.Contains(e.Values, v1.EdgeNodeSystemd)
-			case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpExists:
-				w.selectsEdge = true
-			default:
+	goesTo := func(edge, proxy string) bool {
+		labels := map[string]string{v1.LabelEdgeNode: edge, v1.LabelKubeProxy: proxy}
+		for key, value := range spec.NodeSelector {
+			if got, ours := labels[key]; ours && got != value {
+				return false
 			}
 		}
-		w.avoidsEdge = w.avoidsEdge && avoids // terms are alternatives
+		return len(terms) == 0 || slices.ContainsFunc(terms, func(term corev1.NodeSelectorTerm) bool {
+			return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+				got, ours := labels[e.Key]
+				return ours && !meets(got, e)
+			})
+		})
+	}
+	moved, systemd := goesTo(v1.EdgeNodePods, v1.KubeProxyEdge), goesTo(v1.EdgeNodeSystemd, "")
+	w.selectsEdge = moved && !goesTo("", "")
+	w.avoidsEdge = !moved && !systemd
+	w.waitsForWrapper = w.avoidsEdge && goesTo(v1.EdgeNodePods, "")
+}
+
+// meets reports whether a label with this value, empty for none, is as a requirement has it.
+func meets(value string, e corev1.NodeSelectorRequirement) bool {
+	switch e.Operator {
+	case corev1.NodeSelectorOpIn:
+		return slices.Contains(e.Values, value)
+	case corev1.NodeSelectorOpNotIn:
+		return !slices.Contains(e.Values, value)
+	case corev1.NodeSelectorOpExists:
+		return value != ""
+	case corev1.NodeSelectorOpDoesNotExist:
+		return value == ""
+	default:
+		return true
 	}
 }
 
@@ -169,6 +204,13 @@ type Cluster struct {
 	policy   bool   // kube-proxy-policy.yaml is, with its binding
 	felixBPF string // bpfEnabled of Calico's FelixConfiguration, if that is there and says so
 
+	// governed are the topology keys of the Services, resolvers the nodes with a ready CoreDNS, and resolverKeys the
+	// topology keys of the Service kube-dns.
+	governed     []topology.Keys
+	resolvers    map[string]bool
+	resolverKeys topology.Keys
+	hubAPI       bool // the hub's APIService is there
+
 	definitions []definition
 	grids       []grid
 	gridCounts  map[string]int
@@ -183,6 +225,15 @@ type Cluster struct {
 // knows reports whether all of these kinds were read.
 func (c *Cluster) knows(kinds ...string) bool {
 	return !slices.ContainsFunc(kinds, func(kind string) bool { return c.missing[kind] })
+}
+
+// labels are those of all nodes, by name.
+func (c *Cluster) labels() map[string]topology.Labels {
+	labels := make(map[string]topology.Labels, len(c.nodes))
+	for i := range c.nodes {
+		labels[c.nodes[i].name] = c.nodes[i].labels
+	}
+	return labels
 }
 
 // running are the workloads that run a program.

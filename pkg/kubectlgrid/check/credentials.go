@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // soon is how long before its end a certificate or token is worth a warning: kubeadm renews in its yearly upgrades.
@@ -90,27 +91,21 @@ func (r *report) checkCredentials(c *Cluster) {
 	seen := 0
 	look := func(about Object, key string, found credential, action string) {
 		seen++
-		left := found.ends.Sub(c.now)
-		in := ""
+		left, day := found.ends.Sub(c.now), found.ends.UTC().Format(time.DateOnly)
+		what := found.what
 		if key != "" {
-			in = " in key " + key
+			what += " in key " + key
 		}
-		switch {
-		case left <= 0:
-			r.add(Failure, check, about, fmt.Sprintf("the %s%s ended on %s", found.what, in,
-				found.ends.UTC().Format(time.DateOnly)), action)
-		case left < soon:
-			r.add(Warning, check, about, fmt.Sprintf("the %s%s ends on %s, in %s", found.what, in,
-				found.ends.UTC().Format(time.DateOnly), days(left)), action)
-		}
+		r.first(check, "",
+			row{left <= 0, Failure, about, fmt.Sprintf("the %s ended on %s", what, day), action},
+			row{left < soon, Warning, about, fmt.Sprintf("the %s ends on %s, in %s", what, day, days(left)), action})
 	}
 	if !c.certificateEnd.IsZero() {
 		look(Object{Kind: "API server"}, "", credential{"serving certificate", c.certificateEnd},
 			"renew it; with kubeadm: kubeadm certs renew all, and restart the control plane's pods")
 	}
 	abouts := slices.SortedFunc(maps.Keys(c.carries), func(a, b Object) int {
-		return strings.Compare(a.String(),
-			b.String())
+		return strings.Compare(a.String(), b.String())
 	})
 	for _, about := range abouts {
 		doc := c.documents.read[about]
@@ -143,7 +138,7 @@ func (r *report) checkCredentials(c *Cluster) {
 
 func days(d time.Duration) string {
 	if d < 48*time.Hour {
-		return count(int(d.Hours()), "hour")
+		return output.Count(int(d.Hours()), "hour")
 	}
-	return count(int(d.Hours()/24), "day")
+	return output.Count(int(d.Hours()/24), "day")
 }

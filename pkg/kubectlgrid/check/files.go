@@ -28,7 +28,7 @@ type documents struct {
 }
 
 func (d *documents) get(ctx context.Context, kind, namespace, name string) *document {
-	about := Object{kind, namespace, name}
+	about := named(kind, namespace, name)
 	if known := d.read[about]; known != nil {
 		return known
 	}

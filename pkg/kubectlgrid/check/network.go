@@ -23,20 +23,14 @@ func (r *report) checkReplacements(c *Cluster) {
 		if enabled == "" {
 			enabled, where = c.felixBPF, "FelixConfiguration default, bpfEnabled"
 		}
-		switch {
-		case strings.EqualFold(enabled, "true"):
-			r.add(Failure, check, calico.about(),
-				"Calico's eBPF data plane takes kube-proxy's place ("+where+"), and does "+
-					"not ask the wrapper: Services would reach every site",
-				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise")
-		case enabled == "" && !c.knows(kindFelix):
-			r.add(Unknown, check, calico.about(),
-				"Calico runs, and its FelixConfiguration could not be read: whether it "+
-					"takes kube-proxy's place is not known",
-				"look for bpfEnabled in it; it has to be false")
-		default:
-			r.ok(check, calico.about(), "Calico leaves Services to kube-proxy")
-		}
+		r.first(check, "",
+			row{strings.EqualFold(enabled, "true"), Failure, calico.about(), "Calico's eBPF data plane takes kube-proxy's " +
+				"place (" + where + "), and does not ask the wrapper: Services would reach every site",
+				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise"},
+			row{enabled == "" && !c.knows(kindFelix), Unknown, calico.about(), "Calico runs, and its FelixConfiguration " +
+				"could not be read: whether it takes kube-proxy's place is not known",
+				"look for bpfEnabled in it; it has to be false"},
+			row{true, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
 	}
 	if !found && c.knows(kindDaemonSet) {
 		r.ok(check, Object{Kind: kindDaemonSet}, "neither Cilium nor Calico is there to take kube-proxy's place")
@@ -64,26 +58,20 @@ func (r *report) checkPort(c *Cluster) {
 	const check = "Port"
 	edges := map[string]bool{}
 	for i := range c.nodes {
-		if c.nodes[i].isEdge() {
-			edges[c.nodes[i].name] = true
-		}
+		edges[c.nodes[i].name] = c.nodes[i].isEdge()
 	}
 	for i := range c.pods {
-		if p := &c.pods[i]; p.takesPort && p.program != wrapperProgram && !p.ending && edges[p.node] {
-			r.add(Failure, check, p.about(),
-				fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs",
-					defaultPort, p.node),
-				"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and "+
-					"kube-proxy's server)")
-		}
+		p := &c.pods[i]
+		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && edges[p.node], Failure,
+			p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort, p.node),
+			"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
+				"kube-proxy's server)"})
 	}
 	for i := range c.workloads {
-		if w := &c.workloads[i]; w.takesPort && w.program != wrapperProgram {
-			r.add(Warning, check, w.about(),
-				fmt.Sprintf("its pods take port %d of their nodes: where one runs, the wrapper "+
-					"cannot", defaultPort),
-				"give it another port, or keep it off edge nodes")
-		}
+		w := &c.workloads[i]
+		r.all(check, "", row{w.takesPort && w.program != wrapperProgram, Warning, w.about(), fmt.Sprintf("its pods take "+
+			"port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
+			"give it another port, or keep it off edge nodes"})
 	}
 	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet") {
 		r.ok(check, Object{Kind: kindPod}, "no pod declares port %d of its node; what is no pod is not seen",

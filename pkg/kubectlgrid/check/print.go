@@ -3,7 +3,8 @@ package check
 import (
 	"fmt"
 	"io"
-	"strings"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // namedFindings is how many findings of one check and severity a table has; the others are counted.
@@ -26,23 +27,18 @@ func (r *Report) Print(out io.Writer, many Many) {
 	}
 	seen, left := map[alike]int{}, 0
 	for _, f := range r.Findings {
-		if f.Severity == OK {
-			fmt.Fprintf(out, "%-9s%s: %s\n", "ok", f.Object, f.Message)
-			continue
-		}
-		if seen[alike{f.Severity, f.Check}]++; seen[alike{f.Severity, f.Check}] > namedFindings && many == Counted {
+		if seen[alike{f.Severity, f.Check}]++; f.Severity != OK && many == Counted &&
+			seen[alike{f.Severity, f.Check}] > namedFindings {
 			left++
 			continue
 		}
-		fmt.Fprintf(out, "%-9s%s: %s\n", strings.ToUpper(string(f.Severity)), f.Object, oneLine(f.Message))
-		fmt.Fprintf(out, "         → %s\n", oneLine(f.Action))
+		output.Finding(out, f)
 	}
 	if left > 0 {
-		fmt.Fprintf(out, "\n%s like the ones above: -o wide has all.\n", count(left, "more finding"))
+		fmt.Fprintf(out, "\n%s like the ones above: -o wide has all.\n", output.Count(left, "more finding"))
 	}
-	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", count(r.Summary[Failure], "failure"),
-		count(r.Summary[Warning], "warning"),
-		r.Summary[Unknown], r.Summary[OK])
+	fmt.Fprintf(out, "\n%s, %s, %d unknown, %d ok\n", output.Count(r.Summary[Failure], "failure"),
+		output.Count(r.Summary[Warning], "warning"), r.Summary[Unknown], r.Summary[OK])
 }
 
 // PrintInstall writes how to install, for people.
@@ -61,6 +57,3 @@ func (r *Report) PrintInstall(out io.Writer) {
 		fmt.Fprintln(out, "- "+note)
 	}
 }
-
-// oneLine is a text without line breaks: what an API server says may have some.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -18,6 +18,7 @@ const (
 	wrapperProgram    Program = "application-grid-wrapper"
 	daemonProgram     Program = "statefulset-grid-daemon"
 	controllerProgram Program = "application-grid-controller"
+	hubProgram        Program = "application-grid-hub"
 	kubeProxyProgram  Program = "kube-proxy"
 	ciliumProgram     Program = "cilium-agent"
 	calicoProgram     Program = "calico-node"
@@ -30,7 +31,8 @@ const defaultPort = 51006
 // programs are those that are recognised. Names of commands come first: what runs is what the command says, whatever
 // the container is called.
 var programs = []Program{
-	wrapperProgram, daemonProgram, controllerProgram, kubeProxyProgram, ciliumProgram, calicoProgram, nodeLocalProgram,
+	wrapperProgram, daemonProgram, controllerProgram, hubProgram, kubeProxyProgram, ciliumProgram, calicoProgram,
+	nodeLocalProgram,
 }
 
 // programOf finds the first container of a pod that runs a known program. Whether it goes by the name of its command,

@@ -42,14 +42,19 @@ const (
 	kindService    = "Service"
 	kindFelix      = "FelixConfiguration"
 	kindDeployment = "Deployment"
+	kindAPIService = "APIService"
 )
 
 // Kinds besides those of the grids that the client has to know.
 var (
 	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
 	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
+	apiKind    = schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: kindAPIService}
 	policyKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kindPolicy}
 )
+
+// hubAPIName is the name of the hub's APIService.
+const hubAPIName = "v1alpha1.hub." + v1.GroupName
 
 // policyName is that of manifests/kubeadm/kube-proxy-policy.yaml, and of its binding.
 const policyName = "kube-proxy." + v1.GroupName
@@ -70,7 +75,7 @@ func RegisterKinds(mapper *meta.DefaultRESTMapper) {
 	mapper.AddSpecific(policyKind, policyKind.GroupVersion().WithResource("mutatingadmissionpolicies"),
 		policyKind.GroupVersion().WithResource("mutatingadmissionpolicy"), meta.RESTScopeRoot)
 	mapper.Add(policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), meta.RESTScopeRoot)
-	for _, kind := range []schema.GroupVersionKind{felixKind, crdKind} {
+	for _, kind := range []schema.GroupVersionKind{felixKind, crdKind, apiKind} {
 		mapper.Add(kind, meta.RESTScopeRoot)
 	}
 }
@@ -116,6 +121,7 @@ func readCluster(ctx context.Context, source Source) *reader {
 		r.workloads(ctx, kind)
 	}
 	r.surroundings(ctx)
+	r.services(ctx)
 	return r
 }
 
@@ -180,9 +186,16 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 	}
 	reduced := pod{
 		namespace: p.Namespace, name: p.Name, node: p.Spec.NodeName, program: program, takesPort: takes,
-		ending: p.DeletionTimestamp != nil,
+		ending: p.DeletionTimestamp != nil, created: p.CreationTimestamp.Time, ready: gridview.IsReady(p),
 	}
-	reduced.ready, reduced.why = readiness(p)
+	if !reduced.ready {
+		reduced.why, reduced.unreadySince = gridview.PodProblem(p), p.CreationTimestamp.Time
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady && !c.LastTransitionTime.IsZero() {
+				reduced.unreadySince = c.LastTransitionTime.Time
+			}
+		}
+	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		reduced.owner = owner.Kind + " " + owner.Name
 	}
@@ -230,35 +243,9 @@ func (r *reader) pod(ctx context.Context, p *corev1.Pod, configs map[string]*pro
 func (r *reader) carry(namespace string, spec *corev1.PodSpec) {
 	for i := range spec.Volumes {
 		for _, source := range sourcesOf(&spec.Volumes[i]) {
-			r.cluster.carries[Object{source.kind, namespace, source.name}] = true
+			r.cluster.carries[named(source.kind, namespace, source.name)] = true
 		}
 	}
-}
-
-// readiness is whether a pod is ready, and if not why, as far as its status says.
-func readiness(p *corev1.Pod) (ready bool, why string) {
-	if gridview.IsReady(p) {
-		return true, ""
-	}
-	for _, status := range p.Status.ContainerStatuses {
-		if w := status.State.Waiting; w != nil {
-			why = joined(w.Reason, w.Message)
-			if last := status.LastTerminationState.Terminated; last != nil {
-				why += fmt.Sprintf("; it ended last with code %d: %s", last.ExitCode, joined(last.Reason, last.Message))
-			}
-			return false, why
-		}
-	}
-	for _, condition := range p.Status.Conditions {
-		if condition.Status == corev1.ConditionFalse && condition.Message != "" {
-			return false, joined(condition.Reason, condition.Message)
-		}
-	}
-	return false, "it is " + string(p.Status.Phase)
-}
-
-func joined(reason, message string) string {
-	return strings.Trim(reason+": "+message, ": ")
 }
 
 // meantFor is the node that a DaemonSet made a pod for.
@@ -293,9 +280,11 @@ func (r *reader) workloads(ctx context.Context, kind string) {
 		case *appsv1.DaemonSet:
 			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
 			w.desired, w.ready = o.Status.DesiredNumberScheduled, o.Status.NumberReady
+			w.onDelete = o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
 		case *appsv1.Deployment:
 			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
 			w.desired, w.ready = ptr.Deref(o.Spec.Replicas, 1), o.Status.AvailableReplicas
+			w.selector = o.Spec.Selector
 		case *appsv1.StatefulSet:
 			w.namespace, w.name, template = o.Namespace, o.Name, &o.Spec.Template
 		default:
@@ -314,8 +303,9 @@ func (r *reader) workload(ctx context.Context, w workload, spec *corev1.PodSpec)
 	var container *corev1.Container
 	w.program, container = programOf(spec)
 	w.takesPort = takesPort(spec)
+	w.bypass = bypassOf(w.name, spec)
 	w.placement(spec)
-	if w.program == "" && !w.takesPort && !w.selectsEdge {
+	if w.program == "" && !w.takesPort && !w.selectsEdge && w.bypass == nil {
 		return
 	}
 	if container != nil {
@@ -330,11 +320,71 @@ func (r *reader) workload(ctx context.Context, w workload, spec *corev1.PodSpec)
 		for _, variable := range container.Env {
 			w.env[variable.Name] = variable.Value
 		}
+	case wrapperProgram:
+		w.hub, _ = flagOf(commandLine(container), "hub")
 	case controllerProgram:
 		r.carry(w.namespace, spec)
+		if w.ready < w.desired {
+			w.problem = r.problem(ctx, &w)
+		}
 	default:
 	}
 	r.cluster.workloads = append(r.cluster.workloads, w)
+}
+
+// problem is what is wrong with the first pod of a workload that is not ready; nothing if that is not known.
+func (r *reader) problem(ctx context.Context, w *workload) string {
+	selector, err := metav1.LabelSelectorAsSelector(w.selector)
+	list := &corev1.PodList{}
+	if err != nil || r.API.List(ctx, list, client.InNamespace(w.namespace),
+		client.MatchingLabelsSelector{Selector: selector}, client.Limit(pages.Size)) != nil {
+		return "" // that pods are missing is said all the same
+	}
+	return gridview.FirstPodProblem(list.Items, "", "")
+}
+
+// services reads the Services that have topologyKeys, and the pods of CoreDNS.
+func (r *reader) services(ctx context.Context) {
+	c := r.cluster
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
+	restart := func() { c.services, c.governed, c.gridCounts[kindService] = nil, nil, 0 }
+	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
+		object, ok := item.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return
+		}
+		keys, annotation, err := topology.KeysOf(object.Annotations)
+		if annotation != "" {
+			c.gridCounts[kindService]++
+		}
+		switch {
+		case err != nil:
+			c.services = append(c.services, grid{named(kindService, object.Namespace, object.Name), fmt.Sprintf(
+				"its annotation %s does not parse, so no node sees its endpoints: %v", annotation, err)})
+		case object.Namespace == system && object.Name == "kube-dns":
+			c.resolverKeys = keys
+		case keys.Governed():
+			c.governed = append(c.governed, keys)
+		}
+	})
+	if err != nil {
+		restart()
+		r.lost(Object{Kind: kindService}, err, "which sites there are, and whose topologyKeys do not parse, is not known")
+		return
+	}
+	if len(c.governed) == 0 {
+		return // there are no sites that would need names
+	}
+	resolvers := map[string]bool{}
+	err = pages.Each(ctx, r.API, &corev1.PodList{}, func() { clear(resolvers) }, func(item runtime.Object) {
+		if p, ok := item.(*corev1.Pod); ok && p.Spec.NodeName != "" && p.DeletionTimestamp == nil && gridview.IsReady(p) {
+			resolvers[p.Spec.NodeName] = true
+		}
+	}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})
+	if err == nil && len(resolvers) > 0 { // other resolvers than CoreDNS are not known here
+		c.resolvers = resolvers
+	}
 }
 
 // surroundings reads the few objects that say how the cluster was made.
@@ -358,20 +408,19 @@ func (r *reader) surroundings(ctx context.Context) {
 			c.felixBPF = strconv.FormatBool(enabled)
 		}
 	}
-	for _, kind := range []string{kindPolicy, kindPolicy + "Binding"} {
-		policy := &metav1.PartialObjectMetadata{}
-		policy.SetGroupVersionKind(policyKind.GroupVersion().WithKind(kind))
-		err := r.API.Get(ctx, client.ObjectKey{Name: policyName}, policy)
+	there := func(kind schema.GroupVersionKind, name, consequence string) bool {
+		object := &metav1.PartialObjectMetadata{}
+		object.SetGroupVersionKind(kind)
+		err := r.API.Get(ctx, client.ObjectKey{Name: name}, object)
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
-			r.lost(Object{Kind: kind, Name: policyName}, err,
-				"whether an upgrade by kubeadm keeps off edge nodes is not known")
-			return
+			r.lost(Object{Kind: kind.Kind, Name: name}, err, consequence)
 		}
-		c.policy = err == nil
-		if !c.policy {
-			return
-		}
+		return err == nil
 	}
+	const consequence = "whether an upgrade by kubeadm keeps off edge nodes is not known"
+	c.policy = there(policyKind, policyName, consequence) &&
+		there(policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
+	c.hubAPI = there(apiKind, hubAPIName, "whether a hub is installed is not known")
 }
 
 // grids reads the grids' definitions, the grids that are not well, and Services whose annotation does not parse.
@@ -402,33 +451,13 @@ func (r *reader) grids(ctx context.Context) {
 			if object, ok := item.(v1.Object); ok {
 				c.gridCounts[kind.Kind]++
 				if message := gridTrouble(object); message != "" {
-					c.grids = append(c.grids, grid{Object{kind.Kind, object.GetNamespace(), object.GetName()}, message})
+					c.grids = append(c.grids, grid{named(kind.Kind, object.GetNamespace(), object.GetName()), message})
 				}
 			}
 		})
 		if err != nil {
 			r.lost(Object{Kind: kind.Kind}, err, "their state is not known")
 		}
-	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kindService + "List"))
-	restart := func() { c.services = nil }
-	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
-		object, ok := item.(*metav1.PartialObjectMetadata)
-		if !ok {
-			return
-		}
-		_, annotation, err := topology.KeysOf(object.Annotations)
-		if annotation != "" {
-			c.gridCounts[kindService]++
-		}
-		if err != nil {
-			c.services = append(c.services, grid{Object{kindService, object.Namespace, object.Name}, fmt.Sprintf(
-				"its annotation %s does not parse, so no node sees its endpoints: %v", annotation, err)})
-		}
-	})
-	if err != nil {
-		r.lost(Object{Kind: kindService}, err, "those whose topologyKeys do not parse are not known")
 	}
 }
 

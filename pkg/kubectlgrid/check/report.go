@@ -5,59 +5,31 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
-// Severity says how bad a finding is.
-type Severity string
+// Findings are those of package gridview.
+type (
+	Severity = gridview.Severity
+	Object   = gridview.Object
+	Finding  = gridview.Finding
+)
 
-// The severities. Unknown is what the API server did not tell, or cannot tell.
+// The severities.
 const (
-	OK      Severity = "ok"
-	Warning Severity = "warning"
-	Failure Severity = "failure"
-	Unknown Severity = "unknown"
+	OK      = gridview.OK
+	Warning = gridview.Warning
+	Failure = gridview.Failure
+	Unknown = gridview.Unverified
 )
 
 // severities is the order in which findings are printed.
 var severities = []Severity{Failure, Unknown, Warning, OK}
 
-// Object is what a finding is about. A kind without a name means all objects of the kind.
-type Object struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name,omitempty"`
-}
-
-// String is the object as a table names it.
-func (o Object) String() string {
-	name := o.Name
-	if o.Namespace != "" && name != "" {
-		name = o.Namespace + "/" + name
-	}
-	switch {
-	case name == "" && o.Namespace != "":
-		return o.Kind + " in " + o.Namespace
-	case name == "":
-		return o.Kind
-	}
-	return o.Kind + " " + name
-}
-
 // CheckRead is the check of the findings that something could not be read.
 const CheckRead = "Read"
-
-// Finding is one answer.
-type Finding struct {
-	Severity Severity `json:"severity"`
-	// Check is the name of the question, the same in every version.
-	Check  string `json:"check"`
-	Object Object `json:"object"`
-	// Message is what was found, Action what to do about it. A finding that is not ok has an action.
-	Message string `json:"message"`
-	Action  string `json:"action,omitempty"`
-}
 
 // Report is all findings.
 type Report struct {
@@ -75,16 +47,39 @@ func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
 // Incomplete reports whether something could not be read, so that what was not found may be there.
 func (r *Report) Incomplete() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool {
-		return f.Check == CheckRead && f.Severity == Unknown
-	})
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead && f.Severity == Unknown })
 }
 
 // report collects findings.
 type report struct{ findings []Finding }
 
+// row is a line of a table of conditions: the finding where the condition holds.
+type row struct {
+	holds           bool
+	severity        Severity
+	about           Object
+	message, action string
+}
+
+// first adds the first row of a table that holds. node is the node that the rows are about, if it is a single one.
+func (r *report) first(check, node string, rows ...row) {
+	if i := slices.IndexFunc(rows, func(row row) bool { return row.holds }); i >= 0 {
+		r.all(check, node, rows[i])
+	}
+}
+
+// all adds every row of a table that holds.
+func (r *report) all(check, node string, rows ...row) {
+	for _, row := range rows {
+		if row.holds {
+			r.findings = append(r.findings, Finding{Severity: row.severity, Check: check, Object: row.about,
+				Message: row.message, Action: row.action, Node: node})
+		}
+	}
+}
+
 func (r *report) add(severity Severity, check string, about Object, message, action string) {
-	r.findings = append(r.findings, Finding{severity, check, about, message, action})
+	r.all(check, "", row{true, severity, about, message, action})
 }
 
 func (r *report) ok(check string, about Object, format string, args ...any) {
@@ -101,12 +96,14 @@ func (r *report) finish(kind string) *Report {
 	slices.SortStableFunc(r.findings, func(a, b Finding) int {
 		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
 	})
-	summary := map[Severity]int{}
-	for _, severity := range severities {
-		summary[severity] = 0
-	}
+	summary := map[Severity]int{OK: 0, Warning: 0, Failure: 0, Unknown: 0}
 	for _, f := range r.findings {
 		summary[f.Severity]++
 	}
 	return &Report{APIVersion: output.APIVersion, Kind: kind, Summary: summary, Findings: r.findings}
+}
+
+// named is an object with a name.
+func named(kind, namespace, name string) Object {
+	return Object{Kind: kind, Namespace: namespace, Name: name}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/application-grid/application-grid/pkg/enumerate"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // The minor versions of Kubernetes 1 that the project's tests run with, and those that something needs.
@@ -32,58 +33,57 @@ func minor(version string) (int, bool) {
 // checkVersions compares the versions of the API server and the nodes with each other and with what is tested.
 func (r *report) checkVersions(c *Cluster) {
 	const check = "Versions"
-	about := Object{Kind: "API server"}
+	about, upgrade := Object{Kind: "API server"}, fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested)
+	tested := fmt.Sprintf("than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
 	server, known := minor(c.version)
-	switch {
-	case c.version == "":
-	case !known:
-		r.add(Unknown, check, about, fmt.Sprintf("its version %q has no meaning here", c.version),
-			"see docs/install.md for the versions that are supported")
-	case server < slicesSince:
-		r.add(Failure, check, about,
-			fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, which the wrapper follows", c.version),
-			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
-	case server < oldestTested:
-		r.add(Warning, check, about,
-			fmt.Sprintf("it is %s, older than what is tested, 1.%d to 1.%d", c.version, oldestTested,
-				newestTested),
-			fmt.Sprintf("upgrade Kubernetes to 1.%d or newer", oldestTested))
-	case server > newestTested:
-		r.add(Warning, check, about,
-			fmt.Sprintf("it is %s, newer than what is tested, 1.%d to 1.%d", c.version, oldestTested,
-				newestTested),
-			"look for a newer release of application-grid, and try it on one site first")
-	default:
-		r.ok(check, about, "it is %s", c.version)
-	}
+	r.first(check, "",
+		row{c.version != "" && !known, Unknown, about, fmt.Sprintf("its version %q has no meaning here", c.version),
+			"see docs/compatibility.md for the versions that are supported"},
+		row{known && server < slicesSince, Failure, about, fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, "+
+			"which the wrapper follows", c.version), upgrade},
+		row{known && server < oldestTested, Warning, about, fmt.Sprintf("it is %s, older %s", c.version, tested), upgrade},
+		row{server > newestTested, Warning, about, fmt.Sprintf("it is %s, newer %s", c.version, tested),
+			"look for a newer release of application-grid, and try it on one site first"},
+		row{known, OK, about, "it is " + c.version, ""})
 	if !c.knows(kindNode) || !known {
 		return
 	}
-	byVersion := map[string][]*node{}
-	for i := range c.nodes {
-		if n := &c.nodes[i]; n.os != "windows" {
-			byVersion[n.kubelet] = append(byVersion[n.kubelet], n)
+	byVersion := c.nodesBy(func(n *node) string {
+		if n.os == "windows" {
+			return ""
 		}
-	}
+		return n.kubelet
+	})
 	for version, nodes := range byVersion {
 		kubelet, ok := minor(version)
-		var problem string
-		switch {
-		case !ok:
-			problem = "has no meaning here"
-		case kubelet > server:
-			problem = "is newer than the API server's " + c.version
-		case kubelet < server-oldestSkew:
-			problem = fmt.Sprintf("is more than %d minor versions older than the API server's %s",
-				oldestSkew, c.version)
-		case kubelet < oldestTested:
-			problem = fmt.Sprintf("is older than what is tested, 1.%d to 1.%d", oldestTested, newestTested)
-		default:
-			continue
+		for _, problem := range []struct {
+			holds bool
+			text  string
+		}{
+			{!ok, "has no meaning here"},
+			{kubelet > server, "is newer than the API server's " + c.version},
+			{kubelet < server-oldestSkew, fmt.Sprintf("is more than %d minor versions older than the API server's %s",
+				oldestSkew, c.version)},
+			{kubelet < oldestTested, "is older " + tested},
+		} {
+			if problem.holds {
+				r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem.text),
+					"upgrade "+namesOf(nodes))
+				break
+			}
 		}
-		r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem),
-			"upgrade "+namesOf(nodes))
 	}
+}
+
+// nodesBy groups the nodes by what a function says of each; those of which it says nothing are left out.
+func (c *Cluster) nodesBy(say func(*node) string) map[string][]*node {
+	groups := map[string][]*node{}
+	for i := range c.nodes {
+		if name := say(&c.nodes[i]); name != "" {
+			groups[name] = append(groups[name], &c.nodes[i])
+		}
+	}
+	return groups
 }
 
 // checkPlatforms looks for nodes that no image is made for.
@@ -92,18 +92,18 @@ func (r *report) checkPlatforms(c *Cluster) {
 	if !c.knows(kindNode) {
 		return
 	}
-	byArch := map[string][]*node{}
-	for i := range c.nodes {
-		if n := &c.nodes[i]; n.os == "linux" && !slices.Contains([]string{"amd64", "arm64", "arm"}, n.arch) {
-			byArch[n.arch] = append(byArch[n.arch], n)
+	for arch, nodes := range c.nodesBy(func(n *node) string {
+		if n.os != "linux" || slices.Contains([]string{"amd64", "arm64", "arm"}, n.arch) {
+			return ""
 		}
-	}
-	for arch, nodes := range byArch {
+		return n.arch
+	}) {
 		r.add(Warning, check, aboutNodes(nodes), "there are no images for the architecture "+arch,
 			"do not make edge nodes of "+namesOf(nodes)+", or build images with PLATFORMS=linux_"+arch)
 	}
 	if r.clean(check) {
-		r.ok(check, Object{Kind: kindNode}, "there are images for the architectures of %s", count(len(c.nodes), "node"))
+		r.ok(check, Object{Kind: kindNode}, "there are images for the architectures of %s",
+			output.Count(len(c.nodes), "node"))
 	}
 }
 
@@ -125,11 +125,4 @@ func aboutNodes(nodes []*node) Object {
 		return nodes[0].about()
 	}
 	return Object{Kind: kindNode}
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

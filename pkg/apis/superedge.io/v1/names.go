@@ -35,6 +35,11 @@ const (
 	// EdgeNodeStatic is the value with which none runs, nor kubeadm's kube-proxy: they start without an API server
 	// there, as static pods or as systemd units.
 	EdgeNodeStatic = "static"
+
+	// LabelKubeProxy is a label of nodes that the controller sets on kubeadm's clusters once the wrapper of an edge node
+	// is ready. Its value is KubeProxyEdge: kubeadm's kube-proxy makes room for kube-proxy-edge then.
+	LabelKubeProxy = "superedge.io/kube-proxy"
+	KubeProxyEdge  = "edge"
 )
 
 // IsEdgeNode reports whether a node with this value of LabelEdgeNode has the wrapper.

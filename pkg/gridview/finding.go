@@ -1,0 +1,111 @@
+package gridview
+
+import (
+	"slices"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities. Unknown is what the API server did not tell, or cannot tell.
+const (
+	OK         Severity = "ok"
+	Warning    Severity = "warning"
+	Failure    Severity = "failure"
+	Unverified Severity = "unknown"
+)
+
+// Object is what a finding is about. A kind without a name means all objects of the kind.
+type Object struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+}
+
+// String is the object as a table names it.
+func (o Object) String() string {
+	name := o.Name
+	if o.Namespace != "" && name != "" {
+		name = o.Namespace + "/" + name
+	}
+	switch {
+	case name == "" && o.Namespace != "":
+		return o.Kind + " in " + o.Namespace
+	case name == "":
+		return o.Kind
+	}
+	return o.Kind + " " + name
+}
+
+// Finding is one answer about a cluster.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// Check is the name of the question, the same in every version.
+	Check  string `json:"check"`
+	Object Object `json:"object"`
+	// Message is what was found, Action what to do about it. A finding that is not ok has an action.
+	Message string `json:"message"`
+	Action  string `json:"action,omitempty"`
+	// Node is the node that the finding is about, if it is about a single one; Key is the label key of the sites that
+	// it is about. Without both it concerns every site.
+	Node string `json:"node,omitempty"`
+	Key  string `json:"key,omitempty"`
+}
+
+// The checks that only some of the commands name. CheckController concerns grids, not Services.
+const (
+	CheckSite       = "Site"
+	CheckNames      = "Names"
+	CheckController = "Controller"
+)
+
+// Diagnosis is what was found of a cluster. Every command prints the part of it that concerns what it shows, and
+// judges nothing of this by itself.
+type Diagnosis struct {
+	Findings []Finding
+	// Nodes are the labels of all nodes, by name.
+	Nodes map[string]topology.Labels
+}
+
+// Of are the failures and warnings that concern the Services with some topology keys. Those of the controller are left
+// out; OfGrid has them.
+func (d *Diagnosis) Of(keys topology.Keys) []Finding {
+	return slices.DeleteFunc(d.OfGrid(keys), func(f Finding) bool { return f.Check == CheckController })
+}
+
+// OfGrid are the failures and warnings that concern the grids of a label key, or of several.
+func (d *Diagnosis) OfGrid(keys []string) []Finding {
+	found := []Finding{}
+	if d == nil {
+		return found
+	}
+	for _, f := range d.Findings {
+		ofKey := f.Key == "" || slices.Contains(keys, f.Key)
+		if (f.Severity == Failure || f.Severity == Warning) && ofKey && (f.Node == "" || d.concerns(f, keys)) {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// concerns reports whether the node of a finding is in a site of the keys. A node that is in no site at all is missed
+// by every Service.
+func (d *Diagnosis) concerns(f Finding, keys []string) bool {
+	labels, known := d.Nodes[f.Node]
+	return !known || f.Check == CheckSite && f.Key == "" || hasAny(labels, keys) || slices.Contains(keys, topology.Any)
+}
+
+// Failed reports whether one of the findings is a failure.
+func Failed(findings []Finding) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == Failure })
+}
+
+func hasAny(labels topology.Labels, keys []string) bool {
+	return slices.ContainsFunc(keys, func(key string) bool { _, ok := labels[key]; return ok })
+}
+
+// isEdge reports whether a node asked for the wrapper.
+func isEdge(labels topology.Labels) bool { return v1.IsEdgeNode(labels[v1.LabelEdgeNode]) }

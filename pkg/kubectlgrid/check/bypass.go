@@ -1,0 +1,67 @@
+package check
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// bypass is a program that reads endpoints itself, and connects to pods past kube-proxy.
+type bypass struct {
+	name string
+	// known are the names of a workload, a container or an image by which it is recognised.
+	known []string
+	// advice is what to do about it.
+	advice string
+}
+
+const meshAdvice = "do not rely on site-local Services for workloads in the mesh; its own locality settings prefer a site, " +
+	"and do not keep to it"
+
+// bypasses are those that are known. docs/compatibility.md has the same.
+var bypasses = []bypass{
+	{"Traefik", []string{"traefik"},
+		"annotate Services behind it with traefik.ingress.kubernetes.io/service.nativelb: \"true\", and run one in each site"},
+	{"ingress-nginx", []string{"ingress-nginx-controller", "nginx-ingress-controller"},
+		"annotate Ingresses with nginx.ingress.kubernetes.io/service-upstream: \"true\", and run one in each site"},
+	{"Envoy Gateway", []string{"envoy-gateway"},
+		"set routingType: Service in its EnvoyProxy, and run a gateway in each site"},
+	{"HAProxy's ingress controller", []string{"haproxy-ingress", "haproxy-kubernetes-ingress", "kubernetes-ingress"},
+		"run one in each site that asks the node's wrapper in place of the API server"},
+	{"Istio", []string{"istiod", "pilot"}, meshAdvice},
+	{"Linkerd", []string{"linkerd-destination"}, meshAdvice},
+	{"Cilium's Envoy", []string{"cilium-envoy"}, "do not put site-local Services behind its ingress, gateway or L7 policies"},
+}
+
+// bypassOf is the program of a workload that reads endpoints itself; nil for any other.
+func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
+	names := []string{workload}
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		names = append(names, c.Name, path.Base(repository(c.Image)), executable(commandLine(c)),
+			path.Base(strings.Join(slices.Concat(c.Command, c.Args, []string{""})[:1], "")))
+	}
+	i := slices.IndexFunc(bypasses, func(b bypass) bool {
+		return slices.ContainsFunc(b.known, func(known string) bool { return slices.Contains(names, known) })
+	})
+	if i < 0 {
+		return nil
+	}
+	return &bypasses[i]
+}
+
+// checkBypasses names what reads endpoints itself.
+func (r *report) checkBypasses(c *Cluster) {
+	const check = "Bypass"
+	for i := range c.workloads {
+		if w := &c.workloads[i]; w.bypass != nil {
+			r.add(Warning, check, w.about(), w.bypass.name+" reads endpoints itself and connects to pods: what comes through "+
+				"it reaches every site", w.bypass.advice)
+		}
+	}
+	if r.clean(check) && c.knows(kindDaemonSet, kindDeployment) {
+		r.ok(check, Object{Kind: kindDeployment}, "no ingress controller or mesh that is known reads endpoints itself")
+	}
+}

@@ -1,0 +1,248 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
+)
+
+// kubeProxySets are the DaemonSets of kube-proxy on a cluster of kubeadm's. Of edgeadm's, which goes by another label,
+// nothing is said.
+type kubeProxySets struct {
+	// edge is that of edge nodes, everywhere one that asks the wrapper on every node; kubeadms are the others.
+	edge, everywhere *workload
+	kubeadms         []*workload
+	edgeadm          bool
+}
+
+func (c *Cluster) kubeProxySets() kubeProxySets {
+	var sets kubeProxySets
+	for _, w := range c.running(kubeProxyProgram) {
+		leads := w.proxy.serverErr == nil && leadsToWrapper(w.proxy.server, defaultPort)
+		switch {
+		case w.kind != kindDaemonSet:
+		case w.namespace != system:
+			sets.edgeadm = sets.edgeadm || leads
+		case w.selectsEdge:
+			sets.edge = w
+		case leads:
+			sets.everywhere = w
+		default:
+			sets.kubeadms = append(sets.kubeadms, w)
+		}
+	}
+	return sets
+}
+
+// checkKubeadm looks at what keeps kubeadm's kube-proxy off edge nodes.
+func (r *report) checkKubeadm(c *Cluster) {
+	const check = "KubeProxyPlacement"
+	sets := c.kubeProxySets()
+	if name, _ := c.distribution(); name != kubeadmMade || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() {
+		return
+	}
+	for i := range c.pods {
+		p := &c.pods[i]
+		r.all(check, p.waitsFor, row{p.program == kubeProxyProgram && p.node == "" && p.waitsFor != "" &&
+			!c.isNew(p), Warning, p.about(), "it waits for its turn on node " + p.waitsFor +
+			", which has another kube-proxy, and would take its place there", awayPatch})
+	}
+	for _, w := range sets.kubeadms {
+		r.first(check, "",
+			row{!w.avoidsEdge, Failure, w.about(), "its node affinity does not keep it off edge nodes", awayPatch +
+				"; if it has a node affinity of its own, add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it"},
+			row{!w.waitsForWrapper, Warning, w.about(), "it leaves a node as soon as that is labelled, before the wrapper " +
+				"there is ready: until then the node's rules are frozen", awayPatch})
+	}
+	if sets.edge == nil && sets.everywhere != nil {
+		r.add(Warning, check, sets.everywhere.about(), "it asks the wrapper on every node, which the next upgrade by "+
+			"kubeadm undoes, as it writes this DaemonSet again",
+			"install manifests/kubeadm, which has a kube-proxy of its own for edge nodes (docs/install.md)")
+		return
+	}
+	server, known := minor(c.version)
+	policies, old := Object{Kind: kindPolicy, Name: policyName}, known && server < setup.MutatingPolicy
+	policiesKnown := c.knows(kindPolicy, kindPolicy+"Binding")
+	r.first(check, "",
+		row{policiesKnown && c.policy, OK, policies, "it keeps kubeadm's kube-proxy off edge nodes, also after an upgrade", ""},
+		row{policiesKnown && old, Warning, policies, fmt.Sprintf("an API server of %s has no such policies: an upgrade by "+
+			"kubeadm takes away what keeps its kube-proxy off edge nodes", c.version),
+			"repeat after each upgrade, before anything else: " + awayPatch},
+		row{policiesKnown && known, Failure, policies, "the policy or its binding is not there: the next upgrade by " +
+			"kubeadm takes away what keeps its kube-proxy off edge nodes",
+			"kubectl apply -f manifests/kubeadm/kube-proxy-policy.yaml"})
+	r.all(check, "", row{sets.edge == nil, Failure, named(kindDaemonSet, system, "kube-proxy-edge"),
+		"there is no kube-proxy for edge nodes", "apply manifests/kubeadm (docs/install.md)"})
+	if r.clean(check) {
+		r.ok(check, sets.edge.about(), "edge nodes have it once their wrapper is ready, and no other kube-proxy")
+	}
+}
+
+// isNew reports whether a pod of kube-proxy-edge waits where kubeadm's is about to end.
+func (c *Cluster) isNew(p *pod) bool {
+	return slices.ContainsFunc(c.running(kubeProxyProgram), func(w *workload) bool {
+		return w.selectsEdge && p.owner == w.kind+" "+w.name && p.namespace == w.namespace
+	})
+}
+
+// removed reports whether nothing is installed on nodes, and none is labelled.
+func (c *Cluster) removed() bool {
+	return c.knows(kindNode, kindDaemonSet) && c.edges() == 0 && len(c.installed(wrapperProgram)) == 0 &&
+		c.kubeProxySets().edge == nil
+}
+
+// edges is how many nodes asked for the wrapper.
+func (c *Cluster) edges() int {
+	n := 0
+	for i := range c.nodes {
+		if c.nodes[i].isEdge() {
+			n++
+		}
+	}
+	return n
+}
+
+// checkRemoval looks for a removal that was begun in the wrong order, or that has left something.
+func (r *report) checkRemoval(c *Cluster) {
+	const check = "Removal"
+	if !c.knows(kindNode, kindDaemonSet, kindPod) {
+		return
+	}
+	inPods := slices.ContainsFunc(c.nodes, func(n node) bool { return n.edge == v1.EdgeNodePods })
+	without := len(c.installed(wrapperProgram)) == 0 && len(c.byNode(wrapperProgram)) == 0
+	r.all(check, "", row{inPods && without, Failure, Object{Kind: kindNode}, fmt.Sprintf("%s the label %s, and no wrapper "+
+		"is installed: what was installed is removed, and the rules of these nodes are frozen",
+		has(c.edges(), "node"), v1.LabelEdgeNode), unlabelAll + ", or install it again"})
+	if !c.removed() {
+		return
+	}
+	for _, w := range c.kubeProxySets().kubeadms {
+		r.all(check, "", row{w.avoidsEdge || w.onDelete && c.policy, Warning, w.about(), "it still has the node affinity " +
+			"or the update strategy of an installation, and nothing is installed", backPatch})
+	}
+	r.all(check, "", row{c.policy && c.knows(kindPolicy), Warning, Object{Kind: kindPolicy, Name: policyName},
+		"it is left of an installation, and changes every write of kubeadm's kube-proxy",
+		"kubectl delete -f manifests/kubeadm/kube-proxy-policy.yaml; then " + backPatch})
+}
+
+func has(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " has"
+	}
+	return output.Count(n, noun) + " have"
+}
+
+// checkHub compares the hub that is there with the one that the wrappers ask.
+func (r *report) checkHub(c *Cluster) {
+	const check = "Hub"
+	if !c.knows(kindDeployment, kindDaemonSet, kindAPIService) {
+		return
+	}
+	hubs, ready := c.running(hubProgram), false
+	for _, hub := range hubs {
+		ready = ready || hub.ready > 0
+	}
+	about := append(hubs, &workload{kind: kindDeployment, namespace: system, name: string(hubProgram)})[0].about()
+	modes := map[string]*workload{}
+	for _, w := range c.installed(wrapperProgram) {
+		modes[w.hub] = w
+	}
+	asks := modes["auto"] != nil || modes["require"] != nil
+	alone := "the wrappers follow the whole cluster by themselves"
+	severity := Warning
+	if modes["require"] != nil {
+		severity, alone = Failure, "a wrapper that restarts serves nothing new"
+	}
+	r.first(check, "",
+		row{c.hubAPI && len(hubs) == 0, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it leads to a hub that " +
+			"is not there: deletions of namespaces and lists of all resources fail", "kubectl delete apiservice " + hubAPIName},
+		row{asks && len(hubs) == 0, severity, about, "the wrappers ask a hub (--hub), and there is none: " + alone,
+			"install manifests/application-grid-hub, or take --hub from the wrapper's arguments (docs/hub.md)"},
+		row{asks && !ready, severity, about, "the wrappers ask it, and none of its pods is available: " + alone,
+			fmt.Sprintf("kubectl -n %s describe deployment %s", about.Namespace, about.Name)},
+		row{asks && !c.hubAPI, severity, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no wrapper " +
+			"reaches the hub: " + alone, "kubectl apply -k manifests/application-grid-hub"},
+		row{len(hubs) > 0 && !asks && len(modes) > 0, Warning, about, "the hub is there, and no wrapper asks it",
+			"give the wrapper's DaemonSet --hub=auto, or remove the hub (docs/hub.md)"},
+		row{asks, OK, about, "the wrappers ask it", ""})
+}
+
+// checkModes looks for kube-proxies in a mode that was never tested.
+func (r *report) checkModes(c *Cluster) {
+	for _, w := range c.running(kubeProxyProgram) {
+		if w.proxy.mode == "ipvs" {
+			r.ipvs(w.about())
+		}
+	}
+}
+
+// checkSkew looks for programs that differ from each other in their versions.
+func (r *report) checkSkew(c *Cluster) {
+	const check = "ProgramVersions"
+	for _, program := range []Program{wrapperProgram, daemonProgram} {
+		images, on := map[string]int{}, c.byNode(program)
+		for i := range c.nodes {
+			if n := &c.nodes[i]; n.isEdge() { // others may have SuperEdge's
+				for _, p := range on[n.name] {
+					images[p.image]++
+				}
+			}
+		}
+		about := Object{Kind: kindPod}
+		if sets := c.installed(program); len(sets) == 1 {
+			about = sets[0].about()
+		}
+		r.all(check, "", row{c.knows(kindPod) && len(images) > 1, Warning, about,
+			fmt.Sprintf("nodes run different versions of %s: %s", program, counted(images)),
+			"wait until the roll-out ends: kubectl -n kube-system rollout status daemonset " + string(program) +
+				"; pods on nodes without a link are replaced when they are back"})
+	}
+	tags := map[string][]string{}
+	for _, program := range []Program{wrapperProgram, daemonProgram, controllerProgram} {
+		for _, w := range c.installed(program) {
+			tags[tagOf(w.image)] = append(tags[tagOf(w.image)], w.name)
+		}
+	}
+	sets := Object{Kind: kindDaemonSet, Namespace: system}
+	r.all(check, "", row{len(tags) > 1, Warning, sets, "the programs are of different versions: " +
+		byTag(tags, "%s has %q"), "give all of them the same tag in your kustomization, and apply it"})
+	server, known := minor(c.version)
+	tags = map[string][]string{}
+	for _, w := range c.running(kubeProxyProgram) {
+		tag := tagOf(w.image)
+		tags[tag] = append(tags[tag], w.name)
+		version, ok := minor(tag)
+		r.all(check, "", row{ok && known && (version > server || version < server-oldestSkew), Warning, w.about(),
+			fmt.Sprintf("kube-proxy %s does not go with an API server of %s: it may be up to %d minor versions older, and "+
+				"not newer", tag, c.version, oldestSkew), "give it the tag of the API server's version"})
+	}
+	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
+		byTag(tags, "%s is %s"), "give kube-proxy-edge the version of kubeadm's: the new tag in your kustomization, or " +
+		"helm upgrade with the same values"})
+	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment) {
+		r.ok(check, sets, "no versions differ")
+	}
+}
+
+// byTag is what has each tag, as a sentence names it.
+func byTag(names map[string][]string, format string) string {
+	parts := make([]string, 0, len(names))
+	for _, tag := range slices.Sorted(maps.Keys(names)) {
+		parts = append(parts, fmt.Sprintf(format, strings.Join(names[tag], ", "), tag))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// counted is how often each value is there.
+func counted(values map[string]int) string {
+	parts := make([]string, 0, len(values))
+	for _, value := range slices.Sorted(maps.Keys(values)) {
+		parts = append(parts, fmt.Sprintf("%s on %s", value, output.Count(values[value], "node")))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,40 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
+)
+
+// namedFindings is how many findings follow another answer before they are only counted.
+const namedFindings = 10
+
+// Finding writes a finding for people, with what to do about it.
+func Finding(out io.Writer, f gridview.Finding) {
+	severity := strings.ToUpper(string(f.Severity))
+	if f.Severity == gridview.OK {
+		severity = string(f.Severity)
+	}
+	fmt.Fprintf(out, "%-9s%s: %s\n", severity, f.Object, oneLine(f.Message))
+	if f.Action != "" {
+		fmt.Fprintf(out, "         → %s\n", oneLine(f.Action))
+	}
+}
+
+// Findings writes those that concern an answer, after it.
+func Findings(out io.Writer, findings []gridview.Finding) {
+	if len(findings) > 0 {
+		fmt.Fprintln(out)
+	}
+	for _, f := range findings[:min(len(findings), namedFindings)] {
+		Finding(out, f)
+	}
+	if left := len(findings) - namedFindings; left > 0 {
+		fmt.Fprintf(out, "%s: kubectl grid check -o wide has all.\n", Count(left, "more finding"))
+	}
+}
+
+// oneLine is a text without line breaks: what an API server says may have some.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -89,9 +89,10 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          flags.UsageArgs(cobra.NoArgs),
+		Args:          flags.UsageArgs(noCommand),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("kubectl-grid {{.Version}}\n")
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -112,6 +113,18 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 		newCheckCommand(c), newProveCommand(c), newPreviewCommand(c), newDashboardCommand(c), newRolloutCommand(c),
 		newLogsCommand(c), newExecCommand(c))
 	return root
+}
+
+// noCommand is the error of a command that there is not, with those that may be meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q", args[0])
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		text += "; did you mean " + strings.Join(meant, " or ") + "?"
+	}
+	return errors.New(text)
 }
 
 // The formats that are the files to install with on a cluster.

@@ -65,6 +65,9 @@ func (o *previewOptions) run(ctx context.Context, c *command) error {
 	}
 	progress, done := progressOn(c.stderr)
 	found, err := preview.Read(ctx, connected.API, preview.Query{Key: o.key, Namespace: namespace}, progress)
+	if err == nil {
+		found.Findings = connected.Diagnose(ctx).Of([]string{o.key})
+	}
 	done()
 	if errors.As(err, &preview.KeyError{}) {
 		return flags.Usage(err)

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/prove"
@@ -123,11 +124,7 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 	if err != nil {
 		return err
 	}
-	if left := plan.NotAsked(nodes); len(left) > 0 {
-		connected.Warn("%s in these units without a wrapper, and not asked from: %s. Their kube-proxies reach every "+
-			"unit; --all-nodes shows it.",
-			map[bool]string{true: "a node is", false: "nodes are"}[len(left) == 1], output.Nodes(left))
-	}
+	findings := connected.Diagnose(ctx).Of(plan.Keys)
 	answers := plan.Ask(ctx, runner, prove.Limits{AtOnce: askedAtOnce, Timeout: o.timeout})
 	if ctx.Err() != nil {
 		return errors.New("interrupted; what was made is removed")
@@ -143,6 +140,7 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 	if err != nil {
 		return err
 	}
+	proof.Findings = findings
 	if o.output.Encoded() {
 		if err := output.Encode(c.stdout, proof, o.output); err != nil {
 			return err
@@ -150,10 +148,10 @@ func (o *proveOptions) run(ctx context.Context, c *command, argument string) err
 	} else {
 		proof.Print(c.stdout)
 	}
-	switch proof.Verdict {
-	case prove.Leak:
+	switch {
+	case proof.Verdict == prove.Leak || gridview.Failed(findings):
 		return errProblems
-	case prove.Unproved:
+	case proof.Verdict == prove.Unproved:
 		return errUnanswered
 	default:
 		return nil

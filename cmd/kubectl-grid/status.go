@@ -117,11 +117,20 @@ func (o *statusOptions) run(ctx context.Context, c *command) error {
 	if err != nil {
 		return err
 	}
+	var keys []string
+	for i := range grids {
+		keys = append(keys, grids[i].Key)
+	}
+	if len(grids) > 0 {
+		printer.Findings = connected.Diagnose(ctx).OfGrid(keys)
+	} else if err := cluster.CheckNamespace(ctx, connected.API, namespace); err != nil {
+		return err
+	}
 	wrote, err := printer.Print(grids)
 	switch {
 	case err != nil:
 		return err
-	case !status.Healthy(grids):
+	case !status.Healthy(grids) || gridview.Failed(printer.Findings):
 		return errProblems
 	case wrote:
 	case len(grids) > 0:

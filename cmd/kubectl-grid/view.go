@@ -45,6 +45,7 @@ func newViewCommand(c *command) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			view.Judge(connected.Diagnose(cmd.Context()))
 			if err := serviceview.Print(c.stdout, view, format); err != nil {
 				return err
 			}

@@ -22,6 +22,8 @@ type Preview struct {
 	// NodesWithoutUnit is how many nodes do not have the label.
 	NodesWithoutUnit int              `json:"nodesWithoutUnit"`
 	Services         []PreviewService `json:"services"`
+	// Findings are what kubectl grid check finds that concerns site-local Services with the key.
+	Findings []Finding `json:"findings,omitempty"`
 }
 
 // PreviewUnit is a value of the key.
@@ -253,30 +255,28 @@ func (p *Previewer) foreign(t *tally) float64 {
 	return sum / float64(nodes)
 }
 
-// Healthy reports whether no unit would lose its last ready endpoint by closing any of the Services.
+// Healthy reports whether no unit would lose its last ready endpoint by closing any of the Services, and nothing is in
+// the way of that.
 func (p *Preview) Healthy() bool {
-	return !slices.ContainsFunc(p.Services, func(s PreviewService) bool { return len(s.Dark) > 0 })
+	return !Failed(p.Findings) && !slices.ContainsFunc(p.Services, func(s PreviewService) bool { return len(s.Dark) > 0 })
 }
 
-// DivideNodes are the label keys that divide nodes into more than one unit, and not into one for each node, those with
-// the fewest units first, with the number of units of each.
+// DivideNodes are the label keys that divide nodes into more than one unit, those with the fewest units first, with the
+// number of units of each. A key that names every node apart is among them, unless its values are the nodes' names.
 func DivideNodes(nodes map[string]topology.Labels) (keys []string, units map[string]int) {
-	values := map[string]map[string]int{}
-	for _, labels := range nodes {
+	values, named := map[string]map[string]bool{}, map[string]bool{}
+	for name, labels := range nodes {
 		for key, value := range labels {
 			if values[key] == nil {
-				values[key] = map[string]int{}
+				values[key] = map[string]bool{}
 			}
-			values[key][value]++
+			values[key][value] = true
+			named[key] = named[key] || value == name
 		}
 	}
 	units = map[string]int{}
 	for key, of := range values {
-		shared := 0
-		for _, n := range of {
-			shared = max(shared, n)
-		}
-		if delete(of, ""); len(of) > 1 && shared > 1 && key != corev1.LabelHostname {
+		if delete(of, ""); len(of) > 1 && !named[key] && key != corev1.LabelHostname {
 			keys, units[key] = append(keys, key), len(of)
 		}
 	}

@@ -16,6 +16,8 @@ const (
 	ServiceInvalid ServiceState = "Invalid"
 	// ServiceLacking says that the Service is governed, and that some units have no ready endpoint.
 	ServiceLacking ServiceState = "Lacking"
+	// ServiceFailing says that the Service is governed, and that something does not keep it to its sites on some nodes.
+	ServiceFailing ServiceState = "Failing"
 	// ServiceHidden says that no node sees some of the ready endpoints.
 	ServiceHidden ServiceState = "Hidden"
 	// ServiceEmpty says that the Service is not governed and has no ready endpoint.
@@ -28,7 +30,7 @@ const (
 
 // serviceStates are the states in order.
 var serviceStates = []ServiceState{
-	ServiceInvalid, ServiceLacking, ServiceHidden, ServiceEmpty, ServiceClosed, ServiceOpen,
+	ServiceInvalid, ServiceLacking, ServiceFailing, ServiceHidden, ServiceEmpty, ServiceClosed, ServiceOpen,
 }
 
 // ServiceSummary is a View in short.
@@ -76,6 +78,8 @@ func (v *View) Summary(nodes map[string]topology.Labels) ServiceSummary {
 		s.State = ServiceInvalid
 	case governed && s.Without > 0:
 		s.State = ServiceLacking
+	case Failed(v.Findings):
+		s.State = ServiceFailing
 	case !governed && len(v.Without) > 0:
 		s.State = ServiceEmpty
 	case !s.Healthy:

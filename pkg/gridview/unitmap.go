@@ -51,9 +51,10 @@ type MapUnit struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
-// Units makes the map of a label key, of what is known of the nodes, grids and Services. Nodes are nil if they could
-// not be read; then the units are those of the grids.
-func Units(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary) UnitMap {
+// Units makes the map of a label key, of what is known of the nodes, grids and Services, and of what was found of the
+// nodes. Nodes are nil if they could not be read; then the units are those of the grids.
+func Units(key string, nodes map[string]topology.Labels, grids []Grid, services []ServiceSummary,
+	diagnosis *Diagnosis) UnitMap {
 	m := unitMapper{key: key, units: map[string]*MapUnit{}}
 	result := UnitMap{Key: key, Units: []MapUnit{}}
 	for _, labels := range nodes {
@@ -71,6 +72,11 @@ func Units(key string, nodes map[string]topology.Labels, grids []Grid, services 
 	for i := range services {
 		if slices.Contains(services[i].TopologyKeys, key) {
 			m.addService(&services[i])
+		}
+	}
+	for _, f := range diagnosis.Of([]string{key}) {
+		if unit := nodes[f.Node][key]; unit != "" && f.Severity == Failure {
+			m.unit(unit).note(MapFailed, f.Object.String()+": "+f.Message)
 		}
 	}
 	for _, unit := range m.units {

@@ -115,7 +115,7 @@ func TestUnitMap(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := Units("zone", nodes, test.grids, test.services)
+			m := Units("zone", nodes, test.grids, test.services, nil)
 			if got, want := tellMap(m), strings.Join(test.want, "\n"); got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
@@ -125,7 +125,7 @@ func TestUnitMap(t *testing.T) {
 		})
 	}
 	// Of nodes that may not be read nothing is said.
-	m := Units("zone", nil, []Grid{grid("one", Unit{Name: "a", Phase: v1.UnitReady})}, nil)
+	m := Units("zone", nil, []Grid{grid("one", Unit{Name: "a", Phase: v1.UnitReady})}, nil, nil)
 	if got := tellMap(m); got != "a(0) Ready 0: " || m.NodesWithoutUnit != 0 {
 		t.Errorf("got %s", got)
 	}

@@ -32,6 +32,8 @@ type View struct {
 	Units []UnitView `json:"units"`
 	// Hidden are the endpoints that no node sees.
 	Hidden []HiddenEndpoint `json:"hidden,omitempty"`
+	// Findings are what kubectl grid check finds that concerns the Service.
+	Findings []Finding `json:"findings,omitempty"`
 }
 
 // UnitView is what the nodes with the same values of the topology keys see.
@@ -138,10 +140,19 @@ func (g *Grouping) SeenBy(viewers []string, service *corev1.Service,
 	return units
 }
 
-// Healthy reports whether there is nothing to mend: no unit is without a ready endpoint, and no ready endpoint is
-// without a node that sees it.
+// Judge adds what was found of the cluster that concerns the Service. A Service that is not governed, and one that no
+// node sees, are as they are whatever the nodes have.
+func (v *View) Judge(d *Diagnosis) {
+	if v.Error == "" && v.TopologyKeys.Governed() {
+		v.Findings = d.Of(v.TopologyKeys)
+		v.Closed = v.Closed && !Failed(v.Findings)
+	}
+}
+
+// Healthy reports whether there is nothing to mend: no unit is without a ready endpoint, no ready endpoint is without a
+// node that sees it, and no node fails to keep the Service to its site.
 func (v *View) Healthy() bool {
-	return v.Error == "" && len(v.Without) == 0 && !slices.ContainsFunc(v.Hidden,
+	return v.Error == "" && len(v.Without) == 0 && !Failed(v.Findings) && !slices.ContainsFunc(v.Hidden,
 		func(e HiddenEndpoint) bool { return e.Ready })
 }
 

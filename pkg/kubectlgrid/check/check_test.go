@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -35,127 +36,9 @@ import (
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // edge is a cluster of kubeadm's with two edge nodes, on which application-grid is installed and all is well.
-const edge = `
-apiVersion: v1
-kind: Node
-metadata: {name: cloud0}
-status: {nodeInfo: {kubeletVersion: v1.37.1, operatingSystem: linux, architecture: amd64}, conditions: [{type: Ready, status: "True"}]}
----
-apiVersion: v1
-kind: Node
-metadata: {name: edge0, labels: {superedge.io/application-grid: "true", superedge.io/kube-proxy: edge, zone1: east}}
-status: {nodeInfo: {kubeletVersion: v1.37.1, operatingSystem: linux, architecture: arm64}, conditions: [{type: Ready, status: "True"}]}
----
-apiVersion: v1
-kind: Node
-metadata: {name: edge1, labels: {superedge.io/application-grid: "true", superedge.io/kube-proxy: edge, zone1: west}}
-status: {nodeInfo: {kubeletVersion: v1.37.1, operatingSystem: linux, architecture: arm}, conditions: [{type: Ready, status: "True"}]}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: kubeadm-config, namespace: kube-system}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: kube-proxy, namespace: kube-system}
-data:
-  config.conf: |
-    mode: nftables
-    clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}
-  kubeconfig.conf: |
-    clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}]
-    contexts: [{name: a, context: {cluster: a}}]
-    current-context: a
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: kube-proxy-edge, namespace: kube-system}
-data:
-  kubeconfig.conf: |
-    clusters: [{name: a, cluster: {server: "http://localhost:51006"}}]
-    contexts: [{name: a, context: {cluster: a}}]
-    current-context: a
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-proxy, namespace: kube-system}
-spec:
-  template: &kubeadms
-    spec:
-      hostNetwork: true
-      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
-        {matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: ["true", systemd, static]}]},
-        {matchExpressions: [{key: superedge.io/application-grid, operator: NotIn, values: [systemd, static]}, {key: superedge.io/kube-proxy, operator: NotIn, values: [edge]}]}]}}}
-      containers:
-        - {name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1", command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf], volumeMounts: [{name: kube-proxy, mountPath: /var/lib/kube-proxy}]}
-      volumes: [{name: kube-proxy, configMap: {name: kube-proxy}}]
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: kube-proxy-edge, namespace: kube-system}
-spec:
-  template:
-    spec:
-      hostNetwork: true
-      affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
-        {matchExpressions: [{key: superedge.io/application-grid, operator: In, values: ["true"]}, {key: superedge.io/kube-proxy, operator: In, values: [edge]}]},
-        {matchExpressions: [{key: superedge.io/application-grid, operator: In, values: [systemd]}]}]}}}
-      containers:
-        - {name: kube-proxy, image: "registry.k8s.io/kube-proxy:v1.37.1", command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf], volumeMounts: [{name: kube-proxy, mountPath: /var/lib/kube-proxy}]}
-      volumes:
-        - name: kube-proxy
-          projected:
-            sources:
-              - configMap: {name: kube-proxy, items: [{key: config.conf, path: config.conf}]}
-              - configMap: {name: kube-proxy-edge, items: [{key: kubeconfig.conf, path: kubeconfig.conf}]}
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: application-grid-wrapper, namespace: kube-system}
-spec:
-  template:
-    spec:
-      hostNetwork: true
-      nodeSelector: {superedge.io/application-grid: "true"}
-      containers: [{name: application-grid-wrapper, image: "registry.example.org/application-grid-wrapper:v1", args: [--kubeconfig=/etc/application-grid-wrapper/kubeconfig.conf]}]
----
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: statefulset-grid-daemon, namespace: kube-system}
-spec:
-  template:
-    spec:
-      hostNetwork: true
-      nodeSelector: {superedge.io/application-grid: "true"}
-      containers: [{name: statefulset-grid-daemon, image: "registry.example.org/statefulset-grid-daemon:v1"}]
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: application-grid-controller, namespace: kube-system}
-spec:
-  replicas: 2
-  template:
-    spec:
-      containers: [{name: application-grid-controller, image: "registry.example.org/application-grid-controller:v1"}]
-status: {replicas: 2, updatedReplicas: 2, availableReplicas: 2}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: MutatingAdmissionPolicy
-metadata: {name: kube-proxy.superedge.io}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: MutatingAdmissionPolicyBinding
-metadata: {name: kube-proxy.superedge.io}
----
-apiVersion: superedge.io/v1
-kind: DeploymentGrid
-metadata: {name: echo, namespace: shop}
-status: {conditions: [{type: Ready, status: "True", reason: Ready}, {type: Degraded, status: "False", reason: AsDesired}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: echo-svc, namespace: shop, annotations: {topologyKeys: '["zone1"]'}}
-`
+//
+//go:embed testdata/edge.yaml
+var edge string
 
 // testCluster is a cluster as objects, by "Kind namespace/name".
 type testCluster struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
@@ -12,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/check"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -88,6 +91,20 @@ func (c Cluster) Warn(format string, args ...any) {
 	fmt.Fprintf(c.Warnings, "Warning: "+format+"\n", args...)
 }
 
+// Diagnose finds out what concerns the answers of all commands, and says what of it is not known.
+func (c Cluster) Diagnose(ctx context.Context) *gridview.Diagnosis {
+	server, err := check.AskServer(ctx, c.Config)
+	if err != nil {
+		c.Warn("what kubectl grid check would find is left out: %v", err)
+		return nil
+	}
+	diagnosis, unread := check.Diagnose(ctx, check.Source{API: c.API, Server: server, Now: time.Now()})
+	if len(unread) > 0 {
+		c.Warn("what kubectl grid check would find is left out in part: %s could not be read", unread[0].Object)
+	}
+	return diagnosis
+}
+
 // NodeList makes an empty list of the metadata of nodes.
 func NodeList() *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}
@@ -110,6 +127,19 @@ func Nodes(ctx context.Context, api client.Reader) (map[string]topology.Labels, 
 		nodes[list.Items[i].Name] = labels
 	}
 	return nodes, nil
+}
+
+// CheckNamespace returns an error if there is no such namespace, as far as that may be known.
+func CheckNamespace(ctx context.Context, api client.Reader, name string) error {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if name == "" {
+		return nil
+	}
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, namespace); !apierrors.IsNotFound(err) || IsNotServed(err) {
+		return nil
+	}
+	return fmt.Errorf("there is no namespace %s; -A asks for all", name)
 }
 
 // Names reads the names of all objects of a list's kind, in a namespace or in all if it is empty.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,6 +26,8 @@ const (
 	// podsEvery is how often it is asked why pods are not ready, while some are not. Pods are not followed: there may
 	// be very many of others.
 	podsEvery = 5 * time.Second
+	// diagnoseEvery is how often it is found out what is wrong with the cluster, which reads all nodes.
+	diagnoseEvery = time.Minute
 	// farewell is how long open requests may take when the dashboard ends.
 	farewell = time.Second
 )
@@ -130,6 +133,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 	}
 	all.Go(func() { d.feed.run(ctx) })
 	all.Go(func() { d.askForPods(ctx) })
+	all.Go(func() { d.diagnose(ctx) })
 	// A stream ends with the context of its request.
 	d.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	all.Go(func() {
@@ -164,6 +168,26 @@ func (d *Dashboard) askForPods(ctx context.Context) {
 			if changed {
 				d.feed.signal()
 			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// diagnose finds out again and again what is wrong with the cluster.
+func (d *Dashboard) diagnose(ctx context.Context) {
+	ticker := time.NewTicker(diagnoseEvery)
+	defer ticker.Stop()
+	for c := d.cluster; ; c.Warnings = io.Discard { // what is not known is said once
+		diagnosis := c.Diagnose(ctx)
+		d.facts.mu.Lock()
+		changed := ctx.Err() == nil && d.facts.setDiagnosis(diagnosis)
+		d.facts.mu.Unlock()
+		if changed {
+			d.feed.signal()
 		}
 		select {
 		case <-ctx.Done():

@@ -32,6 +32,8 @@ type facts struct {
 	children map[string]map[string]map[string]*metav1.PartialObjectMetadata
 	// known are the resources that were read; of the others nothing is known.
 	known map[string]bool
+	// diagnosis is what was found of the cluster last; nil if that is not known yet.
+	diagnosis *gridview.Diagnosis
 	// groupings are those of the nodes by the keys of Services, as they are needed.
 	groupings map[string]*gridview.Grouping
 }
@@ -182,7 +184,7 @@ func (f *facts) setGrid(kind v1.GridKind, grid v1.Object) bool {
 	name := gridName{kind.Kind, grid.GetNamespace(), grid.GetName()}
 	var pods []corev1.Pod
 	// Those of an earlier time, when units were not ready, say nothing of this one.
-	if old := f.grids[name]; old != nil && old.state != nil && status.AskForPods(*old.state) {
+	if old := f.grids[name]; old != nil && status.AskForPods(*f.gridState(old)) {
 		pods = old.pods
 	}
 	f.grids[name] = &gridFacts{kind: kind, object: grid, pods: pods}
@@ -250,7 +252,9 @@ func (f *facts) summaries() []gridview.ServiceSummary {
 
 // view is what every node sees of a Service.
 func (f *facts) view(s *serviceFacts) *gridview.View {
-	return f.grouping(s.service).View(s.service, s.all())
+	view := f.grouping(s.service).View(s.service, s.all())
+	view.Judge(f.diagnosis)
+	return view
 }
 
 // grouping is the nodes by the keys of a Service.
@@ -312,6 +316,16 @@ func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 	}
 	g.state = &state
 	return g.state
+}
+
+// setDiagnosis takes what was found of the cluster, and reports whether it is something else than before.
+func (f *facts) setDiagnosis(diagnosis *gridview.Diagnosis) bool {
+	if diagnosis == nil || reflect.DeepEqual(f.diagnosis, diagnosis) {
+		return false
+	}
+	f.diagnosis = diagnosis
+	f.forgetAll()
+	return true
 }
 
 // setPods takes the pods of a grid's units that are not ready, and reports whether another state follows from them.

@@ -41,6 +41,10 @@ type Overview struct {
 	// Services and Grids are those that are not well first.
 	Services []gridview.ServiceSummary `json:"services"`
 	Grids    []GridSummary             `json:"grids"`
+	// Findings are what kubectl grid check finds that concerns grids and Services with the key of the map.
+	Findings []gridview.Finding `json:"findings"`
+	// Diagnosed is false until they are known.
+	Diagnosed bool `json:"diagnosed"`
 }
 
 // GridSummary is a grid in short.
@@ -142,7 +146,8 @@ func (f *facts) overview(key string) Overview {
 	if !slices.ContainsFunc(o.Keys, func(use gridview.KeyUse) bool { return use.Key == key }) && key != "" {
 		o.Keys = append(o.Keys, gridview.KeyUse{Key: key})
 	}
-	o.Map = gridview.Units(key, f.nodes, grids, o.Services)
+	o.Map = gridview.Units(key, f.nodes, grids, o.Services, f.diagnosis)
+	o.Findings, o.Diagnosed = f.diagnosis.OfGrid([]string{key}), f.diagnosis != nil
 	for i := range grids {
 		o.Grids = append(o.Grids, f.summaryOf(&grids[i]))
 	}
@@ -181,6 +186,9 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	}
 	for i := range g.Units {
 		s.Phases[g.Units[i].Phase]++
+		if s.Problem == "" && g.Units[i].Phase != v1.UnitReady {
+			s.Problem = g.Units[i].Name + ": " + g.Units[i].Problem
+		}
 	}
 	if g.UnlistedReady > 0 {
 		s.Phases[v1.UnitReady] += int(g.UnlistedReady)
@@ -284,7 +292,9 @@ func (f *facts) previewOf(key string, names ...types.NamespacedName) *gridview.P
 			previewer.AddSlice(slice)
 		}
 	}
-	return previewer.Preview()
+	found := previewer.Preview()
+	found.Findings = f.diagnosis.Of([]string{key})
+	return found
 }
 
 // unit is everything about one unit; nil if there is none.
@@ -292,7 +302,7 @@ func (f *facts) unit(key, name string) *UnitDetail {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	summaries, grids := f.summaries(), f.gridStates()
-	units := gridview.Units(key, f.nodes, grids, summaries).Units
+	units := gridview.Units(key, f.nodes, grids, summaries, f.diagnosis).Units
 	i := slices.IndexFunc(units, func(u gridview.MapUnit) bool { return u.Name == name })
 	if i < 0 {
 		return nil

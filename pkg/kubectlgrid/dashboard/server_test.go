@@ -210,7 +210,7 @@ func TestAnswers(t *testing.T) {
 		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-east of this grid 1} " +
 			"{west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid 1}]}",
 		"[{shop db Lacking} {shop web Closed}]",
-		"{DeploymentGrid echo  map[Missing:2] {echo-2: Soaking, wave lab [{ lab Soaking} {  Pending}]}}",
+		"{DeploymentGrid echo east: there is no Deployment echo-east of this grid map[Missing:2] {echo-2: Soaking, wave lab [{ lab Soaking} {  Pending}]}}",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant in it\n%s", got, want)

@@ -65,8 +65,9 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 	if columns.NoHeader {
 		return nil
 	}
-	_, err := fmt.Fprint(out, conclusion(p))
-	return err
+	fmt.Fprint(out, conclusion(p))
+	output.Findings(out, p.Findings)
+	return nil
 }
 
 func (c Columns) row(namespace string, cells []string) []string {

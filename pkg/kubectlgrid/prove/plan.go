@@ -91,8 +91,14 @@ func Prepare(service *corev1.Service, slicesOf []discoveryv1.EndpointSlice, node
 	p := &Plan{Service: service, Target: target.address, Keys: view.TopologyKeys, view: view,
 		endpoints: endpointsOf(slicesOf, target.port, nodes, view)}
 	for _, unit := range view.Units {
-		if unit.Name == "" {
-			continue // nodes in no unit
+		// Neither from nodes in no unit, nor from one that only its own name puts into one.
+		if unit.Name == "" || !slices.ContainsFunc(unit.Nodes, func(name string) bool {
+			return nodes[name].Edge || slices.ContainsFunc(gridview.SiteKeys(view.TopologyKeys), func(key string) bool {
+				_, in := nodes[name].Labels[key]
+				return in
+			})
+		}) {
+			continue
 		}
 		chosen := choose(unit.Nodes, nodes, which)
 		if len(chosen) == 0 {
@@ -230,20 +236,6 @@ func allowed(view *gridview.View, unit string) (addresses map[string]bool, ready
 		return addresses, u.Ready > 0
 	}
 	return addresses, false
-}
-
-// NotAsked are the nodes that are in a unit of the plan, and have no wrapper: their kube-proxies reach every unit.
-func (p *Plan) NotAsked(nodes map[string]Node) []string {
-	var names []string
-	for _, unit := range p.view.Units {
-		for _, name := range unit.Nodes {
-			asked := slices.ContainsFunc(p.samples, func(s sample) bool { return s.node == name })
-			if unit.Name != "" && !nodes[name].Edge && !asked {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }
 
 // unitNames are the names of the units of the plan.

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
 // columnUnits is how many units a table has a column for.
@@ -14,7 +17,7 @@ const columnUnits = 8
 // Print writes the table of a proof for people.
 func (p *Proof) Print(out io.Writer) {
 	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each unit\n\n", p.Namespace, p.Service,
-		quoted(p.TopologyKeys), count(p.Requests, "connection"), p.Address)
+		quoted(p.TopologyKeys), output.Count(p.Requests, "connection"), p.Address)
 	columns := slices.Clone(p.Units)
 	for _, row := range p.Rows {
 		for where := range row.Reached {
@@ -73,8 +76,13 @@ func (p *Proof) Print(out io.Writer) {
 	case Unproved:
 		fmt.Fprintln(out, "\nThat the closed loop holds is not proved; no connection was seen to leave its unit.")
 	default:
-		fmt.Fprintln(out, "\nThe closed loop holds: no connection left its unit.")
+		conclusion := "The closed loop holds: no connection left its unit."
+		if gridview.Failed(p.Findings) {
+			conclusion = "No connection left its unit. But the Service does not stay in its sites, for the reasons below."
+		}
+		fmt.Fprintln(out, "\n"+conclusion)
 	}
+	output.Findings(out, p.Findings)
 }
 
 // printCounts prints rows with the first and the last column to the left, and counts to the right.

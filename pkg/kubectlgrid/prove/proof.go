@@ -50,6 +50,8 @@ type Proof struct {
 	Verdict  Verdict  `json:"verdict"`
 	Units    []string `json:"units"`
 	Rows     []Row    `json:"rows"`
+	// Findings are what kubectl grid check finds that concerns the Service, also on nodes that were not asked from.
+	Findings []gridview.Finding `json:"findings,omitempty"`
 }
 
 // Row is what was reached from one node.
@@ -165,7 +167,7 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 			strangers = append(strangers, address)
 		case !may[host]:
 			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", orElse("pod "+e.pod, e.pod, host),
-				orElse(e.node, e.node, "<none>"), e.where(), count(times, "time")))
+				orElse(e.node, e.node, "<none>"), e.where(), output.Count(times, "time")))
 		}
 		switch {
 		case !answered:
@@ -200,12 +202,12 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 			strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
 		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than "+
-			"kube-proxy handles Services", count(a.result.Untranslated, "connection"))
+			"kube-proxy handles Services", output.Count(a.result.Untranslated, "connection"))
 	case unknown > 0:
 		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them "+
-			"once among the endpoints", count(unknown, "answer"))
+			"once among the endpoints", output.Count(unknown, "answer"))
 	case a.result.Others > 0:
-		unproved("%s went to more addresses than there is room to report", count(a.result.Others, "connection"))
+		unproved("%s went to more addresses than there is room to report", output.Count(a.result.Others, "connection"))
 	case total == 0 && silent > 0:
 		unproved("nobody answered; all connections went to endpoints that may be reached")
 	case total == 0 && (ready || readyNow):
@@ -235,13 +237,6 @@ func orElse(text, about, other string) string {
 		return other
 	}
 	return text
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // inNames is what names of pods and nodes, and addresses, are made of.

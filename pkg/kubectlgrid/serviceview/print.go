@@ -48,6 +48,7 @@ func Print(out io.Writer, view *gridview.View, format output.Format) error {
 	if last := Conclusion(view); last != "" {
 		fmt.Fprintf(out, "\n%s\n", last)
 	}
+	output.Findings(out, view.Findings)
 	return nil
 }
 
@@ -117,6 +118,8 @@ func Conclusion(view *gridview.View) string {
 		return fmt.Sprintf("No node has the label %s: there are no units.", strings.Join(view.TopologyKeys, " or "))
 	case view.Closed:
 		return fmt.Sprintf("The closed loop holds: every one of %s has a ready endpoint.", output.Count(units, "unit"))
+	case len(view.Without) == 0:
+		return "The Service does not stay in its sites, for the reasons below."
 	}
 	return fmt.Sprintf("The closed loop does not hold: %d of %s without a ready endpoint: %s",
 		len(view.Without), output.Count(units, "unit"), strings.Join(view.Without, ", "))

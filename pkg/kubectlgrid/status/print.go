@@ -33,6 +33,8 @@ type List struct {
 	Grids []gridview.Grid `json:"grids"`
 	// Removed are grids that are gone since the last document.
 	Removed []GridName `json:"removed,omitempty"`
+	// Findings are what kubectl grid check finds that concerns the grids; in the first document only.
+	Findings []gridview.Finding `json:"findings,omitempty"`
 }
 
 // Columns says which columns a table has.
@@ -53,6 +55,8 @@ type Printer struct {
 	Columns Columns
 	// Problems leaves out what is well. What has been written as a problem is written once more when it is well.
 	Problems bool
+	// Findings follow the first answer.
+	Findings []gridview.Finding
 
 	table *output.Printer
 	// rows are those that were written, grids all that were there.
@@ -68,7 +72,8 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 	}
 	changed, first := p.changes(grids), p.table == nil
 	if len(changed) == 0 {
-		return false, nil
+		output.Findings(p.Out, p.Findings)
+		return len(p.Findings) > 0, nil
 	}
 	if first {
 		p.table = output.NewPrinter(p.Out)
@@ -76,7 +81,11 @@ func (p *Printer) Print(grids []gridview.Grid) (wrote bool, err error) {
 			changed = append([][]string{p.Columns.header()}, changed...)
 		}
 	}
-	return true, p.table.Print(changed...)
+	err = p.table.Print(changed...)
+	if first {
+		output.Findings(p.Out, p.Findings)
+	}
+	return true, err
 }
 
 // encode writes grids that are new or have changed as one document.
@@ -119,6 +128,9 @@ func (p *Printer) encode(grids []gridview.Grid) (wrote bool, err error) {
 		if _, err := io.WriteString(p.Out, "---\n"); err != nil {
 			return false, fmt.Errorf("printing: %w", err)
 		}
+	}
+	if first {
+		list.Findings = p.Findings
 	}
 	return true, output.Encode(p.Out, list, p.Format)
 }

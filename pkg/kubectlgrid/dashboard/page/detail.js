@@ -85,7 +85,11 @@ function drawService(body, { title, conclusion, view, preview }) {
   const part = places(body, "services", ["words", "reach", "hidden"]);
   paragraphs(part.words, [
     ...title.split("\n").map((line) => ({ text: line, bad: line.startsWith("ERROR") })),
-    { text: conclusion, bad: view.without?.length > 0 }, { text: why(view) }, ...previewWords(preview),
+    { text: conclusion, bad: view.without?.length > 0 },
+    ...(view.findings ?? []).map((f) => ({
+      text: `${f.object.kind} ${f.object.name ?? ""}: ${f.message}. ${f.action ?? ""}`, bad: f.severity === "failure",
+    })),
+    { text: why(view) }, ...previewWords(preview),
   ]);
   const governed = view.topologyKeys.length > 0;
   const lacking = (unit) => unit.ready === 0 && (unit.name !== "" || !governed);

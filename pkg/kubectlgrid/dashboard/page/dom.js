@@ -60,7 +60,7 @@ export function table(place, caption, columns, rows) {
       place.table.limit = Infinity;
       place.table.draw();
     });
-    place.table = { body, all, limit: firstRows, rows: [], caption: h("caption") };
+    place.table = { body, all, columns, limit: firstRows, rows: [], caption: h("caption") };
     place.table.draw = () => drawRows(place.table);
     const inside = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
       h("table", {}, place.table.caption, h("thead", {}, head), body));
@@ -71,10 +71,10 @@ export function table(place, caption, columns, rows) {
   place.table.draw();
 }
 
-function drawRows({ body, all, limit, rows }) {
+function drawRows({ body, all, columns, limit, rows }) {
   keyed(body, rows.slice(0, limit), (row) => row.key,
     (row) => h("tr", {}, ...row.cells.map((cell, i) =>
-      h(i === 0 ? "th" : "td", i === 0 ? { scope: "row" } : {}, ...(cell?.href ? [h("a")] : [])))),
+      h(i === 0 ? "th" : "td", i === 0 ? { scope: "row" } : { "data-column": columns[i] }, ...(cell?.href ? [h("a")] : [])))),
     (element, row) => {
       attribute(element, "data-bad", row.bad);
       row.cells.forEach((cell, i) => {

@@ -18,6 +18,7 @@ export function drawOverview(overview, filter) {
   drawKeys(overview);
   text($("summary"), summary(overview));
   drawNotices(overview);
+  drawFindings($("findings"), overview.findings);
   drawProblems(overview);
   drawMap(overview, overview.map.units.filter((unit) => named(unit.name)));
   drawGrids(overview.grids.filter((grid) => named(`${grid.namespace}/${grid.name}`)));
@@ -68,9 +69,25 @@ function drawNotices({ sources, namespace }) {
   keyed($("notices"), told, (notice) => notice.key, () => h("li"), (item, notice) => text(item, notice.words));
 }
 
+/** drawFindings lists what kubectl grid check finds, each with what to do about it. */
+export function drawFindings(place, findings = []) {
+  place.hidden = findings.length === 0;
+  const named = findings.slice(0, listedProblems).map((f) => ({
+    ...f, about: [f.object.kind, [f.object.namespace, f.object.name].filter(Boolean).join("/")].filter(Boolean).join(" "),
+  }));
+  keyed(place, named, (f) => `${f.check} ${f.about} ${f.message}`, (f) => h("li", {}, h("strong"), h("span"), h("code")), (item, f) => {
+    attribute(item, "data-severity", f.severity);
+    const [about, message, action] = item.children;
+    text(about, `${f.severity === "failure" ? "Failure" : "Warning"}: ${f.about}`);
+    text(message, ` ${f.message}. `);
+    text(action, f.action ?? "");
+  });
+}
+
 const serviceWords = {
   Invalid: () => "the annotation does not parse, so that no node sees any endpoint",
   Lacking: (s) => `${s.without} of ${count(s.units, "unit")} without a ready endpoint`,
+  Failing: () => "on some nodes it does not stay in its site",
   Hidden: () => "no node sees some of its ready endpoints",
   Empty: () => "no endpoint is ready",
   Closed: (s) => (s.units > 0 ? `closed over ${count(s.units, "unit")}` : "governed, but no node is in a unit"),

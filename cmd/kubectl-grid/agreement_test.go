@@ -1,0 +1,432 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/application-grid/application-grid/pkg/flags"
+	"github.com/application-grid/application-grid/pkg/gridview"
+)
+
+// apiServer is an API server with some objects, by their names below /api or /apis. It answers gets, lists and plain
+// watches, on which nothing happens, and ends a pod of prove with connections that stayed in their site.
+type apiServer struct {
+	mu      sync.Mutex // guards objects
+	objects map[string]*unstructured.Unstructured
+}
+
+// resources are the resources of the kinds that are not namespaced with an s.
+var resources = map[string]string{"MutatingAdmissionPolicy": "mutatingadmissionpolicies"}
+
+// kinds are those of the resources.
+var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "services": "Service", "daemonsets": "DaemonSet",
+	"deployments": "Deployment", "statefulsets": "StatefulSet", "deploymentgrids": "DeploymentGrid",
+	"statefulsetgrids": "StatefulSetGrid", "daemonsetgrids": "DaemonSetGrid", "servicegrids": "ServiceGrid",
+	"endpointslices": "EndpointSlice"}
+
+// path is that of an object, or of all objects of its kind in its namespace if it has no name.
+func path(kind schema.GroupVersionKind, namespace, name string) string {
+	parts := []string{"/apis", kind.Group, kind.Version}
+	if kind.Group == "" {
+		parts = []string{"/api", kind.Version}
+	}
+	if namespace != "" {
+		parts = append(parts, "namespaces", namespace)
+	}
+	resource := resources[kind.Kind]
+	if resource == "" {
+		resource = strings.ToLower(kind.Kind) + "s"
+	}
+	return strings.TrimSuffix(strings.Join(append(parts, resource, name), "/"), "/")
+}
+
+func (s *apiServer) add(t *testing.T, manifests string) {
+	t.Helper()
+	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		if err := decoder.Decode(&o.Object); err == io.EOF {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Object) > 0 {
+			o.SetUID("u")
+			s.objects[path(o.GroupVersionKind(), o.GetNamespace(), o.GetName())] = o
+		}
+	}
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	object := s.objects[r.URL.Path]
+	switch {
+	case r.URL.Path == "/version":
+		answer(w, http.StatusOK, map[string]string{"gitVersion": "v1.37.1"})
+	case r.URL.Query().Get("watch") != "" && r.URL.Query().Get("sendInitialEvents") != "":
+		answer(w, http.StatusBadRequest, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
+			"reason": "Invalid", "code": 422})
+	case r.URL.Query().Get("watch") != "":
+		s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		s.mu.Lock()
+	case r.Method == http.MethodPost:
+		s.prove(w, r)
+	case r.Method == http.MethodDelete:
+		delete(s.objects, r.URL.Path)
+		answer(w, http.StatusOK, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Success"})
+	case object != nil:
+		answer(w, http.StatusOK, object.Object)
+	case strings.Count(r.URL.Path, "/") > strings.Count("/apis/group/version/resource", "/") &&
+		!strings.Contains(r.URL.Path, "/namespaces/") || strings.Count(r.URL.Path, "/") > 6:
+		answer(w, http.StatusNotFound, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure",
+			"reason": "NotFound", "code": 404, "details": map[string]string{"name": "x"}})
+	default:
+		s.list(w, r)
+	}
+}
+
+// list answers with all objects whose path fits, and that the label selector selects.
+func (s *apiServer) list(w http.ResponseWriter, r *http.Request) {
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	parts := strings.Split(r.URL.Path, "/")
+	resource := "/" + parts[len(parts)-1] + "/"
+	root := strings.Join(parts[:len(parts)-1], "/")
+	items := []any{}
+	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
+		o := s.objects[name]
+		if strings.HasPrefix(name, root+"/") && strings.Contains(name, resource) && selector.Matches(labels.Set(o.GetLabels())) {
+			items = append(items, o.Object)
+		}
+	}
+	kind := kinds[parts[len(parts)-1]] + "List"
+	version := strings.TrimPrefix(strings.TrimPrefix(root, "/apis/"), "/api/")
+	if at := strings.Index(version, "/namespaces"); at >= 0 {
+		version = version[:at]
+	}
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	}
+	answer(w, http.StatusOK, map[string]any{"kind": kind, "apiVersion": version,
+		"metadata": map[string]string{"resourceVersion": "1"}, "items": items})
+}
+
+// prove makes a pod that has ended, after its connections reached the endpoint of its own node.
+func (s *apiServer) prove(w http.ResponseWriter, r *http.Request) {
+	pod := &unstructured.Unstructured{}
+	if err := json.NewDecoder(r.Body).Decode(&pod.Object); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	node, _, _ := unstructured.NestedString(pod.Object, "spec", "nodeName")
+	address := map[string]string{"edge0": "10.244.0.1:80", "edge1": "10.244.1.1:80"}[node]
+	message := fmt.Sprintf(`{"asked":20,"reached":{%q:20}}`, address)
+	if address == "" {
+		message = `{"asked":20,"nobody":20}`
+	}
+	pod.SetName("prove-" + node)
+	pod.Object["status"] = map[string]any{"containerStatuses": []any{map[string]any{"name": "probe",
+		"state": map[string]any{"terminated": map[string]any{"message": message}}}}}
+	s.objects[r.URL.Path+"/"+pod.GetName()] = pod
+	answer(w, http.StatusCreated, pod.Object)
+}
+
+// service is a Service of two sites with a pod in each, as a ServiceGrid makes it, and CoreDNS in each site.
+const service = `
+{apiVersion: superedge.io/v1, kind: ServiceGrid, metadata: {name: echo, namespace: shop, generation: 1}, spec: {gridUniqKey: zone1},
+  status: {observedGeneration: 1, units: 2, conditions: [{type: Ready, status: "True", reason: Ready}]}}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {name: echo-svc, namespace: shop, labels: {superedge.io/grid-selector: echo}, annotations: {topologyKeys: '["zone1"]'},
+   ownerReferences: [{apiVersion: superedge.io/v1, kind: ServiceGrid, name: echo, uid: u, controller: true}]}
+spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: echo-svc-1, namespace: shop, labels: {kubernetes.io/service-name: echo-svc}}
+addressType: IPv4
+ports: [{name: "", port: 80, protocol: TCP}]
+endpoints:
+  - {addresses: [10.244.0.1], nodeName: edge0, conditions: {ready: true}, targetRef: {kind: Pod, name: echo-0}}
+  - {addresses: [10.244.1.1], nodeName: edge1, conditions: {ready: true}, targetRef: {kind: Pod, name: echo-1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system, annotations: {topologyKeys: '["kubernetes.io/hostname", "zone1"]'}}
+spec: {clusterIP: 10.96.0.10, ports: [{port: 53, protocol: UDP}]}
+`
+
+// agreement is a cluster on which all is well, to be broken.
+func agreement(t *testing.T) *apiServer {
+	t.Helper()
+	s := &apiServer{objects: map[string]*unstructured.Unstructured{}}
+	edge, err := os.ReadFile("../../pkg/kubectlgrid/check/testdata/edge.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add(t, string(edge))
+	delete(s.objects, "/apis/superedge.io/v1/namespaces/shop/deploymentgrids/echo")
+	s.add(t, service)
+	for _, grids := range []string{"deploymentgrids", "statefulsetgrids", "daemonsetgrids", "servicegrids"} {
+		s.add(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.superedge.io}}`, grids))
+	}
+	for _, node := range []string{"edge0", "edge1"} {
+		s.add(t, fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: dns-%s, namespace: kube-system, labels: {k8s-app: kube-dns}}, `+
+			`spec: {nodeName: %s}, status: {conditions: [{type: Ready, status: "True"}]}}`, node, node))
+		for _, set := range []string{"application-grid-wrapper", "kube-proxy-edge", "statefulset-grid-daemon"} {
+			s.run(t, set, node)
+		}
+	}
+	s.run(t, "kube-proxy", "cloud0")
+	return s
+}
+
+const system = "/api/v1/namespaces/kube-system/"
+
+// run makes a ready pod of a DaemonSet on a node.
+func (s *apiServer) run(t *testing.T, set, node string) {
+	t.Helper()
+	owner := s.objects["/apis/apps/v1/namespaces/kube-system/daemonsets/"+set].DeepCopy()
+	spec, _, err := unstructured.NestedMap(owner.Object, "spec", "template", "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec["nodeName"] = node
+	s.objects[system+"pods/"+set+"-"+node] = &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": set + "-" + node, "namespace": "kube-system", "ownerReferences": []any{
+			map[string]any{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": set, "uid": "u", "controller": true}}},
+		"spec": spec, "status": map[string]any{"phase": "Running", "conditions": []any{
+			map[string]any{"type": "Ready", "status": "True"}}},
+	}}
+}
+
+// set changes a field of an object.
+func (s *apiServer) set(t *testing.T, object string, value any, fields ...string) {
+	t.Helper()
+	if s.objects[object] == nil {
+		t.Fatalf("there is no %s", object)
+	}
+	if err := unstructured.SetNestedField(s.objects[object].Object, value, fields...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// remove removes the objects whose path contains one of the texts.
+func (s *apiServer) remove(texts ...string) {
+	maps.DeleteFunc(s.objects, func(name string, _ *unstructured.Unstructured) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(name, text) })
+	})
+}
+
+// notPulled makes a pod one whose image cannot be pulled.
+func (s *apiServer) notPulled(t *testing.T, pod string) {
+	t.Helper()
+	s.set(t, pod, map[string]any{"phase": "Pending", "containerStatuses": []any{map[string]any{"name": "c",
+		"state": map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff", "message": "no such image"}}}}}, "status")
+}
+
+// brokenClusters are clusters with one defect each, and the finding that every command has to have of it. grids is that
+// it concerns grids, and no Service.
+var brokenClusters = []struct {
+	name  string
+	spoil func(t *testing.T, s *apiServer)
+	want  string
+	grids bool
+}{
+	{"all is well", func(*testing.T, *apiServer) {}, "", false},
+	{"a node of a site is no edge node", func(t *testing.T, s *apiServer) {
+		s.set(t, "/api/v1/nodes/cloud0", map[string]any{"zone1": "east"}, "metadata", "labels")
+	}, "failure Site Node cloud0", false},
+	{"an edge node is in no site", func(t *testing.T, s *apiServer) {
+		unstructured.RemoveNestedField(s.objects["/api/v1/nodes/edge1"].Object, "metadata", "labels", "zone1")
+	}, "failure Site Node edge1", false},
+	{"a wrapper's image cannot be pulled", func(t *testing.T, s *apiServer) {
+		s.notPulled(t, system+"pods/application-grid-wrapper-edge0")
+	}, "failure Wrapper Pod kube-system/application-grid-wrapper-edge0", false},
+	{"a labelled node keeps kubeadm's kube-proxy", func(t *testing.T, s *apiServer) {
+		s.notPulled(t, system+"pods/application-grid-wrapper-edge0")
+		s.remove("pods/kube-proxy-edge-edge0")
+		s.run(t, "kube-proxy", "edge0")
+	}, "failure KubeProxy Pod kube-system/kube-proxy-edge0", false},
+	{"no kube-proxy runs", func(_ *testing.T, s *apiServer) { s.remove("pods/kube-proxy-edge-edge0") },
+		"failure KubeProxy Node edge0", false},
+	{"kube-proxy asks past the wrapper", func(t *testing.T, s *apiServer) {
+		s.set(t, system+"configmaps/kube-proxy-edge", `{clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}], `+
+			`contexts: [{name: a, context: {cluster: a}}], current-context: a}`, "data", "kubeconfig.conf")
+	}, "failure KubeProxy Pod kube-system/kube-proxy-edge-edge0", false},
+	{"two kube-proxies", func(t *testing.T, s *apiServer) { s.run(t, "kube-proxy", "edge0") },
+		"failure KubeProxy Node edge0", false},
+	{"a site without CoreDNS", func(_ *testing.T, s *apiServer) { s.remove("pods/dns-edge1") },
+		"warning Names Service kube-system/kube-dns", false},
+	{"a half-removed installation", func(_ *testing.T, s *apiServer) {
+		s.remove("application-grid-wrapper", "kube-proxy-edge")
+	}, "failure Removal Node", false},
+	{"a hub that nobody asks", func(t *testing.T, s *apiServer) {
+		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system}, spec: `+
+			`{replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "x:v1"}]}}}, status: {availableReplicas: 1}}`)
+	}, "warning Hub Deployment kube-system/application-grid-hub", false},
+	{"a hub that is asked and not there", func(t *testing.T, s *apiServer) {
+		s.set(t, "/apis/apps/v1/namespaces/kube-system/daemonsets/application-grid-wrapper", []any{map[string]any{
+			"name": "application-grid-wrapper", "image": "registry.example.org/application-grid-wrapper:v1",
+			"args": []any{"--hub=require"}}}, "spec", "template", "spec", "containers")
+	}, "failure Hub Deployment kube-system/application-grid-hub", false},
+	{"Cilium", func(t *testing.T, s *apiServer) {
+		s.add(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system}, spec: {template: {spec: `+
+			`{containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
+	}, "failure KubeProxyReplacement DaemonSet kube-system/cilium", false},
+	{"an ingress controller that reads endpoints", func(t *testing.T, s *apiServer) {
+		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system}, spec: {template: {spec: `+
+			`{containers: [{name: traefik, image: "rancher/mirrored-library-traefik:3.3"}]}}}}`)
+	}, "warning Bypass Deployment kube-system/traefik", false},
+	{"a controller whose image cannot be pulled", func(t *testing.T, s *apiServer) {
+		const controller = "/apis/apps/v1/namespaces/kube-system/deployments/application-grid-controller"
+		s.set(t, controller, int64(0), "status", "availableReplicas")
+		s.set(t, controller, map[string]any{"matchLabels": map[string]any{"app": "c"}}, "spec", "selector")
+		s.add(t, `{apiVersion: v1, kind: Pod, metadata: {name: controller-0, namespace: kube-system, labels: {app: c}}, spec: {}}`)
+		s.notPulled(t, system+"pods/controller-0")
+	}, "failure Controller Deployment kube-system/application-grid-controller", true},
+}
+
+// TestAgreement: of each of the broken clusters every command says the same, with the same command that mends it, and
+// ends alike.
+func TestAgreement(t *testing.T) {
+	for _, test := range brokenClusters {
+		t.Run(test.name, func(t *testing.T) {
+			s := agreement(t)
+			test.spoil(t, s)
+			api := httptest.NewServer(s)
+			defer api.CloseClientConnections()
+			t.Setenv("KUBECONFIG", writeKubeconfig(t, api.URL))
+			found := map[string][]gridview.Finding{}
+			codes := map[string]int{}
+			for _, command := range []string{"check", "view echo-svc", "status", "prove echo-svc --image=x",
+				"preview --key zone1"} {
+				var answer struct{ Findings []gridview.Finding }
+				o := callBare(t, append(strings.Fields(command), "-o", "json")...)
+				if err := json.Unmarshal([]byte(o.stdout), &answer); err != nil || o.stderr != "" {
+					t.Fatalf("%s: %v in %+v", command, err, o)
+				}
+				name, _, _ := strings.Cut(command, " ")
+				found[name], codes[name] = answer.Findings, o.code
+				if text := callBare(t, strings.Fields(command)...).stdout; test.want != "" && !(test.grids && name != "status") &&
+					name != "check" {
+					_, about, _ := strings.Cut(test.want, " ")
+					_, about, _ = strings.Cut(about, " ")
+					if !strings.Contains(text, about+": ") || !strings.Contains(text, "         → ") {
+						t.Errorf("%s prints\n%s", name, text)
+					}
+				}
+			}
+			found["dashboard"] = overviewFindings(t)
+			for _, command := range []string{"view", "status", "prove", "preview", "dashboard"} {
+				want := []string{}
+				if test.want != "" && (!test.grids || command == "status" || command == "dashboard") {
+					want = append(want, test.want)
+				}
+				compare(t, command, found, want)
+				failed := slices.ContainsFunc(want, func(line string) bool { return strings.HasPrefix(line, "failure") })
+				if code, known := codes[command]; known && (code == exitProblems) != failed {
+					t.Errorf("%s ends with %d, of\n%v", command, code, found[command])
+				}
+			}
+			if strings.HasPrefix(test.want, "failure") && codes["check"] != exitProblems || codes["check"] == flags.ExitUsage {
+				t.Errorf("check ends with %d", codes["check"])
+			}
+		})
+	}
+}
+
+// compare expects that a command has the wanted findings, and that check has all of its findings word by word. Those of
+// Services are the same in all commands.
+func compare(t *testing.T, command string, found map[string][]gridview.Finding, want []string) {
+	t.Helper()
+	var lines []string
+	for _, f := range found[command] {
+		lines = append(lines, fmt.Sprintf("%s %s %s", f.Severity, f.Check, f.Object))
+		if !slices.Contains(found["check"], f) {
+			t.Errorf("%s says %+v, and check does not", command, f)
+		}
+	}
+	for _, line := range want {
+		if !slices.Contains(lines, line) {
+			t.Errorf("%s does not say %s, but %q", command, line, lines)
+		}
+	}
+	if len(want) == 0 && len(lines) > 0 {
+		t.Errorf("%s says %q", command, lines)
+	}
+	ofServices := slices.DeleteFunc(slices.Clone(found[command]), func(f gridview.Finding) bool {
+		return f.Check == gridview.CheckController
+	})
+	if !slices.Equal(ofServices, found["view"]) {
+		t.Errorf("%s and view differ:\n%v\n%v", command, ofServices, found["view"])
+	}
+}
+
+// overviewFindings are those of the page of kubectl grid dashboard.
+func overviewFindings(t *testing.T) []gridview.Finding {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer stop()
+	group.Go(func() { run(ctx, []string{"dashboard", "--key", "zone1"}, in, io.Discard) })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, token, _ := strings.Cut(strings.TrimSpace(line), "/#token=")
+	var last string
+	for range 100 {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/api/overview", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		var overview struct {
+			Findings  []gridview.Finding
+			Diagnosed bool
+		}
+		if last = string(data); response.StatusCode == http.StatusOK && json.Unmarshal(data, &overview) == nil &&
+			overview.Diagnosed {
+			return overview.Findings
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("the page is not complete: %.600s", last)
+	return nil
+}

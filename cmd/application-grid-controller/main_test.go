@@ -24,7 +24,7 @@ func TestDefaults(t *testing.T) {
 		"leader-elect-retry-period":  "2s",
 		"leader-elect-resource-name": "application-grid-controller", "leader-elect-resource-namespace": "kube-system",
 		"unit-removal-grace": "5m0s", "manage-crds": "auto", "namespaces": "",
-		"allowed-unit-keys": "", "max-units-per-grid": "0",
+		"allowed-unit-keys": "", "max-units-per-grid": "0", "move-kube-proxy": "false",
 	} {
 		f := o.flags.Lookup(name)
 		if f == nil {

@@ -42,6 +42,7 @@ type options struct {
 	namespaces       string
 	allowedUnitKeys  string
 	maxUnitsPerGrid  int
+	moveKubeProxy    bool
 
 	leaderElect bool
 	election    gridcontroller.LeaderElection
@@ -85,6 +86,10 @@ func newOptions() *options {
 		"comma-separated. Empty: any.")
 	f.IntVar(&o.maxUnitsPerGrid, "max-units-per-grid", 0, "Limit of the sites of one grid. The controller changes "+
 		"nothing of a grid that has more. 0: no limit.")
+
+	f = o.flags.Section("Nodes")
+	f.BoolVar(&o.moveKubeProxy, "move-kube-proxy", false, "Label an edge node superedge.io/kube-proxy=edge once its "+
+		"wrapper is ready. The manifests for kubeadm move kube-proxy by that label.")
 
 	f = o.flags.Section("Leader election")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "Only one of several replicas works: the holder of a Lease. The "+
@@ -136,6 +141,7 @@ func (o *options) config() (gridcontroller.Config, error) {
 		Limits:           gridcontroller.Limits{UnitsPerGrid: o.maxUnitsPerGrid},
 		HealthAddress:    o.healthAddress,
 		MetricsAddress:   o.metricsAddress,
+		MoveKubeProxy:    o.moveKubeProxy,
 	}
 	switch o.manageCRDs {
 	case "auto", "true": // true and false are from before there was anything else

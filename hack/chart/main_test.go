@@ -82,7 +82,7 @@ func TestEveryManifestIsInTheChart(t *testing.T) {
 		used[name] = true
 	}
 	for _, name := range []string{ // no objects of an installation
-		"kubeadm/kube-proxy-back.yaml", "coredns/hosts-mount.yaml", "monitoring/scrape-on-node.yaml",
+		"kubeadm/kube-proxy-back.yaml", "monitoring/scrape-on-node.yaml",
 		"samples/tenants.yaml", "samples/kustomizeconfig.yaml", "superedge/away.yaml", "superedge/back.yaml",
 	} {
 		used[name] = true

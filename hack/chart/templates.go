@@ -56,6 +56,9 @@ var templates = []template{
             {{- if not .Values.controller.manageCRDs }}
             - --manage-crds=off
             {{- end }}
+            {{- if eq .Values.distribution "kubeadm" }}
+            - --move-kube-proxy
+            {{- end }}
             {{- range .Values.controller.args }}
 `,
 			},
@@ -163,7 +166,9 @@ var templates = []template{
 		}},
 	}},
 	{name: "edge-node-policy.yaml", when: ".Values.edgeNodePolicy.enabled", parts: []part{
-		{manifest: "edge-node-policy/policy.yaml"},
+		{manifest: "edge-node-policy/policy.yaml", replaced: []replacement{
+			{place: "metadata.name: kube-system}", by: "metadata.name: {{ .Release.Namespace }}}"},
+		}},
 		{manifest: "kubeadm/edge-nodes-policy.yaml", when: onKubeadm},
 	}},
 	{name: "approval-policy.yaml", when: ".Values.approvalPolicy.enabled", parts: []part{
@@ -177,7 +182,18 @@ var templates = []template{
 				by:    `image: {{ include "application-grid.kubeProxyImage" . | quote }}`,
 			},
 		}},
+		{manifest: "kubeadm/kube-proxy-move.yaml"},
 		{manifest: "kubeadm/kube-proxy-policy.yaml", when: ".Values.kubeProxy.policy"},
+	}},
+	{name: "coredns.yaml", when: ".Values.coreDNS.enabled", parts: []part{
+		{manifest: "coredns-edge/daemonset.yaml", replaced: []replacement{
+			namespaces(1), maxUnavailable("coreDNS"), pullSecrets("coredns"),
+			{
+				place: "image: registry.k8s.io/coredns/coredns:v1.14.6",
+				by:    `image: {{ include "application-grid.coreDNSImage" . | quote }}`,
+			},
+		}},
+		{manifest: "coredns-edge/Corefile", before: corefileMap, indent: 4},
 	}},
 	{name: "podmonitor.yaml", when: monitored, parts: []part{
 		{manifest: "monitoring/podmonitor.yaml", replaced: []replacement{
@@ -235,20 +251,28 @@ func behind(place, lines string) replacement {
 	return replacement{place: place, by: place + exchanged(lines)}
 }
 
-// kubeconfigMap is what makes an object of a kubeconfig, as the kustomizations do.
-const kubeconfigMap = `---
+// kubeconfigMap and corefileMap are what makes an object of a kubeconfig and of a Corefile, as the kustomizations do.
+var (
+	kubeconfigMap = configMap("application-grid-wrapper", "wrapper", "kubeconfig.conf")
+	corefileMap   = configMap("coredns-edge", "dns", "Corefile")
+)
+
+// configMap begins a ConfigMap with one key, whose text follows.
+func configMap(name, component, key string) string {
+	return fmt.Sprintf(`---
 apiVersion: v1
 kind: ConfigMap
 metadata:
-  name: application-grid-wrapper
+  name: %[1]s
   namespace: {{ .Release.Namespace }}
   labels:
-    app.kubernetes.io/name: application-grid-wrapper
-    app.kubernetes.io/component: wrapper
+    app.kubernetes.io/name: %[1]s
+    app.kubernetes.io/component: %[2]s
     app.kubernetes.io/part-of: application-grid
 data:
-  kubeconfig.conf: |
-`
+  %[3]s: |
+`, name, component, key)
+}
 
 // namespaces puts the release's namespace in the place of kube-system.
 func namespaces(times int) replacement {

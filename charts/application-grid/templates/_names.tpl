@@ -21,3 +21,16 @@
 {{- (index $own.spec.template.spec.containers 0).image -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* The image of coredns-edge: that of the cluster's own CoreDNS, where the cluster can be asked. */}}
+{{- define "application-grid.coreDNSImage" -}}
+{{- if .Values.coreDNS.image -}}
+{{- .Values.coreDNS.image -}}
+{{- else -}}
+{{- $own := lookup "apps/v1" "Deployment" "kube-system" "coredns" -}}
+{{- if not $own -}}
+{{- fail "coreDNS.image has to be set: the cluster has no Deployment kube-system/coredns, or it cannot be asked (helm template)" -}}
+{{- end -}}
+{{- (index $own.spec.template.spec.containers 0).image -}}
+{{- end -}}
+{{- end -}}

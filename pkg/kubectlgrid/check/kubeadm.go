@@ -222,8 +222,8 @@ func (r *report) checkSkew(c *Cluster) {
 				"not newer", tag, c.version, oldestSkew), "give it the tag of the API server's version"})
 	}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
-		byTag(tags, "%s is %s"), "give kube-proxy-edge the version of kubeadm's: the new tag in your kustomization, or " +
-		"helm upgrade with the same values"})
+		byTag(tags, "%s is %s"), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +
+		"upgrade (kubeProxy.image, if you have set it)"})
 	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment) {
 		r.ok(check, sets, "no versions differ")
 	}

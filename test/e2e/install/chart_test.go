@@ -43,7 +43,8 @@ func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
 
 // chartImages are the values for the images of the overlays.
 var chartImages = []string{"--set=image.registry=registry.example.org", "--set=image.tag=v1",
-	"--set=kubeProxy.image=registry.k8s.io/kube-proxy:v1.37.1"}
+	"--set=kubeProxy.image=registry.k8s.io/kube-proxy:v1.37.1",
+	"--set=coreDNS.image=registry.k8s.io/coredns/coredns:v1.14.6"}
 
 // templated are the objects that helm makes of the chart, by what identifies them.
 func templated(t *testing.T, args ...string) map[string]*unstructured.Unstructured {
@@ -53,7 +54,11 @@ func templated(t *testing.T, args ...string) map[string]*unstructured.Unstructur
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects(t, strings.Split("\n"+out, "\n---\n"))
+	all := objects(t, strings.Split("\n"+out, "\n---\n"))
+	maps.DeleteFunc(all, func(_ string, o *unstructured.Unstructured) bool { // what is there at a removal only
+		return o.GetAnnotations()["helm.sh/hook"] != ""
+	})
+	return all
 }
 
 // objects are documents by apiVersion, kind, namespace and name.
@@ -172,6 +177,12 @@ func TestChartIsTheKustomizations(t *testing.T) {
 			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
 				"components: [../manifests/site-exchange]\n",
 			[]string{"--set=distribution=kubeadm", "--set=siteExchange.enabled=true"},
+		},
+		{
+			"kubeadm, with a CoreDNS in each site",
+			kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
+				"components: [../manifests/coredns-edge]\n",
+			[]string{"--set=distribution=kubeadm", "--set=coreDNS.enabled=true"},
 		},
 		{
 			"kubeadm, with the policy for approvals",
@@ -350,7 +361,7 @@ func TestChartValues(t *testing.T) {
 		t.Errorf("without flow control there are %d objects of %d", len(without), len(before))
 	}
 	without = templated(t, append(append(chartImages, base...), "--set=edgeNodePolicy.enabled=false")...)
-	if len(before)-len(without) != 2 {
+	if len(before)-len(without) != 4 {
 		t.Errorf("without the policy there are %d objects of %d", len(without), len(before))
 	}
 	kubeadm := templated(t, append(chartImages, "--set=distribution=kubeadm", "--set=kubeProxy.policy=false",
@@ -402,6 +413,8 @@ func TestChartRefuses(t *testing.T) {
 		{"/wrapper/server", []string{"--set=distribution=plain", "--set=wrapper.server=http://192.0.2.1"}},
 		{"/wrapper/server", []string{"--set=distribution=k3s", "--set=wrapper.server=https://192.0.2.1"}},
 		{"--namespace kube-system", []string{"--set=distribution=kubeadm", "--namespace=edge-system"}},
+		{"coreDNS.image has to be set", []string{"--set=distribution=k3s", "--set=coreDNS.enabled=true", "--set=coreDNS.image="}},
+		{"--namespace kube-system", []string{"--set=distribution=k3s", "--set=coreDNS.enabled=true", "--namespace=edge-system"}},
 		{"kubeProxy.image has to be set", []string{"--set=distribution=kubeadm", "--set=kubeProxy.image="}},
 		{"replica", []string{"--set=distribution=k3s", "--set=controller.replica=3"}},
 		{"/controller/replicas", []string{"--set=distribution=k3s", "--set=controller.replicas=0"}},

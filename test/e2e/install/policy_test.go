@@ -2,7 +2,8 @@ package install
 
 import (
 	"bytes"
-	"slices"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"text/template"
@@ -10,6 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
@@ -92,13 +94,22 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			}
 			after := got.(*appsv1.DaemonSet).Spec.Template.Spec.Affinity
 			terms := after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-			if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 {
-				t.Fatalf("it requires %+v", terms)
+			notIn := func(key string, values ...string) corev1.NodeSelectorRequirement {
+				return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpNotIn, Values: values}
 			}
-			if want := terms[0].MatchExpressions[0]; want.Key != v1.LabelEdgeNode ||
-				want.Operator != corev1.NodeSelectorOpNotIn ||
-				!slices.Equal(want.Values, []string{"true", "systemd", "static"}) {
-				t.Errorf("it requires %+v", want)
+			if want := []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{notIn(v1.LabelEdgeNode, "true", "systemd", "static")}},
+				{MatchExpressions: []corev1.NodeSelectorRequirement{notIn(v1.LabelEdgeNode, "systemd", "static"),
+					notIn(v1.LabelKubeProxy, "edge")}},
+			}; !equality.Semantic.DeepEqual(terms, want) {
+				t.Errorf("it requires %+v", terms)
+			}
+			// As the patch has it, which is for older API servers too.
+			var away struct{ Spec appsv1.DaemonSetSpec }
+			data, err := os.ReadFile(filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+			if err != nil || yaml.Unmarshal(data, &away) != nil || !equality.Semantic.DeepEqual(terms, away.Spec.Template.Spec.
+				Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) {
+				t.Errorf("kube-proxy-away.yaml requires %+v, %v", away, err)
 			}
 			if affinity == nil {
 				return

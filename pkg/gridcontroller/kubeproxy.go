@@ -1,0 +1,91 @@
+package gridcontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
+)
+
+// wrapperApp is the label app of the wrapper's pods, wrapperPause how long it takes until they are looked at again.
+const (
+	wrapperApp   = "application-grid-wrapper"
+	wrapperPause = 5 * time.Second
+)
+
+// kubeProxyMover labels edge nodes once their wrapper is ready. The affinities of manifests/kubeadm move kube-proxy by
+// that label: a node that is labelled before there is an image of the wrapper keeps a kube-proxy that works. A wrapper
+// that is not ready later changes nothing, because kube-proxy keeps its rules then.
+type kubeProxyMover struct {
+	// cache has the nodes, live is the API server.
+	cache, live client.Reader
+	writer      client.Writer
+}
+
+func addKubeProxyMover(m manager.Manager) error {
+	err := ctrl.NewControllerManagedBy(m).
+		Named("kube-proxy").
+		For(&corev1.Node{}, builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Complete(&kubeProxyMover{cache: m.GetCache(), live: m.GetAPIReader(), writer: m.GetClient()})
+	if err != nil {
+		return fmt.Errorf("setting up the controller that moves kube-proxy: %w", err)
+	}
+	return nil
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *kubeProxyMover) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	node := &corev1.Node{}
+	if err := r.cache.Get(ctx, request.NamespacedName, node); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	_, moved := node.Labels[v1.LabelKubeProxy]
+	wanted := node.Labels[v1.LabelEdgeNode] == v1.EdgeNodePods
+	if wanted == moved {
+		return reconcile.Result{}, nil
+	}
+	var value any // none, which removes it
+	if wanted {
+		ready, err := r.wrapperIsReady(ctx, node.Name)
+		if err != nil || !ready {
+			return reconcile.Result{RequeueAfter: wrapperPause}, err
+		}
+		value = v1.KubeProxyEdge
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{v1.LabelKubeProxy: value}}})
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("encoding a patch: %w", err)
+	}
+	klog.FromContext(ctx).Info("Moving kube-proxy", "node", node.Name, "toEdge", wanted)
+	err = r.writer.Patch(ctx, node, client.RawPatch(types.MergePatchType, patch))
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// wrapperIsReady reports whether a wrapper on the node is ready.
+func (r *kubeProxyMover) wrapperIsReady(ctx context.Context, node string) (bool, error) {
+	pods := &corev1.PodList{}
+	err := r.live.List(ctx, pods, client.InNamespace(metav1.NamespaceSystem), client.MatchingLabels{"app": wrapperApp},
+		client.MatchingFields{"spec.nodeName": node})
+	if err != nil {
+		return false, fmt.Errorf("looking for the wrapper of node %s: %w", node, err)
+	}
+	return slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+		return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+	}), nil
+}

@@ -95,7 +95,7 @@ func (d *Diagnosis) OfGrid(keys []string) []Finding {
 // by every Service.
 func (d *Diagnosis) concerns(f Finding, keys []string) bool {
 	labels, known := d.Nodes[f.Node]
-	return !known || f.Check == CheckSite && f.Key == "" || hasAny(labels, keys) || slices.Contains(keys, topology.Any)
+	return !known || hasAny(labels, keys) || f.Check == CheckSite && isEdge(labels)
 }
 
 // Failed reports whether one of the findings is a failure.

@@ -75,6 +75,7 @@ func (r *report) checkController(c *Cluster) {
 	none := named(kindDeployment, system, string(controllerProgram))
 	second := append(slices.Clone(controllers), &workload{}, &workload{})[1]
 	r.first(check, "",
+		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is no Deployment of this cluster", ""},
 		row{len(controllers) == 0 && grids == 0, Warning, none, "there is no controller, and there are no grids",
 			"apply manifests/application-grid-controller if you want grids; Services with topologyKeys work without it"},
 		row{len(controllers) == 0, Failure, none, "there is no controller: what grids say is not done",
@@ -96,7 +97,7 @@ func (r *report) checkController(c *Cluster) {
 			row{w.ready < w.desired, Warning, w.about(), fmt.Sprintf("%d of its %s are available%s", w.ready,
 				output.Count(int(w.desired), "pod"), why), describe})
 	}
-	if r.clean(check) {
+	if r.clean(check) && len(controllers) > 0 {
 		r.ok(check, controllers[0].about(), "available: %s", output.Count(int(controllers[0].ready), "pod"))
 	}
 }

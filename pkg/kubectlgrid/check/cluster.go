@@ -210,6 +210,7 @@ type Cluster struct {
 	resolvers    map[string]bool
 	resolverKeys topology.Keys
 	hubAPI       bool // the hub's APIService is there
+	leads        bool // a controller holds the Lease, wherever it runs
 
 	definitions []definition
 	grids       []grid

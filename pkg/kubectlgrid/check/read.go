@@ -49,9 +49,13 @@ const (
 var (
 	felixKind  = schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: kindFelix}
 	crdKind    = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: kindCRD}
+	leaseKind  = schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"}
 	apiKind    = schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: kindAPIService}
 	policyKind = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: kindPolicy}
 )
+
+// leaseOver is how long a Lease that nobody renews says that a controller leads.
+const leaseOver = 2 * time.Minute
 
 // hubAPIName is the name of the hub's APIService.
 const hubAPIName = "v1alpha1.hub." + v1.GroupName
@@ -78,6 +82,7 @@ func RegisterKinds(mapper *meta.DefaultRESTMapper) {
 	for _, kind := range []schema.GroupVersionKind{felixKind, crdKind, apiKind} {
 		mapper.Add(kind, meta.RESTScopeRoot)
 	}
+	mapper.Add(leaseKind, meta.RESTScopeNamespace)
 }
 
 // AddToScheme adds the kinds that are read with their types.
@@ -420,6 +425,13 @@ func (r *reader) surroundings(ctx context.Context) {
 	const consequence = "whether an upgrade by kubeadm keeps off edge nodes is not known"
 	c.policy = there(policyKind, policyName, consequence) &&
 		there(policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), policyName, consequence)
+	lease := &unstructured.Unstructured{}
+	lease.SetGroupVersionKind(leaseKind)
+	if r.API.Get(ctx, client.ObjectKey{Namespace: system, Name: string(controllerProgram)}, lease) == nil {
+		text, _, _ := unstructured.NestedString(lease.Object, "spec", "renewTime")
+		renewed, err := time.Parse(time.RFC3339, text)
+		c.leads = err == nil && r.Now.Sub(renewed) < leaseOver
+	}
 	c.hubAPI = there(apiKind, hubAPIName, "whether a hub is installed is not known")
 }
 

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
@@ -75,7 +76,7 @@ func (f *fixture) eventually(what string, ask func() error) {
 // node adds a node of a unit, on which pods run.
 func (f *fixture) node(name, unit string) {
 	f.Helper()
-	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit}})
+	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
 	f.must(err)
 	f.Cleanup(func() { _ = shared.RemoveNode(context.Background(), name) }) // the cluster goes in the end
 }

@@ -56,11 +56,18 @@ func TestInstallAndRemove(t *testing.T) {
 	f.expectPods("application-grid-controller", "app", "cloud1 cloud1") //nolint:dupword // both, and none at an edge
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
 		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
+	// kwok's pods of the controller label no nodes; the real one does.
+	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	controller, err := f.cluster.NewController(f.ctx, "moving", binary(t, "application-grid-controller"),
+		"--move-kube-proxy")
+	f.must(err)
+	f.must(controller.Start(f.ctx))
+	t.Cleanup(controller.Kill)
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	f.awaitPolicy()
 	f.writeKubeadmsKubeProxy("replace") // as an upgrade does: the policy puts the affinity back
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
-	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"=true")
+	f.waitForWrapper()
 	f.expectPods("kube-proxy", "k8s-app", "")
 	f.expectPods("kube-proxy-edge", "app", "cloud1 edge1 edge2")
 	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"-")
@@ -80,9 +87,33 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 	}
 
+	for _, set := range []string{"application-grid-wrapper", "kube-proxy-edge"} {
+		_, err := f.tryKubectl("", "-n", "kube-system", "delete", "daemonset", set)
+		if err == nil || !strings.Contains(err.Error(), "kubectl label nodes --all superedge.io/application-grid-") {
+			t.Errorf("%s may be deleted while there are edge nodes: %v", set, err)
+		}
+	}
+	// The controller may change one label of a node, and nothing else.
+	for patch, allowed := range map[string]bool{
+		`{"metadata":{"labels":{"superedge.io/kube-proxy":"edge"}}}`: true, `{"metadata":{"labels":{"zone1":"a"}}}`: false,
+		`{"spec":{"unschedulable":true}}`: false, `{"metadata":{"annotations":{"a":"b"}}}`: false,
+	} {
+		_, err := f.tryKubectl("", "patch", "node", "edge1", "-p", patch, "--dry-run=server",
+			"--as=system:serviceaccount:kube-system:application-grid-controller")
+		if (err == nil) != allowed {
+			t.Errorf("the controller may not be what it is to be: %s: %v", patch, err)
+		}
+	}
 	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
+	f.eventually("no node has the controller's label", func() error {
+		if left := f.kubectl("get", "nodes", "-l", v1.LabelKubeProxy, "-o", "name"); left != "" {
+			return errors.New(left)
+		}
+		return nil
+	})
+	controller.Kill()
 	f.kubectl("-n", "kube-system", "rollout", "restart", "deployment", "application-grid-controller")
 	f.expectPods("application-grid-controller", "app", "cloud1 edge1", "cloud1 edge2", "edge1 edge2") // none is an edge node now: not on one
 	f.kubectl("delete", "-k", overlay)
@@ -96,14 +127,37 @@ func TestInstallAndRemove(t *testing.T) {
 		}
 		return nil
 	})
+	if strategy := f.kubectl("-n", "kube-system", "get", "daemonset", "kube-proxy", "-o",
+		"jsonpath={.spec.updateStrategy.type}"); strategy != "RollingUpdate" {
+		t.Errorf("the update strategy of kubeadm's kube-proxy is %s", strategy)
+	}
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	f.expectInventory(before)
 
 	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
 	f.kubectl("apply", "-k", f.overlay("k3s"), "--validate=strict")
 	f.expectPods("application-grid-wrapper", "app", "edge1 edge2")
+	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
 	f.kubectl("delete", "-k", f.overlay("k3s"))
 	f.expectInventory(before)
+}
+
+// waitForWrapper labels node cloud1, on which the wrapper cannot start at first: kubeadm's kube-proxy stays there until
+// it has.
+func (f *fixture) waitForWrapper() {
+	f.Helper()
+	const away = `{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":` +
+		`{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["cloud1"]}]}]}}}}}}}`
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "application-grid-wrapper", "-p", away)
+	f.kubectl("label", "node", "cloud1", v1.LabelEdgeNode+"=true")
+	f.expectPods("statefulset-grid-daemon", "app", "cloud1 edge1 edge2")
+	for range 10 { // longer than the controller takes to look again
+		time.Sleep(time.Second)
+		f.expectPods("kube-proxy", "k8s-app", "cloud1")
+		f.expectPods("kube-proxy-edge", "app", "edge1 edge2")
+	}
+	f.kubectl("-n", "kube-system", "patch", "daemonset", "application-grid-wrapper", "-p",
+		`{"spec":{"template":{"spec":{"affinity":null}}}}`)
 }
 
 // deleteCRDs deletes them and waits until they are gone. kube-apiserver sometimes fails to remove the (no) objects of

@@ -475,7 +475,8 @@ func TestChartOnACluster(t *testing.T) {
 		t.Fatalf("no patch of kube-proxy in what helm says:\n%s", said)
 	}
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch", patch)
-	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
+	// kwok's pods of the controller label no nodes.
+	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true", v1.LabelKubeProxy+"="+v1.KubeProxyEdge)
 	f.expectPods("kube-proxy", "k8s-app", "cloud1")
 	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		f.expectPods(app, "app", "edge1 edge2")
@@ -500,7 +501,15 @@ func TestChartOnACluster(t *testing.T) {
 		f.expectPods(app, "app", "edge1 edge2")
 	}
 
-	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-")
+	// Removing it in the wrong order is refused before anything is deleted.
+	_, err = helm(f.ctx, f.T, "uninstall", "application-grid", "--kubeconfig="+f.cluster.Kubeconfig(), "--namespace=kube-system")
+	if err == nil || !strings.Contains(err.Error(), "kubectl label nodes --all superedge.io/application-grid-") {
+		t.Errorf("helm uninstall with edge nodes: %v", err)
+	}
+	for _, app := range []string{"application-grid-wrapper", "kube-proxy-edge"} {
+		f.expectPods(app, "app", "edge1 edge2")
+	}
+	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"-", v1.LabelKubeProxy+"-")
 	f.expectPods("kube-proxy-edge", "app", "")
 	f.expectPods("kube-proxy", "k8s-app", "cloud1 edge1 edge2")
 	run("uninstall", "application-grid", "--wait")

@@ -155,7 +155,7 @@ func TestCheck(t *testing.T) {
 	f.kubectl("-n", "kube-system", "patch", "daemonset", "kube-proxy", "--patch-file",
 		filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
 	f.expectCheck("check: no edge node yet", []string{"warning EdgeLabel Node"}, 0)
-	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true")
+	f.kubectl("label", "nodes", "edge1", "edge2", v1.LabelEdgeNode+"=true", v1.LabelKubeProxy+"="+v1.KubeProxyEdge)
 	for _, app := range []string{"application-grid-wrapper", "statefulset-grid-daemon", "kube-proxy-edge"} {
 		f.expectPods(app, "app", "edge1 edge2")
 	}
@@ -242,6 +242,7 @@ func (f *fixture) breakBefore() {
 			"unknown Read StatefulSet",
 			"unknown Read ConfigMap kube-system/kubeadm-config",
 			"unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
+			"unknown Read APIService v1alpha1.hub.superedge.io", "unknown Read Service",
 		}, 3, []string{"--token=" + f.cluster.Token(cluster.RoleNobody)}},
 	} {
 		f.Run(name, func(t *testing.T) {
@@ -409,7 +410,8 @@ func (f *fixture) breakAfter() {
 		}, 0, nil},
 		{"no rights", func() []string {
 			lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
-				"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service"}
+				"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service",
+				"APIService v1alpha1.hub.superedge.io"}
 			for _, kind := range v1.Kinds {
 				lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
 			}
@@ -459,6 +461,31 @@ func (f *fixture) breakAfter() {
 			return []string{"failure Wrapper Pod kube-system/second-application-grid-wrapper",
 				"unknown Credentials Node edge1"}
 		}, 3, nil},
+		{"kube-proxy waits for a wrapper that is not ready, and moves only with its label", func() []string {
+			f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"-")
+			f.Cleanup(func() { f.kubectl("label", "node", "edge1", v1.LabelKubeProxy+"="+v1.KubeProxyEdge) })
+			var pod string
+			f.eventually("kubeadm's kube-proxy is back", func() error {
+				pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{
+					LabelSelector: "k8s-app=kube-proxy", FieldSelector: "spec.nodeName=edge1"})
+				if err != nil || len(pods.Items) != 1 {
+					return fmt.Errorf("%v: %v", pods, err)
+				}
+				pod = pods.Items[0].Name
+				return nil
+			})
+			return []string{"failure KubeProxy Pod kube-system/" + pod}
+		}, 3, nil},
+		{"a node of a site that is no edge node, and an edge node in no site", func() []string {
+			f.temporarily(sitesManifest)
+			f.kubectl("label", "nodes", "edge1", "cloud1", "zone1=east")
+			f.Cleanup(func() { f.kubectl("label", "nodes", "edge1", "cloud1", "zone1-") })
+			return []string{"failure Site Node cloud1", "failure Site Node edge2"}
+		}, 3, nil},
+		{"an ingress controller, and a hub that nobody asks", func() []string {
+			f.temporarily(bypassManifest)
+			return []string{"warning Bypass Deployment default/traefik", "warning Hub Deployment default/application-grid-hub"}
+		}, 0, nil},
 		{"a grid that is stalled, and a Service that no node sees", func() []string {
 			f.temporarily(gridManifest)
 			f.kubectl("patch", "deploymentgrid", "echo", "--subresource=status", "--type=merge", "-p",
@@ -577,6 +604,29 @@ spec:
     spec:
       hostNetwork: true
       containers: [{name: application-grid-wrapper, image: "superedge.tencentcloudcr.com/superedge/application-grid-wrapper:v0.9.0", command: [/usr/local/bin/application-grid-wrapper, "--bind-address=127.0.0.1:51006"]}]
+`
+	sitesManifest = `
+apiVersion: v1
+kind: Service
+metadata: {name: local, namespace: default, annotations: {topologyKeys: '["zone1"]'}}
+spec: {ports: [{port: 80}]}
+`
+	bypassManifest = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: traefik, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: traefik}}
+  template: {metadata: {labels: {app: traefik}}, spec: {containers: [{name: traefik, image: "traefik:v3"}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: application-grid-hub, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: hub}}
+  template: {metadata: {labels: {app: hub}}, spec: {containers: [{name: application-grid-hub, image: "hub:v1"}]}}
 `
 	gridManifest = `
 apiVersion: superedge.io/v1

@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
 	"github.com/application-grid/application-grid/test/workload"
@@ -110,6 +111,10 @@ func TestPreview(t *testing.T) {
 		t.Fatalf("%s: %v: %s", got.Command, err, output)
 	}
 	f.must(f.client.CoreV1().Services("default").Delete(f.ctx, "lone", metav1.DeleteOptions{}))
+	if _, code := preview("echo"); code != 3 {
+		t.Errorf("nothing keeps the Service to its sites yet: exit code %d", code)
+	}
+	f.kubectl("label", "nodes", "--all", v1.LabelEdgeNode+"=static")
 	if closed, code := preview("echo"); code != 0 || !slices.Equal(closed.TopologyKeys, []string{"site"}) ||
 		closed.Foreign != nil || closed.Command != "" {
 		t.Errorf("exit code %d, %+v", code, closed)

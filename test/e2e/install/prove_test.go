@@ -127,7 +127,7 @@ func TestProve(t *testing.T) {
 	}
 	node := func(name, unit string, mode cluster.ProxyMode) cluster.NodeSpec {
 		return cluster.NodeSpec{Name: name, ProxyMode: mode,
-			Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "true"}}
+			Labels: map[string]string{"zone1": unit, v1.LabelEdgeNode: "static"}}
 	}
 	f := start(t, cluster.Options{Wrapper: binary(t, "application-grid-wrapper"), Nodes: []cluster.NodeSpec{
 		node("n0", "east", cluster.NFTables), node("n1", "west", cluster.IPTables),
@@ -192,10 +192,11 @@ func TestProve(t *testing.T) {
 	}
 	// One of each unit: an edge node, and what is left out is said.
 	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
-	if code != 0 || !strings.Contains(stderr,
-		"Warning: a node is in these units without a wrapper, and not asked from: n3") {
+	if code != 3 || !strings.Contains(stdout, "No connection left its unit. But") ||
+		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and no edge node") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
+	f.must(f.cluster.RemoveNode(f.ctx, "n3"))
 
 	// A unit without a pod: nobody answers, which is right.
 	f.must(workload.CreateDeployment(f.ctx, f.client, "default", "lone", 1, map[string]string{"zone1": "west"}))

@@ -13,3 +13,8 @@ var CRDs embed.FS
 //
 //go:embed */rbac.yaml
 var RBAC embed.FS
+
+// Kubeconfig is the wrapper's way to the API server, whose address is still to be set.
+//
+//go:embed application-grid-wrapper/kubeconfig.conf
+var Kubeconfig string

@@ -95,10 +95,8 @@ func (o *checkOptions) run(ctx context.Context, c *command) error {
 		if err := output.Encode(findings, report, o.output); err != nil {
 			return err
 		}
-	case o.output == output.Wide:
-		report.Print(findings, check.Listed)
 	default:
-		report.Print(findings, check.Counted)
+		report.Print(findings, o.output)
 	}
 	if o.output == output.Table || o.output == output.Wide {
 		report.PrintInstall(c.stdout)

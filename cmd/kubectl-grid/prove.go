@@ -195,7 +195,7 @@ func (o *proveOptions) runner(ctx context.Context, c cluster.Cluster) (prove.Run
 		},
 	}
 	if err := pods.RemoveLeftovers(ctx); err != nil {
-		c.Warn("pods that an earlier run may have left in %s are not removed: %s", o.podNamespace, cluster.WhyNot(err))
+		c.Warn("pods that an earlier run may have left in %s are not removed: %s", o.podNamespace, output.WhyNot(err))
 	}
 	return pods, nil
 }

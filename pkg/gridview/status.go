@@ -87,6 +87,14 @@ type Surroundings struct {
 	Now time.Time
 }
 
+// Of is the status of a grid of any kind.
+func Of(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
+	if of, ok := grid.(*v1.ServiceGrid); ok {
+		return Service(of, s)
+	}
+	return Workloads(kind, grid, s)
+}
+
 // Workloads is the status of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid.
 func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	spec, status := v1.Workload(grid)

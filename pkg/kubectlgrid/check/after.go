@@ -42,7 +42,9 @@ func (r *report) checkSetting(c *Cluster) {
 	r.checkSites(c)
 	r.checkKubeadm(c)
 	r.checkRemoval(c)
-	r.checkModes(c)
+	for _, w := range c.running(kubeProxyProgram) {
+		r.mode(w.about(), w.proxy.mode)
+	}
 	r.checkReplacements(c)
 	r.checkBypasses(c)
 	r.checkHub(c)

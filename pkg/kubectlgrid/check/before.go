@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -40,8 +41,7 @@ func Before(ctx context.Context, source Source, images setup.Images) *Report {
 func (r *report) checkRead(c *Cluster) {
 	for _, lost := range c.failed {
 		r.add(Unknown, CheckRead, lost.about, fmt.Sprintf("it could not be read, and %s: %s", lost.consequence,
-			whyNot(lost.err)),
-			"ask again as somebody who may read it")
+			output.WhyNot(lost.err)), "ask again as somebody who may read it")
 	}
 }
 
@@ -60,10 +60,10 @@ func (r *report) checkDistribution(c *Cluster) {
 		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it "+
 			"back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy you " +
 			"configure, such as edge nodes of your own"},
-		row{name == kubeadmMade || name == k3sMade, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name, because), ""},
+		row{name == setup.Kubeadm || name == setup.K3s, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name, because), ""},
 		row{true, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
 			"try it on one node; what is printed below follows from that distribution's documentation"})
-	r.all(check, "", row{name == kubeadmMade && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
+	r.all(check, "", row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
 		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes", c.version),
 		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
 	counts := map[string]int{}
@@ -92,7 +92,7 @@ func (r *report) checkProxyThere(c *Cluster) {
 	case len(sets) > 0:
 		for _, w := range sets {
 			r.proxyConfig(c, w.about(), w.image, w.proxy)
-			if w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == kubeadmMade {
+			if w.requiresNodes && !w.avoidsEdge && !w.selectsEdge && name == setup.Kubeadm {
 				r.add(Warning, check, w.about(), "it has a required node affinity of its own, which the policy of "+
 					"manifests/kubeadm leaves as it is",
 					"add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it")
@@ -105,12 +105,11 @@ func (r *report) checkProxyThere(c *Cluster) {
 	case ownProxy[name]:
 		r.ok(check, Object{Kind: kindNode}, "kube-proxy is a part of %s's own process", name)
 		for i := range c.nodes {
-			if n := &c.nodes[i]; n.proxyDisabled {
-				r.add(Failure, check, n.about(), "its agent runs with --disable-kube-proxy, and no pod runs kube-proxy",
-					"run kube-proxy: it is what asks the wrapper")
-			} else if mode, _ := flagOf(n.proxyArgs, "proxy-mode"); mode == "ipvs" {
-				r.ipvs(n.about())
-			}
+			n := &c.nodes[i]
+			r.all(check, n.name, row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and no " +
+				"pod runs kube-proxy", "run kube-proxy: it is what asks the wrapper"})
+			mode, _ := flagOf(n.proxyArgs, "proxy-mode")
+			r.mode(n.about(), mode)
 		}
 	case c.knows(kindDaemonSet, kindPod):
 		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
@@ -123,16 +122,11 @@ func (r *report) checkProxyThere(c *Cluster) {
 // proxyConfig says how a kube-proxy is configured.
 func (r *report) proxyConfig(c *Cluster, about Object, image string, config *proxyConfig) {
 	const check = "KubeProxy"
-	mode, tag := config.mode, tagOf(image)
-	if mode == "" {
-		mode = "the default, iptables"
-	}
+	mode, tag := cmp.Or(config.mode, "the default, iptables"), tagOf(image)
 	if config.modeErr != nil {
 		mode = "unknown"
 	}
-	if mode == "ipvs" {
-		r.ipvs(about)
-	}
+	r.mode(about, mode)
 	proxy, ok := minor(tag)
 	server, known := minor(c.version)
 	r.all(check, "",
@@ -150,11 +144,11 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			"what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
 }
 
-func (r *report) ipvs(about Object) {
-	r.add(Warning, "KubeProxyMode", about, "its mode is ipvs, which was never tested with the wrapper, and which "+
-		"Kubernetes has deprecated since 1.35",
-		"set mode: nftables (or iptables) in its configuration, and restart it on every node before an edge node "+
-			"relies on it")
+// mode looks for a mode of kube-proxy that was never tested.
+func (r *report) mode(about Object, mode string) {
+	r.all("KubeProxyMode", "", row{mode == "ipvs", Warning, about, "its mode is ipvs, which was never tested with the " +
+		"wrapper, and which Kubernetes has deprecated since 1.35", "set mode: nftables (or iptables) in its " +
+		"configuration, and restart it on every node before an edge node relies on it"})
 }
 
 // checkOthers looks for what is installed already, or selects the same nodes.
@@ -168,25 +162,17 @@ func (r *report) checkOthers(c *Cluster) {
 	for i := range c.workloads {
 		w := &c.workloads[i]
 		shipped := w.namespace == system && (w.name == string(w.program) || w.name == "kube-proxy-edge")
-		switch {
-		case w.program == wrapperProgram || w.program == daemonProgram || w.program == controllerProgram:
-			switch {
-			case shipped:
-				r.add(Warning, check, w.about(), "it is there already, with the image "+w.image,
-					"applying changes it; kubectl grid check looks at an installation")
-			case w.avoidsEdge || (w.kind == kindDeployment && w.desired == 0):
-				r.ok(check, w.about(), "it gives way to this project's")
-			default:
-				r.add(Failure, check, w.about(),
-					"another "+string(w.program)+" is installed: two on one node want the same "+
-						"port, and two controllers the same grids",
-					"follow docs/migrate.md: manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and "+
-						"the controller is stopped first")
-			}
-		case w.selectsEdge && !shipped:
-			r.add(Warning, check, w.about(), "its pods go to the nodes with the label "+v1.LabelEdgeNode+", too",
-				"see that this is meant")
-		}
+		ours := w.program == wrapperProgram || w.program == daemonProgram || w.program == controllerProgram
+		r.first(check, "",
+			row{ours && shipped, Warning, w.about(), "it is there already, with the image " + w.image,
+				"applying changes it; kubectl grid check looks at an installation"},
+			row{ours && (w.avoidsEdge || w.kind == kindDeployment && w.desired == 0), OK, w.about(),
+				"it gives way to this project's", ""},
+			row{ours, Failure, w.about(), "another " + string(w.program) + " is installed: two on one node want the same " +
+				"port, and two controllers the same grids", "follow docs/migrate.md: manifests/superedge/away.yaml keeps a " +
+				"DaemonSet off edge nodes, and the controller is stopped first"},
+			row{w.selectsEdge && !shipped, Warning, w.about(), "its pods go to the nodes with the label " +
+				v1.LabelEdgeNode + ", too", "see that this is meant"})
 	}
 	if r.clean(check) && c.knows(kindDaemonSet, kindNode) {
 		r.ok(check, Object{Kind: kindDaemonSet}, "no other workload selects edge nodes")
@@ -206,43 +192,40 @@ func (r *report) checkImages(images setup.Images) {
 
 // rightsToInstall are what the commands of docs/install.md take.
 func rightsToInstall(distribution string, c *Cluster) []right {
+	server, known := minor(c.version)
+	since := func(minor int) bool { return !known || server >= minor }
+	const rbac, admission = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 	var rights []right
-	add := func(group, resource, namespace string) {
-		for _, verb := range []string{"create", "patch"} {
-			rights = append(rights, right{verb: verb, group: group, resource: resource, namespace: namespace})
+	for _, of := range []struct {
+		needed           bool
+		group, namespace string
+		resources        []string
+	}{
+		{true, "apiextensions.k8s.io", "", []string{"customresourcedefinitions"}},
+		{true, rbac, "", []string{"clusterroles", "clusterrolebindings"}},
+		{true, rbac, system, []string{"roles", "rolebindings"}},
+		{true, "", system, []string{"serviceaccounts", "configmaps"}},
+		{true, "apps", system, []string{"daemonsets", "deployments"}},
+		{true, "policy", system, []string{"poddisruptionbudgets"}},
+		{true, "coordination.k8s.io", system, []string{"leases"}},
+		{since(setup.FlowControl), "flowcontrol.apiserver.k8s.io", "",
+			[]string{"flowschemas", "prioritylevelconfigurations"}},
+		{since(setup.ValidatingPolicy), admission, "",
+			[]string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"}},
+		{distribution == setup.Kubeadm && since(setup.MutatingPolicy), admission, "",
+			[]string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}},
+	} {
+		for _, resource := range of.resources {
+			for _, verb := range []string{"create", "patch"} {
+				if of.needed {
+					rights = append(rights, right{verb: verb, group: of.group, resource: resource, namespace: of.namespace})
+				}
+			}
 		}
 	}
-	add("apiextensions.k8s.io", "customresourcedefinitions", "")
-	for _, resource := range []string{"clusterroles", "clusterrolebindings"} {
-		add("rbac.authorization.k8s.io", resource, "")
-	}
-	for _, resource := range []string{"roles", "rolebindings"} {
-		add("rbac.authorization.k8s.io", resource, system)
-	}
 	// Who may not escalate may only grant what he may do himself.
-	rights = append(rights, right{verb: "escalate", group: "rbac.authorization.k8s.io", resource: "clusterroles"})
-	for _, resource := range []string{"serviceaccounts", "configmaps"} {
-		add("", resource, system)
-	}
-	for _, resource := range []string{"daemonsets", "deployments"} {
-		add("apps", resource, system)
-	}
-	add("policy", "poddisruptionbudgets", system)
-	add("coordination.k8s.io", "leases", system)
-	server, known := minor(c.version)
-	if !known || server >= setup.FlowControl {
-		add("flowcontrol.apiserver.k8s.io", "flowschemas", "")
-		add("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", "")
-	}
-	if !known || server >= setup.ValidatingPolicy {
-		add("admissionregistration.k8s.io", "validatingadmissionpolicies", "")
-		add("admissionregistration.k8s.io", "validatingadmissionpolicybindings", "")
-	}
-	if distribution == kubeadmMade && (!known || server >= setup.MutatingPolicy) {
-		add("admissionregistration.k8s.io", "mutatingadmissionpolicies", "")
-		add("admissionregistration.k8s.io", "mutatingadmissionpolicybindings", "")
-	}
-	return append(rights, right{verb: "patch", resource: "nodes"})
+	return append(rights, right{verb: "escalate", group: rbac, resource: "clusterroles"},
+		right{verb: "patch", resource: "nodes"})
 }
 
 // checkRights says what is missing of the rights that installing takes.
@@ -250,19 +233,14 @@ func (r *report) checkRights(c *Cluster) {
 	const check = "Rights"
 	about := Object{Kind: "SelfSubjectAccessReview"}
 	for _, right := range c.rights {
-		switch {
-		case right.allowed:
-		case right.verb == "escalate":
-			r.add(Warning, check, about,
-				"you may not "+right.String()+": the roles can be created only if you have every "+
-					"right yourself that they give", "install as a cluster administrator")
-		default:
-			message := "you may not " + right.String()
-			if right.reason != "" {
-				message += " (" + right.reason + ")"
-			}
-			r.add(Failure, check, about, message, "install as a cluster administrator, or have this right granted")
+		message := "you may not " + right.String()
+		if right.reason != "" {
+			message += " (" + right.reason + ")"
 		}
+		r.first(check, "",
+			row{!right.allowed && right.verb == "escalate", Warning, about, message + ": the roles can be created only if " +
+				"you have every right yourself that they give", "install as a cluster administrator"},
+			row{!right.allowed, Failure, about, message, "install as a cluster administrator, or have this right granted"})
 	}
 	if len(c.rights) > 0 && r.clean(check) {
 		r.ok(check, about, "you may do all that installing takes")

@@ -3,7 +3,6 @@ package check
 import (
 	"path"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -40,8 +39,8 @@ func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 	names := []string{workload}
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
-		names = append(names, c.Name, path.Base(repository(c.Image)), executable(commandLine(c)),
-			path.Base(strings.Join(slices.Concat(c.Command, c.Args, []string{""})[:1], "")))
+		first := append(slices.Concat(c.Command, c.Args), "")[0]
+		names = append(names, c.Name, path.Base(repository(c.Image)), path.Base(first))
 	}
 	i := slices.IndexFunc(bypasses, func(b bypass) bool {
 		return slices.ContainsFunc(b.known, func(known string) bool { return slices.Contains(names, known) })

@@ -121,13 +121,10 @@ func (r *report) checkCredentials(c *Cluster) {
 		}
 	}
 	for i := range c.nodes {
-		if n := &c.nodes[i]; n.edge == v1.EdgeNodeSystemd || n.edge == v1.EdgeNodeStatic {
-			r.add(Unknown, check, n.about(),
-				"the wrapper's credentials are files on the node, which the API server does not "+
-					"show",
-				"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token, says how "+
-					"to renew them")
-		}
+		n := &c.nodes[i]
+		r.all(check, n.name, row{n.edge == v1.EdgeNodeSystemd || n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
+			"the wrapper's credentials are files on the node, which the API server does not show",
+			"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token, says how to renew them"})
 	}
 	if seen > 0 && r.clean(check) {
 		r.ok(check, Object{Kind: "API server"},

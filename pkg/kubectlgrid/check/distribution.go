@@ -10,15 +10,11 @@ import (
 
 // The distributions that make a difference.
 const (
-	kubeadmMade = setup.Kubeadm
-	k3sMade     = setup.K3s
-	rke2Made    = setup.RKE2
-	microMade   = setup.MicroK8s
-	k0sMade     = "k0s"
-	gkeMade     = "GKE"
-	eksMade     = "EKS"
-	aksMade     = "AKS"
-	openShift   = "OpenShift"
+	k0sMade   = "k0s"
+	gkeMade   = "GKE"
+	eksMade   = "EKS"
+	aksMade   = "AKS"
+	openShift = "OpenShift"
 )
 
 // signs are what a node says of its distribution, the surest first.
@@ -28,26 +24,26 @@ var signs = []struct {
 	// providerID.
 	key, version, provider string
 }{
-	{distribution: rke2Made, version: "+rke2"},
-	{distribution: rke2Made, key: "rke2.io/"},
-	{distribution: k3sMade, version: "+k3s"},
-	{distribution: k3sMade, key: "k3s.io/node-args"},
+	{distribution: setup.RKE2, version: "+rke2"},
+	{distribution: setup.RKE2, key: "rke2.io/"},
+	{distribution: setup.K3s, version: "+k3s"},
+	{distribution: setup.K3s, key: "k3s.io/node-args"},
 	{distribution: k0sMade, version: "+k0s"},
-	{distribution: microMade, key: "microk8s.io/cluster"},
+	{distribution: setup.MicroK8s, key: "microk8s.io/cluster"},
 	{distribution: openShift, key: "node.openshift.io/"},
 	{distribution: gkeMade, version: "-gke."},
 	{distribution: gkeMade, key: "cloud.google.com/gke-"},
 	{distribution: eksMade, version: "-eks-"},
 	{distribution: eksMade, key: "eks.amazonaws.com/"},
 	{distribution: aksMade, key: "kubernetes.azure.com/"},
-	{distribution: kubeadmMade, key: "kubeadm.alpha.kubernetes.io/"},
+	{distribution: setup.Kubeadm, key: "kubeadm.alpha.kubernetes.io/"},
 }
 
 // managed are the distributions whose kube-proxy belongs to the provider, who writes it back.
 var managed = map[string]bool{gkeMade: true, eksMade: true, aksMade: true, openShift: true}
 
 // ownProxy are the distributions that run kube-proxy inside of their own process.
-var ownProxy = map[string]bool{k3sMade: true, microMade: true}
+var ownProxy = map[string]bool{setup.K3s: true, setup.MicroK8s: true}
 
 // distributionOf is the distribution of a node and the sign of it; empty if there is none.
 func distributionOf(n *corev1.Node) (distribution, because string) {
@@ -81,8 +77,8 @@ func (c *Cluster) distribution() (name, because string) {
 		}
 	}
 	if c.kubeadm && counts[""] > 0 {
-		counts[kubeadmMade] += counts[""]
-		signs[kubeadmMade] = "there is a ConfigMap kube-system/kubeadm-config"
+		counts[setup.Kubeadm] += counts[""]
+		signs[setup.Kubeadm] = "there is a ConfigMap kube-system/kubeadm-config"
 	}
 	for candidate, count := range counts {
 		if candidate != "" && (count > counts[name] || name == "" || (count == counts[name] && candidate < name)) {

@@ -165,7 +165,7 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 		config := p.proxy
 		past := config.serverErr == nil && !leadsToWrapper(config.server, port)
 		// kubeadm's own waits for the wrapper: see manifests/kubeadm.
-		waits := past && n.edge == v1.EdgeNodePods && e.gated(p)
+		waits := past && n.edge == v1.EdgeNodePods && e.ownerOf(p).waitsForWrapper
 		wrapper := firstOf(e.wrappers[n.name])
 		e.first("KubeProxy", n.name,
 			row{config.serverErr != nil, Unknown, p.about(), fmt.Sprintf("whom it asks on node %s is not known: %v",
@@ -188,11 +188,14 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 	}
 }
 
-// gated reports whether a pod is of a kube-proxy that leaves a node only when its wrapper is ready.
-func (e *edgeCheck) gated(p *pod) bool {
-	return slices.ContainsFunc(e.running(kubeProxyProgram), func(w *workload) bool {
-		return w.namespace == p.namespace && p.owner == w.kind+" "+w.name && w.waitsForWrapper
-	})
+// ownerOf is the workload that a pod is of, or an empty one.
+func (c *Cluster) ownerOf(p *pod) *workload {
+	for _, w := range c.running(p.program) {
+		if w.namespace == p.namespace && p.owner == w.kind+" "+w.name {
+			return w
+		}
+	}
+	return &workload{}
 }
 
 // since is a time as a sentence ends with it; nothing if it is not known.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"strings"
 	"time"
@@ -34,27 +35,17 @@ func (d *documents) get(ctx context.Context, kind, namespace, name string) *docu
 	}
 	doc := &document{about: about, data: map[string]string{}}
 	d.read[about] = doc
-	key := client.ObjectKey{Namespace: namespace, Name: name}
-	var object client.Object
-	switch kind {
-	case "ConfigMap":
-		configMap := &corev1.ConfigMap{}
-		if doc.err = d.api.Get(ctx, key, configMap); doc.err != nil {
-			return doc
-		}
-		for name, text := range configMap.Data {
-			doc.data[name] = text
-		}
-		object = configMap
-	default:
-		secret := &corev1.Secret{}
-		if doc.err = d.api.Get(ctx, key, secret); doc.err != nil {
-			return doc
-		}
-		for name, data := range secret.Data {
-			doc.data[name] = string(data)
-		}
+	configMap, secret := &corev1.ConfigMap{}, &corev1.Secret{}
+	object := client.Object(configMap)
+	if kind != kindConfigMap {
 		object = secret
+	}
+	if doc.err = d.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object); doc.err != nil {
+		return doc
+	}
+	maps.Copy(doc.data, configMap.Data)
+	for name, data := range secret.Data {
+		doc.data[name] = string(data)
 	}
 	doc.changed = changed(object)
 	return doc

@@ -43,13 +43,14 @@ func (c *Cluster) kubeProxySets() kubeProxySets {
 func (r *report) checkKubeadm(c *Cluster) {
 	const check = "KubeProxyPlacement"
 	sets := c.kubeProxySets()
-	if name, _ := c.distribution(); name != kubeadmMade || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() {
+	if name, _ := c.distribution(); name != setup.Kubeadm || !c.knows(kindDaemonSet) || sets.edgeadm || c.removed() {
 		return
 	}
 	for i := range c.pods {
 		p := &c.pods[i]
+		// A pod of kube-proxy-edge waits where kubeadm's is about to end.
 		r.all(check, p.waitsFor, row{p.program == kubeProxyProgram && p.node == "" && p.waitsFor != "" &&
-			!c.isNew(p), Warning, p.about(), "it waits for its turn on node " + p.waitsFor +
+			!c.ownerOf(p).selectsEdge, Warning, p.about(), "it waits for its turn on node " + p.waitsFor +
 			", which has another kube-proxy, and would take its place there", awayPatch})
 	}
 	for _, w := range sets.kubeadms {
@@ -83,13 +84,6 @@ func (r *report) checkKubeadm(c *Cluster) {
 	}
 }
 
-// isNew reports whether a pod of kube-proxy-edge waits where kubeadm's is about to end.
-func (c *Cluster) isNew(p *pod) bool {
-	return slices.ContainsFunc(c.running(kubeProxyProgram), func(w *workload) bool {
-		return w.selectsEdge && p.owner == w.kind+" "+w.name && p.namespace == w.namespace
-	})
-}
-
 // removed reports whether nothing is installed on nodes, and none is labelled.
 func (c *Cluster) removed() bool {
 	return c.knows(kindNode, kindDaemonSet) && c.edges() == 0 && len(c.installed(wrapperProgram)) == 0 &&
@@ -115,9 +109,9 @@ func (r *report) checkRemoval(c *Cluster) {
 	}
 	inPods := slices.ContainsFunc(c.nodes, func(n node) bool { return n.edge == v1.EdgeNodePods })
 	without := len(c.installed(wrapperProgram)) == 0 && len(c.byNode(wrapperProgram)) == 0
-	r.all(check, "", row{inPods && without, Failure, Object{Kind: kindNode}, fmt.Sprintf("%s the label %s, and no wrapper "+
-		"is installed: what was installed is removed, and the rules of these nodes are frozen",
-		has(c.edges(), "node"), v1.LabelEdgeNode), unlabelAll + ", or install it again"})
+	r.all(check, "", row{inPods && without, Failure, Object{Kind: kindNode}, fmt.Sprintf("the label %s is on "+
+		"%s, and no wrapper is installed: what was installed is removed, and the rules of these nodes are frozen",
+		v1.LabelEdgeNode, output.Count(c.edges(), "node")), unlabelAll + ", or install it again"})
 	if !c.removed() {
 		return
 	}
@@ -128,13 +122,6 @@ func (r *report) checkRemoval(c *Cluster) {
 	r.all(check, "", row{c.policy && c.knows(kindPolicy), Warning, Object{Kind: kindPolicy, Name: policyName},
 		"it is left of an installation, and changes every write of kubeadm's kube-proxy",
 		"kubectl delete -f manifests/kubeadm/kube-proxy-policy.yaml; then " + backPatch})
-}
-
-func has(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun + " has"
-	}
-	return output.Count(n, noun) + " have"
 }
 
 // checkHub compares the hub that is there with the one that the wrappers ask.
@@ -170,15 +157,6 @@ func (r *report) checkHub(c *Cluster) {
 		row{len(hubs) > 0 && !asks && len(modes) > 0, Warning, about, "the hub is there, and no wrapper asks it",
 			"give the wrapper's DaemonSet --hub=auto, or remove the hub (docs/hub.md)"},
 		row{asks, OK, about, "the wrappers ask it", ""})
-}
-
-// checkModes looks for kube-proxies in a mode that was never tested.
-func (r *report) checkModes(c *Cluster) {
-	for _, w := range c.running(kubeProxyProgram) {
-		if w.proxy.mode == "ipvs" {
-			r.ipvs(w.about())
-		}
-	}
 }
 
 // checkSkew looks for programs that differ from each other in their versions.

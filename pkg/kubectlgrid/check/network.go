@@ -40,15 +40,13 @@ func (r *report) checkReplacements(c *Cluster) {
 // checkNodeLocal looks for NodeLocal DNSCache.
 func (r *report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
-	caches := c.running(nodeLocalProgram)
-	for _, cache := range caches {
-		r.add(Warning, check, cache.about(),
-			"NodeLocal DNSCache answers the pods of its node, keeps answers for up to 30 s, and asks CoreDNS through "+
-				"its Service kube-dns-upstream, which leads to the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, "+
-				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
+	for _, cache := range c.running(nodeLocalProgram) {
+		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up to "+
+			"30 s, and asks CoreDNS through its Service kube-dns-upstream, which leads to the CoreDNS of any site",
+			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, and "+
+				"remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
-	if len(caches) == 0 && c.knows(kindDaemonSet) {
+	if r.clean(check) && c.knows(kindDaemonSet) {
 		r.ok(check, Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")
 	}
 }

@@ -10,24 +10,16 @@ import (
 // namedFindings is how many findings of one check and severity a table has; the others are counted.
 const namedFindings = 10
 
-// Many says what becomes of many findings that are alike.
-type Many int
-
-// A table for reading has the first few of those that are alike, and counts the others.
-const (
-	Counted Many = iota
-	Listed
-)
-
-// Print writes the findings for people.
-func (r *Report) Print(out io.Writer, many Many) {
+// Print writes the findings for people: of those that are alike the first few, and how many others there are, unless the
+// format is wide.
+func (r *Report) Print(out io.Writer, format output.Format) {
 	type alike struct {
 		severity Severity
 		check    string
 	}
 	seen, left := map[alike]int{}, 0
 	for _, f := range r.Findings {
-		if seen[alike{f.Severity, f.Check}]++; f.Severity != OK && many == Counted &&
+		if seen[alike{f.Severity, f.Check}]++; f.Severity != OK && format != output.Wide &&
 			seen[alike{f.Severity, f.Check}] > namedFindings {
 			left++
 			continue

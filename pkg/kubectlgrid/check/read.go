@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -66,23 +65,27 @@ const policyName = "kube-proxy." + v1.GroupName
 // RegisterKinds tells a mapper of the kinds that are read, so that the client needs no look at everything that the API
 // server serves.
 func RegisterKinds(mapper *meta.DefaultRESTMapper) {
-	for _, kind := range []string{kindNode, "Namespace"} {
-		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	for _, kinds := range []struct {
+		scope meta.RESTScope
+		group schema.GroupVersion
+		names []string
+	}{
+		{meta.RESTScopeRoot, corev1.SchemeGroupVersion, []string{kindNode, "Namespace"}},
+		{meta.RESTScopeNamespace, corev1.SchemeGroupVersion, []string{kindPod, kindConfigMap, "Secret", kindService}},
+		{meta.RESTScopeNamespace, appsv1.SchemeGroupVersion, []string{kindDaemonSet, kindDeployment, "StatefulSet"}},
+		{meta.RESTScopeRoot, authorizationv1.SchemeGroupVersion, []string{"SelfSubjectAccessReview"}},
+		{meta.RESTScopeRoot, felixKind.GroupVersion(), []string{kindFelix}},
+		{meta.RESTScopeRoot, crdKind.GroupVersion(), []string{kindCRD}},
+		{meta.RESTScopeRoot, apiKind.GroupVersion(), []string{kindAPIService}},
+		{meta.RESTScopeNamespace, leaseKind.GroupVersion(), []string{"Lease"}},
+		{meta.RESTScopeRoot, policyKind.GroupVersion(), []string{kindPolicy + "Binding"}},
+	} {
+		for _, name := range kinds.names {
+			mapper.Add(kinds.group.WithKind(name), kinds.scope)
+		}
 	}
-	for _, kind := range []string{kindPod, kindConfigMap, "Secret", kindService} {
-		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-	for _, kind := range []string{kindDaemonSet, kindDeployment, "StatefulSet"} {
-		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-	mapper.Add(authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"), meta.RESTScopeRoot)
 	mapper.AddSpecific(policyKind, policyKind.GroupVersion().WithResource("mutatingadmissionpolicies"),
 		policyKind.GroupVersion().WithResource("mutatingadmissionpolicy"), meta.RESTScopeRoot)
-	mapper.Add(policyKind.GroupVersion().WithKind(kindPolicy+"Binding"), meta.RESTScopeRoot)
-	for _, kind := range []schema.GroupVersionKind{felixKind, crdKind, apiKind} {
-		mapper.Add(kind, meta.RESTScopeRoot)
-	}
-	mapper.Add(leaseKind, meta.RESTScopeNamespace)
 }
 
 // AddToScheme adds the kinds that are read with their types.
@@ -162,24 +165,23 @@ func (r *reader) pods(ctx context.Context) {
 			r.pod(ctx, p, configs)
 		}
 	}
-	err := pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.MatchingFields{"spec.hostNetwork": "true"})
+	read := func(options ...client.ListOption) error {
+		restart()
+		return pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, options...)
+	}
+	err := read(client.MatchingFields{"spec.hostNetwork": "true"})
 	if apierrors.IsBadRequest(err) { // older than Kubernetes 1.28
-		err = pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit)
+		err = read()
 	}
-	if err == nil {
-		return
-	}
-	restart()
-	ofSystem := func() error {
-		return pages.Each(ctx, r.API, &corev1.PodList{}, restart, visit, client.InNamespace(system))
-	}
-	if apierrors.IsForbidden(err) && ofSystem() == nil {
+	switch {
+	case err == nil:
+	case apierrors.IsForbidden(err) && read(client.InNamespace(system)) == nil:
 		r.cluster.failed = append(r.cluster.failed, unread{Object{Kind: kindPod}, err,
 			"only those in " + system + " were looked at; who else takes a port of a node is not known"})
-		return
+	default:
+		restart()
+		r.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
 	}
-	restart()
-	r.lost(Object{Kind: kindPod}, err, "what runs on the edge nodes is not known")
 }
 
 // pod keeps a pod if it matters.
@@ -556,13 +558,4 @@ func (r *reader) rights(ctx context.Context, wanted []right) {
 		right.allowed, right.reason = review.Status.Allowed, review.Status.Reason
 		r.cluster.rights = append(r.cluster.rights, right)
 	}
-}
-
-// whyNot is an error in words that say whose it is.
-func whyNot(err error) string {
-	var status apierrors.APIStatus
-	if apierrors.IsForbidden(err) && errors.As(err, &status) {
-		return "you may not: " + status.Status().Message
-	}
-	return err.Error()
 }

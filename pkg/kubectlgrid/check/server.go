@@ -20,24 +20,20 @@ type Server struct {
 
 // AskServer asks the API server for its version, and looks at the certificate that it shows.
 func AskServer(ctx context.Context, config *rest.Config) (Server, error) {
+	var answer Server
 	config = rest.CopyConfig(config)
 	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
-	client, err := rest.HTTPClientFor(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return certificateWatcher{next, &answer} })
+	api, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
 		return Server{}, err
 	}
-	var answer Server
-	seen := &http.Client{Timeout: client.Timeout, Transport: certificateWatcher{client.Transport, &answer}}
-	api, err := rest.UnversionedRESTClientForConfigAndClient(config, seen)
+	data, err := api.Get().AbsPath("/version").DoRaw(ctx)
 	if err != nil {
 		return Server{}, err
 	}
 	var info struct {
 		GitVersion string `json:"gitVersion"`
-	}
-	data, err := api.Get().AbsPath("/version").DoRaw(ctx)
-	if err != nil {
-		return Server{}, err
 	}
 	if err := json.Unmarshal(data, &info); err != nil || info.GitVersion == "" {
 		return Server{}, errors.Join(errors.New("/version has no gitVersion"), err)

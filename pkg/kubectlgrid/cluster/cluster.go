@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -35,50 +36,45 @@ type Cluster struct {
 	API client.Client
 	// Watcher also watches. Its lists are not read in pages.
 	Watcher client.WithWatch
-	// Config, Scheme and Mapper are those of API.
+	// Config is that of API.
 	Config *rest.Config
-	Scheme *runtime.Scheme
-	Mapper meta.RESTMapper
 	// Warnings is where it is said what an answer leaves out.
 	Warnings io.Writer
 }
 
 // Connect makes the connection. It sends no request. config is changed.
-func Connect(config *rest.Config, warnings io.Writer) (c Cluster, err error) {
+func Connect(config *rest.Config, warnings io.Writer) (Cluster, error) {
 	config.UserAgent = "kubectl-grid/" + strings.Fields(version.String())[0]
 	// One command asks for few things, and for all of them at once.
 	config.QPS, config.Burst = 50, 100
 	config.WarningHandler = rest.NoWarnings{}
 	// controller-runtime complains on the terminal if it has no logger. What a user can act upon, the commands say.
 	log.SetLogger(logr.Discard())
-	c = Cluster{Config: config, Scheme: runtime.NewScheme(), Warnings: warnings}
+	c, scheme := Cluster{Config: config, Warnings: warnings}, runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		authenticationv1.AddToScheme, check.AddToScheme, discoveryv1.AddToScheme,
 	} {
-		if err := add(c.Scheme); err != nil {
+		if err := add(scheme); err != nil {
 			return Cluster{}, fmt.Errorf("building the scheme: %w", err)
 		}
 	}
 	// The kinds are registered, so that the client does not ask for everything that the API server serves.
 	mapper := meta.NewDefaultRESTMapper(nil)
 	check.RegisterKinds(mapper)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
-	for _, kind := range []string{"ControllerRevision", "ReplicaSet"} {
-		mapper.Add(appsv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	mapper.Add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), meta.RESTScopeRoot)
-	mapper.Add(batchv1.SchemeGroupVersion.WithKind("Job"), meta.RESTScopeNamespace)
-	// Lists have kinds of their own: a cache asks the mapper whether they are of one namespace.
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("NodeList"), meta.RESTScopeRoot)
-	for _, k := range v1.Kinds {
-		for _, suffix := range []string{"", "List"} {
-			mapper.Add(k.Child.GroupVersion().WithKind(k.Child.Kind+suffix), meta.RESTScopeNamespace)
-			mapper.Add(v1.GroupVersion.WithKind(k.Kind+suffix), meta.RESTScopeNamespace)
-		}
+	namespaced := []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("ServiceAccount"), appsv1.SchemeGroupVersion.WithKind("ControllerRevision"),
+		appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		batchv1.SchemeGroupVersion.WithKind("Job"),
 	}
-	c.Mapper = mapper
-	c.Watcher, err = client.NewWithWatch(config, client.Options{Scheme: c.Scheme, Mapper: mapper})
+	for _, k := range v1.Kinds {
+		namespaced = append(namespaced, k.Child, v1.GroupVersion.WithKind(k.Kind))
+	}
+	for _, kind := range namespaced {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	var err error
+	c.Watcher, err = client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper})
 	if err != nil {
 		return Cluster{}, fmt.Errorf("making a client: %w", err)
 	}
@@ -105,11 +101,16 @@ func (c Cluster) Diagnose(ctx context.Context) *gridview.Diagnosis {
 	return diagnosis
 }
 
+// Metadata makes an empty list of the metadata of objects of a kind.
+func Metadata(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	return list
+}
+
 // NodeList makes an empty list of the metadata of nodes.
 func NodeList() *metav1.PartialObjectMetadataList {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-	return list
+	return Metadata(corev1.SchemeGroupVersion.WithKind("Node"))
 }
 
 // Nodes reads the labels of all nodes, by name.

@@ -36,11 +36,3 @@ func IsNotServed(err error) bool {
 		return c.Type == metav1.CauseTypeUnexpectedServerResponse
 	})
 }
-
-// WhyNot describes the error of a request that the answer can do without.
-func WhyNot(err error) string {
-	if apierrors.IsForbidden(err) {
-		return "you may not read them: " + err.Error()
-	}
-	return err.Error()
-}

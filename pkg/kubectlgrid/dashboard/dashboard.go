@@ -15,6 +15,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
@@ -78,7 +79,7 @@ func New(ctx context.Context, c cluster.Cluster, address Address, shown Shown) (
 	for _, r := range resources() {
 		s := &source{
 			resource: r, client: c.Watcher, namespace: shown.Namespace, facts: d.facts, changed: d.feed.signal,
-			now: time.Now,
+			now: time.Now, names: map[types.NamespacedName]bool{},
 		}
 		s.status = SourceStatus{Resource: r.name, State: SourceReading, Since: metav1.NewTime(s.now())}
 		d.sources = append(d.sources, s)
@@ -132,8 +133,8 @@ func (d *Dashboard) Run(ctx context.Context) error {
 		all.Go(func() { s.run(ctx) })
 	}
 	all.Go(func() { d.feed.run(ctx) })
-	all.Go(func() { d.askForPods(ctx) })
-	all.Go(func() { d.diagnose(ctx) })
+	all.Go(func() { every(ctx, podsEvery, d.askForPods) })
+	all.Go(func() { every(ctx, diagnoseEvery, d.diagnose) })
 	// A stream ends with the context of its request.
 	d.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	all.Go(func() {
@@ -152,49 +153,44 @@ func (d *Dashboard) Run(ctx context.Context) error {
 	return nil
 }
 
-// askForPods asks again and again why pods of grids are not ready, while some are not.
-func (d *Dashboard) askForPods(ctx context.Context) {
-	ticker := time.NewTicker(podsEvery)
+// every calls a function now and again and again until ctx is done.
+func every(ctx context.Context, pause time.Duration, look func(context.Context)) {
+	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
-	for {
-		for name, object := range d.notReady() {
-			pods, err := status.Pods(ctx, d.cluster.API, object)
-			if err != nil {
-				continue // the states say that pods are not ready, and the reason is left out
-			}
-			d.facts.mu.Lock()
-			changed := d.facts.setPods(name, gridview.NotReadyPods(pods))
-			d.facts.mu.Unlock()
-			if changed {
-				d.feed.signal()
-			}
-		}
+	for ctx.Err() == nil {
+		look(ctx)
 		select {
 		case <-ctx.Done():
-			return
 		case <-ticker.C:
 		}
 	}
 }
 
-// diagnose finds out again and again what is wrong with the cluster.
-func (d *Dashboard) diagnose(ctx context.Context) {
-	ticker := time.NewTicker(diagnoseEvery)
-	defer ticker.Stop()
-	for c := d.cluster; ; c.Warnings = io.Discard { // what is not known is said once
-		diagnosis := c.Diagnose(ctx)
-		d.facts.mu.Lock()
-		changed := ctx.Err() == nil && d.facts.setDiagnosis(diagnosis)
-		d.facts.mu.Unlock()
-		if changed {
-			d.feed.signal()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+// note changes the facts, and has the page drawn again if anything follows from that.
+func (d *Dashboard) note(change func() bool) {
+	d.facts.mu.Lock()
+	changed := change()
+	d.facts.mu.Unlock()
+	if changed {
+		d.feed.signal()
+	}
+}
+
+// askForPods asks why pods of grids are not ready, while some are not.
+func (d *Dashboard) askForPods(ctx context.Context) {
+	for name, object := range d.notReady() {
+		// Without an answer the states say that pods are not ready, and the reason is left out.
+		if pods, err := status.Pods(ctx, d.cluster.API, object); err == nil {
+			d.note(func() bool { return d.facts.setPods(name, gridview.NotReadyPods(pods)) })
 		}
 	}
+}
+
+// diagnose finds out what is wrong with the cluster. What is not known of it is said once.
+func (d *Dashboard) diagnose(ctx context.Context) {
+	diagnosis := d.cluster.Diagnose(ctx)
+	d.cluster.Warnings = io.Discard
+	d.note(func() bool { return ctx.Err() == nil && d.facts.setDiagnosis(diagnosis) })
 }
 
 // notReady are the grids of which pods may say why a unit is not ready.

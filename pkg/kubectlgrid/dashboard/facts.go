@@ -279,7 +279,7 @@ func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
 // gridStates are the states of all grids, in the order of kubectl grid status.
 func (f *facts) gridStates() []gridview.Grid {
 	names := slices.SortedFunc(maps.Keys(f.grids), func(a, b gridName) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(kindOrder(a.kind), kindOrder(b.kind)),
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(status.KindOrder(a.kind), status.KindOrder(b.kind)),
 			cmp.Compare(a.name, b.name))
 	})
 	states := make([]gridview.Grid, 0, len(names))
@@ -287,10 +287,6 @@ func (f *facts) gridStates() []gridview.Grid {
 		states = append(states, *f.gridState(f.grids[name]))
 	}
 	return states
-}
-
-func kindOrder(kind string) int {
-	return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == kind })
 }
 
 // gridState is the state of a grid.
@@ -308,12 +304,7 @@ func (f *facts) gridState(g *gridFacts) *gridview.Grid {
 			surroundings.Children = map[string]*metav1.PartialObjectMetadata{}
 		}
 	}
-	var state gridview.Grid
-	if grid, ok := g.object.(*v1.ServiceGrid); ok {
-		state = gridview.Service(grid, surroundings)
-	} else {
-		state = gridview.Workloads(g.kind, g.object, surroundings)
-	}
+	state := gridview.Of(g.kind, g.object, surroundings)
 	g.state = &state
 	return g.state
 }

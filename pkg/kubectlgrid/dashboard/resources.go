@@ -39,8 +39,6 @@ type resource struct {
 	// set takes an object, and reports whether anything may follow from it; remove takes that it is gone.
 	set    func(*facts, runtime.Object) bool
 	remove func(*facts, types.NamespacedName)
-	// names are those of the objects that are there.
-	names func(*facts) []types.NamespacedName
 }
 
 // resources are all that the page is made of.
@@ -76,13 +74,6 @@ func nodeResource() resource {
 		name: nodes, newList: func() client.ObjectList { return cluster.NodeList() },
 		example: &metav1.PartialObjectMetadata{},
 		remove:  (*facts).removeNode,
-		names: func(f *facts) []types.NamespacedName {
-			names := make([]types.NamespacedName, 0, len(f.nodes))
-			for name := range f.nodes {
-				names = append(names, types.NamespacedName{Name: name})
-			}
-			return names
-		},
 	}, func(node *metav1.PartialObjectMetadata) {
 		node.ObjectMeta = metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}
 	}, (*facts).setNode)
@@ -93,15 +84,6 @@ func serviceResource() resource {
 		name: services, namespaced: true, newList: func() client.ObjectList { return &corev1.ServiceList{} },
 		example: &corev1.Service{},
 		remove:  (*facts).removeService,
-		names: func(f *facts) []types.NamespacedName {
-			var names []types.NamespacedName
-			for name, s := range f.services {
-				if s.service != nil {
-					names = append(names, name)
-				}
-			}
-			return names
-		},
 	}, trimService, (*facts).setService)
 }
 
@@ -128,13 +110,6 @@ func sliceResource() resource {
 		newList: func() client.ObjectList { return &discoveryv1.EndpointSliceList{} },
 		example: &discoveryv1.EndpointSlice{},
 		remove:  (*facts).removeSlice,
-		names: func(f *facts) []types.NamespacedName {
-			names := make([]types.NamespacedName, 0, len(f.serviceOf))
-			for name := range f.serviceOf {
-				names = append(names, name)
-			}
-			return names
-		},
 	}, trimSlice, (*facts).setSlice)
 }
 
@@ -165,15 +140,6 @@ func gridResource(kind v1.GridKind) resource {
 		newList: func() client.ObjectList { return kind.NewList() },
 		example: kind.New(),
 		remove:  func(f *facts, name types.NamespacedName) { f.removeGrid(kind, name) },
-		names: func(f *facts) []types.NamespacedName {
-			var names []types.NamespacedName
-			for name := range f.grids {
-				if name.kind == kind.Kind {
-					names = append(names, types.NamespacedName{Namespace: name.namespace, Name: name.name})
-				}
-			}
-			return names
-		},
 	}, func(grid v1.Object) {
 		grid.SetManagedFields(nil)
 		grid.SetAnnotations(nil)
@@ -186,22 +152,9 @@ func resourceOf(child schema.GroupVersionKind) string { return strings.ToLower(c
 func childResource(kind v1.GridKind) resource {
 	return typed(resource{
 		name: resourceOf(kind.Child), namespaced: true, selector: v1.LabelGridSelector,
-		newList: func() client.ObjectList {
-			list := &metav1.PartialObjectMetadataList{}
-			list.SetGroupVersionKind(kind.Child.GroupVersion().WithKind(kind.Child.Kind + "List"))
-			return list
-		},
+		newList: func() client.ObjectList { return cluster.Metadata(kind.Child) },
 		example: &metav1.PartialObjectMetadata{},
 		remove:  func(f *facts, name types.NamespacedName) { f.removeChild(kind, name) },
-		names: func(f *facts) []types.NamespacedName {
-			var names []types.NamespacedName
-			for namespace, byName := range f.children[kind.Kind] {
-				for name := range byName {
-					names = append(names, types.NamespacedName{Namespace: namespace, Name: name})
-				}
-			}
-			return names
-		},
 	}, trimChild, func(f *facts, child *metav1.PartialObjectMetadata) bool { return f.setChild(kind, child) })
 }
 

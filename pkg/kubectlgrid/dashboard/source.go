@@ -68,6 +68,8 @@ type source struct {
 	now     func() time.Time
 
 	status SourceStatus // guarded by facts.mu
+	// names are those of the objects that are there. Only the reflector's goroutine uses them.
+	names map[types.NamespacedName]bool
 	// plain is set while the objects come of a plain list, which is of use only with a watch that follows it. Nobody
 	// reads it after the reflector has returned because of its context.
 	plain bool
@@ -176,7 +178,12 @@ func (s *source) Update(object any) error {
 	if !ok {
 		return fmt.Errorf("%T is no object of an API server", object)
 	}
+	name, err := keyOf(object)
+	if err != nil {
+		return err
+	}
 	s.trim(o)
+	s.names[name] = true
 	s.facts.mu.Lock()
 	changed := s.set(s.facts, o)
 	s.facts.mu.Unlock()
@@ -192,6 +199,7 @@ func (s *source) Delete(object any) error {
 	if err != nil {
 		return err
 	}
+	delete(s.names, name)
 	s.facts.mu.Lock()
 	s.remove(s.facts, name)
 	s.facts.mu.Unlock()
@@ -202,11 +210,9 @@ func (s *source) Delete(object any) error {
 // Replace implements toolscache.ReflectorStore: it is called with the first list, and with each that follows a watch
 // that could not go on.
 func (s *source) Replace(objects []any, _ string) error {
+	gone := s.names
+	s.names = map[types.NamespacedName]bool{}
 	s.facts.mu.Lock()
-	gone := map[types.NamespacedName]bool{}
-	for _, name := range s.names(s.facts) {
-		gone[name] = true
-	}
 	for _, object := range objects {
 		o, ok := object.(runtime.Object)
 		name, err := keyOf(object)
@@ -214,6 +220,7 @@ func (s *source) Replace(objects []any, _ string) error {
 			continue
 		}
 		delete(gone, name)
+		s.names[name] = true
 		s.trim(o)
 		s.set(s.facts, o)
 	}

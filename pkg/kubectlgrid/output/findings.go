@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
@@ -38,3 +40,11 @@ func Findings(out io.Writer, findings []gridview.Finding) {
 
 // oneLine is a text without line breaks: what an API server says may have some.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// WhyNot describes the error of a request that the answer can do without.
+func WhyNot(err error) string {
+	if apierrors.IsForbidden(err) {
+		return "you may not read them: " + err.Error()
+	}
+	return err.Error()
+}

@@ -65,14 +65,6 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// OrDash is the text, or a dash for none.
-func OrDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
 // namedNodes is how many nodes a cell names before it only counts.
 const namedNodes = 3
 
@@ -83,3 +75,6 @@ func Nodes(nodes []string) string {
 	}
 	return fmt.Sprintf("%s,+%d", strings.Join(nodes[:namedNodes], ","), len(nodes)-namedNodes)
 }
+
+// Quoted are label keys as JSON has them in a list: they have no letter that it writes otherwise.
+func Quoted(keys []string) string { return `"` + strings.Join(keys, `","`) + `"` }

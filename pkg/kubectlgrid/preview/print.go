@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -55,7 +56,7 @@ func Print(out io.Writer, p *gridview.Preview, format output.Format, columns Col
 		s := &p.Services[i]
 		row := []string{s.Name, strconv.Itoa(s.Ready), percent(s.Foreign), dark(s.Dark, len(p.Units)), state(s)}
 		if format == output.Wide {
-			row = append(row, perUnit(s.ReadyIn), output.OrDash(s.Command))
+			row = append(row, perUnit(s.ReadyIn), cmp.Or(s.Command, "-"))
 		}
 		rows = append(rows, columns.row(s.Namespace, row))
 	}
@@ -87,14 +88,10 @@ func unitNames(p *gridview.Preview) []string {
 
 // without says how many nodes are in no unit.
 func without(nodes int) string {
-	switch nodes {
-	case 0:
+	if nodes == 0 {
 		return ""
-	case 1:
-		return " 1 node is in no unit."
-	default:
-		return fmt.Sprintf(" %d nodes are in no unit.", nodes)
 	}
+	return fmt.Sprintf(" In no unit: %s.", output.Count(nodes, "node"))
 }
 
 // percent writes a share; it rounds nothing to 0 or 100 %.

@@ -96,14 +96,10 @@ func each[T runtime.Object](ctx context.Context, r reader, list client.ObjectLis
 
 // readError says what else could be asked where a right is missing.
 func readError(what, namespace string, err error) error {
-	switch {
-	case !apierrors.IsForbidden(err):
-		return fmt.Errorf("reading the %s: %w", what, err)
-	case namespace == "":
+	if apierrors.IsForbidden(err) && namespace == "" {
 		return fmt.Errorf("you may not read the %s of all namespaces; -n NAMESPACE asks for one: %w", what, err)
-	default:
-		return fmt.Errorf("you may not read the %s of namespace %s: %w", what, namespace, err)
 	}
+	return fmt.Errorf("reading the %s: %w", what, err)
 }
 
 // keyError says that a key makes no units, and which keys would.

@@ -28,19 +28,11 @@ type Node struct {
 
 // NodeOf reduces a Node.
 func NodeOf(n *corev1.Node) Node {
-	node := Node{
-		Labels: n.Labels,
-		Edge:   v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode]),
-	}
-	if node.Labels == nil {
-		node.Labels = topology.Labels{}
-	}
-	for _, condition := range n.Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			node.Ready = condition.Status == corev1.ConditionTrue && n.Status.NodeInfo.OperatingSystem != "windows"
-		}
-	}
-	return node
+	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	return Node{Labels: n.Labels, Ready: ready && n.Status.NodeInfo.OperatingSystem != "windows",
+		Edge: v1.IsEdgeNode(n.Labels[v1.LabelEdgeNode])}
 }
 
 // endpoint is an endpoint of the Service by its address.

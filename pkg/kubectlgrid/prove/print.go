@@ -17,7 +17,7 @@ const columnUnits = 8
 // Print writes the table of a proof for people.
 func (p *Proof) Print(out io.Writer) {
 	fmt.Fprintf(out, "Service %s/%s, topologyKeys [%s]: %s to %s from a node of each unit\n\n", p.Namespace, p.Service,
-		quoted(p.TopologyKeys), output.Count(p.Requests, "connection"), p.Address)
+		output.Quoted(p.TopologyKeys), output.Count(p.Requests, "connection"), p.Address)
 	columns := slices.Clone(p.Units)
 	for _, row := range p.Rows {
 		for where := range row.Reached {
@@ -116,12 +116,4 @@ func times(n int) string {
 		return "·"
 	}
 	return strconv.Itoa(n)
-}
-
-func quoted(texts []string) string {
-	parts := make([]string, 0, len(texts))
-	for _, text := range texts {
-		parts = append(parts, strconv.Quote(text))
-	}
-	return strings.Join(parts, ", ")
 }

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
 )
 
 // Pods returns the names of the pods of a unit's workload: those that are ready first, then those that run, then the
@@ -40,8 +41,7 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 	}
 	owners := map[types.UID]bool{workload.GetUID(): true}
 	if g.Kind.Child.Kind == "Deployment" {
-		sets := &metav1.PartialObjectMetadataList{}
-		sets.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("ReplicaSetList"))
+		sets := cluster.Metadata(appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 		if err := g.cluster.API.List(ctx, sets, client.InNamespace(key.Namespace), selected); err != nil {
 			return nil, fmt.Errorf("asking for the ReplicaSets: %w", err)
 		}
@@ -74,8 +74,7 @@ func (g *Grid) Pods(ctx context.Context, unit string) ([]string, error) {
 
 // Check returns the name of the Job by which a unit was checked last.
 func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("JobList"))
+	list := cluster.Metadata(batchv1.SchemeGroupVersion.WithKind("Job"))
 	err := g.cluster.API.List(ctx, list, client.InNamespace(g.Object.GetNamespace()),
 		client.MatchingLabels{v1.LabelCheck: g.Object.GetName(), v1.LabelGridUnit: unit})
 	if err != nil {
@@ -94,15 +93,15 @@ func (g *Grid) Check(ctx context.Context, unit string) (string, error) {
 
 // selectedBy are the options of a list of what a workload selects.
 func selectedBy(workload *unstructured.Unstructured) (client.ListOption, error) {
-	content, _, err := unstructured.NestedMap(workload.Object, "spec", "selector")
-	if err != nil {
+	var read struct {
+		Spec struct {
+			Selector *metav1.LabelSelector `json:"selector"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(workload.Object, &read); err != nil {
 		return nil, err //nolint:wrapcheck // it names the field
 	}
-	selector := &metav1.LabelSelector{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, selector); err != nil {
-		return nil, err //nolint:wrapcheck // it names the field
-	}
-	labels, err := metav1.LabelSelectorAsSelector(selector)
+	labels, err := metav1.LabelSelectorAsSelector(read.Spec.Selector)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it names the field
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,11 +63,7 @@ func Title(view *gridview.View) string {
 	case !view.TopologyKeys.Governed():
 		return title + " is not governed: it has no topologyKeys, and every node sees all endpoints."
 	}
-	quoted := make([]string, 0, len(view.TopologyKeys))
-	for _, key := range view.TopologyKeys {
-		quoted = append(quoted, strconv.Quote(key)) // a label key has no letter that JSON writes otherwise
-	}
-	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, strings.Join(quoted, ","), from(view.Annotation))
+	return fmt.Sprintf("%s, topologyKeys [%s]%s", title, output.Quoted(view.TopologyKeys), from(view.Annotation))
 }
 
 // unitRows are the rows of all units, below a header.

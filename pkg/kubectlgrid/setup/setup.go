@@ -5,6 +5,8 @@ package setup
 import (
 	"fmt"
 	"strings"
+
+	"github.com/application-grid/application-grid/manifests"
 )
 
 // Install is how to install on one cluster.
@@ -22,23 +24,8 @@ type Install struct {
 // localServers are the ways to the API servers that some distributions have on every node.
 var localServers = map[string]string{RKE2: "https://127.0.0.1:6443", MicroK8s: "https://127.0.0.1:16443"}
 
-// kubeconfigTemplate is manifests/application-grid-wrapper/kubeconfig.conf with a server.
-const kubeconfigTemplate = `apiVersion: v1
-kind: Config
-clusters:
-  - name: default
-    cluster:
-      certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
-      server: %s
-users:
-  - name: default
-    user:
-      tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
-contexts:
-  - name: default
-    context: {cluster: default, user: default}
-current-context: default
-`
+// unset is the server in the wrapper's kubeconfig of manifests/.
+const unset = "https://set-this-to-your-api-server.invalid:6443"
 
 // The distributions that have files of their own. All others have the same.
 const (
@@ -68,116 +55,115 @@ type Kind struct {
 	KubeProxy, KubeProxyTag string
 }
 
+// ways are how the kube-proxy of a distribution is told to ask the wrapper.
+var ways = map[string]string{
+	K3s: `On each edge node, in /etc/rancher/k3s/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; ` +
+		"then restart k3s-agent (k3s on a server)",
+	RKE2: "On each edge node, in /etc/rancher/rke2/config.yaml: " +
+		`kube-proxy-arg: ["master=http://localhost:51006"]; then restart rke2-agent`,
+	MicroK8s: "On each edge node, in /var/snap/microk8s/current/args/kube-proxy: " +
+		"--master=http://localhost:51006; then snap restart microk8s.daemon-kubelite",
+	"": "Give kube-proxy on each edge node the server http://localhost:51006, by its kubeconfig or by --master, and " +
+		"restart it",
+}
+
 // For writes the files for a kind of cluster.
 func For(kind Kind, images Images) *Install {
 	distribution := kind.Distribution
 	install := &Install{Distribution: distribution}
-	var k, values strings.Builder
+	var k, values, patches strings.Builder
 	k.WriteString("# edge/kustomization.yaml\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n")
 	older := func(than int) bool { return kind.Minor != 0 && kind.Minor < than }
-	oldFlow, oldValidating, oldPolicy := older(FlowControl), older(ValidatingPolicy), older(MutatingPolicy)
 	fmt.Fprintf(&values, "image:\n  registry: %s\n  tag: %q\n", images.Registry, images.Tag)
-	var patches []string
-	proxyName, proxyTag := "", ""
+	note := func(text string) { install.Notes = append(install.Notes, text) }
 	switch distribution {
 	case Kubeadm:
-		k.WriteString("resources: [../manifests/kubeadm]\n")
-		values.WriteString("distribution: kubeadm\n")
-		proxyName, proxyTag = kind.KubeProxy, kind.KubeProxyTag
-		if proxyName != "" || oldPolicy {
-			values.WriteString("kubeProxy:\n")
-		}
-		if proxyName != "" {
-			fmt.Fprintf(&values, "  image: %s:%s\n", proxyName, proxyTag)
-		}
-		if oldPolicy {
-			values.WriteString("  policy: false\n")
-			if !oldValidating {
-				patches = append(patches,
-					without("{group: admissionregistration.k8s.io, name: kube-proxy.superedge.io}",
-						"admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "kube-proxy.superedge.io"))
-			}
-			install.Notes = append(install.Notes,
-				"Repeat after each upgrade by kubeadm, before anything else: kubectl -n "+
-					"kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
-		}
-		install.Notes = append(install.Notes, "After kubectl apply -k edge: kubectl -n kube-system patch daemonset "+
-			"kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml")
+		kubeadm(kind, &k, &values, &patches, note)
 	case K3s:
 		k.WriteString("resources: [../manifests/k3s]\n")
 		values.WriteString("distribution: k3s\n")
-		install.Notes = append(install.Notes,
-			`On each edge node, in /etc/rancher/k3s/config.yaml: kube-proxy-arg: ["master=http://localhost:51006"]; `+
-				"then restart k3s-agent (k3s on a server)")
+		note(ways[K3s])
 	default:
-		if localServers[distribution] != "" { // docs/install.md: as on k3s, with another address
-			k.WriteString("resources: [../manifests/k3s]\n")
-		} else {
-			k.WriteString("resources:\n" +
-				"  - ../manifests/application-grid-controller\n" +
-				"  - ../manifests/application-grid-wrapper\n" +
-				"  - ../manifests/statefulset-grid-daemon\n" +
-				"  - ../manifests/flow-control\n" +
-				"  - ../manifests/edge-node-policy\n")
-		}
-		k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
-			"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
-		address := localServers[distribution]
-		if address == "" {
-			address = "https://set-this-to-your-api-server.invalid:6443"
-			install.Notes = append(install.Notes,
-				"Set the server in kubeconfig.conf: the address of the API server, or of "+
-					"the lite-apiserver, as a node has it; never that of the Service kubernetes")
-		}
-		install.Kubeconfig = fmt.Sprintf(kubeconfigTemplate, address)
-		fmt.Fprintf(&values, "distribution: plain\nwrapper:\n  server: %s\n", address)
-		switch distribution {
-		case RKE2:
-			install.Notes = append(install.Notes,
-				"On each edge node, in /etc/rancher/rke2/config.yaml: "+
-					`kube-proxy-arg: ["master=http://localhost:51006"]; then restart rke2-agent`)
-		case MicroK8s:
-			install.Notes = append(install.Notes, "On each edge node, in /var/snap/microk8s/current/args/kube-proxy: "+
-				"--master=http://localhost:51006; then snap restart microk8s.daemon-kubelite")
-		default:
-			install.Notes = append(install.Notes,
-				"Give kube-proxy on each edge node the server http://localhost:51006, by "+
-					"its kubeconfig or by --master, and restart it")
-		}
+		install.Kubeconfig = plain(distribution, &k, &values, note)
 	}
 	k.WriteString("images:\n")
-	for _, program := range []string{
-		"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon",
-	} {
+	for _, program := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
 		fmt.Fprintf(&k, "  - {name: %s, newName: %s/%s, newTag: %s}\n", program, images.Registry, program, images.Tag)
 	}
-	if proxyName != "" {
-		name := ""
-		if proxyName != "registry.k8s.io/kube-proxy" {
-			name = ", newName: " + proxyName
+	if name := kind.KubeProxy; distribution == Kubeadm && name != "" {
+		renamed := ""
+		if name != "registry.k8s.io/kube-proxy" {
+			renamed = ", newName: " + name
 		}
-		fmt.Fprintf(&k, "  - {name: registry.k8s.io/kube-proxy%s, newTag: %s}\n", name, proxyTag)
+		fmt.Fprintf(&k, "  - {name: registry.k8s.io/kube-proxy%s, newTag: %s}\n", renamed, kind.KubeProxyTag)
 	}
-	if oldFlow {
+	if older(FlowControl) {
 		values.WriteString("flowControl:\n  enabled: false\n")
-	}
-	if oldFlow {
 		for _, kind := range []string{"PriorityLevelConfiguration", "FlowSchema"} {
-			patches = append(patches, without("", "flowcontrol.apiserver.k8s.io/v1", kind, "application-grid-nodes"))
+			patches.WriteString(without("", "flowcontrol.apiserver.k8s.io/v1", kind, "application-grid-nodes"))
 		}
 	}
-	if oldValidating {
+	if older(ValidatingPolicy) {
 		values.WriteString("edgeNodePolicy:\n  enabled: false\n")
-		patches = append(patches, without("{group: admissionregistration.k8s.io}", "admissionregistration.k8s.io/v1",
+		patches.WriteString(without("{group: admissionregistration.k8s.io}", "admissionregistration.k8s.io/v1",
 			"ValidatingAdmissionPolicy", "any"))
 	}
-	if len(patches) > 0 {
-		k.WriteString("patches:\n" + strings.Join(patches, ""))
+	if patches.Len() > 0 {
+		k.WriteString("patches:\n" + patches.String())
 	}
-	install.Notes = append(install.Notes, "Label nodes one by one: kubectl label node NODE "+
-		"superedge.io/application-grid=true")
+	note("Label nodes one by one: kubectl label node NODE superedge.io/application-grid=true")
 	install.Kustomization, install.Values = k.String(), values.String()
 	return install
+}
+
+// kubeadm writes what only kubeadm's clusters have.
+func kubeadm(kind Kind, k, values, patches *strings.Builder, note func(string)) {
+	const away = "kubectl -n kube-system patch daemonset kube-proxy --patch-file manifests/kubeadm/kube-proxy-away.yaml"
+	k.WriteString("resources: [../manifests/kubeadm]\n")
+	values.WriteString("distribution: kubeadm\n")
+	oldPolicy := kind.Minor != 0 && kind.Minor < MutatingPolicy
+	if kind.KubeProxy != "" || oldPolicy {
+		values.WriteString("kubeProxy:\n")
+	}
+	if kind.KubeProxy != "" {
+		fmt.Fprintf(values, "  image: %s:%s\n", kind.KubeProxy, kind.KubeProxyTag)
+	}
+	if oldPolicy {
+		values.WriteString("  policy: false\n")
+		if kind.Minor >= ValidatingPolicy {
+			patches.WriteString(without("{group: admissionregistration.k8s.io, name: kube-proxy.superedge.io}",
+				"admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "kube-proxy.superedge.io"))
+		}
+		note("Repeat after each upgrade by kubeadm, before anything else: " + away)
+	}
+	note("After kubectl apply -k edge: " + away)
+}
+
+// plain writes what clusters have that need a kubeconfig of the wrapper, and returns that.
+func plain(distribution string, k, values *strings.Builder, note func(string)) string {
+	address, known := localServers[distribution], true
+	if address == "" {
+		address, known = unset, false
+		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node has it; " +
+			"never that of the Service kubernetes")
+	}
+	if known { // docs/install.md: as on k3s, with another address
+		k.WriteString("resources: [../manifests/k3s]\n")
+	} else {
+		k.WriteString("resources:\n")
+		for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon",
+			"flow-control", "edge-node-policy"} {
+			k.WriteString("  - ../manifests/" + name + "\n")
+		}
+	}
+	k.WriteString("configMapGenerator:\n  - {name: application-grid-wrapper, namespace: kube-system, behavior: " +
+		"replace, files: [kubeconfig.conf]}\ngeneratorOptions: {disableNameSuffixHash: true}\n")
+	fmt.Fprintf(values, "distribution: plain\nwrapper:\n  server: %s\n", address)
+	if ways[distribution] == "" {
+		distribution = ""
+	}
+	note(ways[distribution])
+	return strings.Replace(manifests.Kubeconfig, unset, address, 1)
 }
 
 // without is a patch that leaves out an object, or those of a target.

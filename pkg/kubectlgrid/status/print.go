@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -256,7 +257,7 @@ func (c Columns) rows(grids []gridview.Grid) []row {
 		case g.Problem != "" && len(g.Units) == 0 && g.Service == "":
 			rows = append(rows, c.row(g, output.None, noNumbers, "-", g.Problem))
 		case g.Problem != "":
-			rows = append(rows, c.row(g, output.All, noNumbers, output.OrDash(g.Service), g.Problem))
+			rows = append(rows, c.row(g, output.All, noNumbers, cmp.Or(g.Service, "-"), g.Problem))
 		case g.Service != "":
 			state := fmt.Sprintf("Ready: Service %s for %s", g.Service, output.Count(int(g.UnitCount), "unit"))
 			rows = append(rows, c.row(g, output.All, noNumbers, g.Service, state))
@@ -289,6 +290,6 @@ func numbersOf(u gridview.Unit) numbers {
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return numbers{
 		number(u.Desired), number(u.Ready), number(u.Updated), number(u.Available), nodes, template,
-		output.OrDash(u.Others),
+		cmp.Or(u.Others, "-"),
 	}
 }

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/gridview"
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/cluster"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 	"github.com/application-grid/application-grid/pkg/topology"
 )
 
@@ -74,6 +75,9 @@ func (r *Reader) Read(ctx context.Context, q Query) ([]gridview.Grid, error) {
 
 // find reads the grids that were asked for, in order.
 func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
+	if r.unread == nil {
+		r.unread = map[string]bool{}
+	}
 	var found []foundGrid
 	served := false
 	for _, k := range q.Kinds {
@@ -85,7 +89,7 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 			Selector: q.Selector,
 		})
 		if cluster.IsNotServed(err) && len(q.Kinds) > 1 {
-			r.leaveOut(k.Kind) // a controller before ours brought no DaemonSetGrid
+			r.unread[k.Kind] = true // a controller before ours brought no DaemonSetGrid
 			continue
 		}
 		if err != nil {
@@ -111,23 +115,15 @@ func (r *Reader) find(ctx context.Context, q Query) ([]foundGrid, error) {
 	}
 	slices.SortStableFunc(found, func(a, b foundGrid) int {
 		return cmp.Or(cmp.Compare(a.grid.GetNamespace(), b.grid.GetNamespace()),
-			cmp.Compare(order(a.kind), order(b.kind)),
+			cmp.Compare(KindOrder(a.kind.Kind), KindOrder(b.kind.Kind)),
 			cmp.Compare(a.grid.GetName(), b.grid.GetName()))
 	})
 	return found, nil
 }
 
-// order is the place of a kind among the kinds of grids.
-func order(k v1.GridKind) int {
-	return slices.IndexFunc(v1.Kinds, func(other v1.GridKind) bool { return other.Kind == k.Kind })
-}
-
-// leaveOut notes that objects of a kind cannot be read.
-func (r *Reader) leaveOut(kind string) {
-	if r.unread == nil {
-		r.unread = map[string]bool{}
-	}
-	r.unread[kind] = true
+// KindOrder is the place of a kind among the kinds of grids.
+func KindOrder(kind string) int {
+	return slices.IndexFunc(v1.Kinds, func(k v1.GridKind) bool { return k.Kind == kind })
 }
 
 // states reads what the grids are compared with, and says what state they are in.
@@ -137,8 +133,8 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 	if workloads && !r.unread[kindNode] {
 		var err error
 		if nodes, err = cluster.Nodes(ctx, r.Objects); err != nil {
-			r.Warn("units are those that the controller has reported: %s", cluster.WhyNot(err))
-			r.leaveOut(kindNode)
+			r.Warn("units are those that the controller has reported: %s", output.WhyNot(err))
+			r.unread[kindNode] = true
 		}
 	}
 	children := map[string]map[string]map[string]*metav1.PartialObjectMetadata{}
@@ -154,24 +150,13 @@ func (r *Reader) states(ctx context.Context, namespace string, found []foundGrid
 				s.Children = map[string]*metav1.PartialObjectMetadata{}
 			}
 		}
-		if grid, ok := f.grid.(*v1.ServiceGrid); ok {
-			grids = append(grids, gridview.Service(grid, s))
-			continue
-		}
 		var err error
 		if s.Pods, err = Pods(ctx, r.Pods, f.grid); err != nil {
-			r.Warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), cluster.WhyNot(err))
+			r.Warn("not said why pods of %s %s are not ready: %s", f.kind.Kind, f.grid.GetName(), output.WhyNot(err))
 		}
-		grids = append(grids, gridview.Workloads(f.kind, f.grid, s))
+		grids = append(grids, gridview.Of(f.kind, f.grid, s))
 	}
 	return grids
-}
-
-// childList makes an empty list of the metadata of a grid's children.
-func childList(k v1.GridKind) *metav1.PartialObjectMetadataList {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(k.Child.GroupVersion().WithKind(k.Child.Kind + "List"))
-	return list
 }
 
 // children reads the objects that are labelled as children of one kind of grid, by namespace and name; nil if they
@@ -181,11 +166,11 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 	if r.unread[k.Child.Kind] {
 		return nil
 	}
-	list := childList(k)
+	list := cluster.Metadata(k.Child)
 	err := r.Objects.List(ctx, list, client.InNamespace(namespace), client.HasLabels{v1.LabelGridSelector})
 	if err != nil {
-		r.Warn("not compared with the %ss that there are: %s", k.Child.Kind, cluster.WhyNot(err))
-		r.leaveOut(k.Child.Kind)
+		r.Warn("not compared with the %ss that there are: %s", k.Child.Kind, output.WhyNot(err))
+		r.unread[k.Child.Kind] = true
 		return nil
 	}
 	children := map[string]map[string]*metav1.PartialObjectMetadata{}
@@ -202,6 +187,9 @@ func (r *Reader) children(ctx context.Context, k v1.GridKind,
 // Pods reads the pods that the templates of those units select that are not ready; none if all units of the grid are.
 func Pods(ctx context.Context, api client.Reader, grid v1.Object) ([]corev1.Pod, error) {
 	spec, status := v1.Workload(grid)
+	if spec == nil { // a ServiceGrid
+		return nil, nil
+	}
 	var pods []corev1.Pod
 	asked := map[string]bool{}
 	for _, state := range status.States {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +23,8 @@ import (
 // api is an API server with one DeploymentGrid, without children and nodes. What is sent to events goes to whoever
 // watches grids.
 type api struct {
-	grid   *v1.DeploymentGrid
+	mu     sync.Mutex         // guards grid
+	grid   *v1.DeploymentGrid // nil for none
 	events chan metav1.WatchEvent
 	// unwatchable refuses every watch.
 	unwatchable bool
@@ -54,10 +56,13 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	case grids:
-		write(w, &v1.DeploymentGridList{
-			TypeMeta: metav1.TypeMeta{APIVersion: "superedge.io/v1", Kind: "DeploymentGridList"},
-			ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []v1.DeploymentGrid{*a.grid},
-		})
+		list := &v1.DeploymentGridList{TypeMeta: metav1.TypeMeta{APIVersion: "superedge.io/v1", Kind: "DeploymentGridList"}}
+		a.mu.Lock()
+		if a.grid != nil {
+			list.Items = append(list.Items, *a.grid)
+		}
+		a.mu.Unlock()
+		write(w, list)
 	default:
 		write(w, &metav1.PartialObjectMetadataList{
 			TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"},
@@ -154,6 +159,11 @@ func TestFollow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		a.mu.Lock()
+		if a.grid = grid; kind == "DELETED" {
+			a.grid = nil
+		}
+		a.mu.Unlock()
 		event := metav1.WatchEvent{Type: kind}
 		event.Object.Raw = data
 		select {

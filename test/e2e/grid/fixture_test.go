@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
 	"github.com/application-grid/application-grid/test/suite"
@@ -94,7 +95,8 @@ func (f *fixture) node(unit string) string {
 	f.Helper()
 	f.nodes++
 	name := fmt.Sprintf("%s-%d", f.namespace, f.nodes)
-	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit}})
+	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit,
+		v1.LabelEdgeNode: v1.EdgeNodeStatic}})
 	f.must(err)
 	f.Cleanup(func() {
 		_ = shared.RemoveNode(context.Background(), name) // gone already, if the test has removed it
@@ -285,7 +287,8 @@ func (f *fixture) requests(since int64, keep func(cluster.Request) bool) []clust
 // bareNode adds a node that nothing runs on.
 func (f *fixture) bareNode(name, unit string) {
 	f.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{f.key: unit}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{f.key: unit,
+		v1.LabelEdgeNode: v1.EdgeNodeStatic}}}
 	_, err := f.client.CoreV1().Nodes().Create(f.ctx, node, metav1.CreateOptions{})
 	f.must(err)
 	f.Cleanup(func() {

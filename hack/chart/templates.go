@@ -53,11 +53,11 @@ var templates = []template{
 				by: `            {{- with .Values.controller.namespaces }}
             - --namespaces={{ join "," . }}
             {{- end }}
-            {{- if not .Values.controller.manageCRDs }}
-            - --manage-crds=off
-            {{- end }}
             {{- if eq .Values.distribution "kubeadm" }}
             - --move-kube-proxy
+            {{- end }}
+            {{- if not .Values.controller.manageCRDs }}
+            - --manage-crds=off
             {{- end }}
             {{- range .Values.controller.args }}
 `,

@@ -66,7 +66,8 @@ func (r *kubeProxyMover) Reconcile(ctx context.Context, request reconcile.Reques
 		}
 		value = v1.KubeProxyEdge
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{v1.LabelKubeProxy: value}}})
+	labels := map[string]any{v1.LabelKubeProxy: value}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("encoding a patch: %w", err)
 	}

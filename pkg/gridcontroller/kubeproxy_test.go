@@ -61,7 +61,8 @@ func TestKubeProxyMoves(t *testing.T) {
 	step("the wrapper is a unit of systemd now", "systemd", ready, "", false)
 	step("an edge node again", "true", ready, "edge", false)
 	step("no edge node any more", "", ready, "", false)
-	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "gone"}}); err != nil {
+	gone := reconcile.Request{NamespacedName: client.ObjectKey{Name: "gone"}}
+	if _, err := r.Reconcile(t.Context(), gone); err != nil {
 		t.Error(err)
 	}
 }

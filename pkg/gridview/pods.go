@@ -77,7 +77,8 @@ func PodProblem(pod *corev1.Pod) string {
 			w.Reason != "PodInitializing" {
 			why := fmt.Sprintf("container %s: %s", c.Name, phrase(w.Reason, w.Message))
 			if last := c.LastTerminationState.Terminated; last != nil {
-				why += fmt.Sprintf("; it ended last with exit code %d: %s", last.ExitCode, phrase(last.Reason, last.Message))
+				why += fmt.Sprintf("; it ended last with exit code %d: %s", last.ExitCode, phrase(last.Reason,
+					last.Message))
 			}
 			return why
 		}

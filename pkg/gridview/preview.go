@@ -258,7 +258,8 @@ func (p *Previewer) foreign(t *tally) float64 {
 // Healthy reports whether no unit would lose its last ready endpoint by closing any of the Services, and nothing is in
 // the way of that.
 func (p *Preview) Healthy() bool {
-	return !Failed(p.Findings) && !slices.ContainsFunc(p.Services, func(s PreviewService) bool { return len(s.Dark) > 0 })
+	return !Failed(p.Findings) && !slices.ContainsFunc(p.Services,
+		func(s PreviewService) bool { return len(s.Dark) > 0 })
 }
 
 // DivideNodes are the label keys that divide nodes into more than one unit, those with the fewest units first, with the

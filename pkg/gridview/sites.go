@@ -20,6 +20,8 @@ const namedSites = 5
 type Sites struct {
 	// Nodes are the labels of all nodes, by name.
 	Nodes map[string]topology.Labels
+	// Wrapped are the nodes with a pod of a wrapper, which may be SuperEdge's.
+	Wrapped map[string]bool
 	// Governed are the topology keys of every Service that has some, kube-dns left out.
 	Governed []topology.Keys
 	// Resolvers are the nodes with a pod of CoreDNS that is ready; nil if that is not known. ResolverKeys are the
@@ -49,15 +51,15 @@ func (s Sites) Findings() []Finding {
 		}
 	}
 	keys := slices.Sorted(maps.Keys(used))
-	var found []Finding
+	found := []Finding{}
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		labels := s.Nodes[name]
 		f := Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name}
 		in := slices.IndexFunc(keys, func(key string) bool { _, ok := labels[key]; return ok })
 		switch {
-		case !isEdge(labels) && in >= 0:
-			f.Message = fmt.Sprintf("it is in the site %s=%s and no edge node: nothing runs there that keeps Services to "+
-				"their site, so they reach every site", keys[in], labels[keys[in]])
+		case !isEdge(labels) && !s.Wrapped[name] && in >= 0:
+			f.Message = fmt.Sprintf("it is in the site %s=%s and no edge node: nothing runs there that keeps Services "+
+				"to their site, so they reach every site", keys[in], labels[keys[in]])
 			f.Action = fmt.Sprintf("kubectl label node %s %s=%s; or take it out of the site: kubectl label node %s %s-",
 				name, v1.LabelEdgeNode, v1.EdgeNodePods, name, keys[in])
 		case isEdge(labels) && in < 0 && slices.ContainsFunc(s.Governed, func(keys topology.Keys) bool {
@@ -104,7 +106,7 @@ func (s Sites) names(key string) []Finding {
 			"chart's coreDNS.enabled (docs/install.md, CoreDNS in each site)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
-		f.Action = fmt.Sprintf(`kubectl -n kube-system annotate --overwrite service kube-dns 'topologyKeys=["%s", "%s"]'`,
+		f.Action = fmt.Sprintf(`kubectl -n kube-system annotate --overwrite service kube-dns 'topologyKeys=["%s","%s"]'`,
 			corev1.LabelHostname, key)
 	default:
 		return nil

@@ -123,7 +123,9 @@ func start(t *testing.T) *reader {
 	if err := netns.Supported(); err != nil {
 		t.Fatal(err)
 	}
-	unit := func(name string) map[string]string { return map[string]string{"zone1": name} }
+	unit := func(name string) map[string]string {
+		return map[string]string{"zone1": name, "superedge.io/application-grid": "static"}
+	}
 	c, err := cluster.Start(t.Context(), cluster.Options{
 		Components: binary(t, "COMPONENTS_BIN", "components"),
 		Wrapper:    binary(t, "WRAPPER_BIN", "application-grid-wrapper"),

@@ -297,18 +297,17 @@ func TestPages(t *testing.T) {
 	step("names in every unit", func(*testing.T) {
 		manual := o.reading("install.md")
 		o.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
-		for _, commands := range []string{"dns: {disabled: true}", "create configmap coredns", "get deployment coredns",
-			"annotate service kube-dns"} {
-			manual.follow("## CoreDNS in each site", commands)
-		}
-		o.shell("kubectl -n kube-system rollout status daemonset coredns --timeout=2m")
-		o.expectOn("k8s-app=kube-dns", everybody...)
+		o.shell("printf 'components: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
+		manual.follow("## CoreDNS in each site", "annotate --overwrite service kube-dns")
+		o.shell("kubectl -n kube-system rollout status daemonset coredns-edge --timeout=2m")
+		o.expectOn("app=coredns-edge", "node0", "node1")
 		for node, unit := range map[string]string{"node0": "east", "node1": "west"} {
 			o.expectName(node, unit)
 			o.checkUnitCommands(unit)
 		}
 		o.addonPhase("upgrade", "node", "phase", "addon", "coredns")
-		o.expectOn("k8s-app=kube-dns", everybody...)
+		manual.follow("## CoreDNS in each site", "annotate --overwrite service kube-dns") // as the page says
+		o.expectOn("app=coredns-edge", "node0", "node1")
 		if keys := o.shell("kubectl -n kube-system get service kube-dns -o jsonpath='{.metadata.annotations.topologyKeys}'"); !strings.Contains(keys, unitLabel) {
 			o.Errorf("after an upgrade kube-dns has topologyKeys %q", keys)
 		}

@@ -79,10 +79,11 @@ func (r *report) checkController(c *Cluster) {
 	r.first(check, "",
 		row{len(controllers) == 0 && c.leads, OK, none, "a controller leads that is no Deployment of this cluster", ""},
 		row{len(controllers) == 0 && grids == 0, Warning, none, "there is no controller, and there are no grids",
-			"apply manifests/application-grid-controller if you want grids; Services with topologyKeys work without it"},
+			"apply manifests/application-grid-controller if you want grids; Services work without it"},
 		row{len(controllers) == 0, Failure, none, "there is no controller: what grids say is not done",
 			"apply manifests/application-grid-controller"},
-		row{len(controllers) > 1, Failure, second.about(), "there is a second controller, which works on the same grids",
+		row{len(controllers) > 1, Failure, second.about(),
+			"there is a second controller, which works on the same grids",
 			"remove the one that is not application-grid's; docs/migrate.md says how to take over SuperEdge's"})
 	for _, w := range controllers {
 		describe := fmt.Sprintf("kubectl -n %s describe deployment %s", w.namespace, w.name)
@@ -91,7 +92,7 @@ func (r *report) checkController(c *Cluster) {
 			why = ": " + why
 		}
 		if strings.Contains(why, "ImagePull") || strings.Contains(why, "ErrImage") {
-			describe = "push the image " + w.image + " to the registry, or import it on the nodes (docs/install.md, Images)"
+			describe = "push the image " + w.image + ", or import it on the nodes (docs/install.md, Images)"
 		}
 		r.first(check, "",
 			row{w.ready == 0, Failure, w.about(), fmt.Sprintf("none of its %s is available, and what grids say is not "+
@@ -143,12 +144,12 @@ func (r *report) checkDefinitions(c *Cluster) {
 			row{!d.found, Failure, about, "it is not there", apply},
 			row{d.version == 0, Failure, about, "it is not application-grid's: it has no annotation " +
 				v1.AnnotationCRDVersion + ", as SuperEdge's have none; fields that grids have now are lost in it",
-				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else there is " +
-					"to do"},
-			row{d.version < want, Failure, about, fmt.Sprintf("it is of version %d, older than this program's %d: fields "+
-				"that grids have now are lost in it", d.version, want), apply},
-			row{d.version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d", d.version,
-				want), "use the kubectl-grid that belongs to the controller"},
+				"kubectl apply -k manifests/crds --server-side --force-conflicts; docs/migrate.md says what else " +
+					"there is to do"},
+			row{d.version < want, Failure, about, fmt.Sprintf("it is of version %d, older than this program's %d: "+
+				"fields that grids have now are lost in it", d.version, want), apply},
+			row{d.version > want, Warning, about, fmt.Sprintf("it is of version %d, newer than this program's %d",
+				d.version, want), "use the kubectl-grid that belongs to the controller"},
 			row{!d.established, Failure, about, "the API server does not serve it (condition Established is not True)",
 				"kubectl describe crd " + d.name})
 	}

@@ -57,14 +57,17 @@ func (r *report) checkDistribution(c *Cluster) {
 	r.first(check, "",
 		row{name == "", Warning, about, "what made this cluster cannot be told from its nodes",
 			"find out how each node's kube-proxy is started, and see docs/install.md, Any other cluster"},
-		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and writes it "+
-			"back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy you " +
-			"configure, such as edge nodes of your own"},
-		row{name == setup.Kubeadm || name == setup.K3s, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name, because), ""},
+		row{managed[name], Failure, about, fmt.Sprintf("the cluster is %s (%s): its provider owns kube-proxy and "+
+			"writes it back", name, because), "application-grid was not tried there; it needs nodes whose kube-proxy " +
+			"you configure, such as edge nodes of your own"},
+		row{name == setup.Kubeadm || name == setup.K3s, OK, about, fmt.Sprintf("the cluster is %s's (%s)", name,
+			because), ""},
 		row{true, Warning, about, fmt.Sprintf("the cluster is %s (%s), which was not tried", name, because),
 			"try it on one node; what is printed below follows from that distribution's documentation"})
-	r.all(check, "", row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning, Object{Kind: kindPolicy},
-		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes", c.version),
+	r.all(check, "", row{name == setup.Kubeadm && known && server < setup.MutatingPolicy, Warning,
+		Object{Kind: kindPolicy},
+		fmt.Sprintf("an API server of %s has no such policies, which keep kubeadm's kube-proxy off edge nodes",
+			c.version),
 		"one command has to be repeated after each upgrade: docs/install.md, kubeadm before 1.36"})
 	counts := map[string]int{}
 	for i := range c.nodes {
@@ -106,8 +109,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 		r.ok(check, Object{Kind: kindNode}, "kube-proxy is a part of %s's own process", name)
 		for i := range c.nodes {
 			n := &c.nodes[i]
-			r.all(check, n.name, row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, and no " +
-				"pod runs kube-proxy", "run kube-proxy: it is what asks the wrapper"})
+			r.all(check, n.name, row{n.proxyDisabled, Failure, n.about(), "its agent runs with --disable-kube-proxy, " +
+				"and no pod runs kube-proxy", "run kube-proxy: it is what asks the wrapper"})
 			mode, _ := flagOf(n.proxyArgs, "proxy-mode")
 			r.mode(n.about(), mode)
 		}
@@ -140,14 +143,14 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			"see that it goes with the API server's version, " + c.version},
 		row{ok && known && proxy > server, Warning, about, fmt.Sprintf("it is %s, newer than the API server's %s", tag,
 			c.version), "give it the API server's version"},
-		row{ok && proxy < oldestTested && !(known && proxy > server), Warning, about, fmt.Sprintf("it is %s, older than "+
-			"what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
+		row{ok && proxy < oldestTested && !(known && proxy > server), Warning, about, fmt.Sprintf("it is %s, older "+
+			"than what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
 }
 
 // mode looks for a mode of kube-proxy that was never tested.
 func (r *report) mode(about Object, mode string) {
-	r.all("KubeProxyMode", "", row{mode == "ipvs", Warning, about, "its mode is ipvs, which was never tested with the " +
-		"wrapper, and which Kubernetes has deprecated since 1.35", "set mode: nftables (or iptables) in its " +
+	r.all("KubeProxyMode", "", row{mode == "ipvs", Warning, about, "its mode is ipvs, which was never tested with " +
+		"the wrapper, and which Kubernetes has deprecated since 1.35", "set mode: nftables (or iptables) in its " +
 		"configuration, and restart it on every node before an edge node relies on it"})
 }
 
@@ -168,9 +171,9 @@ func (r *report) checkOthers(c *Cluster) {
 				"applying changes it; kubectl grid check looks at an installation"},
 			row{ours && (w.avoidsEdge || w.kind == kindDeployment && w.desired == 0), OK, w.about(),
 				"it gives way to this project's", ""},
-			row{ours, Failure, w.about(), "another " + string(w.program) + " is installed: two on one node want the same " +
-				"port, and two controllers the same grids", "follow docs/migrate.md: manifests/superedge/away.yaml keeps a " +
-				"DaemonSet off edge nodes, and the controller is stopped first"},
+			row{ours, Failure, w.about(), "another " + string(w.program) + " is installed: two on one node want the " +
+				"same port, and two controllers the same grids", "follow docs/migrate.md: " +
+				"manifests/superedge/away.yaml keeps a DaemonSet off edge nodes, and the controller is stopped first"},
 			row{w.selectsEdge && !shipped, Warning, w.about(), "its pods go to the nodes with the label " +
 				v1.LabelEdgeNode + ", too", "see that this is meant"})
 	}
@@ -218,7 +221,8 @@ func rightsToInstall(distribution string, c *Cluster) []right {
 		for _, resource := range of.resources {
 			for _, verb := range []string{"create", "patch"} {
 				if of.needed {
-					rights = append(rights, right{verb: verb, group: of.group, resource: resource, namespace: of.namespace})
+					rights = append(rights, right{verb: verb, group: of.group, resource: resource,
+						namespace: of.namespace})
 				}
 			}
 		}
@@ -238,9 +242,10 @@ func (r *report) checkRights(c *Cluster) {
 			message += " (" + right.reason + ")"
 		}
 		r.first(check, "",
-			row{!right.allowed && right.verb == "escalate", Warning, about, message + ": the roles can be created only if " +
-				"you have every right yourself that they give", "install as a cluster administrator"},
-			row{!right.allowed, Failure, about, message, "install as a cluster administrator, or have this right granted"})
+			row{!right.allowed && right.verb == "escalate", Warning, about, message + ": the roles can be created " +
+				"only if you have every right yourself that they give", "install as a cluster administrator"},
+			row{!right.allowed, Failure, about, message,
+				"install as a cluster administrator, or have this right granted"})
 	}
 	if len(c.rights) > 0 && r.clean(check) {
 		r.ok(check, about, "you may do all that installing takes")

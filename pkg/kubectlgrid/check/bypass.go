@@ -16,13 +16,13 @@ type bypass struct {
 	advice string
 }
 
-const meshAdvice = "do not rely on site-local Services for workloads in the mesh; its own locality settings prefer a site, " +
-	"and do not keep to it"
+const meshAdvice = "do not rely on site-local Services for workloads in the mesh; its own locality settings prefer a " +
+	"site, and do not keep to it"
 
 // bypasses are those that are known. docs/compatibility.md has the same.
 var bypasses = []bypass{
 	{"Traefik", []string{"traefik"},
-		"annotate Services behind it with traefik.ingress.kubernetes.io/service.nativelb: \"true\", and run one in each site"},
+		"annotate Services behind it with traefik.ingress.kubernetes.io/service.nativelb, and run one in each site"},
 	{"ingress-nginx", []string{"ingress-nginx-controller", "nginx-ingress-controller"},
 		"annotate Ingresses with nginx.ingress.kubernetes.io/service-upstream: \"true\", and run one in each site"},
 	{"Envoy Gateway", []string{"envoy-gateway"},
@@ -31,12 +31,12 @@ var bypasses = []bypass{
 		"run one in each site that asks the node's wrapper in place of the API server"},
 	{"Istio", []string{"istiod", "pilot"}, meshAdvice},
 	{"Linkerd", []string{"linkerd-destination"}, meshAdvice},
-	{"Cilium's Envoy", []string{"cilium-envoy"}, "do not put site-local Services behind its ingress, gateway or L7 policies"},
+	{"Cilium's Envoy", []string{"cilium-envoy"}, "put no site-local Services behind its ingress, gateway or L7 policies"},
 }
 
 // bypassOf is the program of a workload that reads endpoints itself; nil for any other.
 func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
-	names := []string{workload}
+	names := append(make([]string, 0, 1+3*len(spec.Containers)), workload)
 	for i := range spec.Containers {
 		c := &spec.Containers[i]
 		first := append(slices.Concat(c.Command, c.Args), "")[0]
@@ -56,8 +56,8 @@ func (r *report) checkBypasses(c *Cluster) {
 	const check = "Bypass"
 	for i := range c.workloads {
 		if w := &c.workloads[i]; w.bypass != nil {
-			r.add(Warning, check, w.about(), w.bypass.name+" reads endpoints itself and connects to pods: what comes through "+
-				"it reaches every site", w.bypass.advice)
+			r.add(Warning, check, w.about(), w.bypass.name+" reads endpoints itself and connects to pods: what comes "+
+				"through it reaches every site", w.bypass.advice)
 		}
 	}
 	if r.clean(check) && c.knows(kindDaemonSet, kindDeployment) {

@@ -120,8 +120,8 @@ type workload struct {
 
 func (w *workload) about() Object { return named(w.kind, w.namespace, w.name) }
 
-// placement fills in where the pods of a workload go, as far as its node selector and its node affinity go by the labels
-// of edge nodes.
+// placement fills in where the pods of a workload go, as far as its node selector and its node affinity go by the
+// labels of edge nodes.
 func (w *workload) placement(spec *corev1.PodSpec) {
 	var terms []corev1.NodeSelectorTerm
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil &&

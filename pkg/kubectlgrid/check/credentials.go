@@ -124,7 +124,7 @@ func (r *report) checkCredentials(c *Cluster) {
 		n := &c.nodes[i]
 		r.all(check, n.name, row{n.edge == v1.EdgeNodeSystemd || n.edge == v1.EdgeNodeStatic, Unknown, n.about(),
 			"the wrapper's credentials are files on the node, which the API server does not show",
-			"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token, says how to renew them"})
+			"alert on application_grid_wrapper_upstream_forbidden; docs/install.md, Renewing the token"})
 	}
 	if seen > 0 && r.clean(check) {
 		r.ok(check, Object{Kind: "API server"},

@@ -61,7 +61,8 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	r.all("EdgeLabel", "", row{true, OK, about, fmt.Sprintf("%d of %s are edge nodes", edges,
 		output.Count(len(c.nodes), "node")), ""})
 	r.all("Wrapper", "", row{r.clean("Wrapper"), OK, about, "the wrapper is ready on " + each, ""})
-	r.all("KubeProxy", "", row{r.clean("KubeProxy"), OK, about, "one kube-proxy is on " + each + ", and asks the wrapper", ""})
+	r.all("KubeProxy", "", row{r.clean("KubeProxy"), OK, about,
+		"one kube-proxy is on " + each + ", and asks the wrapper", ""})
 	r.first("Daemon", "",
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
 		row{pods > 0 && r.clean("Daemon"), OK, about,
@@ -120,13 +121,14 @@ func (e *edgeCheck) wrapper(n *node) {
 	p := firstOf(pods)
 	e.first("Wrapper", n.name,
 		row{n.edge == v1.EdgeNodeStatic, Unknown, n.about(), "the node starts the wrapper itself, and the API server " +
-			"does not show it: neither whether it runs nor whether it is ready", "on the node: curl localhost:51006/readyz"},
+			"does not show it: neither whether it runs nor whether it is ready",
+			"on the node: curl localhost:51006/readyz"},
 		row{len(pods) > 0, Failure, p.about(), fmt.Sprintf("it runs on node %s, which says that its wrapper is a unit "+
 			"of systemd: both want port %d", n.name, p.port),
-			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node", n.name,
-				v1.LabelEdgeNode, v1.EdgeNodePods)},
-		row{true, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows nothing: " +
-			"neither whether it runs nor whether it is ready",
+			fmt.Sprintf("kubectl label node %s --overwrite %s=%s and stop the unit, or keep this pod off the node",
+				n.name, v1.LabelEdgeNode, v1.EdgeNodePods)},
+		row{true, Unknown, n.about(), "the wrapper is a unit of systemd there, of which the API server shows " +
+			"nothing: neither whether it runs nor whether it is ready",
 			"on the node: systemctl status " + string(wrapperProgram) + "; curl localhost:51006/readyz"})
 }
 
@@ -184,7 +186,8 @@ func (e *edgeCheck) kubeProxies(n *node, port int32) {
 				"changed after it started on node " + n.name + ", and it reads the server only once",
 				fmt.Sprintf("kubectl -n %s delete pod %s", p.namespace, p.name)})
 		e.all("KubeProxy", n.name, row{!p.ready && n.ready, Failure, p.about(), fmt.Sprintf(
-			"it is not ready on node %s, whose rules are frozen%s: %s", n.name, since(p.unreadySince), p.why), remedy(p)})
+			"it is not ready on node %s, whose rules are frozen%s: %s", n.name, since(p.unreadySince), p.why),
+			remedy(p)})
 	}
 }
 
@@ -258,13 +261,18 @@ func podNames(pods []*pod) string {
 
 // checkSites says which nodes are half in a site, and which sites have no CoreDNS.
 func (r *report) checkSites(c *Cluster) {
-	if !c.knows(kindNode, kindService) {
+	if !c.knows(kindNode, kindPod, kindService) {
 		return
 	}
-	sites := gridview.Sites{Nodes: c.labels(), Governed: c.governed, Resolvers: c.resolvers, ResolverKeys: c.resolverKeys}
+	sites := gridview.Sites{Nodes: c.labels(), Wrapped: map[string]bool{}, Governed: c.governed, Resolvers: c.resolvers,
+		ResolverKeys: c.resolverKeys}
+	for name := range c.byNode(wrapperProgram) {
+		sites.Wrapped[name] = true
+	}
 	found := sites.Findings()
 	r.findings = append(r.findings, found...)
 	if len(found) == 0 && len(c.governed) > 0 {
-		r.ok(gridview.CheckSite, Object{Kind: kindNode}, "the nodes of the sites are edge nodes, and have their CoreDNS")
+		r.ok(gridview.CheckSite, Object{Kind: kindNode},
+			"the nodes of the sites are edge nodes, and have their CoreDNS")
 	}
 }

@@ -56,9 +56,9 @@ func (r *report) checkKubeadm(c *Cluster) {
 	for _, w := range sets.kubeadms {
 		r.first(check, "",
 			row{!w.avoidsEdge, Failure, w.about(), "its node affinity does not keep it off edge nodes", awayPatch +
-				"; if it has a node affinity of its own, add the terms of manifests/kubeadm/kube-proxy-policy.yaml to it"},
-			row{!w.waitsForWrapper, Warning, w.about(), "it leaves a node as soon as that is labelled, before the wrapper " +
-				"there is ready: until then the node's rules are frozen", awayPatch})
+				"; to a node affinity of its own add the terms of manifests/kubeadm/kube-proxy-policy.yaml"},
+			row{!w.waitsForWrapper, Warning, w.about(), "it leaves a node as soon as that is labelled, before the " +
+				"wrapper there is ready: until then the node's rules are frozen", awayPatch})
 	}
 	if sets.edge == nil && sets.everywhere != nil {
 		r.add(Warning, check, sets.everywhere.about(), "it asks the wrapper on every node, which the next upgrade by "+
@@ -70,9 +70,10 @@ func (r *report) checkKubeadm(c *Cluster) {
 	policies, old := Object{Kind: kindPolicy, Name: policyName}, known && server < setup.MutatingPolicy
 	policiesKnown := c.knows(kindPolicy, kindPolicy+"Binding")
 	r.first(check, "",
-		row{policiesKnown && c.policy, OK, policies, "it keeps kubeadm's kube-proxy off edge nodes, also after an upgrade", ""},
-		row{policiesKnown && old, Warning, policies, fmt.Sprintf("an API server of %s has no such policies: an upgrade by "+
-			"kubeadm takes away what keeps its kube-proxy off edge nodes", c.version),
+		row{policiesKnown && c.policy, OK, policies,
+			"it keeps kubeadm's kube-proxy off edge nodes, also after an upgrade", ""},
+		row{policiesKnown && old, Warning, policies, fmt.Sprintf("an API server of %s has no such policies: an "+
+			"upgrade by kubeadm takes away what keeps its kube-proxy off edge nodes", c.version),
 			"repeat after each upgrade, before anything else: " + awayPatch},
 		row{policiesKnown && known, Failure, policies, "the policy or its binding is not there: the next upgrade by " +
 			"kubeadm takes away what keeps its kube-proxy off edge nodes",
@@ -116,8 +117,8 @@ func (r *report) checkRemoval(c *Cluster) {
 		return
 	}
 	for _, w := range c.kubeProxySets().kubeadms {
-		r.all(check, "", row{w.avoidsEdge || w.onDelete && c.policy, Warning, w.about(), "it still has the node affinity " +
-			"or the update strategy of an installation, and nothing is installed", backPatch})
+		r.all(check, "", row{w.avoidsEdge || w.onDelete && c.policy, Warning, w.about(), "it still has the node " +
+			"affinity or the update strategy of an installation, and nothing is installed", backPatch})
 	}
 	r.all(check, "", row{c.policy && c.knows(kindPolicy), Warning, Object{Kind: kindPolicy, Name: policyName},
 		"it is left of an installation, and changes every write of kubeadm's kube-proxy",
@@ -146,14 +147,15 @@ func (r *report) checkHub(c *Cluster) {
 		severity, alone = Failure, "a wrapper that restarts serves nothing new"
 	}
 	r.first(check, "",
-		row{c.hubAPI && len(hubs) == 0, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it leads to a hub that " +
-			"is not there: deletions of namespaces and lists of all resources fail", "kubectl delete apiservice " + hubAPIName},
+		row{c.hubAPI && len(hubs) == 0, Failure, Object{Kind: kindAPIService, Name: hubAPIName}, "it leads to a hub " +
+			"that is not there: deletions of namespaces and lists of all resources fail",
+			"kubectl delete apiservice " + hubAPIName},
 		row{asks && len(hubs) == 0, severity, about, "the wrappers ask a hub (--hub), and there is none: " + alone,
 			"install manifests/application-grid-hub, or take --hub from the wrapper's arguments (docs/hub.md)"},
 		row{asks && !ready, severity, about, "the wrappers ask it, and none of its pods is available: " + alone,
 			fmt.Sprintf("kubectl -n %s describe deployment %s", about.Namespace, about.Name)},
-		row{asks && !c.hubAPI, severity, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no wrapper " +
-			"reaches the hub: " + alone, "kubectl apply -k manifests/application-grid-hub"},
+		row{asks && !c.hubAPI, severity, Object{Kind: kindAPIService, Name: hubAPIName}, "it is not there, so no " +
+			"wrapper reaches the hub: " + alone, "kubectl apply -k manifests/application-grid-hub"},
 		row{len(hubs) > 0 && !asks && len(modes) > 0, Warning, about, "the hub is there, and no wrapper asks it",
 			"give the wrapper's DaemonSet --hub=auto, or remove the hub (docs/hub.md)"},
 		row{asks, OK, about, "the wrappers ask it", ""})
@@ -196,8 +198,8 @@ func (r *report) checkSkew(c *Cluster) {
 		tags[tag] = append(tags[tag], w.name)
 		version, ok := minor(tag)
 		r.all(check, "", row{ok && known && (version > server || version < server-oldestSkew), Warning, w.about(),
-			fmt.Sprintf("kube-proxy %s does not go with an API server of %s: it may be up to %d minor versions older, and "+
-				"not newer", tag, c.version, oldestSkew), "give it the tag of the API server's version"})
+			fmt.Sprintf("kube-proxy %s does not go with an API server of %s: it may be up to %d minor versions older, "+
+				"and not newer", tag, c.version, oldestSkew), "give it the tag of the API server's version"})
 	}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
 		byTag(tags, "%s is %s"), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +

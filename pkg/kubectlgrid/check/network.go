@@ -24,11 +24,11 @@ func (r *report) checkReplacements(c *Cluster) {
 			enabled, where = c.felixBPF, "FelixConfiguration default, bpfEnabled"
 		}
 		r.first(check, "",
-			row{strings.EqualFold(enabled, "true"), Failure, calico.about(), "Calico's eBPF data plane takes kube-proxy's " +
-				"place (" + where + "), and does not ask the wrapper: Services would reach every site",
+			row{strings.EqualFold(enabled, "true"), Failure, calico.about(), "Calico's eBPF data plane takes " +
+				"kube-proxy's place (" + where + "), and does not ask the wrapper: Services would reach every site",
 				"set bpfEnabled to false and run kube-proxy; application-grid cannot work with it otherwise"},
-			row{enabled == "" && !c.knows(kindFelix), Unknown, calico.about(), "Calico runs, and its FelixConfiguration " +
-				"could not be read: whether it takes kube-proxy's place is not known",
+			row{enabled == "" && !c.knows(kindFelix), Unknown, calico.about(), "Calico runs, and its " +
+				"FelixConfiguration could not be read: whether it takes kube-proxy's place is not known",
 				"look for bpfEnabled in it; it has to be false"},
 			row{true, OK, calico.about(), "Calico leaves Services to kube-proxy", ""})
 	}
@@ -41,10 +41,10 @@ func (r *report) checkReplacements(c *Cluster) {
 func (r *report) checkNodeLocal(c *Cluster) {
 	const check = "NodeLocalDNS"
 	for _, cache := range c.running(nodeLocalProgram) {
-		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up to "+
-			"30 s, and asks CoreDNS through its Service kube-dns-upstream, which leads to the CoreDNS of any site",
-			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, and "+
-				"remove the cache of cluster.local from its Corefile; otherwise nothing")
+		r.add(Warning, check, cache.about(), "NodeLocal DNSCache answers the pods of its node, keeps answers for up "+
+			"to 30 s, and asks CoreDNS through its Service kube-dns-upstream, which leads to the CoreDNS of any site",
+			"if you have StatefulSetGrids, annotate Service kube-dns-upstream as docs/install.md does with kube-dns, "+
+				"and remove the cache of cluster.local from its Corefile; otherwise nothing")
 	}
 	if r.clean(check) && c.knows(kindDaemonSet) {
 		r.ok(check, Object{Kind: kindDaemonSet}, "there is no NodeLocal DNSCache")
@@ -61,14 +61,15 @@ func (r *report) checkPort(c *Cluster) {
 	for i := range c.pods {
 		p := &c.pods[i]
 		r.all(check, p.node, row{p.takesPort && p.program != wrapperProgram && !p.ending && edges[p.node], Failure,
-			p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort, p.node),
+			p.about(), fmt.Sprintf("it takes port %d of the edge node %s, which the wrapper needs", defaultPort,
+				p.node),
 			"give it another port, keep it off edge nodes, or give the wrapper another port (--bind-address, and " +
 				"kube-proxy's server)"})
 	}
 	for i := range c.workloads {
 		w := &c.workloads[i]
-		r.all(check, "", row{w.takesPort && w.program != wrapperProgram, Warning, w.about(), fmt.Sprintf("its pods take "+
-			"port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
+		r.all(check, "", row{w.takesPort && w.program != wrapperProgram, Warning, w.about(), fmt.Sprintf("its pods "+
+			"take port %d of their nodes: where one runs, the wrapper cannot", defaultPort),
 			"give it another port, or keep it off edge nodes"})
 	}
 	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment, "StatefulSet") {

@@ -10,8 +10,8 @@ import (
 // namedFindings is how many findings of one check and severity a table has; the others are counted.
 const namedFindings = 10
 
-// Print writes the findings for people: of those that are alike the first few, and how many others there are, unless the
-// format is wide.
+// Print writes the findings for people: of those that are alike the first few, and how many others there are. Wide has
+// all.
 func (r *Report) Print(out io.Writer, format output.Format) {
 	type alike struct {
 		severity Severity

@@ -125,9 +125,9 @@ func readCluster(ctx context.Context, source Source) *reader {
 	r.cluster.version, r.cluster.certificateEnd = source.Server.Version, source.Server.CertificateEnd
 	r.nodes(ctx)
 	r.pods(ctx)
-	for _, kind := range []string{kindDaemonSet, kindDeployment, "StatefulSet"} {
-		r.workloads(ctx, kind)
-	}
+	r.workloads(ctx, kindDaemonSet, &appsv1.DaemonSetList{})
+	r.workloads(ctx, kindDeployment, &appsv1.DeploymentList{})
+	r.workloads(ctx, "StatefulSet", &appsv1.StatefulSetList{})
 	r.surroundings(ctx)
 	r.services(ctx)
 	return r
@@ -272,15 +272,11 @@ func meantFor(spec *corev1.PodSpec) string {
 }
 
 // workloads reads the workloads of one kind, in all namespaces.
-func (r *reader) workloads(ctx context.Context, kind string) {
+func (r *reader) workloads(ctx context.Context, kind string, list client.ObjectList) {
 	c := r.cluster
 	before := len(c.workloads)
 	restart := func() { c.workloads = c.workloads[:before] }
-	lists := map[string]client.ObjectList{
-		kindDaemonSet: &appsv1.DaemonSetList{}, kindDeployment: &appsv1.DeploymentList{},
-		"StatefulSet": &appsv1.StatefulSetList{},
-	}
-	err := pages.Each(ctx, r.API, lists[kind], restart, func(item runtime.Object) {
+	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
 		w := workload{kind: kind}
 		var template *corev1.PodTemplateSpec
 		switch o := item.(type) {
@@ -377,7 +373,7 @@ func (r *reader) services(ctx context.Context) {
 	})
 	if err != nil {
 		restart()
-		r.lost(Object{Kind: kindService}, err, "which sites there are, and whose topologyKeys do not parse, is not known")
+		r.lost(Object{Kind: kindService}, err, "the sites, and whose topologyKeys do not parse, is not known")
 		return
 	}
 	if len(c.governed) == 0 {
@@ -385,7 +381,7 @@ func (r *reader) services(ctx context.Context) {
 	}
 	resolvers := map[string]bool{}
 	err = pages.Each(ctx, r.API, &corev1.PodList{}, func() { clear(resolvers) }, func(item runtime.Object) {
-		if p, ok := item.(*corev1.Pod); ok && p.Spec.NodeName != "" && p.DeletionTimestamp == nil && gridview.IsReady(p) {
+		if p, ok := item.(*corev1.Pod); ok && p.DeletionTimestamp == nil && gridview.IsReady(p) {
 			resolvers[p.Spec.NodeName] = true
 		}
 	}, client.InNamespace(system), client.MatchingLabels{"k8s-app": "kube-dns"})

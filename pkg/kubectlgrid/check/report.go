@@ -10,7 +10,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
-// Findings are those of package gridview.
+// Severity, Object and Finding are those of package gridview.
 type (
 	Severity = gridview.Severity
 	Object   = gridview.Object
@@ -47,7 +47,7 @@ func (r *Report) Failed() bool { return r.Summary[Failure] > 0 }
 
 // Incomplete reports whether something could not be read, so that what was not found may be there.
 func (r *Report) Incomplete() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead && f.Severity == Unknown })
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == CheckRead })
 }
 
 // report collects findings.

@@ -39,9 +39,10 @@ func (r *report) checkVersions(c *Cluster) {
 	r.first(check, "",
 		row{c.version != "" && !known, Unknown, about, fmt.Sprintf("its version %q has no meaning here", c.version),
 			"see docs/compatibility.md for the versions that are supported"},
-		row{known && server < slicesSince, Failure, about, fmt.Sprintf("it is %s, and does not serve discovery.k8s.io/v1, "+
-			"which the wrapper follows", c.version), upgrade},
-		row{known && server < oldestTested, Warning, about, fmt.Sprintf("it is %s, older %s", c.version, tested), upgrade},
+		row{known && server < slicesSince, Failure, about, fmt.Sprintf("it is %s, and does not serve "+
+			"discovery.k8s.io/v1, which the wrapper follows", c.version), upgrade},
+		row{known && server < oldestTested, Warning, about, fmt.Sprintf("it is %s, older %s", c.version, tested),
+			upgrade},
 		row{server > newestTested, Warning, about, fmt.Sprintf("it is %s, newer %s", c.version, tested),
 			"look for a newer release of application-grid, and try it on one site first"},
 		row{known, OK, about, "it is " + c.version, ""})
@@ -67,8 +68,8 @@ func (r *report) checkVersions(c *Cluster) {
 			{kubelet < oldestTested, "is older " + tested},
 		} {
 			if problem.holds {
-				r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version, problem.text),
-					"upgrade "+namesOf(nodes))
+				r.add(Warning, check, aboutNodes(nodes), fmt.Sprintf("the kubelet's version %s %s", version,
+					problem.text), "upgrade "+namesOf(nodes))
 				break
 			}
 		}

@@ -279,8 +279,8 @@ func (s *serviceFacts) all() []discoveryv1.EndpointSlice {
 // gridStates are the states of all grids, in the order of kubectl grid status.
 func (f *facts) gridStates() []gridview.Grid {
 	names := slices.SortedFunc(maps.Keys(f.grids), func(a, b gridName) int {
-		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(status.KindOrder(a.kind), status.KindOrder(b.kind)),
-			cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(status.KindOrder(a.kind),
+			status.KindOrder(b.kind)), cmp.Compare(a.name, b.name))
 	})
 	states := make([]gridview.Grid, 0, len(names))
 	for _, name := range names {

@@ -207,8 +207,8 @@ func TestAnswers(t *testing.T) {
 	ask("/api/overview", &overview)
 	got := fmt.Sprint(overview)
 	for _, want := range []string{
-		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-east of this grid 1} " +
-			"{west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid 1}]}",
+		"{DashboardOverview test 1 [{zone}] {zone [{east Failed DeploymentGrid shop/echo: Missing: there is no " +
+			"Deployment echo-east of this grid 1} {west Failed DeploymentGrid shop/echo: Missing: there is no Deployment echo-west of this grid 1}]}",
 		"[{shop db Lacking} {shop web Closed}]",
 		"{DeploymentGrid echo east: there is no Deployment echo-east of this grid map[Missing:2] {echo-2: Soaking, wave lab [{ lab Soaking} {  Pending}]}}",
 	} {

@@ -110,8 +110,8 @@ func keyError(key string, nodes map[string]topology.Labels) error {
 	}
 	keys, units := gridview.DivideNodes(nodes)
 	if len(keys) == 0 {
-		return KeyError{text + ". No label has different values on these nodes: give each the label of its site first, " +
-			"kubectl label node NODE site=SITE, and then --key site"}
+		return KeyError{text + ". No label has different values on these nodes: give each the label of its site " +
+			"first, kubectl label node NODE site=SITE, and then --key site"}
 	}
 	names := make([]string, 0, len(keys))
 	for _, k := range keys {

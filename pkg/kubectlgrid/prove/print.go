@@ -78,7 +78,7 @@ func (p *Proof) Print(out io.Writer) {
 	default:
 		conclusion := "The closed loop holds: no connection left its unit."
 		if gridview.Failed(p.Findings) {
-			conclusion = "No connection left its unit. But the Service does not stay in its sites, for the reasons below."
+			conclusion = "No connection left its unit. But others can, for the reasons below."
 		}
 		fmt.Fprintln(out, "\n"+conclusion)
 	}

@@ -1,6 +1,7 @@
 package prove
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,8 +167,7 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 		case err != nil || !known:
 			strangers = append(strangers, address)
 		case !may[host]:
-			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", orElse("pod "+e.pod, e.pod, host),
-				orElse(e.node, e.node, "<none>"), e.where(), output.Count(times, "time")))
+			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"), e.where(), output.Count(times, "time")))
 		}
 		switch {
 		case !answered:
@@ -231,12 +231,12 @@ func (e endpoint) where() string {
 	return "(unknown)"
 }
 
-// orElse is text if there is what it is about, else another.
-func orElse(text, about, other string) string {
-	if about == "" {
-		return other
+// name is the pod of an endpoint, or its address if that is of none.
+func (e endpoint) name(address string) string {
+	if e.pod == "" {
+		return address
 	}
-	return text
+	return "pod " + e.pod
 }
 
 // inNames is what names of pods and nodes, and addresses, are made of.

@@ -87,7 +87,8 @@ func For(kind Kind, images Images) *Install {
 		install.Kubeconfig = plain(distribution, &k, &values, note)
 	}
 	k.WriteString("images:\n")
-	for _, program := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon"} {
+	for _, program := range []string{"application-grid-controller", "application-grid-wrapper",
+		"statefulset-grid-daemon"} {
 		fmt.Fprintf(&k, "  - {name: %s, newName: %s/%s, newTag: %s}\n", program, images.Registry, program, images.Tag)
 	}
 	if name := kind.KubeProxy; distribution == Kubeadm && name != "" {
@@ -144,15 +145,15 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 	address, known := localServers[distribution], true
 	if address == "" {
 		address, known = unset, false
-		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node has it; " +
-			"never that of the Service kubernetes")
+		note("Set the server in kubeconfig.conf: the address of the API server, or of the lite-apiserver, as a node " +
+			"has it; never that of the Service kubernetes")
 	}
 	if known { // docs/install.md: as on k3s, with another address
 		k.WriteString("resources: [../manifests/k3s]\n")
 	} else {
 		k.WriteString("resources:\n")
-		for _, name := range []string{"application-grid-controller", "application-grid-wrapper", "statefulset-grid-daemon",
-			"flow-control", "edge-node-policy"} {
+		for _, name := range []string{"application-grid-controller", "application-grid-wrapper",
+			"statefulset-grid-daemon", "flow-control", "edge-node-policy"} {
 			k.WriteString("  - ../manifests/" + name + "\n")
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,8 +17,8 @@ import (
 const (
 	// gathered is how long changes are gathered before they are shown: one change of a grid is many of its objects.
 	gathered = 300 * time.Millisecond
-	// podsEvery is how often it is asked why pods are not ready, while some are not, and elseEvery how often children and
-	// nodes are read. None of them are followed: there may be very many that are others'.
+	// podsEvery is how often it is asked why pods are not ready, while some are not, and elseEvery how often children
+	// and nodes are read. None of these are followed: there may be very many.
 	podsEvery = 5 * time.Second
 	elseEvery = 15 * time.Second
 	// watchPause is the time between the end of a watch and the next one.
@@ -29,10 +28,10 @@ const (
 // Follow reads the grids, calls show, and calls it again whenever one of them has changed, and from time to time for
 // what they are compared with, until ctx is done. That is no error.
 func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
-	warn := once(c.Warn)
 	// No clock: a row that counts down would be another with every change of anything.
-	reader := &Reader{Objects: c.API, Pods: c.API, Warn: warn}
+	reader := &Reader{Objects: c.API, Pods: c.API, Warn: c.Warn}
 	grids, err := reader.Read(ctx, q)
+	reader.Warn = func(string, ...any) {} // it was said
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	changed := make(chan struct{}, 1)
@@ -51,7 +50,7 @@ func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridvie
 		}
 		for _, k := range q.Kinds {
 			if !begun && !reader.unread[k.Kind] {
-				go watch(ctx, c, q, k, changed, warn, stop)
+				go watch(ctx, c, q, k, changed, stop)
 			}
 		}
 		wait(ctx, changed, grids)
@@ -64,8 +63,8 @@ func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridvie
 
 // watch signals every change of a grid of a kind until ctx is done. It stops everything if the user has no right to.
 func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, changed chan<- struct{},
-	warn func(string, ...any), stop context.CancelCauseFunc) {
-	for {
+	stop context.CancelCauseFunc) {
+	for late := false; ; {
 		options := &client.ListOptions{Namespace: q.Namespace, LabelSelector: q.Selector}
 		events, err := c.Watcher.Watch(ctx, k.NewList(), options)
 		switch {
@@ -79,8 +78,9 @@ func watch(ctx context.Context, c cluster.Cluster, q Query, k v1.GridKind, chang
 		case apierrors.IsForbidden(err):
 			stop(fmt.Errorf("following changes takes the right to list and watch: %w", err))
 			return
-		case ctx.Err() == nil:
-			warn("changes may be late: %v", err)
+		case ctx.Err() == nil && !late:
+			late = true
+			c.Warn("changes may be late: %v", err)
 		}
 		select {
 		case <-time.After(watchPause):
@@ -108,21 +108,6 @@ func wait(ctx context.Context, changed <-chan struct{}, grids []gridview.Grid) {
 		}
 	case <-time.After(again):
 	case <-ctx.Done():
-	}
-}
-
-// once makes a warning that is written once for each text.
-func once(warn func(string, ...any)) func(string, ...any) {
-	var mu sync.Mutex // guards said
-	said := map[string]bool{}
-	return func(format string, args ...any) {
-		text := fmt.Sprintf(format, args...)
-		mu.Lock()
-		defer mu.Unlock()
-		if !said[text] {
-			said[text] = true
-			warn("%s", text)
-		}
 	}
 }
 

@@ -122,6 +122,15 @@ func TestDashboard(t *testing.T) {
 		b.expectAccessible("Service " + name)
 		b.shot("service-" + name)
 	}
+	// On a narrow screen nothing is cut, and nothing is beside the screen.
+	b.do(chromedp.EmulateViewport(380, 900))
+	if cut := evaluate[[]string](b, `[document.documentElement, ...document.querySelectorAll(".scroll")].
+		filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.tagName + " " + e.scrollWidth + " > " + e.clientWidth)`); len(cut) > 0 {
+		t.Errorf("on a screen of 380 px there is more than can be seen: %q", cut)
+	}
+	b.expectAccessible("a narrow screen")
+	b.shot("narrow")
+	b.do(chromedp.EmulateViewport(1200, 900))
 	b.show("#/", "")
 	b.follow("DeploymentGrid " + f.namespace + "/echo")
 	grids := func() {

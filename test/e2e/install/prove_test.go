@@ -192,7 +192,7 @@ func TestProve(t *testing.T) {
 	}
 	// One of each unit: an edge node, and what is left out is said.
 	stdout, stderr, code := f.plugin("prove", "echo", "--image=application-grid-wrapper:test")
-	if code != 3 || !strings.Contains(stdout, "No connection left its unit. But") ||
+	if code != 3 || !strings.Contains(stdout, "No connection left its unit. But others can") ||
 		!strings.Contains(stdout, "FAILURE  Node n3: it is in the site zone1=east and no edge node") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}

@@ -36,8 +36,8 @@ const (
 	// there, as static pods or as systemd units.
 	EdgeNodeStatic = "static"
 
-	// LabelKubeProxy is a label of nodes that the controller sets on kubeadm's clusters once the wrapper of an edge node
-	// is ready. Its value is KubeProxyEdge: kubeadm's kube-proxy makes room for kube-proxy-edge then.
+	// LabelKubeProxy is a label of nodes. On kubeadm's clusters the controller sets it once an edge node's wrapper is
+	// ready. Its value is KubeProxyEdge: kubeadm's kube-proxy makes room for kube-proxy-edge then.
 	LabelKubeProxy = "superedge.io/kube-proxy"
 	KubeProxyEdge  = "edge"
 )

@@ -264,15 +264,18 @@ var brokenClusters = []struct {
 }{
 	{"all is well", func(*testing.T, *apiServer) {}, "", false},
 	{"a node of a site is no edge node", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.set(t, "/api/v1/nodes/cloud0", map[string]any{"zone1": "east"}, "metadata", "labels")
 	}, "failure Site Node cloud0", false},
 	{"an edge node is in no site", func(_ *testing.T, s *apiServer) {
 		unstructured.RemoveNestedField(s.objects["/api/v1/nodes/edge1"].Object, "metadata", "labels", "zone1")
 	}, "failure Site Node edge1", false},
 	{"a wrapper's image cannot be pulled", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.notPulled(t, system+"pods/application-grid-wrapper-edge0")
 	}, "failure Wrapper Pod kube-system/application-grid-wrapper-edge0", false},
 	{"a labelled node keeps kubeadm's kube-proxy", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.notPulled(t, system+"pods/application-grid-wrapper-edge0")
 		s.remove("pods/kube-proxy-edge-edge0")
 		s.run(t, "kube-proxy", "edge0")
@@ -280,10 +283,14 @@ var brokenClusters = []struct {
 	{"no kube-proxy runs", func(_ *testing.T, s *apiServer) { s.remove("pods/kube-proxy-edge-edge0") },
 		"failure KubeProxy Node edge0", false},
 	{"kube-proxy asks past the wrapper", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.set(t, system+"configmaps/kube-proxy-edge", `{clusters: [{name: a, cluster: {server: "https://10.0.0.1:6443"}}], `+
 			`contexts: [{name: a, context: {cluster: a}}], current-context: a}`, "data", "kubeconfig.conf")
 	}, "failure KubeProxy Pod kube-system/kube-proxy-edge-edge0", false},
-	{"two kube-proxies", func(t *testing.T, s *apiServer) { s.run(t, "kube-proxy", "edge0") },
+	{"two kube-proxies", func(t *testing.T, s *apiServer) {
+		t.Helper()
+		s.run(t, "kube-proxy", "edge0")
+	},
 		"failure KubeProxy Node edge0", false},
 	{"a site without CoreDNS", func(_ *testing.T, s *apiServer) { s.remove("pods/dns-edge1") },
 		"warning Names Service kube-system/kube-dns", false},
@@ -291,23 +298,28 @@ var brokenClusters = []struct {
 		s.remove("application-grid-wrapper", "kube-proxy-edge")
 	}, "failure Removal Node", false},
 	{"a hub that nobody asks", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: application-grid-hub, namespace: kube-system}, spec: `+
 			`{replicas: 1, template: {spec: {containers: [{name: application-grid-hub, image: "x:v1"}]}}}, status: {availableReplicas: 1}}`)
 	}, "warning Hub Deployment kube-system/application-grid-hub", false},
 	{"a hub that is asked and not there", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.set(t, "/apis/apps/v1/namespaces/kube-system/daemonsets/application-grid-wrapper", []any{map[string]any{
 			"name": "application-grid-wrapper", "image": "registry.example.org/application-grid-wrapper:v1",
 			"args": []any{"--hub=require"}}}, "spec", "template", "spec", "containers")
 	}, "failure Hub Deployment kube-system/application-grid-hub", false},
 	{"Cilium", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.add(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system}, spec: {template: {spec: `+
 			`{containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
 	}, "failure KubeProxyReplacement DaemonSet kube-system/cilium", false},
 	{"an ingress controller that reads endpoints", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system}, spec: {template: {spec: `+
 			`{containers: [{name: traefik, image: "rancher/mirrored-library-traefik:3.3"}]}}}}`)
 	}, "warning Bypass Deployment kube-system/traefik", false},
 	{"a controller whose image cannot be pulled", func(t *testing.T, s *apiServer) {
+		t.Helper()
 		const controller = "/apis/apps/v1/namespaces/kube-system/deployments/application-grid-controller"
 		s.set(t, controller, int64(0), "status", "availableReplicas")
 		s.set(t, controller, map[string]any{"matchLabels": map[string]any{"app": "c"}}, "spec", "selector")

@@ -51,7 +51,7 @@ func (s Sites) Findings() []Finding {
 		}
 	}
 	keys := slices.Sorted(maps.Keys(used))
-	found := []Finding{}
+	found := make([]Finding, 0, len(keys))
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		labels := s.Nodes[name]
 		f := Finding{Severity: Failure, Check: CheckSite, Object: Object{Kind: "Node", Name: name}, Node: name}
@@ -106,8 +106,8 @@ func (s Sites) names(key string) []Finding {
 			"chart's coreDNS.enabled (docs/install.md, CoreDNS in each site)"
 	case len(sites) > 0 && !slices.Contains(s.ResolverKeys, key):
 		f.Message = "it has no topologyKeys with " + key + ": the nodes of a site ask the CoreDNS of any site"
-		f.Action = fmt.Sprintf(`kubectl -n kube-system annotate --overwrite service kube-dns 'topologyKeys=["%s","%s"]'`,
-			corev1.LabelHostname, key)
+		f.Action = "kubectl -n kube-system annotate --overwrite service kube-dns " +
+			fmt.Sprintf(`'topologyKeys=["%s", "%s"]'`, corev1.LabelHostname, key)
 	default:
 		return nil
 	}

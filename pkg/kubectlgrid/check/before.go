@@ -143,7 +143,7 @@ func (r *report) proxyConfig(c *Cluster, about Object, image string, config *pro
 			"see that it goes with the API server's version, " + c.version},
 		row{ok && known && proxy > server, Warning, about, fmt.Sprintf("it is %s, newer than the API server's %s", tag,
 			c.version), "give it the API server's version"},
-		row{ok && proxy < oldestTested && !(known && proxy > server), Warning, about, fmt.Sprintf("it is %s, older "+
+		row{ok && proxy < oldestTested && (!known || proxy <= server), Warning, about, fmt.Sprintf("it is %s, older "+
 			"than what is tested, 1.%d to 1.%d", tag, oldestTested, newestTested), "upgrade it"})
 }
 

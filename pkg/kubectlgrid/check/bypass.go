@@ -31,7 +31,7 @@ var bypasses = []bypass{
 		"run one in each site that asks the node's wrapper in place of the API server"},
 	{"Istio", []string{"istiod", "pilot"}, meshAdvice},
 	{"Linkerd", []string{"linkerd-destination"}, meshAdvice},
-	{"Cilium's Envoy", []string{"cilium-envoy"}, "put no site-local Services behind its ingress, gateway or L7 policies"},
+	{"Cilium's Envoy", []string{"cilium-envoy"}, "put no site-local Services behind its ingress, gateways or policies"},
 }
 
 // bypassOf is the program of a workload that reads endpoints itself; nil for any other.

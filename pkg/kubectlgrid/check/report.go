@@ -10,11 +10,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/setup"
 )
 
-// Severity, Object and Finding are those of package gridview.
 type (
+	// Severity is that of a finding.
 	Severity = gridview.Severity
-	Object   = gridview.Object
-	Finding  = gridview.Finding
+	// Object is what a finding is about.
+	Object = gridview.Object
+	// Finding is one answer.
+	Finding = gridview.Finding
 )
 
 // The severities.

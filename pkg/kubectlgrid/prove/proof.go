@@ -167,7 +167,8 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 		case err != nil || !known:
 			strangers = append(strangers, address)
 		case !may[host]:
-			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"), e.where(), output.Count(times, "time")))
+			leaks = append(leaks, fmt.Sprintf("%s on node %s, of %s, %s", e.name(host), cmp.Or(e.node, "<none>"),
+				e.where(), output.Count(times, "time")))
 		}
 		switch {
 		case !answered:

@@ -37,9 +37,10 @@ const (
 	EdgeNodeStatic = "static"
 
 	// LabelKubeProxy is a label of nodes. On kubeadm's clusters the controller sets it once an edge node's wrapper is
-	// ready. Its value is KubeProxyEdge: kubeadm's kube-proxy makes room for kube-proxy-edge then.
+	// ready. With it kubeadm's kube-proxy makes room for kube-proxy-edge then.
 	LabelKubeProxy = "superedge.io/kube-proxy"
-	KubeProxyEdge  = "edge"
+	// KubeProxyEdge is the value of LabelKubeProxy.
+	KubeProxyEdge = "edge"
 )
 
 // IsEdgeNode reports whether a node with this value of LabelEdgeNode has the wrapper.

@@ -87,6 +87,9 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		for _, verb := range []string{"is ", "are ", "has "} {
 			meaning = strings.TrimPrefix(meaning, verb)
 		}
+		if strings.HasPrefix(below, "status") {
+			meaning = docstest.FirstSentence(meaning)
+		}
 		if checked := checks(schema, name, &field, within); checked != "" {
 			meaning = strings.TrimSpace(meaning + " *" + checked + "*")
 		}

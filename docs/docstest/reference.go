@@ -2,6 +2,7 @@ package docstest
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +60,7 @@ func flagNames(set *pflag.FlagSet) string {
 // computed are the defaults that depend on the machine, or, as klog's, on what was set in this process before.
 var computed = map[string]string{"worker": "number of CPUs", "v": "`0`"}
 
-// FlagList is a list of flags, with the defaults that say something. Hidden flags are left out, and --help, which every
+// FlagList is a list of flags, with the defaults that say something, and the first sentence of what they mean. Hidden flags are left out, and --help, which every
 // program has.
 func FlagList(set *pflag.FlagSet) string {
 	var b strings.Builder
@@ -78,9 +79,20 @@ func FlagList(set *pflag.FlagSet) string {
 		if value != "" {
 			value = " (" + value + ")"
 		}
-		fmt.Fprintf(&b, "- %s%s: %s\n", name, value, Line(f.Usage))
+		fmt.Fprintf(&b, "- %s%s: %s\n", name, value, FirstSentence(Line(f.Usage)))
 	})
 	return b.String()
+}
+
+// sentenceEnd is the end of a sentence that another one follows.
+var sentenceEnd = regexp.MustCompile(`[a-z0-9)"]\. [A-Z]`)
+
+// FirstSentence is what the page has of a text that a program or kubectl explain has as a whole.
+func FirstSentence(text string) string {
+	if at := sentenceEnd.FindStringIndex(text); at != nil {
+		return text[:at[0]+2]
+	}
+	return text
 }
 
 // Line is a text as a line of a list.

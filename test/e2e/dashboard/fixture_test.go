@@ -76,7 +76,8 @@ func (f *fixture) eventually(what string, ask func() error) {
 // node adds a node of a unit, on which pods run.
 func (f *fixture) node(name, unit string) {
 	f.Helper()
-	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}})
+	labels := map[string]string{f.key: unit, v1.LabelEdgeNode: v1.EdgeNodeStatic}
+	_, err := shared.AddNode(f.ctx, cluster.NodeSpec{Name: name, Labels: labels})
 	f.must(err)
 	f.Cleanup(func() { _ = shared.RemoveNode(context.Background(), name) }) // the cluster goes in the end
 }

@@ -102,7 +102,8 @@ func (f *fixture) large() {
 	for i := range manyUnits {
 		makers.Go(func() error {
 			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-				Name: f.nodeName(i), Labels: map[string]string{f.key: fmt.Sprintf("u%04d", i)},
+				Name: f.nodeName(i),
+				Labels: map[string]string{f.key: fmt.Sprintf("u%04d", i), v1.LabelEdgeNode: v1.EdgeNodeStatic},
 			}}, metav1.CreateOptions{})
 			return err
 		})

@@ -468,8 +468,11 @@ func (f *fixture) breakAfter() {
 			f.eventually("kubeadm's kube-proxy is back", func() error {
 				pods, err := f.client.CoreV1().Pods("kube-system").List(f.ctx, metav1.ListOptions{
 					LabelSelector: "k8s-app=kube-proxy", FieldSelector: "spec.nodeName=edge1"})
-				if err != nil || len(pods.Items) != 1 {
-					return fmt.Errorf("%v: %v", pods, err)
+				if err == nil && len(pods.Items) != 1 {
+					err = fmt.Errorf("there are %d", len(pods.Items))
+				}
+				if err != nil {
+					return err
 				}
 				pod = pods.Items[0].Name
 				return nil

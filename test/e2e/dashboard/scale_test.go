@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	v1 "github.com/application-grid/application-grid/pkg/apis/superedge.io/v1"
 )
 
 const (
@@ -102,7 +104,7 @@ func (f *fixture) large() {
 	for i := range manyUnits {
 		makers.Go(func() error {
 			_, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-				Name: f.nodeName(i),
+				Name:   f.nodeName(i),
 				Labels: map[string]string{f.key: fmt.Sprintf("u%04d", i), v1.LabelEdgeNode: v1.EdgeNodeStatic},
 			}}, metav1.CreateOptions{})
 			return err

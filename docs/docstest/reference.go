@@ -60,8 +60,8 @@ func flagNames(set *pflag.FlagSet) string {
 // computed are the defaults that depend on the machine, or, as klog's, on what was set in this process before.
 var computed = map[string]string{"worker": "number of CPUs", "v": "`0`"}
 
-// FlagList is a list of flags, with the defaults that say something, and the first sentence of what they mean. Hidden flags are left out, and --help, which every
-// program has.
+// FlagList is a list of flags, with the defaults that say something, and the first sentence of what they mean. Hidden
+// flags are left out, and --help, which every program has.
 func FlagList(set *pflag.FlagSet) string {
 	var b strings.Builder
 	set.VisitAll(func(f *pflag.Flag) {

@@ -24,6 +24,8 @@ type Sites struct {
 	Wrapped map[string]bool
 	// Governed are the topology keys of every Service that has some, kube-dns left out.
 	Governed []topology.Keys
+	// GridKeys are the keys of grids of workloads: a node of one of their sites may need no Service.
+	GridKeys []string
 	// Resolvers are the nodes with a pod of CoreDNS that is ready; nil if that is not known. ResolverKeys are the
 	// topology keys of the Service kube-dns.
 	Resolvers    map[string]bool
@@ -62,9 +64,10 @@ func (s Sites) Findings() []Finding {
 				"to their site, so they reach every site", keys[in], labels[keys[in]])
 			f.Action = fmt.Sprintf("kubectl label node %s %s=%s; or take it out of the site: kubectl label node %s %s-",
 				name, v1.LabelEdgeNode, v1.EdgeNodePods, name, keys[in])
-		case isEdge(labels) && in < 0 && slices.ContainsFunc(s.Governed, func(keys topology.Keys) bool {
-			return !slices.Contains(keys, topology.Any) && !hasAny(labels, keys)
-		}):
+		case isEdge(labels) && in < 0 && !hasAny(labels, s.GridKeys) &&
+			slices.ContainsFunc(s.Governed, func(keys topology.Keys) bool {
+				return !slices.Contains(keys, topology.Any) && !hasAny(labels, keys)
+			}):
 			f.Message = fmt.Sprintf("it is an edge node in no site: without the label %s it has no endpoints of the "+
 				"Services with that key", strings.Join(keys, " or "))
 			f.Action = fmt.Sprintf("kubectl label node %s %s=SITE", name, keys[0])

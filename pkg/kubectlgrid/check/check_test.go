@@ -523,7 +523,7 @@ func TestAfter(t *testing.T) {
 					"Pod kube-system/application-grid-wrapper-edge0").Spec.Containers[0].Image = "registry.example.org/application-grid-wrapper:v0"
 			},
 			[]string{"warning ProgramVersions DaemonSet kube-system/application-grid-wrapper: nodes run different " +
-				"versions of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node, " +
+				"versions of application-grid-wrapper: registry.example.org/application-grid-wrapper:v0 on 1 node; " +
 				"registry.example.org/application-grid-wrapper:v1 on 1 node"},
 		},
 		"programs of two versions": {
@@ -543,7 +543,7 @@ func TestAfter(t *testing.T) {
 			[]string{"warning ProgramVersions DaemonSet kube-system/kube-proxy-edge: kube-proxy v1.33.0 does not go " +
 				"with an API server of v1.37.1",
 				"warning ProgramVersions DaemonSet in kube-system: the kube-proxies are of different versions: " +
-					"kube-proxy-edge is v1.33.0; kube-proxy is v1.37.1"},
+					`kube-proxy-edge has "v1.33.0"; kube-proxy has "v1.37.1"`},
 		},
 		"ipvs": {
 			func(c *testCluster) {

@@ -207,6 +207,7 @@ type Cluster struct {
 	// governed are the topology keys of the Services, resolvers the nodes with a ready CoreDNS, and resolverKeys the
 	// topology keys of the Service kube-dns.
 	governed     []topology.Keys
+	gridKeys     []string // those of the grids of workloads
 	resolvers    map[string]bool
 	resolverKeys topology.Keys
 	hubAPI       bool // the hub's APIService is there

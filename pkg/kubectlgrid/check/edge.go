@@ -264,15 +264,14 @@ func (r *report) checkSites(c *Cluster) {
 	if !c.knows(kindNode, kindPod, kindService) {
 		return
 	}
-	sites := gridview.Sites{Nodes: c.labels(), Wrapped: map[string]bool{}, Governed: c.governed, Resolvers: c.resolvers,
-		ResolverKeys: c.resolverKeys}
+	wrapped := map[string]bool{}
 	for name := range c.byNode(wrapperProgram) {
-		sites.Wrapped[name] = true
+		wrapped[name] = true
 	}
-	found := sites.Findings()
+	found := gridview.Sites{Nodes: c.labels(), Wrapped: wrapped, Governed: c.governed, GridKeys: c.gridKeys,
+		Resolvers: c.resolvers, ResolverKeys: c.resolverKeys}.Findings()
 	r.findings = append(r.findings, found...)
 	if len(found) == 0 && len(c.governed) > 0 {
-		r.ok(gridview.CheckSite, Object{Kind: kindNode},
-			"the nodes of the sites are edge nodes, and have their CoreDNS")
+		r.ok(gridview.CheckSite, Object{Kind: kindNode}, "the nodes of the sites are edge nodes with a CoreDNS")
 	}
 }

@@ -161,15 +161,23 @@ func (r *report) checkHub(c *Cluster) {
 		row{asks, OK, about, "the wrappers ask it", ""})
 }
 
+func onNodes(image string, nodes []string) string {
+	return image + " on " + output.Count(len(nodes), "node")
+}
+
+func has(tag string, names []string) string {
+	return fmt.Sprintf("%s has %q", strings.Join(names, ", "), tag)
+}
+
 // checkSkew looks for programs that differ from each other in their versions.
 func (r *report) checkSkew(c *Cluster) {
 	const check = "ProgramVersions"
 	for _, program := range []Program{wrapperProgram, daemonProgram} {
-		images, on := map[string]int{}, c.byNode(program)
+		images, on := map[string][]string{}, c.byNode(program)
 		for i := range c.nodes {
 			if n := &c.nodes[i]; n.isEdge() { // others may have SuperEdge's
 				for _, p := range on[n.name] {
-					images[p.image]++
+					images[p.image] = append(images[p.image], n.name)
 				}
 			}
 		}
@@ -178,7 +186,7 @@ func (r *report) checkSkew(c *Cluster) {
 			about = sets[0].about()
 		}
 		r.all(check, "", row{c.knows(kindPod) && len(images) > 1, Warning, about,
-			fmt.Sprintf("nodes run different versions of %s: %s", program, counted(images)),
+			fmt.Sprintf("nodes run different versions of %s: %s", program, byTag(images, onNodes)),
 			"wait until the roll-out ends: kubectl -n kube-system rollout status daemonset " + string(program) +
 				"; pods on nodes without a link are replaced when they are back"})
 	}
@@ -190,7 +198,7 @@ func (r *report) checkSkew(c *Cluster) {
 	}
 	sets := Object{Kind: kindDaemonSet, Namespace: system}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the programs are of different versions: " +
-		byTag(tags, "%s has %q"), "give all of them the same tag in your kustomization, and apply it"})
+		byTag(tags, has), "give all of them the same tag in your kustomization, and apply it"})
 	server, known := minor(c.version)
 	tags = map[string][]string{}
 	for _, w := range c.running(kubeProxyProgram) {
@@ -202,7 +210,7 @@ func (r *report) checkSkew(c *Cluster) {
 				"and not newer", tag, c.version, oldestSkew), "give it the tag of the API server's version"})
 	}
 	r.all(check, "", row{len(tags) > 1, Warning, sets, "the kube-proxies are of different versions: " +
-		byTag(tags, "%s is %s"), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +
+		byTag(tags, has), "give kube-proxy-edge the version of kubeadm's: in your kustomization, or with helm " +
 		"upgrade (kubeProxy.image, if you have set it)"})
 	if r.clean(check) && c.knows(kindPod, kindDaemonSet, kindDeployment) {
 		r.ok(check, sets, "no versions differ")
@@ -210,19 +218,10 @@ func (r *report) checkSkew(c *Cluster) {
 }
 
 // byTag is what has each tag, as a sentence names it.
-func byTag(names map[string][]string, format string) string {
+func byTag(names map[string][]string, say func(tag string, names []string) string) string {
 	parts := make([]string, 0, len(names))
 	for _, tag := range slices.Sorted(maps.Keys(names)) {
-		parts = append(parts, fmt.Sprintf(format, strings.Join(names[tag], ", "), tag))
+		parts = append(parts, say(tag, names[tag]))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// counted is how often each value is there.
-func counted(values map[string]int) string {
-	parts := make([]string, 0, len(values))
-	for _, value := range slices.Sorted(maps.Keys(values)) {
-		parts = append(parts, fmt.Sprintf("%s on %s", value, output.Count(values[value], "node")))
-	}
-	return strings.Join(parts, ", ")
 }

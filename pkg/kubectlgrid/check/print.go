@@ -7,9 +7,6 @@ import (
 	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
 )
 
-// namedFindings is how many findings of one check and severity a table has; the others are counted.
-const namedFindings = 10
-
 // Print writes the findings for people: of those that are alike the first few, and how many others there are. Wide has
 // all.
 func (r *Report) Print(out io.Writer, format output.Format) {
@@ -20,7 +17,7 @@ func (r *Report) Print(out io.Writer, format output.Format) {
 	seen, left := map[alike]int{}, 0
 	for _, f := range r.Findings {
 		if seen[alike{f.Severity, f.Check}]++; f.Severity != OK && format != output.Wide &&
-			seen[alike{f.Severity, f.Check}] > namedFindings {
+			seen[alike{f.Severity, f.Check}] > output.NamedFindings {
 			left++
 			continue
 		}

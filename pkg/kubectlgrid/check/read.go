@@ -460,6 +460,9 @@ func (r *reader) grids(ctx context.Context) {
 		err = pages.Each(ctx, r.API, kind.NewList(), restart, func(item runtime.Object) {
 			if object, ok := item.(v1.Object); ok {
 				c.gridCounts[kind.Kind]++
+				if spec, _ := v1.Workload(object); spec != nil {
+					c.gridKeys = append(c.gridKeys, spec.GridUniqKey)
+				}
 				if message := gridTrouble(object); message != "" {
 					c.grids = append(c.grids, grid{named(kind.Kind, object.GetNamespace(), object.GetName()), message})
 				}

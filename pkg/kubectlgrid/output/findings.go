@@ -10,8 +10,8 @@ import (
 	"github.com/application-grid/application-grid/pkg/gridview"
 )
 
-// namedFindings is how many findings follow another answer before they are only counted.
-const namedFindings = 10
+// NamedFindings is how many findings that are alike, or that follow another answer, are named; others are counted.
+const NamedFindings = 10
 
 // Finding writes a finding for people, with what to do about it.
 func Finding(out io.Writer, f gridview.Finding) {
@@ -30,10 +30,10 @@ func Findings(out io.Writer, findings []gridview.Finding) {
 	if len(findings) > 0 {
 		fmt.Fprintln(out)
 	}
-	for _, f := range findings[:min(len(findings), namedFindings)] {
+	for _, f := range findings[:min(len(findings), NamedFindings)] {
 		Finding(out, f)
 	}
-	if left := len(findings) - namedFindings; left > 0 {
+	if left := len(findings) - NamedFindings; left > 0 {
 		fmt.Fprintf(out, "%s: kubectl grid check -o wide has all.\n", Count(left, "more finding"))
 	}
 }

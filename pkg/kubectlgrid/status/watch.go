@@ -26,22 +26,21 @@ const (
 )
 
 // Follow reads the grids, calls show, and calls it again whenever one of them has changed, and from time to time for
-// what they are compared with, until ctx is done. That is no error.
-func Follow(ctx context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
+// what they are compared with, until the user ends it. That is no error.
+func Follow(user context.Context, c cluster.Cluster, q Query, show func([]gridview.Grid) error) error {
 	// No clock: a row that counts down would be another with every change of anything.
 	reader := &Reader{Objects: c.API, Pods: c.API, Warn: c.Warn}
-	grids, err := reader.Read(ctx, q)
+	grids, err := reader.Read(user, q)
 	reader.Warn = func(string, ...any) {} // it was said
-	ctx, stop := context.WithCancelCause(ctx)
+	ctx, stop := context.WithCancelCause(user)
 	defer stop(nil)
 	changed := make(chan struct{}, 1)
 	for begun := false; ; begun = true {
 		switch {
-		case ctx.Err() != nil:
-			if cause := context.Cause(ctx); cause != ctx.Err() { //nolint:errorlint // the very error of the end of ctx
-				return cause
-			}
+		case user.Err() != nil:
 			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
 		case err != nil:
 			return err
 		}

@@ -90,6 +90,7 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		if strings.HasPrefix(below, "status") {
 			meaning = docstest.FirstSentence(meaning)
 		}
+		meaning = docstest.Essence(meaning)
 		if checked := checks(schema, name, &field, within); checked != "" {
 			meaning = strings.TrimSpace(meaning + " *" + checked + "*")
 		}

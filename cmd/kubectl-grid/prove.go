@@ -47,7 +47,7 @@ func newProveCommand(c *command) *cobra.Command {
 			"sg/NAME.\n" +
 			"\n" +
 			"Exit codes: 0 no connection left its site; 1 that could not be proved; 2 the command line is wrong; 3\n" +
-			"a connection left its site.",
+			"a connection left its site, or kubectl grid check finds why one could.",
 		Example: "  kubectl grid prove echo-svc\n" +
 			"  kubectl grid prove sg/echo --requests 100 --all-nodes",
 		ValidArgsFunction: c.completeServices,

@@ -95,6 +95,20 @@ func FirstSentence(text string) string {
 	return text
 }
 
+// Essence is the first sentence of a text, and those that say a default.
+func Essence(text string) string {
+	kept := FirstSentence(text)
+	for rest := text[len(kept):]; rest != ""; {
+		rest = strings.TrimSpace(rest)
+		sentence := FirstSentence(rest)
+		if strings.Contains(sentence, "default") || strings.Contains(sentence, "left out") {
+			kept += " " + sentence
+		}
+		rest = rest[len(sentence):]
+	}
+	return kept
+}
+
 // Line is a text as a line of a list.
 func Line(text string) string {
 	return strings.TrimSpace(strings.NewReplacer("\n", " ", "<", "&lt;").Replace(text))

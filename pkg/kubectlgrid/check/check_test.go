@@ -473,6 +473,70 @@ func TestAfter(t *testing.T) {
 				"it off " +
 				"edge nodes"},
 		},
+		"an affinity that does not wait for the wrapper": {
+			func(c *testCluster) {
+				affinity := get[*appsv1.DaemonSet](c, "DaemonSet kube-system/kube-proxy").Spec.Template.Spec.Affinity
+				required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+				required.NodeSelectorTerms = required.NodeSelectorTerms[:1]
+			},
+			[]string{"warning KubeProxyPlacement DaemonSet kube-system/kube-proxy: it leaves a node as soon as that is labelled"},
+		},
+		"rules that are frozen since the label": {
+			func(c *testCluster) {
+				delete(c.objects, "Pod kube-system/kube-proxy-edge-edge0")
+				get[*corev1.Node](c, "Node /edge0").ManagedFields = []metav1.ManagedFieldsEntry{{
+					Manager: "kubectl-label", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1",
+					FieldsType: "FieldsV1", Time: &metav1.Time{Time: now.Add(-time.Hour)},
+					FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:superedge.io/application-grid":{}}}}`),
+				}}
+			},
+			[]string{"failure KubeProxy Node edge0: no kube-proxy runs there: its rules are frozen since 2026-11-21T11:00:00Z"},
+		},
+		"a removal that left something": {
+			func(c *testCluster) {
+				for name := range c.objects {
+					if strings.Contains(name, "wrapper") || strings.Contains(name, "kube-proxy-edge") ||
+						strings.Contains(name, "statefulset-grid-daemon") {
+						delete(c.objects, name)
+					}
+				}
+				for _, node := range []string{"edge0", "edge1"} {
+					delete(get[*corev1.Node](c, "Node /"+node).Labels, v1.LabelEdgeNode)
+					delete(get[*corev1.Node](c, "Node /"+node).Labels, "zone1")
+					c.run("kube-proxy", node)
+				}
+			},
+			[]string{"warning Removal DaemonSet kube-system/kube-proxy: it still has the node affinity",
+				"warning Removal MutatingAdmissionPolicy kube-proxy.superedge.io: it is left of an installation",
+				"warning EdgeLabel Node: no node has the label"},
+		},
+		"a hub's APIService without a hub": {
+			func(c *testCluster) {
+				c.add(`{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: v1alpha1.hub.superedge.io}}`)
+			},
+			[]string{"failure Hub APIService v1alpha1.hub.superedge.io: it leads to a hub that is not there"},
+		},
+		"a controller outside of the cluster": {
+			func(c *testCluster) {
+				delete(c.objects, "Deployment kube-system/application-grid-controller")
+				c.add(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: application-grid-controller, ` +
+					`namespace: kube-system}, spec: {renewTime: "2026-11-21T11:59:30.000000Z"}}`)
+			}, nil,
+		},
+		"meshes and ingress controllers": {
+			func(c *testCluster) {
+				for name, container := range map[string]string{"istiod": "discovery", "linkerd-destination": "destination",
+					"ingress-nginx-controller": "controller", "envoy-gateway": "envoy-gateway", "cilium-envoy": "cilium-envoy",
+					"haproxy-kubernetes-ingress": "x", "traefik": "traefik"} {
+					c.add(fmt.Sprintf(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: %s, namespace: mesh}, spec: {template: `+
+						`{spec: {containers: [{name: %s, image: x}]}}}}`, name, container))
+				}
+			},
+			[]string{"warning Bypass Deployment mesh/istiod: Istio reads", "warning Bypass Deployment mesh/linkerd-destination: Linkerd",
+				"warning Bypass Deployment mesh/ingress-nginx-controller: ingress-nginx",
+				"warning Bypass Deployment mesh/envoy-gateway: Envoy Gateway", "warning Bypass Deployment mesh/cilium-envoy: Cilium's Envoy",
+				"warning Bypass Deployment mesh/haproxy-kubernetes-ingress: HAProxy", "warning Bypass Deployment mesh/traefik: Traefik"},
+		},
 		"no policy": {
 			func(c *testCluster) { delete(c.objects, "MutatingAdmissionPolicyBinding /kube-proxy.superedge.io") },
 			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its " +

@@ -1,0 +1,92 @@
+package gridview
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/application-grid/application-grid/pkg/topology"
+)
+
+// TestSites: which nodes are half in a site, and which sites have no names, by the keys of the Services.
+func TestSites(t *testing.T) {
+	edge := func(more ...string) topology.Labels {
+		labels := topology.Labels{"superedge.io/application-grid": "true", "kubernetes.io/hostname": "x"}
+		for _, label := range more {
+			key, value, _ := strings.Cut(label, "=")
+			labels[key] = value
+		}
+		return labels
+	}
+	host, zone := topology.Keys{"kubernetes.io/hostname"}, topology.Keys{"zone"}
+	for name, test := range map[string]struct {
+		sites Sites
+		want  []string
+	}{
+		"no Services": {Sites{Nodes: map[string]topology.Labels{"a": {"zone": "x"}, "b": edge()}}, nil},
+		"all is well": {Sites{Nodes: map[string]topology.Labels{"a": edge("zone=x"), "cloud": {}},
+			Governed: []topology.Keys{zone}}, nil},
+		"a node of a site without a wrapper": {Sites{Nodes: map[string]topology.Labels{"a": {"zone": "x"}},
+			Governed: []topology.Keys{zone}}, []string{"a: it is in the site zone=x and no edge node"}},
+		"SuperEdge's wrapper": {Sites{Nodes: map[string]topology.Labels{"a": {"zone": "x"}},
+			Wrapped: map[string]bool{"a": true}, Governed: []topology.Keys{zone}}, nil},
+		"an edge node in no site": {Sites{Nodes: map[string]topology.Labels{"a": edge()},
+			Governed: []topology.Keys{zone, {"zone", "region"}}},
+			[]string{"a: it is an edge node in no site: without the label region or zone"}},
+		"an edge node of other Services": {Sites{Nodes: map[string]topology.Labels{"a": edge("other=x")},
+			Governed: []topology.Keys{zone, {"other"}}}, nil},
+		"an edge node of grids without Services": {Sites{Nodes: map[string]topology.Labels{"a": edge("other=x")},
+			Governed: []topology.Keys{zone}, GridKeys: []string{"other"}}, nil},
+		"any endpoint in the end": {Sites{Nodes: map[string]topology.Labels{"a": edge()},
+			Governed: []topology.Keys{{"zone", topology.Any}}}, nil},
+		"a node's own endpoints": {Sites{Nodes: map[string]topology.Labels{"cloud": {"kubernetes.io/hostname": "c"}},
+			Governed: []topology.Keys{host}}, []string{"cloud: it is in the site kubernetes.io/hostname=c"}},
+		"a node's own endpoints before its site's": {Sites{
+			Nodes:    map[string]topology.Labels{"cloud": {"kubernetes.io/hostname": "c"}},
+			Governed: []topology.Keys{{"kubernetes.io/hostname", "zone"}}}, nil},
+		"a site without CoreDNS": {Sites{Nodes: map[string]topology.Labels{"a": edge("zone=x"), "b": edge("zone=y")},
+			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}, ResolverKeys: zone},
+			[]string{"kube-dns: 1 of the 2 sites of zone have no CoreDNS (y)"}},
+		"CoreDNS that every site asks": {Sites{Nodes: map[string]topology.Labels{"a": edge("zone=x")},
+			Governed: []topology.Keys{zone}, Resolvers: map[string]bool{"a": true}},
+			[]string{"kube-dns: it has no topologyKeys with zone"}},
+	} {
+		found := test.sites.Findings()
+		if len(found) != len(test.want) {
+			t.Errorf("%s: got %+v", name, found)
+		}
+		for i, f := range found {
+			if i < len(test.want) && !strings.HasPrefix(f.Object.Name+": "+f.Message, test.want[i]) || f.Action == "" {
+				t.Errorf("%s: got %+v", name, f)
+			}
+		}
+	}
+}
+
+// TestConcerns: a command prints what concerns its Services: not what is wrong with nodes of other sites, and not the
+// controller.
+func TestConcerns(t *testing.T) {
+	d := &Diagnosis{
+		Nodes: map[string]topology.Labels{"a": {"zone": "x"}, "b": {"other": "x"}},
+		Findings: []Finding{
+			{Severity: Failure, Check: "Wrapper", Node: "a"}, {Severity: Failure, Check: "Wrapper", Node: "b"},
+			{Severity: Warning, Check: CheckNames, Key: "other"}, {Severity: Warning, Check: "Hub"},
+			{Severity: Failure, Check: CheckController}, {Severity: OK, Check: "Port"}, {Severity: Unverified, Check: "Read"},
+		},
+	}
+	checks := func(found []Finding) (names []string) {
+		for _, f := range found {
+			names = append(names, f.Check+f.Node)
+		}
+		return names
+	}
+	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub"}) {
+		t.Errorf("got %q", got)
+	}
+	if got := checks(d.OfGrid([]string{"other"})); !slices.Equal(got, []string{"Wrapperb", "Names", "Hub", "Controller"}) {
+		t.Errorf("got %q", got)
+	}
+	if got := (*Diagnosis)(nil).Of(topology.Keys{"zone"}); len(got) != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}

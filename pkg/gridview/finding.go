@@ -95,7 +95,8 @@ func (d *Diagnosis) OfGrid(keys []string) []Finding {
 // by every Service.
 func (d *Diagnosis) concerns(f Finding, keys []string) bool {
 	labels, known := d.Nodes[f.Node]
-	return !known || hasAny(labels, keys) || f.Check == CheckSite && isEdge(labels)
+	return !known || hasAny(labels, keys) ||
+		f.Check == CheckSite && isEdge(labels) && !slices.Contains(keys, topology.Any)
 }
 
 // Failed reports whether one of the findings is a failure.

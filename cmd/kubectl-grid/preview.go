@@ -38,7 +38,7 @@ func newPreviewCommand(c *command) *cobra.Command {
 			"cluster.\n" +
 			"\n" +
 			"Exit codes: 0 every site has a ready endpoint of every Service; 1 the cluster could not be read; 2 the\n" +
-			"command line is wrong; 3 a site would be left without one, or kubectl grid check finds what is in the way.",
+			"command line is wrong; 3 a site would be left without one, or kubectl grid check finds a failure.",
 		Example: "  kubectl grid preview --key topology.kubernetes.io/zone -A\n" +
 			"  kubectl grid preview --key zone -n shop -o wide",
 		Args: flags.UsageArgs(cobra.NoArgs),

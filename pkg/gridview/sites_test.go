@@ -71,7 +71,8 @@ func TestConcerns(t *testing.T) {
 		Findings: []Finding{
 			{Severity: Failure, Check: "Wrapper", Node: "a"}, {Severity: Failure, Check: "Wrapper", Node: "b"},
 			{Severity: Warning, Check: CheckNames, Key: "other"}, {Severity: Warning, Check: "Hub"},
-			{Severity: Failure, Check: CheckController}, {Severity: OK, Check: "Port"}, {Severity: Unverified, Check: "Read"},
+			{Severity: Failure, Check: CheckController}, {Severity: OK, Check: "Port"},
+			{Severity: Unverified, Check: "Read"},
 		},
 	}
 	checks := func(found []Finding) (names []string) {
@@ -83,7 +84,8 @@ func TestConcerns(t *testing.T) {
 	if got := checks(d.Of(topology.Keys{"zone"})); !slices.Equal(got, []string{"Wrappera", "Hub"}) {
 		t.Errorf("got %q", got)
 	}
-	if got := checks(d.OfGrid([]string{"other"})); !slices.Equal(got, []string{"Wrapperb", "Names", "Hub", "Controller"}) {
+	got := checks(d.OfGrid([]string{"other"}))
+	if !slices.Equal(got, []string{"Wrapperb", "Names", "Hub", "Controller"}) {
 		t.Errorf("got %q", got)
 	}
 	if got := (*Diagnosis)(nil).Of(topology.Keys{"zone"}); len(got) != 0 {

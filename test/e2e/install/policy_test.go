@@ -107,8 +107,11 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			// As the patch has it, which is for older API servers too.
 			var away struct{ Spec appsv1.DaemonSetSpec }
 			data, err := os.ReadFile(filepath.Join(manifests, "kubeadm", "kube-proxy-away.yaml"))
-			if err != nil || yaml.Unmarshal(data, &away) != nil || !equality.Semantic.DeepEqual(terms,
-				away.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms) {
+			if err == nil {
+				err = yaml.Unmarshal(data, &away)
+			}
+			if err != nil || !equality.Semantic.DeepEqual(after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+				away.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution) {
 				t.Errorf("kube-proxy-away.yaml requires %+v, %v", away, err)
 			}
 			if affinity == nil {

@@ -164,7 +164,8 @@ func plain(distribution string, k, values *strings.Builder, note func(string)) s
 		distribution = ""
 	}
 	note(ways[distribution])
-	return strings.Replace(manifests.Kubeconfig, unset, address, 1)
+	_, content, _ := strings.Cut(manifests.Kubeconfig, "apiVersion:") // without its comment
+	return "apiVersion:" + strings.Replace(content, unset, address, 1)
 }
 
 // without is a patch that leaves out an object, or those of a target.

@@ -110,8 +110,9 @@ func TestPolicyKeepsAffinity(t *testing.T) {
 			if err == nil {
 				err = yaml.Unmarshal(data, &away)
 			}
-			if err != nil || !equality.Semantic.DeepEqual(after.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
-				away.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution) {
+			if err != nil || away.Spec.Template.Spec.Affinity == nil || !equality.Semantic.DeepEqual(
+				away.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+				&corev1.NodeSelector{NodeSelectorTerms: terms}) {
 				t.Errorf("kube-proxy-away.yaml requires %+v, %v", away, err)
 			}
 			if affinity == nil {

@@ -232,7 +232,7 @@ func TestReadErrors(t *testing.T) {
 		},
 		{
 			&largeCluster{forbidden: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices"},
-			Query{Key: "site", Namespace: "ns"}, "you may not read the EndpointSlices of namespace ns", false,
+			Query{Key: "site", Namespace: "ns"}, "reading the EndpointSlices", false,
 		},
 	} {
 		err := read(test.cluster, test.query)
@@ -265,7 +265,7 @@ func TestPrint(t *testing.T) {
 	if err := Print(&out, preview, output.Wide, Columns{Namespaces: true}); err != nil {
 		t.Fatal(err)
 	}
-	want := `The values of site are 2 units: a (2 nodes), b (1 node). 1 node is in no unit.
+	want := `The values of site are 2 units: a (2 nodes), b (1 node). The label is missing on 1 node.
 
 NAMESPACE   NAME   READY   FOREIGN   UNITS WITHOUT   STATE                                 READY IN UNITS   COMMAND
 x           echo   3       <1%       -               open                                  a=2,b=1          CLOSE echo

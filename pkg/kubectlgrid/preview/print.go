@@ -91,7 +91,7 @@ func without(nodes int) string {
 	if nodes == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" In no unit: %s.", output.Count(nodes, "node"))
+	return fmt.Sprintf(" The label is missing on %s.", output.Count(nodes, "node"))
 }
 
 // percent writes a share; it rounds nothing to 0 or 100 %.

@@ -138,7 +138,7 @@ test-unit: ## Runs the unit tests, with the race detector. Needs no root.
 
 # What tests on the embedded cluster are run with: where the binaries are, and one package after the other.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 1 -timeout 30m -v
+	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 1 -timeout 30m
 
 .PHONY: test-e2e
 test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.

@@ -136,9 +136,10 @@ test-unit: ## Runs the unit tests, with the race detector. Needs no root.
 	CGO_ENABLED=1 go test -race -timeout 10m ./...
 	go -C hack/tools test ./...
 
-# What tests on the embedded cluster are run with: where the binaries are, and one package after the other.
+# What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
+# of its own: they wait most of the time.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 1 -timeout 30m
+	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 30m
 
 .PHONY: test-e2e
 test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.

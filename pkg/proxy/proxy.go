@@ -114,6 +114,7 @@ type Proxy struct {
 	config    Config
 	revisions *history.Revisions
 	facts     *facts.Facts
+	broken    *brokenSteps
 	view      *view.View
 	units     *view.Units
 	upstream  *upstream.Upstream
@@ -210,9 +211,10 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	// The annotations are needed only if default/kubernetes is rewritten, and LocalEndpoint does not say to what.
 	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
+	p.broken = newBrokenSteps(logger)
 	p.facts = facts.New(facts.Options{
 		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: config.SiteLabels,
-		Logger: logger.WithName("facts"),
+		Broken: p.broken.note, Logger: logger.WithName("facts"),
 	})
 	hub := upstream.HubOptions{
 		Mode:          config.Hub.Mode,
@@ -232,6 +234,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.broken.relist = p.upstream.Relist
 	if config.Hub.Connection != nil {
 		config.Hub.Connection.OnChange(p.upstream.Retry)
 	}

@@ -163,6 +163,9 @@ func (u *Upstream) Retry() {
 	}
 }
 
+// Relist lists again all that is followed but a share.
+func (u *Upstream) Relist() { u.group.Relist() }
+
 // AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
 // without optional ones. It returns the zero time if one of them had no contact yet.
 func (u *Upstream) AsOf() time.Time { return u.way.asOf() }

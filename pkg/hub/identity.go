@@ -44,8 +44,8 @@ func identify(config *genericapiserver.Config, options Config) error {
 	}
 	var err error
 	config.Authorization.Authorizer, err = union.New(
-		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: unconditional{bound.authorize}},
-		union.NamedAuthorizer{AuthorizerName: "FrontProxy", Authorizer: unconditional{
+		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: authorizer.AuthorizerFunc(bound.authorize)},
+		union.NamedAuthorizer{AuthorizerName: "FrontProxy", Authorizer: authorizer.AuthorizerFunc(
 			func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 				if _, ok := a.GetUser().(fronted); ok && !options.ReviewAll &&
 					a.GetAPIGroup() == hubv1alpha1.GroupName {
@@ -53,10 +53,10 @@ func identify(config *genericapiserver.Config, options Config) error {
 				}
 				return authorizer.DecisionNoOpinion, "", nil
 			},
-		}},
-		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: unconditional{
+		)},
+		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: authorizer.AuthorizerFunc(
 			(&once{next: config.Authorization.Authorizer}).authorize,
-		}},
+		)},
 	)
 	if err != nil {
 		return fmt.Errorf("putting the authorizers together: %w", err)
@@ -80,31 +80,6 @@ func (f fronts) AuthenticateRequest(r *http.Request) (*authenticator.Response, b
 // fronted is a user who came with the front proxy's certificate. kube-apiserver has authenticated the user and
 // authorized the request.
 type fronted struct{ user.Info }
-
-// authorizeFunc decides without conditions.
-type authorizeFunc func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error)
-
-// unconditional makes an authorizer of a function.
-type unconditional struct{ decide authorizeFunc }
-
-// Authorize implements authorizer.Authorizer.
-func (u unconditional) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return u.decide(ctx, a)
-}
-
-// ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (u unconditional) ConditionsAwareAuthorize(
-	ctx context.Context, a authorizer.Attributes,
-) authorizer.ConditionsAwareDecision {
-	return authorizer.ConditionsAwareDecisionFromParts(u.decide(ctx, a))
-}
-
-// EvaluateConditions implements authorizer.Authorizer. It has none.
-func (unconditional) EvaluateConditions(
-	context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData,
-) (authorizer.Decision, string, error) {
-	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
-}
 
 // once asks for equal reviews that come at one time once.
 type once struct {

@@ -22,7 +22,8 @@ const (
 	reachPatience = 2 * time.Second
 	// relistPatience is how long the API server may take for that.
 	relistPatience = 15 * time.Second
-	// maxStreams is how many streams one caller may have of one node's share: one, and those that are about to end.
+	// maxStreams is how many streams one caller may have of one node's share, and how many lists: one, and those that are
+	// about to end.
 	maxStreams = 4
 	// maxUnknown is how many streams there may be of nodes that are not there.
 	maxUnknown = 256
@@ -34,10 +35,8 @@ type shareServer struct {
 	sources sources
 	// current says why what is shared may not be what the cluster has; nil if it is.
 	current func() error
-	shedder *shedder
-	// server writes streams. admit reports whether there is memory for a list.
+	// server writes streams.
 	server  *serve.Server
-	admit   func(r *http.Request, bytes int) (done func(), ok bool)
 	streams callerStreams
 }
 
@@ -82,7 +81,7 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	}
 	leave, ok := s.streams.enter(key, most)
 	if !ok {
-		return tooMany("this caller has as many streams of this share as one may have")
+		return errTooMany
 	}
 	restored, err := s.reach(r.Context(), version)
 	var followed *stream
@@ -93,19 +92,18 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 		leave()
 		return err
 	}
-	if s.shedder.full() {
-		// Over HTTP/2 what is under way on the connection goes on.
-		w.Header().Set("Connection", "close")
-	}
 	s.server.Stream(w, r, hubv1alpha1.Shares, followed, time.Duration(max(seconds, 0))*time.Second)
 	return nil
 }
+
+// errTooMany is the answer to a caller who has as many requests under way as one may have.
+var errTooMany = tooMany("this caller has as many requests for shares under way as one may have")
 
 func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// callerStreams counts the streams under way, those that have not begun included.
+// callerStreams counts the streams and lists under way, those that have not begun included.
 type callerStreams struct {
 	mu sync.Mutex
 	// counts are by caller and node, refused counts the streams of callers that had too many. Both are guarded by mu.

@@ -1,20 +1,15 @@
 package upstream
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -37,8 +32,6 @@ const (
 	shareSilence = 75 * time.Second
 	// shortStream is how long a stream must last for the next one to begin at once.
 	shortStream = time.Second
-	// maxFrame is the most bytes of one frame. By default etcd stores no object above 1.5 MiB.
-	maxFrame = 64 << 20
 )
 
 // shareInputs are the inputs that objects of a share go to, by their kind in its frames; shareResources says what the
@@ -73,90 +66,43 @@ func decodeShareState(encoded []byte) (s *shareState, known bool) {
 	return s, err == nil
 }
 
-// shareStream is an open stream of steps.
-type shareStream struct {
-	body   io.ReadCloser
-	frames *bufio.Reader
-	length [4]byte
-}
-
 // errEnded is the end of a stream whose time is over.
 var errEnded = errors.New("the hub has ended the stream")
 
-// next reads the next step. state is what the client knows, and becomes what it knows after the step.
-func (s *shareStream) next(state *shareState) (step facts.ShareStep, restored bool, err error) {
+// nextStep takes a step of a stream. state is what the client knows, and becomes what it knows after the step.
+func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareStep, restored bool, err error) {
 	var whole [hubv1alpha1.Buckets]bool
 	step.Objects = make(map[string]map[types.NamespacedName]*wire.Object)
 	step.Whole = func(input string, name types.NamespacedName) bool {
 		return whole[hubv1alpha1.BucketOf(shareResources[input], name)]
 	}
-	for {
-		event, err := s.event()
-		if err != nil {
-			return step, false, err
-		}
-		kind, message, err := wire.Unwrap(event.Object.Raw)
-		if err != nil {
-			return step, false, fmt.Errorf("decoding a step of the share: %w", err)
-		}
-		if event.Type == string(watch.Error) {
-			status := &metav1.Status{}
-			if err := status.Unmarshal(message); err != nil {
-				return step, false, fmt.Errorf("decoding an error of the share: %w", err)
-			}
-			return step, false, &apierrors.StatusError{ErrStatus: *status}
-		}
-		o, err := wire.ParseObject(message)
-		if err != nil {
-			return step, false, fmt.Errorf("decoding an object of the share: %w", err)
+	for event := range stream {
+		o, kind := follow.Decoded(event.Object)
+		if o == nil {
+			return step, false, apierrors.FromObject(event.Object)
 		}
 		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-		switch input := shareInputs[kind.Kind]; {
-		case event.Type == string(watch.Bookmark):
+		switch input := shareInputs[kind]; {
+		case event.Type == watch.Bookmark:
 			mark, err := hubv1alpha1.ParseMark(o.ResourceVersion, o.Annotations())
 			if err != nil {
 				return step, false, err
 			}
 			mark.AddTo(&state.Digests, &whole)
-			if !mark.Ends {
-				continue
+			if mark.Ends {
+				state.Version = mark.Version
+				step.Mark = state.encode()
+				return step, mark.Restored, nil
 			}
-			state.Version = mark.Version
-			step.Mark = state.encode()
-			return step, mark.Restored, nil
 		case input == "": // of a newer hub
-		case event.Type == string(watch.Deleted):
+		case event.Type == watch.Deleted:
 			step.Put(input, name, nil)
 		default:
 			step.Put(input, name, o)
 		}
 	}
+	return step, false, errEnded
 }
-
-// event reads a frame.
-func (s *shareStream) event() (*metav1.WatchEvent, error) {
-	if _, err := io.ReadFull(s.frames, s.length[:]); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, errEnded
-		}
-		return nil, fmt.Errorf("reading the share: %w", err)
-	}
-	n := binary.BigEndian.Uint32(s.length[:])
-	if n > maxFrame {
-		return nil, fmt.Errorf("the hub sent a frame of %d bytes", n)
-	}
-	frame := make([]byte, n)
-	if _, err := io.ReadFull(s.frames, frame); err != nil {
-		return nil, fmt.Errorf("reading the share: %w", err)
-	}
-	event := &metav1.WatchEvent{}
-	if err := event.Unmarshal(frame); err != nil {
-		return nil, fmt.Errorf("decoding a frame of the share: %w", err)
-	}
-	return event, nil
-}
-
-func (s *shareStream) close() { _ = s.body.Close() } // nothing more is read from it
 
 // shareFollower follows this node's share at a hub.
 type shareFollower struct {
@@ -250,12 +196,15 @@ func (s *shareFollower) start(ctx context.Context) {
 func (s *shareFollower) run(ctx context.Context) {
 	pause := follow.Pauses(s.random)
 	for {
-		began := time.Now()
-		err := s.follow(ctx, func() { pause = follow.Pauses(s.random) })
+		began, steps := time.Now(), 0
+		err := s.follow(ctx, func() {
+			pause = follow.Pauses(s.random)
+			steps++
+		})
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errEnded) && time.Since(began) >= shortStream {
+		if errors.Is(err, errEnded) && steps > 0 && time.Since(began) >= shortStream {
 			continue
 		}
 		s.fail(ctx, err)
@@ -270,7 +219,7 @@ func (s *shareFollower) run(ctx context.Context) {
 }
 
 // open begins a stream. state names what is there already, if it is known.
-func (s *shareFollower) open(ctx context.Context, state *shareState, known bool) (*shareStream, error) {
+func (s *shareFollower) open(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
 	version := s.shown()
 	for part := range version {
 		version[part] = max(version[part], state.Version[part])
@@ -281,21 +230,11 @@ func (s *shareFollower) open(ctx context.Context, state *shareState, known bool)
 		Param("fieldSelector", "metadata.name="+s.node).Param("resourceVersion", version.String()).
 		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf).
-		SetHeader("Accept-Encoding", "gzip").
 		SetHeader("User-Agent", s.group.UserAgent("hub-share")).MaxRetries(0)
 	if known {
 		request.SetHeader(hubv1alpha1.DigestsHeader, state.Digests.String())
 	}
-	body, err := request.Stream(ctx)
-	if err != nil {
-		return nil, err
-	}
-	zip, err := gzip.NewReader(body)
-	if err != nil {
-		_ = body.Close() // it is of no use
-		return nil, fmt.Errorf("reading the share: %w", err)
-	}
-	return &shareStream{body: body, frames: bufio.NewReader(zip)}, nil
+	return request.Watch(ctx)
 }
 
 // follow follows one stream to its end. progress is called after every step.
@@ -305,10 +244,10 @@ func (s *shareFollower) follow(ctx context.Context, progress func()) error {
 	if err != nil {
 		return err
 	}
-	defer stream.close()
+	defer stream.Stop()
 	for {
 		before := state.Version
-		step, restored, err := stream.next(state)
+		step, restored, err := nextStep(stream.ResultChan(), state)
 		if err != nil {
 			return err
 		}

@@ -217,26 +217,17 @@ func (s *Server) work(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.group.Run(ctx) })
-	wg.Go(func() {
-		every(ctx, shedInterval, func() {
-			if n := s.shedder.round(); n > 0 {
-				klog.FromContext(ctx).V(2).Info("Ended streams that are another replica's part", "streams", n)
-			}
-		})
-	})
-	wg.Go(func() { every(ctx, time.Second, func() { s.endStale(ctx) }) })
-}
-
-// every calls look in intervals, until ctx is done.
-func every(ctx context.Context, interval time.Duration, look func()) {
-	ticker := time.NewTicker(interval)
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for {
+	for looks := 1; ; looks++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			look()
+			s.endStale(ctx)
+			if looks%shedLooks == 0 {
+				s.shedder.round()
+			}
 		}
 	}
 }

@@ -87,13 +87,9 @@ type once struct {
 	group singleflight.Group
 }
 
-type decision struct {
-	authorizer.Decision
-
-	reason string
-}
-
-func (o *once) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (o *once) authorize(
+	ctx context.Context, a authorizer.Attributes,
+) (made authorizer.Decision, reason string, err error) {
 	u := a.GetUser()
 	if u == nil {
 		return o.next.Authorize(ctx, a)
@@ -102,18 +98,15 @@ func (o *once) authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 		a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(), a.GetNamespace(),
 		a.GetName(), a.GetPath(),
 	}, fmt.Sprint(a.GetFieldSelector())+fmt.Sprint(a.GetLabelSelector()))
-	// The review goes on for the others when the caller that began it leaves.
-	result := o.group.DoChan(key, func() (any, error) {
+	answer, err, _ := o.group.Do(key, func() (any, error) {
+		// The review goes on for the others when the caller that began it leaves.
 		made, reason, err := o.next.Authorize(context.WithoutCancel(ctx), a)
-		return decision{made, reason}, err
+		return func() (authorizer.Decision, string) { return made, reason }, err
 	})
-	select {
-	case <-ctx.Done():
-		return authorizer.DecisionNoOpinion, "", ctx.Err()
-	case r := <-result:
-		made, _ := r.Val.(decision)
-		return made.Decision, made.reason, r.Err
+	if decision, ok := answer.(func() (authorizer.Decision, string)); ok {
+		made, reason = decision()
 	}
+	return made, reason, err
 }
 
 // boundNodes refuses credentials that belong to a node the share of another one, and ServiceAccount tokens that are

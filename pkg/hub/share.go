@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,37 +107,37 @@ func tooMany(message string) error {
 // callerStreams counts the streams and lists under way, those that have not begun included.
 type callerStreams struct {
 	mu sync.Mutex
-	// counts are by caller and node, refused counts the streams of callers that had too many. Both are guarded by mu.
-	counts  map[string]int
-	refused int
+	// counts are by caller and node, guarded by mu.
+	counts map[string]int
+	// refused counts those of callers that had too many.
+	refused atomic.Int64
 }
 
 // enter counts a stream of which there may be so many with the same key. leave is to be called when it is over.
 func (c *callerStreams) enter(key string, most int) (leave func(), ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts[key] >= most {
-		c.refused++
+	if !c.count(key, 1, most) {
+		c.refused.Add(1)
 		return nil, false
 	}
-	if c.counts == nil {
-		c.counts = make(map[string]int)
-	}
-	c.counts[key]++
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.counts[key]--; c.counts[key] == 0 {
-			delete(c.counts, key)
-		}
-	}, true
+	return func() { c.count(key, -1, most) }, true
 }
 
-// refusals returns how many streams were refused because their callers had too many.
-func (c *callerStreams) refusals() int {
+// count changes a count, unless it is more than the most then.
+func (c *callerStreams) count(key string, by, most int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.refused
+	after := c.counts[key] + by
+	switch {
+	case after > most:
+		return false
+	case after == 0:
+		delete(c.counts, key)
+	case c.counts == nil:
+		c.counts = map[string]int{key: after}
+	default:
+		c.counts[key] = after
+	}
+	return true
 }
 
 // reach waits until the shares have reached a version. restored is set if the API server itself has not: it was

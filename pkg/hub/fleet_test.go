@@ -304,7 +304,7 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	replica.closeWhenOthersAreBetter(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		replica.answers.ServeStream(rw, r, w.name)
+		replica.answers.Serve(rw, r, w.name, true)
 	})).ServeHTTP(rw, r)
 	if rw.Header().Get("Connection") == "close" {
 		next()

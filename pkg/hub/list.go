@@ -12,48 +12,42 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
-// ServeList answers a GET of a node's share: a v1.List of its objects in JSON, or with ?kind=KIND a list of that kind.
-// Nodes have their labels and addresses. A labelSelector selects.
-func (s *shareServer) ServeList(w http.ResponseWriter, r *http.Request, node string) {
+// list answers a GET of a node's share: a v1.List of its objects in JSON, or with ?kind=KIND a list of that kind. Nodes
+// have their labels and addresses. A labelSelector selects.
+func (s *shareServer) list(w http.ResponseWriter, r *http.Request, node string) error {
 	kind := r.URL.Query().Get("kind")
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {
-		serve.WriteError(w, r, apierrors.NewBadRequest(err.Error()))
-		return
+		return apierrors.NewBadRequest(err.Error())
 	}
-	leave, ok := s.streams.enter(caller(r), maxStreams)
-	if !ok {
-		serve.WriteError(w, r, errTooMany)
-		return
+	if err := s.current(); err != nil {
+		return errNotCurrent(err)
+	}
+	leave, err := s.streams.enter(caller(r), maxStreams)
+	if err != nil {
+		return err
 	}
 	defer leave()
 	objects, err := s.shares.list(node, func(o *object) bool {
 		return (kind == "" || kind == o.kind.listed.Kind) && selector.Matches(labels.Set(o.upstream.Labels))
 	})
-	if failed := s.current(); failed != nil {
-		err = errNotCurrent(failed)
-	}
 	if err != nil {
-		serve.WriteError(w, r, err)
-		return
+		return err
 	}
 	s.shares.queued.Add(listedBytes * int64(len(objects)))
 	defer s.shares.queued.Add(-listedBytes * int64(len(objects)))
 	w.Header().Set("Content-Type", "application/json")
 	_, err = fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{},"items":[`, kind+"List")
 	separator := ""
-	for _, o := range objects {
-		if err != nil {
-			return // the client has left
-		}
-		_, err = fmt.Fprintf(w, "%s%s", separator, o.json())
+	for i := 0; i < len(objects) && err == nil; i++ {
+		_, err = fmt.Fprintf(w, "%s%s", separator, objects[i].json())
 		separator = ",\n"
 	}
 	_, _ = w.Write([]byte("]}\n"))
+	return nil //nolint:nilerr // the client has left
 }
 
 // listedBytes is what an object of a list that is under way takes of the budget of streams.

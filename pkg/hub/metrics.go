@@ -52,8 +52,8 @@ func newMetrics(s *Server) *metrics {
 	counter("streams_behind_total",
 		"Streams that were ended because their clients did not take what they were sent.",
 		ofShares(func(s sharesStats) int { return s.behind }))
-	counter("streams_refused_total", "Streams and lists that were answered 429 because their caller had too many.",
-		func() float64 { return float64(s.answers.streams.refused.Load()) })
+	counter("refused_total", "Requests for shares that were answered 429.",
+		func() float64 { return float64(s.answers.refused.Load()) })
 	gauge("streams_allowed",
 		"Streams that this replica may have; it ends some when there are more. 0 if there may be any "+
 			"number, as there is no other replica.",

@@ -90,9 +90,9 @@ func withShares(next http.Handler, answers *shareServer) http.Handler {
 		case info.Subresource != "" || info.Namespace != "":
 			serve.WriteError(w, r, apierrors.NewNotFound(sharesName, r.URL.Path))
 		case info.Verb == "watch":
-			answers.ServeStream(w, later(r), info.Name)
+			answers.Serve(w, later(r), info.Name, true)
 		case info.Verb == "get":
-			answers.ServeList(w, r, info.Name)
+			answers.Serve(w, r, info.Name, false)
 		default:
 			serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
 		}

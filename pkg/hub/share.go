@@ -39,6 +39,8 @@ type shareServer struct {
 	// server writes streams.
 	server  *serve.Server
 	streams callerStreams
+	// refused counts the requests that were answered 429.
+	refused atomic.Int64
 }
 
 // errNotSynced is the answer of a hub that has nothing to share yet.
@@ -49,9 +51,17 @@ func errNotCurrent(err error) error {
 	return serve.NotReady("the hub does not know what the API server has: " + err.Error())
 }
 
-// ServeStream answers a WATCH of a node's share.
-func (s *shareServer) ServeStream(w http.ResponseWriter, r *http.Request, node string) {
-	if err := s.stream(w, r, node); err != nil {
+// Serve answers a WATCH of a node's share, or a GET.
+func (s *shareServer) Serve(w http.ResponseWriter, r *http.Request, node string, watch bool) {
+	answer := s.list
+	if watch {
+		answer = s.stream
+	}
+	err := answer(w, r, node)
+	if apierrors.IsTooManyRequests(err) {
+		s.refused.Add(1)
+	}
+	if err != nil {
 		serve.WriteError(w, r, err)
 	}
 }
@@ -80,9 +90,9 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	if !s.shares.facts.NodeExists(node) {
 		key, most = "", maxUnknown
 	}
-	leave, ok := s.streams.enter(key, most)
-	if !ok {
-		return errTooMany
+	leave, err := s.streams.enter(key, most)
+	if err != nil {
+		return err
 	}
 	restored, err := s.reach(r.Context(), version)
 	var followed *stream
@@ -97,9 +107,6 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	return nil
 }
 
-// errTooMany is the answer to a caller who has as many requests under way as one may have.
-var errTooMany = tooMany("this caller has as many requests for shares under way as one may have")
-
 func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
@@ -109,17 +116,15 @@ type callerStreams struct {
 	mu sync.Mutex
 	// counts are by caller and node, guarded by mu.
 	counts map[string]int
-	// refused counts those of callers that had too many.
-	refused atomic.Int64
 }
 
-// enter counts a stream of which there may be so many with the same key. leave is to be called when it is over.
-func (c *callerStreams) enter(key string, most int) (leave func(), ok bool) {
+// enter counts a stream of which there may be so many with the same key. leave is to be called when it is over. The
+// error says that there are as many.
+func (c *callerStreams) enter(key string, most int) (leave func(), err error) {
 	if !c.count(key, 1, most) {
-		c.refused.Add(1)
-		return nil, false
+		return nil, tooMany("this caller has as many requests for shares under way as one may have")
 	}
-	return func() { c.count(key, -1, most) }, true
+	return func() { c.count(key, -1, most) }, nil
 }
 
 // count changes a count, unless it is more than the most then.

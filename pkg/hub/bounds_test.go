@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/klauspost/compress/gzip"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,7 +31,7 @@ type boundsWorld struct {
 
 func newBoundsWorld() *boundsWorld {
 	f := facts.New(facts.Options{})
-	s := newShares(f, DefaultMaxQueuedBytes, logr.Discard())
+	s := newShares(f, DefaultMaxQueuedBytes)
 	return &boundsWorld{s, nodeSink{f.Input(facts.InputNodes), s}}
 }
 

@@ -102,7 +102,7 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
 	s := &Server{config: config, stopping: make(chan struct{})}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
-	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes), logger.WithName("shares"))
+	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
 	group, sources, err := newGroup(upstream, s.facts, s.shares)
 	if err != nil {
 		return nil, err

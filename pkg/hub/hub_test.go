@@ -151,7 +151,8 @@ const strictOfA = `"addresses":["10.0.0.1"]`
 func TestAShare(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
-	const nodeA = `{"kind":"Node","apiVersion":"v1","metadata":{"name":"a1","resourceVersion":"0","labels":{"zone":"a"}}`
+	const nodeA = `{"kind":"Node","apiVersion":"v1","metadata":{"name":"a1","resourceVersion":"0",` +
+		`"labels":{"zone":"a"}}`
 	address := `{"type":"InternalIP","address":"192.0.2.1"}`
 	for _, test := range []struct {
 		query       string

@@ -23,8 +23,8 @@ const (
 	reachPatience = 2 * time.Second
 	// relistPatience is how long the API server may take for that.
 	relistPatience = 15 * time.Second
-	// maxStreams is how many streams one caller may have of one node's share, and how many lists: one, and those that are
-	// about to end.
+	// maxStreams is how many streams one caller may have of one node's share, and how many lists: one, and those that
+	// are about to end.
 	maxStreams = 4
 	// maxUnknown is how many streams there may be of nodes that are not there.
 	maxUnknown = 256

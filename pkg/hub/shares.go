@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -22,14 +20,13 @@ import (
 // A share is a function of the facts and of the node. It is the sum of classes: the common one, which every node has;
 // the node's own; and one for each set of keys that Services have, which nodes with the same values of these keys have
 // in common, whatever other keys there are. A class has digests and no objects: what it has follows from the facts, and
-// what a change makes of it from the facts before and after the change (step.go). The digests of a share are the sums of
-// those of its classes.
+// what a change makes of it from the facts before and after the change (step.go). The digests of a share are the sums
+// of those of its classes.
 //
 // A step of the facts is one step of every stream that it touches. What a class has to say is encoded once for all its
 // streams. A stream that begins, or whose node was relabelled, gets the buckets whose digests differ, whole.
 type shares struct {
-	facts  *facts.Facts
-	logger logr.Logger
+	facts *facts.Facts
 	// maxQueued bounds queued, the bytes of what open streams have not been sent. Each chunk counts once.
 	maxQueued int64
 	queued    atomic.Int64
@@ -115,9 +112,9 @@ type node struct {
 	labels, own *object
 }
 
-func newShares(f *facts.Facts, maxQueued int, logger logr.Logger) *shares {
+func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
-		facts: f, logger: logger, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
+		facts: f, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
 		common: newClass(nil, "", nil), sets: make(map[string]*keySet), slices: make(map[*facts.Object]*placed),
 		nodes: make(map[string]*node), arrived: make(map[string]*wire.Object),
 	}

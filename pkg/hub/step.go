@@ -24,8 +24,8 @@ type step struct {
 	// named has what classes counted in names before the step, as far as it may have changed.
 	named   map[*class]map[string]int
 	classes map[*class]*classStep
-	// moved are the streams of nodes that were relabelled, with the digests that their clients have. They are in no class
-	// until the end of the step.
+	// moved are the streams of nodes that were relabelled, with the digests that their clients have. They are in no
+	// class until the end of the step.
 	moved map[*stream]*hubv1alpha1.Digests
 }
 
@@ -307,7 +307,8 @@ func (t *step) send() {
 	touched := make(map[*stream][]*chunk)
 	for c, said := range t.classes {
 		said.frames = appendMark(said.frames, &hubv1alpha1.Mark{Added: said.added})
-		chunks := append(said.encoded, newChunk(said.frames, said.events, t.change.Received))
+		chunks := said.encoded
+		chunks = append(chunks, newChunk(said.frames, said.events, t.change.Received))
 		for st := range c.streams {
 			touched[st] = append(touched[st], chunks...)
 			for _, name := range said.unnamed {

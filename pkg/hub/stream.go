@@ -224,7 +224,7 @@ func (s *shares) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
 			mark.Whole[bucket], mark.Added[uint8(bucket)] = true, digest
 		}
 	}
-	var chunks []*chunk
+	chunks := make([]*chunk, 0, len(st.classes)+1)
 	for _, c := range st.classes {
 		chunks = append(chunks, s.content(c, known == nil, &mark.Whole)...)
 	}
@@ -235,21 +235,20 @@ func (s *shares) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
 func (s *shares) content(c *class, all bool, whole *[hubv1alpha1.Buckets]bool) (content []*chunk) {
 	switch {
 	case *whole == [hubv1alpha1.Buckets]bool{}:
+		return nil
 	case c == &s.common:
 		for i := range s.buckets {
 			if whole[i] && len(s.buckets[i].objects) > 0 {
 				content = append(content, s.buckets[i].encode())
 			}
 		}
-	case !all:
-		return s.encode(c, func(o *object) bool { return whole[o.bucket()] })
-	case c.content == nil && c.set != nil: // that of one node has one stream
-		c.content = s.encode(c, func(*object) bool { return true })
+		return content
+	case all && c.content != nil:
 		return c.content
-	case c.content == nil:
-		return s.encode(c, func(*object) bool { return true })
-	default:
-		return c.content
+	}
+	content = s.encode(c, func(o *object) bool { return whole[o.bucket()] })
+	if all && c.set != nil { // that of one node has one stream
+		c.content = content
 	}
 	return content
 }

@@ -124,8 +124,8 @@ type Mark struct {
 	// Ends is set if the mark ends a step; Version is then that of the share after the step.
 	Ends    bool
 	Version Version
-	// Whole reports which buckets the step has whole: objects of these that it does not have are not in the share. Their
-	// digests begin at 0.
+	// Whole reports which buckets the step has whole: objects of these that it does not have are not in the share.
+	// Their digests begin at 0.
 	Whole [Buckets]bool
 	// Added has what is added to the digests of buckets.
 	Added map[uint8]uint64

@@ -6,6 +6,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -366,5 +367,58 @@ func TestMarks(t *testing.T) {
 	got, err := hubv1alpha1.ParseMark(meta.ResourceVersion, meta.Annotations)
 	if err != nil || fmt.Sprint(*got) != fmt.Sprint(mark) {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// TestContentIsNotKeptTooLong: a stream that begins with nothing is sent what its class has now, also if another one
+// of the class began before a change.
+func TestContentIsNotKeptTooLong(t *testing.T) {
+	w := newBoundsWorld()
+	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
+	w.services(map[string]string{"strict": `["zone"]`, "free": "[]"})
+	slices := w.facts.Input(facts.InputEndpointSlices)
+	slices.Replace([]*wire.Object{boundsSlice("strict-1", "strict", 0, 1), boundsSlice("free-1", "free", 0, 1)})
+	sent := func(node string) string {
+		st, err := w.follow(node, nil, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, sent, err := st.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sent(nil)
+		zip, err := gzip.NewReader(bytes.NewReader(bytes.Join(data, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames, err := io.ReadAll(zip)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(frames)
+	}
+	sent("node-1")
+	for _, service := range []string{"strict", "free"} {
+		slices.Apply(boundsSlice(service+"-2", service, 0, 2))
+		if !strings.Contains(sent("node-2"), service+"-2") {
+			t.Errorf("a stream that begins is not sent the new slice of %s", service)
+		}
+	}
+}
+
+// TestAVersionIsNotClaimedEarly: between the arrival of a version and that of what it brings, a step of another input
+// does not claim it.
+func TestAVersionIsNotClaimedEarly(t *testing.T) {
+	w := newBoundsWorld()
+	services, slices := w.facts.Input(facts.InputServices), w.facts.Input(facts.InputEndpointSlices)
+	services.Arrive(7)
+	slices.Progress(9)
+	if got, _ := w.reached(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
+		t.Errorf("%s is claimed", got)
+	}
+	services.Replace(nil)
+	if got, _ := w.reached(); got != (hubv1alpha1.Version{0, 7, 9}) {
+		t.Errorf("%s is reached", got)
 	}
 }

@@ -356,3 +356,46 @@ func TestDocumentedMetrics(t *testing.T) {
 	registry.MustRegister(h.hub.metrics.all...)
 	docstest.CompareMetrics(t, "application-grid-hub", registry)
 }
+
+// TestOneCallerHasFewStreams: one more is answered 429, until one ends. Others have their own.
+func TestOneCallerHasFewStreams(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, true)
+	watch := func(name string) (code int, end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+benchWatch(1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		benchHeaders(r)
+		r.Header.Set("Test-User", name)
+		response, err := h.server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end = func() {
+			cancel()
+			_ = response.Body.Close()
+		}
+		t.Cleanup(end)
+		return response.StatusCode, end
+	}
+	var last func()
+	for range maxStreams {
+		code, end := watch("alice")
+		if last = end; code != http.StatusOK {
+			t.Fatalf("got %d", code)
+		}
+	}
+	if code, _ := watch("alice"); code != http.StatusTooManyRequests || h.hub.answers.refused.Load() != 1 {
+		t.Errorf("one more: %d, and %d were refused", code, h.hub.answers.refused.Load())
+	}
+	if code, _ := watch("bob"); code != http.StatusOK {
+		t.Errorf("another caller: %d", code)
+	}
+	last()
+	expectSoon(t, "another stream", func() bool {
+		code, _ := watch("alice")
+		return code == http.StatusOK
+	})
+}

@@ -28,7 +28,7 @@ type object struct {
 	kind string
 }
 
-// Decoded returns what the client of a Group has decoded to an object in wire form, and its kind; nil for anything else.
+// Decoded returns the object in wire form that the client of a Group has decoded, and its kind; nil for anything else.
 func Decoded(decoded runtime.Object) (o *wire.Object, kind string) {
 	if is, ok := decoded.(object); ok {
 		return is.Object, is.kind

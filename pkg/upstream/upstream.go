@@ -61,7 +61,7 @@ func New(options Options) (*Upstream, error) {
 		return nil, fmt.Errorf("the hub: %w", err)
 	}
 	for _, o := range shareable(options) {
-		o.Sink = directSink{options.Facts.Input(o.Name), u.way}
+		o.Sink = options.Facts.Input(o.Name)
 		s, err := group.Add(o)
 		if err != nil {
 			return nil, err

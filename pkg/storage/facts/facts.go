@@ -71,8 +71,7 @@ type Facts struct {
 
 	inputs map[string]*Input
 	hold   hold
-	// mark is that of the last ShareStep.
-	mark []byte
+	ways   ways
 	// live is closed once the upstream's state is complete and applied.
 	live chan struct{}
 
@@ -118,13 +117,13 @@ func New(options Options) *Facts {
 	}
 	f.kubernetes = kubernetesEndpoints{f: f}
 	f.inputs = map[string]*Input{
-		InputNodes:               {f, InputNodes, &f.nodes},
-		InputNode:                {f, InputNode, &f.node},
-		InputNamespaces:          {f, InputNamespaces, &f.namespaces},
-		InputServices:            {f, InputServices, &f.services},
-		InputEndpointSlices:      {f, InputEndpointSlices, &f.slices},
-		InputEndpoints:           {f, InputEndpoints, &f.legacy},
-		InputKubernetesEndpoints: {f, InputKubernetesEndpoints, &f.kubernetes},
+		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},
+		InputNode:                {f: f, name: InputNode, kept: &f.node},
+		InputNamespaces:          {f: f, name: InputNamespaces, kept: &f.namespaces},
+		InputServices:            {f: f, name: InputServices, kept: &f.services},
+		InputEndpointSlices:      {f: f, name: InputEndpointSlices, kept: &f.slices},
+		InputEndpoints:           {f: f, name: InputEndpoints, kept: &f.legacy},
+		InputKubernetesEndpoints: {f: f, name: InputKubernetesEndpoints, kept: &f.kubernetes},
 	}
 	return f
 }

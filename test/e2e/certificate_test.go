@@ -32,14 +32,15 @@ func TestServingCertificateOfTheCluster(t *testing.T) {
 	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: string(cluster.RoleWrapper)}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind,
+			Name: string(cluster.RoleWrapper)}},
 	}, metav1.CreateOptions{})
 	f.must(err)
 
 	wrapper, err := suite.Program("WRAPPER_BIN", "application-grid-wrapper")
 	f.must(err)
 	const address = "127.0.0.1:51106"
-	cmd := exec.Command(wrapper, append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false", //nolint:noctx // ended below
+	cmd := exec.Command(wrapper, append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false",
 		"--cert-dir="+t.TempDir(), "--state-dir=")...)
 	f.must(node.Start(cmd))
 	t.Cleanup(func() {

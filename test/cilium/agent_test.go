@@ -38,7 +38,7 @@ exec unshare -m -C bash -euc '
 	for s in timer_migration unprivileged_bpf_disabled; do
 		cat /proc/sys/kernel/$s >$s; mount --bind $s /proc/sys/kernel/$s
 	done
-	for m in $(findmnt -rnt bpf -o TARGET); do umount "$m"; done; mount -t bpf bpf /sys/fs/bpf
+	for m in $(findmnt -rnt bpf -o TARGET); do umount "$m"; done; mount -t bpf none /sys/fs/bpf
 	umount cg; mount -t cgroup2 none cg; cp ca.crt token "$1/"; echo ready; exec sleep infinity' - ` + serviceAccount
 
 // serviceAccount is where a pod has its service account.

@@ -187,6 +187,19 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 		--dockerfile build/$(p).Dockerfile --binaries dist/kubeadm/bin --archive dist/kubeadm/images/$(p).tar &&) true
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
+# The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.
+CILIUM_MODULE := test/cilium/agent
+
+$(BIN)/cilium: $(CILIUM_MODULE)/go.mod $(CILIUM_MODULE)/go.sum
+	@go -C $(CILIUM_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CILIUM_MODULE)"; exit 1; }
+	@mkdir -p $@
+	@hack/gobuild.sh "building Cilium's agent" $(CILIUM_MODULE) -ldflags='-s -w' -o=$@/ tool
+	@touch $@
+
+.PHONY: test-cilium
+test-cilium: build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 5 minutes. Needs root, clang-19, llvm-19 and BPF.
+	$(ON_CLUSTER) ./cilium $(ARGS)
+
 # SuperEdge's own controller and daemon of hosts files, which docs/migrate.md takes over from and goes back to. The module is
 # checked here and not by `make verify`, which does not download what only this builds.
 SUPEREDGE_MODULE   := test/takeover/superedge

@@ -19,6 +19,7 @@ type node struct {
 	distribution, because    string
 	proxyArgs                []string // those of a kube-proxy inside of the node's agent, where the node tells them
 	tellsArgs, proxyDisabled bool
+	ciliumURLs               string // what a CiliumNodeConfig has of the API servers that its agent asks
 }
 
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
@@ -168,6 +169,9 @@ type Cluster struct {
 	kubeadm  bool   // kubeadm-config is there
 	policy   bool   // kube-proxy-policy.yaml is, with its binding
 	felixBPF string // bpfEnabled of Calico's FelixConfiguration, if that is there and says so
+
+	ciliumConfigs []ciliumConfig
+	ciliumGlobal  string // what cilium-config has of the API servers of all nodes
 
 	definitions []definition
 	grids       []grid

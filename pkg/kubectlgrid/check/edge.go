@@ -47,6 +47,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 		switch {
 		case len(proxies[n.name]) > 0:
 			r.checkKubeProxy(n, proxies[n.name], port)
+		case len(c.running(ciliumProgram)) > 0: // checkCilium looks whom that asks
 		case n.edge == v1.EdgeNodeStatic:
 			r.add(Unknown, "KubeProxy", n.about(),
 				"the node starts kube-proxy itself, and the API server does not show "+

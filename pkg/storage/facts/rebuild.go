@@ -31,7 +31,7 @@ func (f *Facts) attempt(run func()) (broken bool) {
 // have made of them (Change.Rebuilt). An object with which it cannot be done is left out.
 func (f *Facts) rebuild() {
 	f.step.Rebuilt = true
-	f.mark = nil // the next share is a whole one
+	f.ways.mark = nil // the next share is a whole one
 	nodes, services := f.nodes.all(), f.services.all()
 	f.nodes.byName, f.nodes.known = make(map[string]*Node), 0
 	f.nodes.values = make(map[string]map[string]map[*Node]struct{})

@@ -93,7 +93,8 @@ var templates = []template{
 				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
 					"            {{- end }}\n" + exchanged("            - --site-exchange=on\n"+
 					"            - --site-exchange-key-file=/etc/application-grid-site-exchange/keys\n") +
-					"            {{- if " + withCilium + " }}\n            - --insecure=false\n            {{- end }}\n",
+					"            {{- if " + withCilium +
+					" }}\n            - --insecure=false\n            {{- end }}\n",
 			},
 			overTLS("/readyz"), overTLS("/livez"),
 			behind("            - {name: state, mountPath: /var/lib/application-grid-wrapper}\n",

@@ -26,7 +26,8 @@ type brokenSteps struct {
 
 func newBrokenSteps(logger klog.Logger) *brokenSteps {
 	return &brokenSteps{
-		logger: logger, pause: wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 1, Steps: 8, Cap: 10 * time.Minute},
+		logger: logger,
+		pause:  wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 1, Steps: 8, Cap: 10 * time.Minute},
 	}
 }
 

@@ -95,7 +95,9 @@ func New(options Options) *View {
 	for part := range slices.Chunk(there.objects(), buildStep) {
 		v.facts.Read(func() {
 			// One that was replaced by another of its name meanwhile was published by that step.
-			part = slices.DeleteFunc(part, func(o *facts.Object) bool { return v.facts.Object(o.Resource(), o.Name()) != o })
+			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
+				return v.facts.Object(o.Resource(), o.Name()) != o
+			})
 			v.publish(time.Time{}, &publication{listed: setOf(part)})
 		})
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,25 +15,35 @@ import (
 func TestBrokenSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		lists := 0
+		var lists atomic.Int64
+		var mended atomic.Bool
 		b := newBrokenSteps(logr.Discard())
 		b.relist = func() {
-			lists++
-			b.note(errors.New("again"))
+			lists.Add(1)
+			if !mended.Load() {
+				b.note(errors.New("again"))
+			}
 		}
 		b.note(errors.New("a step"))
 		b.note(errors.New("another one"))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if lists != 1 || b.counted() != 3 {
-			t.Errorf("%d lists after %v steps", lists, b.counted())
+		if lists.Load() != 1 || b.counted() != 3 {
+			t.Errorf("%d lists after %v steps", lists.Load(), b.counted())
 		}
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if lists < 24*3 || lists > 24*6+8 {
-			t.Errorf("%d lists in a day", lists)
+		if in := lists.Load(); in < 24*3 || in > 24*6+8 {
+			t.Errorf("%d lists in a day", in)
 		}
-		b.relist = func() {}
+		mended.Store(true)
 		time.Sleep(time.Hour)
+		synctest.Wait()
+		was := lists.Load()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if lists.Load() != was {
+			t.Errorf("%d lists without a step that panicked", lists.Load()-was)
+		}
 	})
 }

@@ -136,9 +136,10 @@ test-unit: ## Runs the unit tests, with the race detector. Needs no root.
 	CGO_ENABLED=1 go test -race -timeout 10m ./...
 	go -C hack/tools test ./...
 
-# What tests on the embedded cluster are run with: where the binaries are, and one package after the other.
+# What tests on the embedded cluster are run with: where the binaries are, and three packages at once, each with a cluster
+# of its own: they wait most of the time.
 ON_CLUSTER = COMPONENTS_BIN=$(BIN)/components WRAPPER_BIN=$(BIN)/application-grid-wrapper CONTROLLER_BIN=$(BIN)/application-grid-controller \
-	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 1 -timeout 30m -v
+	HUB_BIN=$(BIN)/application-grid-hub go -C test test -count=1 -p 3 -timeout 30m
 
 .PHONY: test-e2e
 test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short fault suite and the commands of the pages on the embedded cluster. Needs root.
@@ -185,6 +186,19 @@ test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, wit
 		SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version v1 --registry registry.example.org \
 		--dockerfile build/$(p).Dockerfile --binaries dist/kubeadm/bin --archive dist/kubeadm/images/$(p).tar &&) true
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
+
+# The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.
+CILIUM_MODULE := test/cilium/agent
+
+$(BIN)/cilium: $(CILIUM_MODULE)/go.mod $(CILIUM_MODULE)/go.sum
+	@go -C $(CILIUM_MODULE) mod tidy -diff || { echo "run go mod tidy in $(CILIUM_MODULE)"; exit 1; }
+	@mkdir -p $@
+	@hack/gobuild.sh "building Cilium's agent" $(CILIUM_MODULE) -ldflags='-s -w' -o=$@/ tool
+	@touch $@
+
+.PHONY: test-cilium
+test-cilium: build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 5 minutes. Needs root, clang-19, llvm-19 and BPF.
+	$(ON_CLUSTER) ./cilium $(ARGS)
 
 # SuperEdge's own controller and daemon of hosts files, which docs/migrate.md takes over from and goes back to. The module is
 # checked here and not by `make verify`, which does not download what only this builds.

@@ -41,14 +41,13 @@ func TestBadCommandLine(t *testing.T) {
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for args, says := range map[string]string{
-		"":                                           "--kubeconfig",
-		"--kubeconfig=/absent":                       "/absent",
-		"--kubeconfig=GOOD --kube-qps=0":             "--kube-qps",
-		"--kubeconfig=GOOD --max-list-bytes=0":       "--max-list-bytes",
-		"--kubeconfig=GOOD --secure-port=700000":     "--secure-port",
-		"--kubeconfig=GOOD --metrics-bind-address=x": "--metrics-bind-address",
-		"--kubeconfig=GOOD --service=hub":            "--service",
-		"--kubeconfig=GOOD --tls-secret=a/b/c":       "--tls-secret",
+		"":                                       "--kubeconfig",
+		"--kubeconfig=/absent":                   "/absent",
+		"--kubeconfig=GOOD --kube-qps=0":         "--kube-qps",
+		"--kubeconfig=GOOD --secure-port=700000": "--secure-port",
+		"--kubeconfig=GOOD --metrics-bind-address=x":                                    "--metrics-bind-address",
+		"--kubeconfig=GOOD --service=hub":                                               "--service",
+		"--kubeconfig=GOOD --tls-secret=a/b/c":                                          "--tls-secret",
 		"--kubeconfig=GOOD --tls-secret=a/b --tls-cert-file=c --tls-private-key-file=d": "--tls-cert-file",
 	} {
 		o := newOptions()

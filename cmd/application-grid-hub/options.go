@@ -35,7 +35,6 @@ type options struct {
 	kubeQPS    float32
 	kubeBurst  int
 
-	maxListBytes   int
 	maxQueuedBytes int
 	service        string
 	tlsSecret      string
@@ -75,8 +74,6 @@ func newOptions() *options {
 	f.IntVar(&o.kubeBurst, "kube-burst", 100, "How many of these requests may be sent at once.")
 
 	f = o.flags.Section("Shares")
-	f.IntVar(&o.maxListBytes, "max-list-bytes", hub.DefaultMaxListBytes, "Limit of the bytes of lists under way. One "+
-		"more is answered 429. One caller gets at most half of that, but always one list of any size.")
 	f.IntVar(&o.maxQueuedBytes, "max-queued-bytes", hub.DefaultMaxQueuedBytes, "Limit of the bytes that wait to be "+
 		"sent to all streams. Beyond it, streams that are behind are ended, and new ones are answered 429.")
 
@@ -113,9 +110,6 @@ func newOptions() *options {
 // config turns the flags into the configuration of a hub. The error says what to change.
 func (o *options) config() (hub.Config, error) {
 	var problems []error
-	if o.maxListBytes <= 0 {
-		problems = append(problems, errors.New("--max-list-bytes must be greater than 0"))
-	}
 	if o.maxQueuedBytes <= 0 {
 		problems = append(problems, errors.New("--max-queued-bytes must be greater than 0"))
 	}
@@ -146,7 +140,7 @@ func (o *options) config() (hub.Config, error) {
 		return hub.Config{}, err
 	}
 	return hub.Config{
-		Connection: connection, MaxListBytes: o.maxListBytes, MaxQueuedBytes: o.maxQueuedBytes,
+		Connection: connection, MaxQueuedBytes: o.maxQueuedBytes,
 		Service: service, Secret: secret,
 		MetricsBindAddress: o.metricsBindAddress, AllowUnboundTokens: o.allowUnboundTokens, ReviewAll: o.reviewAll,
 		Apply: o.apply,

@@ -104,8 +104,8 @@ func TestBadCommandLine(t *testing.T) {
 		{[]string{"--kubeconfig=" + good, "--bind-address=nonsense"}, flags.ExitFailure,
 			[]string{"--bind-address", "nonsense"}},
 		{
-			[]string{"--kubeconfig=" + good, "--insecure=false"}, flags.ExitFailure,
-			[]string{"--cert-file", "--key-file"},
+			[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-dir="}, flags.ExitFailure,
+			[]string{"--cert-file", "--key-file", "--cert-dir"},
 		},
 		{[]string{"--kubeconfig=" + good, "--insecure=false", "--cert-file=" + absent, "--key-file=" + absent},
 			flags.ExitFailure, []string{"--cert-file", absent}},
@@ -216,6 +216,7 @@ func TestIgnoredFlagsAreSaid(t *testing.T) {
 		{[]string{"--support-endpointslice=false", "--notify-channel-size=100"},
 			[]string{"--notify-channel-size", "--support-endpointslice"}},
 		{[]string{"--cert-file=x", "--key-file=y", "--ca-file=z"}, []string{"--cert-file", "--key-file", "--ca-file"}},
+		{[]string{"--cert-dir=x"}, []string{"--cert-dir"}},
 		{[]string{"--cert-file=x", "--insecure=false"}, nil},
 		{[]string{"--hostname=n", "--debug", "--v=3"}, nil},
 		{[]string{"--return-grace=1m"}, []string{"--return-grace"}},

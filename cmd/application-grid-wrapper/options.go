@@ -51,6 +51,7 @@ type options struct {
 	metricsAddress string
 	allowedHosts   []string
 	insecure       bool
+	certDir        string
 	certFile       string
 	keyFile        string
 	caFile         string
@@ -79,6 +80,7 @@ const (
 const (
 	program         = "application-grid-wrapper"
 	defaultStateDir = "/var/lib/application-grid-wrapper"
+	defaultCertDir  = defaultStateDir + "/tls"
 )
 
 // criOff is the value of --cri with which no container runtime is asked.
@@ -166,6 +168,9 @@ func newOptions() *options {
 		"behind them (DNS rebinding). On an address that is not loopback, empty means any.")
 	f.BoolVar(&o.insecure, "insecure", true, "Serve plain HTTP. With false the wrapper serves TLS with the files "+
 		"below, which it reads again when they change.")
+	f.StringVar(&o.certDir, "cert-dir", defaultCertDir, "Directory in which the wrapper keeps a serving certificate "+
+		"that it gets for itself, unless --cert-file names one: of the signer kubernetes.io/kubelet-serving, once "+
+		"its request is approved, and until then of a CA of its own. Clients find ca.crt and kubeconfig there.")
 	f.StringVar(&o.certFile, "cert-file", "", "PEM file of the serving certificate.")
 	f.StringVar(&o.keyFile, "key-file", "", "PEM file of the certificate's key.")
 	f.StringVar(&o.caFile, "ca-file", "",
@@ -211,7 +216,7 @@ func (o *options) ignored() []string {
 		notices = append(notices, "Ignoring --hub-kubeconfig: no hub is used; --hub=auto uses it")
 	}
 	if o.insecure {
-		for _, name := range []string{"cert-file", "key-file", "ca-file"} {
+		for _, name := range []string{"cert-dir", "cert-file", "key-file", "ca-file"} {
 			if o.flags.Lookup(name).Changed {
 				notices = append(notices, fmt.Sprintf(
 					"Ignoring --%s: plain HTTP is served; --insecure=false serves TLS", name))
@@ -274,7 +279,7 @@ func (o *options) config() (proxy.Config, error) {
 		return proxy.Config{}, err
 	}
 	if !o.insecure {
-		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, ClientCA: o.caFile}
+		config.TLS = &proxy.TLSFiles{Cert: o.certFile, Key: o.keyFile, Dir: o.certDir, ClientCA: o.caFile}
 	}
 	config.Connection, err = apiclient.Options{
 		Program: program, Kubeconfig: o.kubeconfig, QPS: o.kubeQPS, Burst: o.kubeBurst,

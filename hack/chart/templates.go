@@ -18,6 +18,7 @@ const (
 	onKubeadm  = `eq .Values.distribution "kubeadm"`
 	ownFile    = `has .Values.distribution (list "k3s" "plain")`
 	monitored  = `.Values.monitoring.podMonitor.enabled`
+	withCilium = `.Values.cilium.enabled`
 	loopback   = `{host: localhost, port: 51007, `
 	noLoopback = `{ {{- if not .Values.monitoring.podMonitor.enabled }}host: localhost, {{ end }}port: 51007, `
 )
@@ -94,8 +95,11 @@ var templates = []template{
 				place: "          args:\n",
 				by: "          args:\n            {{- if .Values.hub.require }}\n            - --hub=require\n" +
 					"            {{- end }}\n" + exchanged("            - --site-exchange=on\n"+
-					"            - --site-exchange-key-file=/etc/application-grid-site-exchange/keys\n"),
+					"            - --site-exchange-key-file=/etc/application-grid-site-exchange/keys\n") +
+					"            {{- if " + withCilium +
+					" }}\n            - --insecure=false\n            {{- end }}\n",
 			},
+			overTLS("/readyz"), overTLS("/livez"),
 			behind("            - {name: state, mountPath: /var/lib/application-grid-wrapper}\n",
 				"            - {name: site-exchange, mountPath: /etc/application-grid-site-exchange, "+
 					"readOnly: true}\n"),
@@ -122,6 +126,21 @@ var templates = []template{
 		{manifest: "statefulset-grid-daemon/daemonset.yaml", when: asPods, replaced: []replacement{
 			namespaces(1), maxUnavailable("daemon"), pullSecrets("statefulset-grid-daemon"),
 			image("statefulset-grid-daemon"),
+			{
+				place: "          args:\n", by: "          args:\n            {{- if " + withCilium + " }}\n" +
+					"            - --kubeconfig=/etc/statefulset-grid-daemon/kubeconfig.conf\n            {{- end }}\n",
+			},
+			{
+				place: "              mountPath: /data/edge\n", by: "              mountPath: /data/edge\n" +
+					"            {{- if " + withCilium + " }}\n            - {name: kubeconfig, " +
+					"mountPath: /etc/statefulset-grid-daemon, readOnly: true}\n            {{- end }}\n",
+			},
+			{
+				place: "            type: DirectoryOrCreate\n", by: "            type: DirectoryOrCreate\n" +
+					"        {{- if " + withCilium + " }}\n        - name: kubeconfig\n          projected:\n" +
+					"            sources:\n              - configMap: {name: statefulset-grid-daemon}\n" +
+					"              - configMap: {name: kube-root-ca.crt}\n        {{- end }}\n",
+			},
 			extraArgs("--hostpath=/data/edge/hosts", "daemon", "--bind-address=[$(HOST_IP)]:51007"),
 			{
 				place: "fieldRef: {fieldPath: spec.nodeName}}\n",
@@ -166,10 +185,25 @@ var templates = []template{
 		}},
 	}},
 	{name: "edge-node-policy.yaml", when: ".Values.edgeNodePolicy.enabled", parts: []part{
-		{manifest: "edge-node-policy/policy.yaml", replaced: []replacement{
+		{manifest: "edge-node-policy/policy.yaml", when: "not " + withCilium},
+		{manifest: "edge-node-policy/removal.yaml", replaced: []replacement{
 			{place: "metadata.name: kube-system}", by: "metadata.name: {{ .Release.Namespace }}}"},
 		}},
+		{manifest: "cilium/policy.yaml", when: withCilium, replaced: []replacement{
+			{place: "namespace: kube-system,", by: "namespace: {{ .Values.cilium.namespace }},"},
+			{
+				place: "CiliumNodeConfig kube-system/application-grid",
+				by:    "CiliumNodeConfig {{ .Values.cilium.namespace }}/application-grid",
+			},
+		}},
 		{manifest: "kubeadm/edge-nodes-policy.yaml", when: onKubeadm},
+	}},
+	{name: "cilium.yaml", when: withCilium, parts: []part{
+		{manifest: "cilium/node-config.yaml", replaced: []replacement{{
+			place: "namespace: kube-system # Cilium's own\n", by: "namespace: {{ .Values.cilium.namespace }}\n",
+		}}},
+		{manifest: "cilium/certificate-rbac.yaml", replaced: []replacement{namespaces(1)}},
+		{manifest: "cilium/daemon-kubeconfig.yaml", replaced: []replacement{namespaces(1)}},
 	}},
 	{name: "approval-policy.yaml", when: ".Values.approvalPolicy.enabled", parts: []part{
 		{manifest: "approval-policy/policy.yaml"},
@@ -244,6 +278,13 @@ const (
 func exchanged(lines string) string {
 	indent := lines[:len(lines)-len(strings.TrimLeft(lines, " "))]
 	return indent + "{{- if .Values.siteExchange.enabled }}\n" + lines + indent + "{{- end }}\n"
+}
+
+// overTLS has the kubelet probe a path of the wrapper over TLS where manifests/cilium has the wrapper serve it.
+func overTLS(path string) replacement {
+	place := "port: 51006, path: " + path + "}"
+	return replacement{place: place, by: strings.TrimSuffix(place, "}") +
+		"{{ if " + withCilium + " }}, scheme: HTTPS{{ end }}}"}
 }
 
 // behind puts what is there where wrappers exchange facts behind a place.

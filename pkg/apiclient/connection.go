@@ -121,6 +121,15 @@ func (c *Connection) Config() (*rest.Config, error) {
 	return config, nil
 }
 
+// CA returns the CAs by which the API server is known, in PEM; nil if those of the system are.
+func (c *Connection) CA() ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	loaded := rest.CopyConfig(c.loaded)
+	err := rest.LoadTLSFiles(loaded)
+	return loaded.CAData, err
+}
+
 // Server returns the API server's current address. A transport redirects requests from the address at the time when the
 // transport was made to the current one.
 func (c *Connection) Server() *url.URL {

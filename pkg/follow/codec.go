@@ -22,7 +22,19 @@ import (
 )
 
 // object is an upstream object in wire form that passes through client-go as a runtime.Object.
-type object struct{ *wire.Object }
+type object struct {
+	*wire.Object
+
+	kind string
+}
+
+// Decoded returns the object in wire form that the client of a Group has decoded, and its kind; nil for anything else.
+func Decoded(decoded runtime.Object) (o *wire.Object, kind string) {
+	if is, ok := decoded.(object); ok {
+		return is.Object, is.kind
+	}
+	return nil, ""
+}
 
 // GetObjectKind implements runtime.Object.
 func (object) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
@@ -138,7 +150,7 @@ func (d decoder) Decode(
 	if err != nil {
 		return nil, gvk, err
 	}
-	return object{o}, gvk, nil
+	return object{o, gvk.Kind}, gvk, nil
 }
 
 // errNoKind is the error for an envelope that does not name the kind of its object.
@@ -153,7 +165,7 @@ func decodeMessage(typeMeta wire.TypeMeta, message []byte) (runtime.Object, erro
 		if err != nil {
 			return nil, fmt.Errorf("decoding %s: %w", typeMeta.Kind, err)
 		}
-		return object{o}, nil
+		return object{o, typeMeta.Kind}, nil
 	}
 	list := &objectList{}
 	listMeta, err := wire.ParseList(message, list.add)

@@ -229,6 +229,17 @@ func (g *Group) Retry() {
 	g.retried = make(chan struct{})
 }
 
+// Relist makes all started sources list again, at the newest version.
+func (g *Group) Relist() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.sources {
+		if s.wanted {
+			s.relist(make(chan error, 1))
+		}
+	}
+}
+
 // pause waits until a source that failed may try again.
 func (g *Group) pause(ctx context.Context, s *Source, err error) {
 	notBefore := time.Now().Add(RetryAfter(err))

@@ -168,18 +168,23 @@ func (s *Source) Version() uint64 {
 // says why it failed. Calls that come while a list is under way wait for the same next one.
 func (s *Source) Relist(ctx context.Context) error {
 	done := make(chan error, 1)
+	s.relist(done)
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// relist asks for a list; its error goes to done, which has room for it.
+func (s *Source) relist(done chan error) {
 	s.mu.Lock()
 	s.relists = append(s.relists, done)
 	s.mu.Unlock()
 	select {
 	case s.hurry <- struct{}{}:
 	default:
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

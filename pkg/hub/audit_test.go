@@ -31,7 +31,7 @@ func TestAFloodOfRefusedRequestsIsBounded(t *testing.T) {
 	audit := auditEverything(t)
 	audit.LogOptions.MaxSize, audit.LogOptions.MaxBackups = megabytes, 1
 	h := startHubWith(t, true, func(config *genericapiserver.Config) error { return audit.ApplyTo(config) })
-	path := hubv1alpha1.SharePath("b1") + "/api/v1/services?x=" + strings.Repeat("x", long)
+	path := hubv1alpha1.SharesPath + "/b1?x=" + strings.Repeat("x", long)
 	for range requests {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")

@@ -157,7 +157,7 @@ func BenchmarkEvent(b *testing.B) {
 	} {
 		b.Run(way.name, func(b *testing.B) {
 			h := startHub(b, true)
-			fillForBench(h.hub.facts)
+			fillForBench(h.hub.shares)
 			observer := &benchObserver{Observer: h.hub.metrics, all: make(chan struct{}, 1)}
 			stacksBefore, heapBefore := memoryInUse()
 			h.hub.answers.server.Observer = observer
@@ -186,7 +186,8 @@ func BenchmarkEvent(b *testing.B) {
 }
 
 // fillForBench makes nodes of two units, and a Service with a slice on both.
-func fillForBench(f *facts.Facts) {
+func fillForBench(s *shares) {
+	f := s.facts
 	var nodes []*wire.Object
 	for i := range benchWatchers {
 		for _, unit := range []string{"a", "b"} {
@@ -195,7 +196,7 @@ func fillForBench(f *facts.Facts) {
 			}}))
 		}
 	}
-	f.Input(facts.InputNodes).Replace(nodes)
+	nodeSink{f.Input(facts.InputNodes), s}.Replace(nodes)
 	f.Input(facts.InputServices).Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "strict", Annotations: map[string]string{"topologyKeys": `["zone"]`},
 	}})})

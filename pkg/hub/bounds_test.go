@@ -6,10 +6,10 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/klauspost/compress/gzip"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,7 +32,7 @@ type boundsWorld struct {
 
 func newBoundsWorld() *boundsWorld {
 	f := facts.New(facts.Options{})
-	s := newShares(f, DefaultMaxQueuedBytes, logr.Discard())
+	s := newShares(f, DefaultMaxQueuedBytes)
 	return &boundsWorld{s, nodeSink{f.Input(facts.InputNodes), s}}
 }
 
@@ -85,6 +85,13 @@ func boundsSlice(name, service string, version int, nodes ...int) *wire.Object {
 		})
 	}
 	return wiretest.Object(slice)
+}
+
+// digestsOf are what a client of the stream has when it has everything.
+func digestsOf(w *boundsWorld, st *stream) hubv1alpha1.Digests {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return *st.digests()
 }
 
 func liveHeap() int {
@@ -232,7 +239,7 @@ func TestManySetsOfKeys(t *testing.T) {
 	if stats := w.stats(); stats.sets != maxSets+1 || stats.classes != maxSets+1 {
 		t.Errorf("%d sets and %d classes", stats.sets, stats.classes)
 	}
-	if second := follow(); first.digests != second.digests {
+	if second := follow(); digestsOf(w, first) != digestsOf(w, second) {
 		t.Error("what a stream was told step by step is not what a new one is told")
 	}
 	for name := range services {
@@ -243,7 +250,7 @@ func TestManySetsOfKeys(t *testing.T) {
 	if stats := w.stats(); stats.sets != 0 || stats.classes != 0 {
 		t.Errorf("%d sets and %d classes are left", stats.sets, stats.classes)
 	}
-	if second := follow(); first.digests != second.digests {
+	if second := follow(); digestsOf(w, first) != digestsOf(w, second) {
 		t.Error("what a stream was told step by step is not what a new one is told")
 	}
 }
@@ -297,7 +304,7 @@ func TestASwitchCostsKilobytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := drain(t, first)
-	known := first.digests
+	known := digestsOf(w, first)
 	first.Close()
 	for _, differs := range []bool{false, true} {
 		if differs {
@@ -319,7 +326,7 @@ func TestASwitchCostsKilobytes(t *testing.T) {
 // TestMembers: a reader has all of a member before the next one comes.
 func TestMembers(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 1, 100, storedBelow - 1, storedBelow, 100_000} {
+	for _, size := range []int{0, 1, 100, 1000, 100_000} {
 		frames := bytes.Repeat([]byte("frame"), size/5+1)[:size]
 		r, w := io.Pipe()
 		go func() {
@@ -352,12 +359,66 @@ func TestMembers(t *testing.T) {
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	mark := hubv1alpha1.Mark{
-		Version: hubv1alpha1.Version{1, 2, 3}, Digests: map[uint8]uint64{0: 5, 255: 1 << 63}, Restored: true,
+		Ends: true, Version: hubv1alpha1.Version{1, 2, 3}, Added: map[uint8]uint64{0: 5, 255: 1 << 63},
+		Restored: true,
 	}
 	mark.Whole[7], mark.Whole[255] = true, true
-	meta := mark.ObjectMeta("a")
+	meta := mark.ObjectMeta()
 	got, err := hubv1alpha1.ParseMark(meta.ResourceVersion, meta.Annotations)
 	if err != nil || fmt.Sprint(*got) != fmt.Sprint(mark) {
 		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// TestContentIsNotKeptTooLong: a stream that begins with nothing is sent what its class has now, also if another one
+// of the class began before a change.
+func TestContentIsNotKeptTooLong(t *testing.T) {
+	w := newBoundsWorld()
+	w.nodes.Replace([]*wire.Object{boundsNode(1, 0, 0), boundsNode(2, 0, 0)})
+	w.services(map[string]string{"strict": `["zone"]`, "free": "[]"})
+	slices := w.facts.Input(facts.InputEndpointSlices)
+	slices.Replace([]*wire.Object{boundsSlice("strict-1", "strict", 0, 1), boundsSlice("free-1", "free", 0, 1)})
+	sent := func(node string) string {
+		st, err := w.follow(node, nil, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, sent, err := st.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sent(nil)
+		zip, err := gzip.NewReader(bytes.NewReader(bytes.Join(data, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		frames, err := io.ReadAll(zip)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(frames)
+	}
+	sent("node-1")
+	for _, service := range []string{"strict", "free"} {
+		slices.Apply(boundsSlice(service+"-2", service, 0, 2))
+		if !strings.Contains(sent("node-2"), service+"-2") {
+			t.Errorf("a stream that begins is not sent the new slice of %s", service)
+		}
+	}
+}
+
+// TestAVersionIsNotClaimedEarly: between the arrival of a version and that of what it brings, a step of another input
+// does not claim it.
+func TestAVersionIsNotClaimedEarly(t *testing.T) {
+	w := newBoundsWorld()
+	services, slices := w.facts.Input(facts.InputServices), w.facts.Input(facts.InputEndpointSlices)
+	services.Arrive(7)
+	slices.Progress(9)
+	if got, _ := w.reached(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
+		t.Errorf("%s is claimed", got)
+	}
+	services.Replace(nil)
+	if got, _ := w.reached(); got != (hubv1alpha1.Version{0, 7, 9}) {
+		t.Errorf("%s is reached", got)
 	}
 }

@@ -2,8 +2,6 @@ package hub
 
 import (
 	"bytes"
-	"encoding/binary"
-	"hash/crc32"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,7 +14,6 @@ import (
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/topology"
 	"github.com/application-grid/application-grid/pkg/wire"
 )
 
@@ -25,14 +22,19 @@ type kind struct {
 	// resource is the name by which objects lie in buckets.
 	resource string
 	wire.TypeMeta
+
+	// listed is the resource that people are shown.
+	listed *history.Resource
 }
 
 // The kinds. kindNode is the node's own object, kindLabels the labels of a node.
 var (
-	kindService = kind{history.Services.Resource, history.Services.Type()}
-	kindSlice   = kind{history.EndpointSlices.Resource, history.EndpointSlices.Type()}
-	kindNode    = kind{history.Nodes.Resource, history.Nodes.Type()}
-	kindLabels  = kind{"labels", wire.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}}
+	kindService = kind{history.Services.Resource, history.Services.Type(), history.Services}
+	kindSlice   = kind{history.EndpointSlices.Resource, history.EndpointSlices.Type(), history.EndpointSlices}
+	kindNode    = kind{history.Nodes.Resource, history.Nodes.Type(), history.Nodes}
+	kindLabels  = kind{
+		"labels", wire.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, history.Nodes,
+	}
 
 	typeShare = wire.TypeMeta{APIVersion: hubv1alpha1.GroupVersion.String(), Kind: hubv1alpha1.ShareKind}
 )
@@ -52,6 +54,12 @@ type object struct {
 	upstream *wire.Object
 	body     []byte
 	digest   uint64
+	// names has the nodes whose labels are needed with the object.
+	names []string
+	// addresses is the body of a node with nothing but its addresses, for the labels of a node.
+	addresses []byte
+	// encoded is the event that the object is as it is, if body is not kept.
+	encoded *chunk
 }
 
 func newObject(k *kind, upstream *wire.Object, body []byte) *object {
@@ -62,8 +70,10 @@ func newObject(k *kind, upstream *wire.Object, body []byte) *object {
 }
 
 // labelsObject is a node with nothing but its labels.
-func labelsObject(name string, labels topology.Labels) *object {
-	message, err := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}).Marshal()
+func labelsObject(node *wire.Object) *object {
+	message, err := (&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: node.Name, Labels: node.Labels,
+	}}).Marshal()
 	if err != nil {
 		panic("hub: encoding the labels of a node: " + err.Error())
 	}
@@ -71,8 +81,18 @@ func labelsObject(name string, labels topology.Labels) *object {
 	if err != nil {
 		panic("hub: reading the labels of a node: " + err.Error())
 	}
-	o.Labels = labels // which the facts hold anyway
-	return newObject(&kindLabels, o, nil)
+	o.Labels = node.Labels // which the facts hold anyway
+	labels := newObject(&kindLabels, o, nil)
+	labels.addresses, _ = wire.OnlyNodeAddresses(node.Body) // none if they cannot be read
+	return labels
+}
+
+// encodedObject is an object of which nothing is kept but the event that it is as it is.
+func encodedObject(k *kind, upstream *wire.Object) *object {
+	o := newObject(k, upstream, upstream.Body)
+	o.encoded = newChunk(appendFrame(nil, o), 0, time.Time{})
+	o.upstream, o.body = nil, nil
+	return o
 }
 
 // digestOf is the object's digest, 0 for no object.
@@ -97,9 +117,9 @@ func appendRemoval(dst []byte, name objectName) []byte {
 		metav1.ObjectMeta{Namespace: name.name.Namespace, Name: name.name.Name})
 }
 
-// appendMark appends the end of a step.
-func appendMark(dst []byte, node string, mark *hubv1alpha1.Mark) []byte {
-	return appendMeta(dst, watch.Bookmark, typeShare, mark.ObjectMeta(node))
+// appendMark appends what a part of a step means for digests, or its end.
+func appendMark(dst []byte, mark *hubv1alpha1.Mark) []byte {
+	return appendMeta(dst, watch.Bookmark, typeShare, mark.ObjectMeta())
 }
 
 func appendMeta(dst []byte, event watch.EventType, t wire.TypeMeta, meta metav1.ObjectMeta) []byte {
@@ -125,9 +145,6 @@ func newChunk(frames []byte, events int, received time.Time) *chunk {
 	return &chunk{member: gzipMember(frames), events: events, received: received}
 }
 
-// storedBelow is the size from which compressing saves more than it costs.
-const storedBelow = 1 << 10
-
 var gzipWriters = sync.Pool{New: func() any {
 	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	if err != nil {
@@ -139,9 +156,6 @@ var gzipWriters = sync.Pool{New: func() any {
 // gzipMember makes a whole member of a gzip stream. It is flushed before it ends: a reader that has come to the end of
 // a member waits for the next one before it returns what it has.
 func gzipMember(frames []byte) []byte {
-	if len(frames) < storedBelow {
-		return storedMember(frames)
-	}
 	var member bytes.Buffer
 	zip, ok := gzipWriters.Get().(*gzip.Writer)
 	if !ok {
@@ -153,20 +167,6 @@ func gzipMember(frames []byte) []byte {
 	_ = zip.Flush()
 	_ = zip.Close()
 	return bytes.Clone(member.Bytes())
-}
-
-// storedMember is a member that is not compressed (RFC 1952): a stored block, an empty one, by which readers know that
-// what came is whole, and a last one.
-func storedMember(frames []byte) []byte {
-	const empty = "\x00\x00\xff\xff"
-	member := make([]byte, 0, len(frames)+40)
-	member = append(member, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff)
-	n := uint16(len(frames)) //nolint:gosec // below storedBelow
-	member = append(member, 0)
-	member = binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(member, n), ^n)
-	member = append(append(append(append(append(member, frames...), 0), empty...), 1), empty...)
-	member = binary.LittleEndian.AppendUint32(member, crc32.ChecksumIEEE(frames))
-	return binary.LittleEndian.AppendUint32(member, uint32(n))
 }
 
 // number reads a resourceVersion; 0 if it is none.

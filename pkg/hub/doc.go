@@ -3,8 +3,7 @@
 //
 // A Server follows the cluster (source.go) into facts, from which shares (shares.go) and their steps (step.go) follow.
 // Requests come through the filters of k8s.io/apiserver. A wrapper follows its share on a stream (share.go, stream.go);
-// people get and list it below the subresource proxy of a node (list.go). Who may ask for which node is decided before
-// that, see identity.go.
+// people get it as a list (list.go). Who may ask for which node is decided before that, see identity.go.
 //
 // The command cmd/application-grid-hub runs it. The package knows nothing of wrappers.
 package hub

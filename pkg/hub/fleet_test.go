@@ -303,12 +303,8 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		next()
 		panic(http.ErrAbortHandler)
 	}
-	replica.closeWhenCut(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if path, ok := strings.CutPrefix(r.URL.Path, hubv1alpha1.SharePath(w.name)); ok {
-			replica.answers.ServeShare(rw, r, w.name, path)
-		} else {
-			replica.answers.ServeStream(rw, r, w.name)
-		}
+	replica.closeWhenOthersAreBetter(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		replica.answers.Serve(rw, r, w.name, true)
 	})).ServeHTTP(rw, r)
 	if rw.Header().Get("Connection") == "close" {
 		next()

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
-	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -32,26 +31,19 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/hub/servingcert"
 	"github.com/application-grid/application-grid/pkg/metricsport"
-	"github.com/application-grid/application-grid/pkg/quota"
 	"github.com/application-grid/application-grid/pkg/serve"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 )
 
 const program = "application-grid-hub"
 
-const (
-	// DefaultMaxListBytes is enough for some people who list large shares at one time.
-	DefaultMaxListBytes = 64 << 20
-	// DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
-	DefaultMaxQueuedBytes = 192 << 20
-)
+// DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
+const DefaultMaxQueuedBytes = 192 << 20
 
 // Config is what a Server is made from.
 type Config struct {
 	// Connection leads to the API server that is followed.
 	Connection *apiclient.Connection
-	// MaxListBytes bounds the memory that lists take at once; 0 means DefaultMaxListBytes.
-	MaxListBytes int
 	// MaxQueuedBytes bounds the memory of what streams have not been sent; 0 means DefaultMaxQueuedBytes.
 	MaxQueuedBytes int
 	// Service is the one that the API server reaches the hub by; it tells how many replicas there are.
@@ -110,22 +102,18 @@ func New(config Config, logger klog.Logger) (*Server, error) {
 func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Server, error) {
 	s := &Server{config: config, stopping: make(chan struct{})}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
-	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes), logger.WithName("shares"))
+	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
 	group, sources, err := newGroup(upstream, s.facts, s.shares)
 	if err != nil {
 		return nil, err
 	}
 	s.group = group
-	memory := quota.New(cmp.Or(config.MaxListBytes, DefaultMaxListBytes))
 	s.shedder = &shedder{
 		nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) },
 		streams: s.shares.streamCount, end: s.shares.endStreams,
 	}
-	s.answers = &shareServer{
-		shares: s.shares, sources: sources, current: s.current, shedder: s.shedder,
-		admit: func(r *http.Request, bytes int) (done func(), ok bool) { return memory.AcquireN(caller(r), bytes) },
-	}
-	s.metrics = newMetrics(s.answers, memory, s.group.States)
+	s.answers = &shareServer{shares: s.shares, sources: sources, current: s.current}
+	s.metrics = newMetrics(s)
 	s.answers.server = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
 	return s, nil
 }
@@ -167,7 +155,6 @@ func (s *Server) newAPI(
 	namer := openapinamer.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
-	config.RequestInfoResolver = resolver{genericapiserver.NewRequestInfoResolver(config)}
 	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = program, program
 	if err := s.config.Apply(config); err != nil {
 		return nil, err
@@ -182,49 +169,30 @@ func (s *Server) newAPI(
 		return s.current()
 	}))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.closeWhenCut(genericapiserver.DefaultBuildHandlerChain(withStreams(api, s.answers.ServeStream), c))
+		return s.closeWhenOthersAreBetter(genericapiserver.DefaultBuildHandlerChain(withShares(api, s.answers), c))
 	}
-	notFoundHandler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		serve.WriteError(w, r, notFound(r))
-	})
-	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegateWithCustomHandler(notFoundHandler))
+	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api, s.answers.ServeShare); err != nil {
+	if err := install(api); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil
 }
 
-// closeWhenCut has every refusal be the last answer of its connection while the API server cannot be followed. Most
-// requests are refused then before they come to a share, because the API server cannot be asked who may do what, and
-// the aggregator would send the next ones on the same connection to this replica. Over HTTP/2 what is under way on the
-// connection goes on. A list is no refusal: the watch that follows it must come to the same replica.
-func (s *Server) closeWhenCut(next http.Handler) http.Handler {
+// closeWhenOthersAreBetter has every answer be the last one of its connection while the API server cannot be followed,
+// or there are more streams than there may be. The API server hands the requests of many wrappers on over one
+// connection; the next one is a new connection then, which comes to any replica. Over HTTP/2 what is under way on the
+// connection goes on.
+func (s *Server) closeWhenOthersAreBetter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if failing(s.group.States()) {
-			w = responsewriter.WrapForHTTP1Or2(closingRefusals{w})
+		if failing(s.group.States()) || s.shedder.full() {
+			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})
 }
-
-// closingRefusals writes answers whose connection takes no more requests if they are errors.
-type closingRefusals struct{ http.ResponseWriter }
-
-var _ responsewriter.UserProvidedDecorator = closingRefusals{}
-
-// WriteHeader implements http.ResponseWriter.
-func (c closingRefusals) WriteHeader(code int) {
-	if code >= http.StatusBadRequest {
-		c.Header().Set("Connection", "close")
-	}
-	c.ResponseWriter.WriteHeader(code)
-}
-
-// Unwrap implements responsewriter.UserProvidedDecorator.
-func (c closingRefusals) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // Run serves until ctx is done, then lets requests under way end. It is called once in a process, for its metrics are
 // those of the process.
@@ -249,26 +217,17 @@ func (s *Server) work(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.group.Run(ctx) })
-	wg.Go(func() {
-		every(ctx, shedInterval, func() {
-			if n := s.shedder.round(); n > 0 {
-				klog.FromContext(ctx).V(2).Info("Ended streams that are another replica's part", "streams", n)
-			}
-		})
-	})
-	wg.Go(func() { every(ctx, time.Second, func() { s.endStale(ctx) }) })
-}
-
-// every calls look in intervals, until ctx is done.
-func every(ctx context.Context, interval time.Duration, look func()) {
-	ticker := time.NewTicker(interval)
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for {
+	for looks := 1; ; looks++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			look()
+			s.endStale(ctx)
+			if looks%shedLooks == 0 {
+				s.shedder.round()
+			}
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -69,7 +67,7 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 			}
 			return &authenticator.Response{User: u}, u.Name != "", nil
 		})
-		config.Authorization.Authorizer = unconditional{allowed}
+		config.Authorization.Authorizer = authorizer.AuthorizerFunc(allowed)
 		return apply(config)
 	}}, klog.Background())
 	if err != nil {
@@ -99,11 +97,10 @@ func startHubWith(tb testing.TB, follows bool, apply func(*genericapiserver.Conf
 	return h
 }
 
-// allowed lets everybody but mallory get nodes/proxy of this group and watch shares, and nothing else.
+// allowed lets everybody but mallory get and watch shares, and nothing else.
 func allowed(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	proxy := a.GetResource() == "nodes" && a.GetSubresource() == "proxy"
-	if a.GetAPIGroup() == hubv1alpha1.GroupName && (proxy || a.GetResource() == "shares" && a.GetVerb() == "watch") &&
-		a.GetUser().GetName() != "mallory" {
+	if a.GetAPIGroup() == hubv1alpha1.GroupName && a.GetResource() == "shares" && a.GetSubresource() == "" &&
+		(a.GetVerb() == "get" || a.GetVerb() == "watch") && a.GetUser().GetName() != "mallory" {
 		return authorizer.DecisionAllow, "", nil
 	}
 	if !a.IsResourceRequest() {
@@ -150,61 +147,49 @@ func body(t *testing.T, response *reply) string {
 
 const strictOfA = `"addresses":["10.0.0.1"]`
 
-// TestAShare: what a node is given, in the encodings of the API.
+// TestAShare: what a node is given, as people see it, and as wrappers ask for the nodes of their site.
 func TestAShare(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
+	const nodeA = `{"kind":"Node","apiVersion":"v1","metadata":{"name":"a1","resourceVersion":"0",` +
+		`"labels":{"zone":"a"}}`
+	address := `{"type":"InternalIP","address":"192.0.2.1"}`
 	for _, test := range []struct {
-		path            string
-		has, hasNot     []string
-		protobuf, watch bool
+		query       string
+		has, hasNot []string
 	}{
-		{path: "/api/v1/services", has: []string{`"kind":"ServiceList"`, `"free"`, `"strict"`}},
-		{path: "/api/v1/namespaces/ns/services/strict", has: []string{`"kind":"Service"`}},
 		{
-			path: "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=kubernetes.io/service-name=strict",
-			has:  []string{strictOfA}, hasNot: []string{"10.0.0.2"},
+			has: []string{
+				`"kind":"List","apiVersion":"v1"`, `"kind":"Service"`, `"free"`, `"kind":"EndpointSlice"`, "10.0.0.2",
+				strictOfA, nodeA, address,
+			},
+			hasNot: []string{`"name":"b1"`},
 		},
-		{path: "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices/free-1", has: []string{strictOfA, "10.0.0.2"}},
-		{path: "/apis/discovery.k8s.io/v1/endpointslices", protobuf: true, has: []string{"k8s\x00", "10.0.0.1"}},
-		{path: "/api/v1/nodes", has: []string{`"a2"`, `"a1"`}, hasNot: []string{`"b1"`, "kernelVersion\":\"6"}},
-		{ // as wrappers do that exchange facts
-			path: "/api/v1/nodes?labelSelector=zone%3Da&limit=250",
-			has:  []string{`"a1"`, `{"type":"InternalIP","address":"192.0.2.1"}`}, hasNot: []string{`"b1"`},
-		},
-		{path: "/api/v1/nodes?labelSelector=zone%3Db", has: []string{`"items":[]`}},
-		{path: "/api/v1/nodes/a2", has: []string{`"kernelVersion":"6"`}},
 		{
-			path: "/api/v1/nodes?fieldSelector=metadata.name=a2", has: []string{`"kernelVersion":"6"`},
-			hasNot: []string{`"a1"`},
+			query: "?kind=EndpointSlice&labelSelector=kubernetes.io/service-name=strict",
+			has:   []string{`"kind":"EndpointSliceList"`, strictOfA}, hasNot: []string{"10.0.0.2", `"kind":"Node"`},
 		},
+		{query: "?kind=EndpointSlice&labelSelector=kubernetes.io/service-name=free", has: []string{"10.0.0.2"}},
+		{
+			query: "?kind=Node&labelSelector=zone%3Da&limit=250",
+			has:   []string{`"kind":"NodeList"`, nodeA, address, `"a2"`}, hasNot: []string{`"b1"`},
+		},
+		{query: "?kind=Node&labelSelector=zone%3Db", has: []string{`"items":[]`}},
+		{query: "?kind=Pod", has: []string{`"items":[]`}},
 	} {
-		if test.path == "/api/v1/nodes/a2" {
-			node := nodeObject("a2", firstNodes["a2"])
-			node.Status.NodeInfo.KernelVersion = "6"
-			h.cluster.Put(node)
-			expectSoon(t, "the node's own object", func() bool {
-				return strings.Contains(body(t, h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path)),
-					`"kernelVersion":"6"`)
-			})
-		}
-		accept := "Accept=application/json"
-		if test.protobuf {
-			accept = "Accept=application/vnd.kubernetes.protobuf"
-		}
-		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a2")+test.path, accept)
+		response := h.ask(http.MethodGet, hubv1alpha1.SharesPath+"/a2"+test.query)
 		got := body(t, response)
-		if response.StatusCode != http.StatusOK {
-			t.Errorf("%s: %d %s", test.path, response.StatusCode, got)
+		if response.StatusCode != http.StatusOK || !json.Valid([]byte(got)) {
+			t.Errorf("%s: %d %s", test.query, response.StatusCode, got)
 		}
 		for _, want := range test.has {
 			if !strings.Contains(got, want) {
-				t.Errorf("%s: %q is missing in %s", test.path, want, got)
+				t.Errorf("%s: %q is missing in %s", test.query, want, got)
 			}
 		}
 		for _, unwanted := range test.hasNot {
 			if strings.Contains(got, unwanted) {
-				t.Errorf("%s: %q is in %s", test.path, unwanted, got)
+				t.Errorf("%s: %q is in %s", test.query, unwanted, got)
 			}
 		}
 	}
@@ -229,8 +214,10 @@ func TestWhoMayAsk(t *testing.T) {
 		{"a2", []string{"Test-User=system:node:a1", "Test-Group=system:nodes"}, false},
 		{"a2", []string{"Test-User=system:node:a1"}, true}, // anybody may have that name
 	} {
-		for _, path := range []string{"/api/v1/services", "/api/v1/nodes", "/nonsense"} {
-			response := h.ask(http.MethodGet, hubv1alpha1.SharePath(test.node)+path, test.as...)
+		for _, path := range []string{
+			"/" + test.node, "?watch=true&fieldSelector=metadata.name%3D" + test.node, "/" + test.node + "?kind=Node",
+		} {
+			response := h.ask(http.MethodGet, hubv1alpha1.SharesPath+path, test.as...)
 			if forbidden := response.StatusCode == http.StatusForbidden; forbidden == test.allowed {
 				t.Errorf("%v asks for %s%s: %d %s", test.as, test.node, path, response.StatusCode, body(t, response))
 			}
@@ -255,35 +242,32 @@ func expectStatus(t *testing.T, what string, response *reply, codes ...int) {
 	t.Errorf("%s: %d, want one of %v", what, response.StatusCode, codes)
 }
 
-// TestWhatThereIsNot is answered with a Status.
+// TestWhatThereIsNot is answered with an error, and never with the share of another node.
 func TestWhatThereIsNot(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
 	for _, path := range []string{
-		"", "/", "/api/v1/pods", "/apis/apps", "/apis/apps/v1", "/apis/discovery.k8s.io/v1beta1", "/openapi/v3",
-		"/api/v1/secrets", "/api/v1/namespaces/ns/secrets/x", "/api/v1/endpoints", "/api/v1/nodes/a1/status",
-		"/api/v1/nodes/b1", "/api/v1/namespaces/ns/services/absent", "/apis/discovery.k8s.io/v1beta1/endpointslices",
-		"/api/v1/services/strict",
-		"/api/v1/namespaces/ns/nodes/a1", "/version", "/metrics", "/healthz", "/api/v1/nodes/a1/proxy/metrics",
-		"/../b1/proxy/api/v1/services",
-		"/%2e%2e/b1/proxy/api/v1/services", "/..%2fb1/proxy/api/v1/services", "//api/v1/secrets",
-		"/api/v1/../v1/secrets",
+		"", "/", "/b1", "/a1/status", "/a1/proxy", "/a1/../b1", "/%2e%2e/shares/b1", "/..%2fb1", "/a1%2f..%2fb1",
+		"?fieldSelector=metadata.name%3Db1", "?watch=true", "?watch=true&fieldSelector=metadata.name%3Db1",
+		"/b1?watch=true", "/a1/api/v1/services", "/a1?labelSelector=%21%21",
 	} {
-		expectStatus(t, path, h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+path, "Test-Node=a1"),
-			http.StatusNotFound, http.StatusForbidden)
-	}
-	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-		for _, path := range []string{"/api/v1/namespaces/ns/services/strict", "/api/v1/namespaces/ns/secrets"} {
-			expectStatus(t, method+path, h.ask(method, hubv1alpha1.SharePath("a1")+path), http.StatusMethodNotAllowed)
+		response := h.ask(http.MethodGet, hubv1alpha1.SharesPath+path, "Test-User=kubelet", "Test-Node=a1")
+		if response.StatusCode < http.StatusBadRequest || response.StatusCode >= http.StatusInternalServerError {
+			t.Errorf("%s: %d %s", path, response.StatusCode, body(t, response))
 		}
 	}
-	for _, path := range []string{"/nowhere", "/apis/hub.superedge.io/v2/nodes/a1/proxy/api/v1/services"} {
-		response := h.ask(http.MethodGet, path)
-		expectStatus(t, path, response, http.StatusNotFound, http.StatusForbidden)
+	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		expectStatus(t, method, h.ask(method, hubv1alpha1.SharesPath+"/a1"), http.StatusMethodNotAllowed,
+			http.StatusForbidden)
+	}
+	for _, path := range []string{"/nowhere", "/apis/hub.superedge.io/v2/shares/a1"} {
+		if code := h.ask(http.MethodGet, path).StatusCode; code != http.StatusNotFound && code != http.StatusForbidden {
+			t.Errorf("%s: %d", path, code)
+		}
 	}
 }
 
-// TestDiscovery tells of the subresource.
+// TestDiscovery tells of the resource.
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
@@ -293,66 +277,20 @@ func TestDiscovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range resources.APIResources {
-		if r.Name == "nodes/proxy" && !r.Namespaced && fmt.Sprint(r.Verbs) == "[get]" {
+		if r.Name == "shares" && !r.Namespaced && r.Kind == "Share" && fmt.Sprint(r.Verbs) == "[get watch]" {
 			return
 		}
 	}
 	t.Errorf("got %+v", resources)
 }
 
-// TestDiscoveryOfAShare is what client-go makes of it, as kubectl does.
-func TestDiscoveryOfAShare(t *testing.T) {
-	t.Parallel()
-	h := startHub(t, true)
-	client, err := discovery.NewDiscoveryClientForConfigAndClient(&rest.Config{Host: h.server.URL +
-		hubv1alpha1.SharePath("a1")}, &http.Client{
-		Transport: asAlice{h.server.Client().Transport},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, lists, err := client.ServerGroupsAndResources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var found []string
-	for _, list := range lists {
-		for _, r := range list.APIResources {
-			found = append(found, fmt.Sprintf("%s %s %t %v", list.GroupVersion, r.Name, r.Namespaced, r.Verbs))
-		}
-	}
-	slices.Sort(found)
-	want := []string{
-		"discovery.k8s.io/v1 endpointslices true [get list]", "v1 nodes false [get list]",
-		"v1 services true [get list]",
-	}
-	if !slices.Equal(found, want) {
-		t.Errorf("got %q, want %q", found, want)
-	}
-	if group := body(t,
-		h.ask(http.MethodGet,
-			hubv1alpha1.SharePath("a1")+"/apis/discovery.k8s.io")); !strings.Contains(group, `"kind": "APIGroup"`) {
-		t.Errorf("got %s", group)
-	}
-}
-
-// asAlice makes requests as alice.
-type asAlice struct{ http.RoundTripper }
-
-func (a asAlice) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("Test-User", "alice")
-	return a.RoundTripper.RoundTrip(r)
-}
-
 // TestNothingIsSharedBeforeItIsComplete: nobody is told that there is nothing.
 func TestNothingIsSharedBeforeItIsComplete(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, false)
-	for _, path := range []string{
-		"/api/v1/services", "/api/v1/nodes", "/api/v1/nodes/a1", "/apis/discovery.k8s.io/v1/endpointslices",
-	} {
-		response := h.ask(http.MethodGet, hubv1alpha1.SharePath("a1")+path)
+	for _, path := range []string{"/a1", "/a1?kind=Node", "?watch=true&fieldSelector=metadata.name%3Da1"} {
+		response := h.ask(http.MethodGet, hubv1alpha1.SharesPath+path,
+			"Accept=application/json,application/vnd.kubernetes.protobuf;stream=watch", "Accept-Encoding=gzip")
 		if response.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: no Retry-After", path)
 		}
@@ -378,8 +316,8 @@ func expectSoon(tb testing.TB, what string, holds func() bool) {
 // FuzzPaths: whatever is asked with credentials of a node, nothing comes of another one's share, and nothing fails.
 func FuzzPaths(f *testing.F) {
 	for _, path := range []string{
-		"a1/proxy/api/v1/services", "b1/proxy/api/v1/nodes", "a1/proxy/../b1/proxy", "a1/proxy/%2e%2e/b1",
-		"a1%2fproxy/api/v1/nodes", "?watch=x", "a1/proxy/api/v1/nodes?labelSelector=%",
+		"/a1", "/b1", "/a1/../b1", "/a1/%2e%2e/b1", "/a1%2fb1", "?watch=x", "/a1?labelSelector=%", "/a1?kind=Node",
+		"?fieldSelector=metadata.name=b1", "/a1/status",
 	} {
 		f.Add(path)
 	}
@@ -392,7 +330,7 @@ func FuzzPaths(f *testing.F) {
 			return // it would last
 		}
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		parsed, err := r.URL.Parse(hubv1alpha1.GroupVersionPath + "/nodes/" + path)
+		parsed, err := r.URL.Parse(hubv1alpha1.SharesPath + path)
 		if err != nil {
 			return
 		}
@@ -417,4 +355,47 @@ func TestDocumentedMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(h.hub.metrics.all...)
 	docstest.CompareMetrics(t, "application-grid-hub", registry)
+}
+
+// TestOneCallerHasFewStreams: one more is answered 429, until one ends. Others have their own.
+func TestOneCallerHasFewStreams(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, true)
+	watch := func(name string) (code int, end func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+benchWatch(1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		benchHeaders(r)
+		r.Header.Set("Test-User", name)
+		response, err := h.server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end = func() {
+			cancel()
+			_ = response.Body.Close()
+		}
+		t.Cleanup(end)
+		return response.StatusCode, end
+	}
+	var last func()
+	for range maxStreams {
+		code, end := watch("alice")
+		if last = end; code != http.StatusOK {
+			t.Fatalf("got %d", code)
+		}
+	}
+	if code, _ := watch("alice"); code != http.StatusTooManyRequests || h.hub.answers.refused.Load() != 1 {
+		t.Errorf("one more: %d, and %d were refused", code, h.hub.answers.refused.Load())
+	}
+	if code, _ := watch("bob"); code != http.StatusOK {
+		t.Errorf("another caller: %d", code)
+	}
+	last()
+	expectSoon(t, "another stream", func() bool {
+		code, _ := watch("alice")
+		return code == http.StatusOK
+	})
 }

@@ -44,8 +44,8 @@ func identify(config *genericapiserver.Config, options Config) error {
 	}
 	var err error
 	config.Authorization.Authorizer, err = union.New(
-		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: unconditional{bound.authorize}},
-		union.NamedAuthorizer{AuthorizerName: "FrontProxy", Authorizer: unconditional{
+		union.NamedAuthorizer{AuthorizerName: "BoundNodes", Authorizer: authorizer.AuthorizerFunc(bound.authorize)},
+		union.NamedAuthorizer{AuthorizerName: "FrontProxy", Authorizer: authorizer.AuthorizerFunc(
 			func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 				if _, ok := a.GetUser().(fronted); ok && !options.ReviewAll &&
 					a.GetAPIGroup() == hubv1alpha1.GroupName {
@@ -53,10 +53,10 @@ func identify(config *genericapiserver.Config, options Config) error {
 				}
 				return authorizer.DecisionNoOpinion, "", nil
 			},
-		}},
-		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: unconditional{
+		)},
+		union.NamedAuthorizer{AuthorizerName: "Delegated", Authorizer: authorizer.AuthorizerFunc(
 			(&once{next: config.Authorization.Authorizer}).authorize,
-		}},
+		)},
 	)
 	if err != nil {
 		return fmt.Errorf("putting the authorizers together: %w", err)
@@ -81,44 +81,15 @@ func (f fronts) AuthenticateRequest(r *http.Request) (*authenticator.Response, b
 // authorized the request.
 type fronted struct{ user.Info }
 
-// authorizeFunc decides without conditions.
-type authorizeFunc func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error)
-
-// unconditional makes an authorizer of a function.
-type unconditional struct{ decide authorizeFunc }
-
-// Authorize implements authorizer.Authorizer.
-func (u unconditional) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return u.decide(ctx, a)
-}
-
-// ConditionsAwareAuthorize implements authorizer.Authorizer.
-func (u unconditional) ConditionsAwareAuthorize(
-	ctx context.Context, a authorizer.Attributes,
-) authorizer.ConditionsAwareDecision {
-	return authorizer.ConditionsAwareDecisionFromParts(u.decide(ctx, a))
-}
-
-// EvaluateConditions implements authorizer.Authorizer. It has none.
-func (unconditional) EvaluateConditions(
-	context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData,
-) (authorizer.Decision, string, error) {
-	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
-}
-
 // once asks for equal reviews that come at one time once.
 type once struct {
 	next  authorizer.Authorizer
 	group singleflight.Group
 }
 
-type decision struct {
-	authorizer.Decision
-
-	reason string
-}
-
-func (o *once) authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (o *once) authorize(
+	ctx context.Context, a authorizer.Attributes,
+) (made authorizer.Decision, reason string, err error) {
 	u := a.GetUser()
 	if u == nil {
 		return o.next.Authorize(ctx, a)
@@ -127,18 +98,15 @@ func (o *once) authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 		a.GetVerb(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(), a.GetNamespace(),
 		a.GetName(), a.GetPath(),
 	}, fmt.Sprint(a.GetFieldSelector())+fmt.Sprint(a.GetLabelSelector()))
-	// The review goes on for the others when the caller that began it leaves.
-	result := o.group.DoChan(key, func() (any, error) {
+	answer, err, _ := o.group.Do(key, func() (any, error) {
+		// The review goes on for the others when the caller that began it leaves.
 		made, reason, err := o.next.Authorize(context.WithoutCancel(ctx), a)
-		return decision{made, reason}, err
+		return func() (authorizer.Decision, string) { return made, reason }, err
 	})
-	select {
-	case <-ctx.Done():
-		return authorizer.DecisionNoOpinion, "", ctx.Err()
-	case r := <-result:
-		made, _ := r.Val.(decision)
-		return made.Decision, made.reason, r.Err
+	if decision, ok := answer.(func() (authorizer.Decision, string)); ok {
+		made, reason = decision()
 	}
+	return made, reason, err
 }
 
 // boundNodes refuses credentials that belong to a node the share of another one, and ServiceAccount tokens that are

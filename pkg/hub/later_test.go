@@ -17,7 +17,7 @@ import (
 func TestAStreamHoldsNoFilters(t *testing.T) {
 	const most = 24 << 10 // 16 to 17 kB with the race detector; with the filters they were 33 kB
 	h := startHub(t, true)
-	fillForBench(h.hub.facts)
+	fillForBench(h.hub.shares)
 	before, _ := memoryInUse()
 	t.Run("streams", func(t *testing.T) {
 		connectOver(startHTTP2, benchTogether)(t, h)

@@ -3,9 +3,7 @@ package hub
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/health"
-	"github.com/application-grid/application-grid/pkg/quota"
 )
 
 const namespace = "application_grid_hub"
@@ -18,7 +16,7 @@ type metrics struct {
 	all []prometheus.Collector
 }
 
-func newMetrics(answers *shareServer, memory *quota.Quota, states func() []follow.State) *metrics {
+func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		Watches: health.NewWatches(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "streams", Help: "Streams of shares under way.",
@@ -28,7 +26,7 @@ func newMetrics(answers *shareServer, memory *quota.Quota, states func() []follo
 			Help:      "Time from the arrival of a change to the write of its event to a stream.",
 		}),
 	}
-	m.all = append(m.Collectors(), health.Sources(namespace, states))
+	m.all = append(m.Collectors(), health.Sources(namespace, s.group.States))
 	gauge := func(name, help string, value func() float64) {
 		m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Name: name, Help: help,
@@ -40,7 +38,7 @@ func newMetrics(answers *shareServer, memory *quota.Quota, states func() []follo
 		}, value))
 	}
 	ofShares := func(figure func(sharesStats) int) func() float64 {
-		return func() float64 { return float64(figure(answers.shares.stats())) }
+		return func() float64 { return float64(figure(s.shares.stats())) }
 	}
 	gauge("nodes", "Nodes whose share somebody follows.", ofShares(func(s sharesStats) int { return s.nodes }))
 	gauge("classes",
@@ -54,17 +52,13 @@ func newMetrics(answers *shareServer, memory *quota.Quota, states func() []follo
 	counter("streams_behind_total",
 		"Streams that were ended because their clients did not take what they were sent.",
 		ofShares(func(s sharesStats) int { return s.behind }))
-	counter("streams_refused_total", "Streams that were answered 429 because their caller had too many.",
-		func() float64 { return float64(answers.streams.refusals()) })
+	counter("refused_total", "Requests for shares that were answered 429.",
+		func() float64 { return float64(s.answers.refused.Load()) })
 	gauge("streams_allowed",
 		"Streams that this replica may have; it ends some when there are more. 0 if there may be any "+
 			"number, as there is no other replica.",
-		func() float64 { return float64(answers.shedder.may.Load()) })
+		func() float64 { return float64(s.shedder.may.Load()) })
 	counter("streams_shed_total", "Streams that were ended because they are another replica's part.",
-		func() float64 { return float64(answers.shedder.ended.Load()) })
-	gauge("list_bytes", "Memory that lists under way take; --max-list-bytes bounds it.",
-		func() float64 { return float64(memory.Stats().Taken) })
-	counter("lists_refused_total", "Lists that were answered 429 because there was no room for them.",
-		func() float64 { return float64(memory.Stats().Refused) })
+		func() float64 { return float64(s.shedder.ended.Load()) })
 	return m
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +23,8 @@ const (
 	reachPatience = 2 * time.Second
 	// relistPatience is how long the API server may take for that.
 	relistPatience = 15 * time.Second
-	// maxStreams is how many streams one caller may have of one node's share: one, and those that are about to end.
+	// maxStreams is how many streams one caller may have of one node's share, and how many lists: one, and those that
+	// are about to end.
 	maxStreams = 4
 	// maxUnknown is how many streams there may be of nodes that are not there.
 	maxUnknown = 256
@@ -34,11 +36,11 @@ type shareServer struct {
 	sources sources
 	// current says why what is shared may not be what the cluster has; nil if it is.
 	current func() error
-	shedder *shedder
-	// server writes streams. admit reports whether there is memory for a list.
+	// server writes streams.
 	server  *serve.Server
-	admit   func(r *http.Request, bytes int) (done func(), ok bool)
 	streams callerStreams
+	// refused counts the requests that were answered 429.
+	refused atomic.Int64
 }
 
 // errNotSynced is the answer of a hub that has nothing to share yet.
@@ -49,9 +51,17 @@ func errNotCurrent(err error) error {
 	return serve.NotReady("the hub does not know what the API server has: " + err.Error())
 }
 
-// ServeStream answers a WATCH of a node's share.
-func (s *shareServer) ServeStream(w http.ResponseWriter, r *http.Request, node string) {
-	if err := s.stream(w, r, node); err != nil {
+// Serve answers a WATCH of a node's share, or a GET.
+func (s *shareServer) Serve(w http.ResponseWriter, r *http.Request, node string, watch bool) {
+	answer := s.list
+	if watch {
+		answer = s.stream
+	}
+	err := answer(w, r, node)
+	if apierrors.IsTooManyRequests(err) {
+		s.refused.Add(1)
+	}
+	if err != nil {
 		serve.WriteError(w, r, err)
 	}
 }
@@ -80,9 +90,9 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 	if !s.shares.facts.NodeExists(node) {
 		key, most = "", maxUnknown
 	}
-	leave, ok := s.streams.enter(key, most)
-	if !ok {
-		return tooMany("this caller has as many streams of this share as one may have")
+	leave, err := s.streams.enter(key, most)
+	if err != nil {
+		return err
 	}
 	restored, err := s.reach(r.Context(), version)
 	var followed *stream
@@ -93,10 +103,6 @@ func (s *shareServer) stream(w http.ResponseWriter, r *http.Request, node string
 		leave()
 		return err
 	}
-	if s.shedder.full() {
-		// Over HTTP/2 what is under way on the connection goes on.
-		w.Header().Set("Connection", "close")
-	}
 	s.server.Stream(w, r, hubv1alpha1.Shares, followed, time.Duration(max(seconds, 0))*time.Second)
 	return nil
 }
@@ -105,40 +111,38 @@ func tooMany(message string) error {
 	return apierrors.NewTooManyRequests(message, int(serve.RetryAfter.Seconds()))
 }
 
-// callerStreams counts the streams under way, those that have not begun included.
+// callerStreams counts the streams and lists under way, those that have not begun included.
 type callerStreams struct {
 	mu sync.Mutex
-	// counts are by caller and node, refused counts the streams of callers that had too many. Both are guarded by mu.
-	counts  map[string]int
-	refused int
+	// counts are by caller and node, guarded by mu.
+	counts map[string]int
 }
 
-// enter counts a stream of which there may be so many with the same key. leave is to be called when it is over.
-func (c *callerStreams) enter(key string, most int) (leave func(), ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counts[key] >= most {
-		c.refused++
-		return nil, false
+// enter counts a stream of which there may be so many with the same key. leave is to be called when it is over. The
+// error says that there are as many.
+func (c *callerStreams) enter(key string, most int) (leave func(), err error) {
+	if !c.count(key, 1, most) {
+		return nil, tooMany("this caller has as many requests for shares under way as one may have")
 	}
-	if c.counts == nil {
-		c.counts = make(map[string]int)
-	}
-	c.counts[key]++
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.counts[key]--; c.counts[key] == 0 {
-			delete(c.counts, key)
-		}
-	}, true
+	return func() { c.count(key, -1, most) }, nil
 }
 
-// refusals returns how many streams were refused because their callers had too many.
-func (c *callerStreams) refusals() int {
+// count changes a count, unless it is more than the most then.
+func (c *callerStreams) count(key string, by, most int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.refused
+	after := c.counts[key] + by
+	switch {
+	case after > most:
+		return false
+	case after == 0:
+		delete(c.counts, key)
+	case c.counts == nil:
+		c.counts = map[string]int{key: after}
+	default:
+		c.counts[key] = after
+	}
+	return true
 }
 
 // reach waits until the shares have reached a version. restored is set if the API server itself has not: it was

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
-
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
@@ -22,14 +20,13 @@ import (
 // A share is a function of the facts and of the node. It is the sum of classes: the common one, which every node has;
 // the node's own; and one for each set of keys that Services have, which nodes with the same values of these keys have
 // in common, whatever other keys there are. A class has digests and no objects: what it has follows from the facts, and
-// what a change makes of it from the facts before and after the change (step.go).
+// what a change makes of it from the facts before and after the change (step.go). The digests of a share are the sums
+// of those of its classes.
 //
 // A step of the facts is one step of every stream that it touches. What a class has to say is encoded once for all its
-// streams. A stream whose node was relabelled gets the buckets whose digests differ, whole.
+// streams. A stream that begins, or whose node was relabelled, gets the buckets whose digests differ, whole.
 type shares struct {
-	facts  *facts.Facts
-	logger logr.Logger
-	json   *history.JSONCache
+	facts *facts.Facts
 	// maxQueued bounds queued, the bytes of what open streams have not been sent. Each chunk counts once.
 	maxQueued int64
 	queued    atomic.Int64
@@ -40,8 +37,6 @@ type shares struct {
 	open bool
 	// version has the resourceVersions of the last changes; progress is at least that, and goes on without changes.
 	version, progress hubv1alpha1.Version
-	// arriving and passing are what version and progress will be when the facts have it; 0 for no change.
-	arriving, passing hubv1alpha1.Version
 	// progressed is closed, and replaced, when progress changes.
 	progressed chan struct{}
 
@@ -51,8 +46,8 @@ type shares struct {
 	sets    map[string]*keySet
 	slices  map[*facts.Object]*placed
 	nodes   map[string]*node
-	// owns has the nodes' own objects that came, and are not published yet; nil for one that went.
-	owns map[string]*wire.Object
+	// arrived has the nodes that came, and are not published yet; nil for one that went.
+	arrived map[string]*wire.Object
 	// behind counts the streams that were ended because they were behind.
 	behind int
 }
@@ -65,9 +60,11 @@ type class struct {
 	// here are the values of the set's keys.
 	here    topology.Labels
 	digests map[uint8]uint64
+	// names counts the objects of the class for which the labels of a node are needed.
+	names   map[string]int
 	streams map[*stream]struct{}
 	// content is what the class has, encoded, since it last changed; nil if nobody asked for it.
-	content *chunk
+	content []*chunk
 }
 
 // maxSets is the most sets of keys that have classes of their own. Services with others are in one set, in which every
@@ -108,30 +105,18 @@ type placed struct {
 
 // node is a node as of the last step.
 type node struct {
-	// class is of the node alone: it has the node's own object, and its labels.
+	// class is of the node alone: it has both of what follows.
 	class
 
-	// labels are nil for a node that is not known.
-	labels *object
-	// own is the node's own object without its body, ownContent the whole of it, encoded.
-	own        *object
-	ownContent *chunk
-	// named says to which classes the slices on the node name it.
-	named []naming
+	// labels and own are nil for a node that is not known.
+	labels, own *object
 }
 
-// naming has slices name a node to the classes of a set in which the node's value of the key is theirs. Without a set
-// they name it to all.
-type naming struct {
-	set *keySet
-	key string
-}
-
-func newShares(f *facts.Facts, maxQueued int, logger logr.Logger) *shares {
+func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
-		facts: f, logger: logger, json: history.NewJSONCache(0), maxQueued: int64(maxQueued),
-		progressed: make(chan struct{}), common: newClass(nil, "", nil), sets: make(map[string]*keySet),
-		slices: make(map[*facts.Object]*placed), nodes: make(map[string]*node), owns: make(map[string]*wire.Object),
+		facts: f, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
+		common: newClass(nil, "", nil), sets: make(map[string]*keySet), slices: make(map[*facts.Object]*placed),
+		nodes: make(map[string]*node), arrived: make(map[string]*wire.Object),
 	}
 	f.Attach(s, func() {})
 	return s
@@ -139,8 +124,16 @@ func newShares(f *facts.Facts, maxQueued int, logger logr.Logger) *shares {
 
 func newClass(set *keySet, name string, here topology.Labels) class {
 	return class{
-		set: set, name: name, here: here, digests: make(map[uint8]uint64), streams: make(map[*stream]struct{}),
+		set: set, name: name, here: here, digests: make(map[uint8]uint64), names: make(map[string]int),
+		streams: make(map[*stream]struct{}),
 	}
+}
+
+// versionInputs are the inputs that bring the parts of a version.
+var versionInputs = [len(hubv1alpha1.Version{})]string{
+	hubv1alpha1.VersionNodes:    facts.InputNodes,
+	hubv1alpha1.VersionServices: facts.InputServices,
+	hubv1alpha1.VersionSlices:   facts.InputEndpointSlices,
 }
 
 // FactsChanged implements facts.Watcher.
@@ -148,39 +141,18 @@ func (s *shares) FactsChanged(c *facts.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.facts.Held() {
-		return // also what arrives is not there yet
+		return
 	}
-	s.advance()
-	s.open = s.open || s.facts.State(history.EndpointSlices) == history.Ready
-	s.publish(c)
-}
-
-// arrive notes which version of a resource the next change of the facts brings. changes is set if it is more than a
-// bookmark.
-func (s *shares) arrive(part int, version uint64, changes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.passing[part] = version
-	if changes {
-		s.arriving[part] = version
+	before := s.progress
+	for part, input := range versionInputs {
+		s.version[part], s.progress[part] = s.facts.Input(input).Versions()
 	}
-}
-
-// advance notes that what was to arrive is there.
-func (s *shares) advance() {
-	for part := range s.passing {
-		if s.arriving[part] != 0 {
-			s.version[part] = s.arriving[part]
-		}
-		if s.passing[part] != 0 {
-			s.progress[part] = s.passing[part]
-		}
-	}
-	if s.passing != (hubv1alpha1.Version{}) {
+	if s.progress != before {
 		close(s.progressed)
 		s.progressed = make(chan struct{})
 	}
-	s.arriving, s.passing = hubv1alpha1.Version{}, hubv1alpha1.Version{}
+	s.open = s.open || s.facts.State(history.EndpointSlices) == history.Ready
+	s.publish(c)
 }
 
 // reached returns the version that the shares have reached; progressed is closed when it changes.
@@ -202,7 +174,7 @@ func (s *shares) node(name string) *node {
 
 // forget drops a node of which nothing is known, and that nobody follows.
 func (s *shares) forget(n *node) {
-	if n.labels == nil && n.own == nil && len(n.named)+len(n.streams) == 0 {
+	if n.own == nil && len(n.streams) == 0 {
 		delete(s.nodes, n.name)
 	}
 }
@@ -221,7 +193,7 @@ func (s *shares) setOf(keys topology.Keys) *keySet {
 		}
 		s.sets[name] = set
 		for st := range s.common.streams {
-			s.join(st, set, false)
+			s.join(st, set)
 		}
 	}
 	return set
@@ -242,23 +214,24 @@ func (s *shares) dropSets() {
 	}
 }
 
-// joinAll brings a stream into the classes of its node.
-func (s *shares) joinAll(st *stream) {
+// joinAll brings a stream into the classes of its node. encode says whether it will be sent all of them.
+func (s *shares) joinAll(st *stream, encode bool) {
 	for _, c := range []*class{&s.common, &s.node(st.node).class} {
 		c.streams[st] = struct{}{}
 		st.classes = append(st.classes, c)
 	}
 	for _, set := range s.sets {
-		s.join(st, set, true)
+		if c := s.join(st, set); c != nil && len(c.streams) == 1 {
+			s.fill(c, encode)
+		}
 	}
 }
 
-// join brings a stream into the class of its node in a set, which is made if there is none. filled is set if the slices
-// of the set were placed before.
-func (s *shares) join(st *stream, set *keySet, filled bool) {
+// join brings a stream into the class of its node in a set, which is made if there is none; nil if the node has none.
+func (s *shares) join(st *stream, set *keySet) *class {
 	n := s.facts.Node(st.node)
 	if n == nil {
-		return
+		return nil
 	}
 	name, here := n.Name, n.Labels
 	if set.keys != nil {
@@ -271,7 +244,7 @@ func (s *shares) join(st *stream, set *keySet, filled bool) {
 		name = fmt.Sprint(here) // in the order of the keys
 	}
 	if len(here) == 0 {
-		return
+		return nil
 	}
 	c := set.classes[name]
 	if c == nil {
@@ -285,12 +258,10 @@ func (s *shares) join(st *stream, set *keySet, filled bool) {
 			}
 			set.byValue[pair][c] = struct{}{}
 		}
-		if filled {
-			s.fill(c, st.fresh)
-		}
 	}
 	c.streams[st] = struct{}{}
 	st.classes = append(st.classes, c)
+	return c
 }
 
 // leave takes a stream out of its classes. A class of a set that has no streams is dropped.
@@ -316,6 +287,9 @@ func (s *shares) leave(st *stream) {
 func (s *shares) fill(c *class, encode bool) {
 	content := s.encode(c, func(o *object) bool {
 		c.digests[o.bucket()] += o.digest
+		for _, name := range o.names {
+			c.names[name]++
+		}
 		return encode
 	})
 	if encode {
@@ -323,21 +297,25 @@ func (s *shares) fill(c *class, encode bool) {
 	}
 }
 
-// encode encodes the objects of a class that are wanted, but for a node's own Node; nil for none.
-func (s *shares) encode(c *class, wants func(*object) bool) *chunk {
+// encode encodes the objects of a class that are wanted.
+func (s *shares) encode(c *class, wants func(*object) bool) (content []*chunk) {
 	var frames []byte
 	s.visit(c, func(o *object) {
-		if wants(o) {
+		switch {
+		case !wants(o):
+		case o.encoded != nil:
+			content = append(content, o.encoded)
+		default:
 			frames = appendFrame(frames, o)
 		}
 	})
-	if frames == nil {
-		return nil
+	if frames != nil {
+		content = append(content, newChunk(frames, 0, time.Time{}))
 	}
-	return newChunk(frames, 0, time.Time{})
+	return content
 }
 
-// visit calls visit for every object that a class has, but for a node's own Node. It is called with both locks held.
+// visit calls visit for every object that a class has. It is called with both locks held.
 func (s *shares) visit(c *class, visit func(*object)) {
 	switch {
 	case c == &s.common:
@@ -347,33 +325,31 @@ func (s *shares) visit(c *class, visit func(*object)) {
 			}
 		}
 	case c.set == nil:
-		if labels := s.nodes[c.name].labels; labels != nil {
-			visit(labels)
+		if n := s.nodes[c.name]; n.own != nil {
+			visit(n.own)
+			visit(n.labels)
 		}
 	default:
 		s.visitSlices(c, visit)
+		for name := range c.names {
+			if n := s.nodes[name]; n != nil && n.labels != nil {
+				visit(n.labels)
+			}
+		}
 	}
 }
 
-// visitSlices is visit for a class of a set: the slices on nodes with its values, and the labels of those.
+// visitSlices calls visit for what a class of a set has of slices.
 func (s *shares) visitSlices(c *class, visit func(*object)) {
-	slicesSeen, nodesSeen := make(map[*facts.Object]struct{}), make(map[*node]struct{})
+	seen := make(map[*facts.Object]struct{})
 	for key, value := range c.here {
 		for n := range s.facts.NodesWith(key, value) {
-			known := s.nodes[n.Name]
-			if known == nil || !slices.Contains(known.named, naming{c.set, key}) {
-				continue
-			}
-			if _, again := nodesSeen[known]; !again {
-				nodesSeen[known] = struct{}{}
-				visit(known.labels)
-			}
 			for _, o := range n.Objects() {
 				p := s.slices[o]
-				if _, again := slicesSeen[o]; again || p.set != c.set {
+				if _, again := seen[o]; again || p.set != c.set {
 					continue
 				}
-				slicesSeen[o] = struct{}{}
+				seen[o] = struct{}{}
 				if part := endpointsOf(p, s.facts.LabelsOf).part(c); part != nil {
 					visit(part)
 				}
@@ -416,26 +392,48 @@ func (e endpoints) part(c *class) *object {
 	if places == nil {
 		return nil
 	}
-	return newObject(&kindSlice, e.upstream, e.parts.Body(places))
+	part := newObject(&kindSlice, e.upstream, e.parts.Body(places))
+	for _, i := range places {
+		part.names = append(part.names, string(e.parts.Endpoints[i].NodeName))
+	}
+	return part
 }
 
-// setOwn notes a node's own object, which the next change of the facts publishes; nil if it is gone.
-func (s *shares) setOwn(name string, o *wire.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.owns[name] = o
-}
-
-// ownNames are the names of the nodes whose own objects are known.
-func (s *shares) ownNames() (names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, n := range s.nodes {
-		if n.own != nil {
-			names = append(names, name)
+// whole is what the common class has of the endpoints: all, or nil. The labels of their nodes are needed if a key comes
+// before the one that matches every endpoint.
+func (e endpoints) whole() *object {
+	if e.placed == nil || !e.everywhere {
+		return nil
+	}
+	whole := newObject(&kindSlice, e.upstream, e.upstream.Body)
+	if slices.Contains(e.keys, topology.Any) {
+		for _, endpoint := range e.parts.Endpoints {
+			whole.names = append(whole.names, string(endpoint.NodeName))
 		}
 	}
-	return names
+	return whole
+}
+
+// arrive notes that a node came, or went if o is nil. The next change of the facts publishes it.
+func (s *shares) arrive(name string, o *wire.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arrived[name] = o
+}
+
+// arriveOnly notes that there are these nodes and no others.
+func (s *shares) arriveOnly(objects []*wire.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.nodes {
+		s.arrived[name] = nil
+	}
+	for name := range s.arrived {
+		s.arrived[name] = nil
+	}
+	for _, o := range objects {
+		s.arrived[o.Name] = o
+	}
 }
 
 // streamCount returns how many streams there are.

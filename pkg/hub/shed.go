@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"sync/atomic"
-	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -16,8 +15,8 @@ import (
 const (
 	// shedTolerance is how much more than its part a replica keeps: where connections end up is left to chance.
 	shedTolerance = 1.2
-	// shedInterval is the pause between two rounds of ending streams.
-	shedInterval = 5 * time.Second
+	// shedLooks is how many seconds are between two rounds of ending streams.
+	shedLooks = 5
 	// shedRounds is how many rounds of ending streams it takes at most to end as many as a replica may have. So
 	// wrappers move over minutes.
 	shedRounds = 60

@@ -3,10 +3,10 @@ package hub
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
@@ -21,28 +21,25 @@ type sources [len(hubv1alpha1.Version{})]*follow.Source
 
 // newGroup makes the sources of what the hub follows, and starts them.
 func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, sources, error) {
-	order := &sync.Mutex{}
-	group, err := follow.NewGroup(follow.GroupOptions{Config: config, Barrier: orderedBarrier{f, order}})
+	group, err := follow.NewGroup(follow.GroupOptions{Config: config, Barrier: f})
 	if err != nil {
 		return nil, sources{}, err
 	}
 	var all sources
-	for part, o := range [len(all)]follow.Options{
-		hubv1alpha1.VersionNodes: {
-			Name: facts.InputNodes, Resource: corev1.SchemeGroupVersion.WithResource("nodes"),
-			Sink: nodeSink{f.Input(facts.InputNodes), s},
-		},
-		hubv1alpha1.VersionServices: {
-			Name: facts.InputServices, Resource: history.Services.GroupVersionResource,
-			Sink: f.Input(facts.InputServices),
-		},
-		hubv1alpha1.VersionSlices: {
-			Name: facts.InputEndpointSlices, Resource: history.EndpointSlices.GroupVersionResource,
-			Sink: f.Input(facts.InputEndpointSlices),
-		},
+	for part, resource := range [len(all)]schema.GroupVersionResource{
+		hubv1alpha1.VersionNodes:    corev1.SchemeGroupVersion.WithResource("nodes"),
+		hubv1alpha1.VersionServices: history.Services.GroupVersionResource,
+		hubv1alpha1.VersionSlices:   history.EndpointSlices.GroupVersionResource,
 	} {
-		o.Sink, o.Verified = versionedSink{o.Sink, f, s, order, part}, true
-		if all[part], err = group.Add(o); err != nil {
+		input := f.Input(versionInputs[part])
+		sink := versionedSink{input, input}
+		if part == hubv1alpha1.VersionNodes {
+			sink.Sink = nodeSink{input, s}
+		}
+		all[part], err = group.Add(follow.Options{
+			Name: versionInputs[part], Resource: resource, Sink: sink, Verified: true,
+		})
+		if err != nil {
 			return nil, sources{}, err
 		}
 		all[part].Start()
@@ -50,50 +47,24 @@ func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, so
 	return group, all, nil
 }
 
-// versionedSink tells the shares the versions of what it takes. With its siblings it takes one thing at a time, so that
-// the shares have a version exactly when they have what it brought.
+// versionedSink tells the input the versions of what it takes.
 type versionedSink struct {
 	follow.Sink
 
-	facts  *facts.Facts
-	shares *shares
-	order  *sync.Mutex
-	part   int
+	input *facts.Input
 }
 
 // At implements follow.Versioned.
 func (v versionedSink) At(version string, change func()) {
-	v.order.Lock()
-	defer v.order.Unlock()
-	v.shares.arrive(v.part, number(version), change != nil)
-	if change != nil {
-		change()
-	} else {
-		v.facts.Touch()
+	if change == nil {
+		v.input.Progress(number(version))
+		return
 	}
+	v.input.Arrive(number(version))
+	change()
 }
 
-// orderedBarrier holds the facts back, in order with versionedSinks.
-type orderedBarrier struct {
-	facts *facts.Facts
-	order *sync.Mutex
-}
-
-// Hold implements follow.Barrier.
-func (b orderedBarrier) Hold() {
-	b.order.Lock()
-	defer b.order.Unlock()
-	b.facts.Hold()
-}
-
-// Release implements follow.Barrier.
-func (b orderedBarrier) Release() {
-	b.order.Lock()
-	defer b.order.Unlock()
-	b.facts.Release()
-}
-
-// nodeSink hands a node's own object on to its streams, and keeps the labels of nodes.
+// nodeSink hands nodes on to the shares, and their labels to the facts.
 type nodeSink struct {
 	*facts.Input
 
@@ -102,24 +73,21 @@ type nodeSink struct {
 
 // Apply implements follow.Sink.
 func (s nodeSink) Apply(o *wire.Object) {
-	s.shares.setOwn(o.Name, o)
+	s.shares.arrive(o.Name, o)
 	s.Input.Apply(labelsOf(o))
 }
 
 // Remove implements follow.Sink.
 func (s nodeSink) Remove(namespace, name string) {
-	s.shares.setOwn(name, nil)
+	s.shares.arrive(name, nil)
 	s.Input.Remove(namespace, name)
 }
 
 // Replace implements follow.Sink.
 func (s nodeSink) Replace(objects []*wire.Object) {
-	for _, name := range s.shares.ownNames() {
-		s.shares.setOwn(name, nil)
-	}
+	s.shares.arriveOnly(objects)
 	labels := make([]*wire.Object, len(objects))
 	for i, o := range objects {
-		s.shares.setOwn(o.Name, o)
 		labels[i] = labelsOf(o)
 	}
 	s.Input.Replace(labels)

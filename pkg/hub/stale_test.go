@@ -14,10 +14,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
-	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/upstream"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
 // TestNotCurrent: a hub that has lost its API server says so, so that others are asked. A source on which nothing
@@ -179,7 +177,7 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 			}
 			return nil
 		})
-		path := hubv1alpha1.SharePath("a1") + "/api/v1/services"
+		path := hubv1alpha1.SharesPath + "/a1"
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
 		r.Header.Set("Test-Node", "a1")
@@ -189,36 +187,5 @@ func TestACutReplicaKeepsNoConnection(t *testing.T) {
 		if closes == follows || (w.Code == http.StatusOK) != follows {
 			t.Errorf("follows %v: status %d, the connection is closed: %v: %s", follows, w.Code, closes, w.Body)
 		}
-	}
-}
-
-// TestAListKeepsItsConnection: the watch that follows a list must come to the same replica, also while that cannot
-// follow the API server for a moment. Otherwise it is refused as expired.
-func TestAListKeepsItsConnection(t *testing.T) {
-	t.Parallel()
-	h := startHubWith(t, true, func(*genericapiserver.Config) error { return nil })
-	ask := func() *httptest.ResponseRecorder {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet,
-			hubv1alpha1.SharePath("a1")+"/api/v1/services", nil)
-		r.Header.Set("Test-User", "system:serviceaccount:edge:wrapper")
-		r.Header.Set("Test-Node", "a1")
-		w := httptest.NewRecorder()
-		h.hub.api.Handler.ServeHTTP(w, r)
-		return w
-	}
-	if w := ask(); w.Code != http.StatusOK {
-		t.Fatalf("status %d: %s", w.Code, w.Body)
-	}
-	h.cluster.Behave(upstreamtest.Behaviour{Failing: http.StatusInternalServerError})
-	h.cluster.Forget()
-	soon := await.Patience{Within: 20 * time.Second, Between: 5 * time.Millisecond}
-	soon.Until(t, "the API server cannot be followed", func() error {
-		if !failing(h.hub.group.States()) {
-			return errors.New("it is followed")
-		}
-		return nil
-	})
-	if w := ask(); w.Code != http.StatusOK || w.Header().Get("Connection") == "close" {
-		t.Errorf("status %d, Connection: %s", w.Code, w.Header().Get("Connection"))
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/topology"
@@ -18,24 +19,24 @@ type step struct {
 	*shares
 
 	change *facts.Change
-	// before has the labels that nodes had before the step, as far as they changed.
-	before map[string]topology.Labels
-	// named are the nodes whose labels may be in other shares than before. naming has the classes that have them now.
-	named   map[string]struct{}
-	naming  map[string]map[*class]struct{}
+	// labels has the labels that nodes had before the step, as far as they changed: nil for none.
+	labels map[string]*object
+	// named has what classes counted in names before the step, as far as it may have changed.
+	named   map[*class]map[string]int
 	classes map[*class]*classStep
-	// moved are the streams of nodes that were relabelled. They are in no class until the end of the step.
-	moved []*stream
-	// touched are the streams that have a part in the step.
-	touched []*stream
+	// moved are the streams of nodes that were relabelled, with the digests that their clients have. They are in no
+	// class until the end of the step.
+	moved map[*stream]*hubv1alpha1.Digests
 }
 
 // classStep is what a step means for a class.
 type classStep struct {
 	frames []byte
 	events int
-	// deltas are the differences of digests.
-	deltas map[uint8]uint64
+	// encoded are events that are encoded already.
+	encoded []*chunk
+	// added are the differences of digests.
+	added map[uint8]uint64
 	// unnamed are the labels of nodes that the class has no more. Another class of a stream may have them.
 	unnamed []objectName
 }
@@ -43,34 +44,45 @@ type classStep struct {
 // publish makes a change of the facts one step of the streams.
 func (s *shares) publish(c *facts.Change) {
 	t := &step{
-		shares: s, change: c, before: make(map[string]topology.Labels, len(c.Relabelled)),
-		named: make(map[string]struct{}), naming: make(map[string]map[*class]struct{}),
-		classes: make(map[*class]*classStep),
+		shares: s, change: c, labels: make(map[string]*object), named: make(map[*class]map[string]int),
+		classes: make(map[*class]*classStep), moved: make(map[*stream]*hubv1alpha1.Digests),
 	}
-	maps.Copy(t.named, c.Named)
-	for n, before := range c.Relabelled {
-		t.before[n.Name] = before
-		t.named[n.Name] = struct{}{}
+	for n := range c.Relabelled {
 		for st := range t.node(n.Name).streams {
-			t.moved = append(t.moved, st)
+			t.moved[st] = st.digests()
 		}
 	}
-	for _, st := range t.moved {
+	for st := range t.moved {
 		t.leave(st)
 	}
+	for name, o := range t.arrived {
+		t.placeNode(name, o)
+	}
+	clear(t.arrived)
 	t.placeServices()
 	for o := range t.changedSlices() {
 		t.placeSlice(o)
 	}
-	for name := range t.named {
-		t.placeLabels(name)
-	}
-	for name, o := range t.owns {
-		t.placeOwn(name, o)
-	}
-	clear(t.owns)
+	t.placeNames()
 	t.send()
 	t.dropSets()
+}
+
+// placeNode publishes a node to its own class, or that it is gone.
+func (t *step) placeNode(name string, o *wire.Object) {
+	n := t.node(name)
+	labels, own := n.labels, n.own
+	n.labels, n.own = nil, nil
+	if o != nil {
+		n.labels, n.own = labelsObject(o), encodedObject(&kindNode, o)
+	}
+	if labels.digestOf() != n.labels.digestOf() {
+		t.labels[name] = labels
+	}
+	key := types.NamespacedName{Name: name}
+	t.put(&n.class, objectName{&kindLabels, key}, labels, n.labels)
+	t.put(&n.class, objectName{&kindNode, key}, own, n.own)
+	t.forget(n)
 }
 
 func (t *step) placeServices() {
@@ -139,19 +151,8 @@ func (t *step) placeSlice(o *facts.Object) {
 		t.slices[o] = after
 	}
 	was, is := endpointsOf(before, t.labelsBefore), endpointsOf(after, t.facts.LabelsOf)
-	if !before.sameShares(after) {
-		for _, e := range is.parts.Endpoints {
-			t.named[string(e.NodeName)] = struct{}{}
-		}
-	}
 	name := objectName{&kindSlice, o.Name()}
-	var whole *object
-	if after != nil && after.everywhere {
-		whole = newObject(&kindSlice, after.upstream, after.upstream.Body)
-	}
-	if whole != nil || before != nil && before.everywhere {
-		t.put(&t.common, name, nil, whole)
-	}
+	t.put(&t.common, name, nil, is.whole())
 	for c := range t.affected(was, is) {
 		t.put(c, name, was.part(c), is.part(c))
 	}
@@ -174,17 +175,19 @@ func (p *placed) count(n int) {
 
 // labelsBefore are the labels that a node had before the step.
 func (t *step) labelsBefore(name []byte) topology.Labels {
-	if labels, changed := t.before[string(name)]; changed {
-		return labels
+	if labels, changed := t.labels[string(name)]; !changed {
+		return t.facts.LabelsOf(name)
+	} else if labels != nil {
+		return labels.upstream.Labels
 	}
-	return t.facts.LabelsOf(name)
+	return nil
 }
 
 // affected are the classes whose share of a slice may differ: those that have one of the endpoints, before or after.
 // Most changes are of one endpoint, which one class has. The others need not be asked whether it is theirs.
 func (t *step) affected(was, is endpoints) map[*class]struct{} {
 	beginning, end := 0, 0
-	if was.sameShares(is.placed) && len(t.before) == 0 && wire.SameMeta(was.upstream.Meta, is.upstream.Meta) &&
+	if was.sameShares(is.placed) && len(t.labels) == 0 && wire.SameMeta(was.upstream.Meta, is.upstream.Meta) &&
 		was.parts.SameOthers(is.parts) {
 		beginning, end = was.parts.Differing(is.parts)
 	}
@@ -205,92 +208,38 @@ func (t *step) affected(was, is endpoints) map[*class]struct{} {
 	return classes
 }
 
-// placeLabels publishes the labels of a node to its own class, and to those whose slices name the node.
-func (t *step) placeLabels(name string) {
-	if name == "" {
-		return // endpoints without a node
-	}
-	n := t.node(name)
-	before, were := n.labels, t.classesNaming(n)
-	if _, changed := t.before[name]; changed {
-		n.labels = nil
-		if now := t.facts.Node(name); now != nil {
-			n.labels = labelsObject(name, now.Labels)
-		}
-	}
-	n.named = t.namingsOf(name)
-	are := t.classesNaming(n)
-	t.naming[name] = are
-	for c := range either(were, are) {
-		var was, is *object
-		if _, had := were[c]; had {
-			was = before
-		}
-		if _, has := are[c]; has {
-			is = n.labels
-		}
-		t.put(c, objectName{&kindLabels, types.NamespacedName{Name: name}}, was, is)
-	}
-	t.forget(n)
-}
-
-// either are the classes that are in either of two sets.
-func either(a, b map[*class]struct{}) map[*class]struct{} {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return all
-}
-
-// namingsOf says by which sets and keys the slices on a node name it.
-func (t *step) namingsOf(name string) (named []naming) {
-	enter := func(by naming) {
-		if !slices.Contains(named, by) {
-			named = append(named, by)
-		}
-	}
-	for _, o := range t.facts.NodeObjectsOf(name) {
-		switch p := t.slices[o]; {
-		case p.set != nil:
-			for _, key := range p.keys {
-				enter(naming{p.set, key})
+// placeNames publishes the labels of nodes to the classes that need them, or need them no more.
+func (t *step) placeNames() {
+	for c, names := range t.named {
+		for name, count := range names {
+			var was, is *object
+			n := t.nodes[name]
+			if n != nil && c.names[name] > 0 {
+				is = n.labels
 			}
-		case slices.Contains(p.keys, topology.Any):
-			enter(naming{}) // the keys before it need the labels of all nodes
+			if labels, changed := t.labels[name]; count > 0 && changed {
+				was = labels
+			} else if count > 0 && n != nil {
+				was = n.labels
+			}
+			t.put(c, objectName{&kindLabels, types.NamespacedName{Name: name}}, was, is)
 		}
 	}
-	return named
 }
 
-// classesNaming are the classes that have the labels of a node; none if it is not known.
-func (t *step) classesNaming(n *node) map[*class]struct{} {
-	classes := make(map[*class]struct{})
-	if n.labels == nil {
-		return classes
-	}
-	classes[&n.class] = struct{}{}
-	for _, by := range n.named {
-		if by.set == nil {
-			classes[&t.common] = struct{}{}
-		} else if value, has := n.labels.upstream.Labels[by.key]; has {
-			maps.Copy(classes, by.set.byValue[keyValue{by.key, value}])
+// name notes that a class needs the labels of nodes for another object, or for one less.
+func (t *step) name(c *class, nodes []string, more int) {
+	for _, node := range nodes {
+		if t.named[c] == nil {
+			t.named[c] = make(map[string]int)
+		}
+		if _, known := t.named[c][node]; !known {
+			t.named[c][node] = c.names[node]
+		}
+		if c.names[node] += more; c.names[node] == 0 {
+			delete(c.names, node)
 		}
 	}
-	return classes
-}
-
-// placeOwn publishes a node's own object, or that it is gone, to the node's streams.
-func (t *step) placeOwn(name string, o *wire.Object) {
-	n := t.node(name)
-	before := n.own
-	var after *object
-	n.own, n.ownContent = nil, nil
-	if o != nil {
-		after = newObject(&kindNode, o, o.Body)
-		n.ownContent = newChunk(appendFrame(nil, after), 0, time.Time{})
-		n.own = &object{objectName: after.objectName, digest: after.digest}
-	}
-	t.put(&n.class, ownName(name), before, after)
-	t.forget(n)
 }
 
 // put makes known what a class had of an object and has now. Nothing is said if that is the same to a wrapper. What the
@@ -300,22 +249,36 @@ func (t *step) put(c *class, name objectName, before, after *object) {
 	if c == &t.common {
 		before = t.buckets[bucket].put(name, after)
 	}
+	if before != nil {
+		t.name(c, before.names, -1)
+	}
+	if after != nil {
+		t.name(c, after.names, 1)
+	}
 	delta := after.digestOf() - before.digestOf()
 	if delta == 0 {
 		return
 	}
 	c.content = nil
-	said := t.class(c)
-	said.deltas[bucket] += delta
 	if c.digests[bucket] += delta; c.digests[bucket] == 0 {
 		delete(c.digests, bucket)
 	}
+	if len(c.streams) == 0 {
+		return
+	}
+	said := t.classes[c]
+	if said == nil {
+		said = &classStep{added: make(map[uint8]uint64)}
+		t.classes[c] = said
+	}
+	said.added[bucket] += delta
 	switch {
 	case after == nil && name.kind == &kindLabels:
 		said.unnamed = append(said.unnamed, name)
-	case len(c.streams) == 0:
 	case after == nil:
 		said.frames, said.events = appendRemoval(said.frames, name), said.events+1
+	case after.encoded != nil:
+		said.encoded = append(said.encoded, after.encoded)
 	default:
 		said.frames, said.events = appendFrame(said.frames, after), said.events+1
 	}
@@ -338,66 +301,36 @@ func (b *bucket) put(name objectName, after *object) (before *object) {
 	return before
 }
 
-// class is what the step means for a class.
-func (t *step) class(c *class) *classStep {
-	said := t.classes[c]
-	if said == nil {
-		said = &classStep{deltas: make(map[uint8]uint64)}
-		t.classes[c] = said
-	}
-	return said
-}
-
 // send passes what the classes have to say to their streams, and gives streams that moved what differs.
 func (t *step) send() {
+	end := newChunk(appendMark(nil, &hubv1alpha1.Mark{Ends: true, Version: t.version}), 0, time.Time{})
+	touched := make(map[*stream][]*chunk)
 	for c, said := range t.classes {
-		if len(c.streams) == 0 {
-			continue
-		}
-		var changes *chunk
-		if len(said.frames) > 0 {
-			changes = newChunk(said.frames, said.events, t.change.Received)
-		}
+		said.frames = appendMark(said.frames, &hubv1alpha1.Mark{Added: said.added})
+		chunks := said.encoded
+		chunks = append(chunks, newChunk(said.frames, said.events, t.change.Received))
 		for st := range c.streams {
-			t.touch(st)
-			for bucket, delta := range said.deltas {
-				st.digests[bucket] += delta
-				st.step.changed[bucket] = struct{}{}
-			}
-			if changes != nil {
-				st.step.chunks = append(st.step.chunks, changes)
-			}
+			touched[st] = append(touched[st], chunks...)
 			for _, name := range said.unnamed {
-				if !t.names(st, name.name.Name) {
-					removal := newChunk(appendRemoval(nil, name), 1, t.change.Received)
-					st.step.chunks = append(st.step.chunks, removal)
+				if !st.names(name.name.Name) {
+					touched[st] = append(touched[st], newChunk(appendRemoval(nil, name), 1, t.change.Received))
 				}
 			}
 		}
 	}
-	for _, st := range t.moved {
-		t.joinAll(st)
-		t.touch(st)
-		t.resync(st)
+	for st, chunks := range touched {
+		st.send(append(chunks, end))
 	}
-	for _, st := range t.touched {
-		t.finish(st, false)
+	for st, known := range t.moved {
+		t.joinAll(st, false)
+		t.resync(st, known, false)
 	}
 	t.endLaggards()
 }
 
-// names reports whether a stream has the labels of a node that the step has placed.
-func (t *step) names(st *stream, node string) bool {
-	return slices.ContainsFunc(st.classes, func(c *class) bool {
-		_, has := t.naming[node][c]
-		return has
-	})
-}
-
-// touch notes that a stream has a part in the step.
-func (t *step) touch(st *stream) {
-	if st.step.changed == nil {
-		st.step.changed = make(map[uint8]struct{})
-		t.touched = append(t.touched, st)
-	}
+// names reports whether the labels of a node are in the share of a stream.
+func (st *stream) names(node string) bool {
+	n := st.shares.nodes[node]
+	return n != nil && n.labels != nil && (node == st.node ||
+		slices.ContainsFunc(st.classes, func(c *class) bool { return c.names[node] > 0 }))
 }

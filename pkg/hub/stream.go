@@ -5,22 +5,15 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 )
 
-// stream is a client that follows the share of a node. It implements serve.Steps. Its first fields are guarded by the
-// lock of the shares.
+// stream is a client that follows the share of a node. It implements serve.Steps.
 type stream struct {
-	shares  *shares
-	node    string
+	shares *shares
+	node   string
+	// classes are those of the node; guarded by the lock of the shares.
 	classes []*class
-	// digests are those of what the stream is sent, with all that is queued. fresh is set while that is nothing.
-	digests hubv1alpha1.Digests
-	fresh   bool
-	// step is the step under way.
-	step streamStep
 	// closed, if set, is called when the stream is over.
 	closed func()
 
@@ -30,14 +23,6 @@ type stream struct {
 	err   error
 	// wake has a value when there may be something in the queue.
 	wake chan struct{}
-}
-
-// streamStep is a step of a stream: the buckets whose digests it changes, those that it has whole, and what is sent.
-// changed is nil while nothing is under way.
-type streamStep struct {
-	changed map[uint8]struct{}
-	whole   [hubv1alpha1.Buckets]bool
-	chunks  []*chunk
 }
 
 var (
@@ -52,35 +37,29 @@ var (
 func (s *shares) follow(
 	node string, known *hubv1alpha1.Digests, restored bool, closed func(),
 ) (st *stream, err error) {
-	st = &stream{
-		shares: s, node: node, wake: make(chan struct{}, 1), fresh: known == nil, closed: closed,
-		step: streamStep{changed: make(map[uint8]struct{})},
-	}
-	if known != nil {
-		st.digests = *known
-	}
-	s.read(func() {
+	st = &stream{shares: s, node: node, wake: make(chan struct{}, 1), closed: closed}
+	err = s.read(func() {
+		s.joinAll(st, known == nil)
+		s.resync(st, known, restored)
+	})
+	return st, err
+}
+
+// read calls what reads facts and shares of one moment. Errors: errNotSynced, errNoRoom.
+func (s *shares) read(read func()) (err error) {
+	s.facts.Read(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		switch {
 		case !s.open:
 			err = errNotSynced
 		case s.queued.Load() > s.maxQueued:
 			err = errNoRoom
 		default:
-			s.joinAll(st)
-			s.resync(st)
-			s.finish(st, restored)
+			read()
 		}
 	})
-	return st, err
-}
-
-// read calls what reads facts and shares of one moment.
-func (s *shares) read(read func()) {
-	s.facts.Read(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		read()
-	})
+	return err
 }
 
 // Close implements serve.Steps.
@@ -159,35 +138,25 @@ func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err
 	}, nil
 }
 
-// Beat implements serve.Steps: a mark is a sign of life, and tells the client the newest version.
+// Beat implements serve.Steps: the end of a step is a sign of life, and tells the client the newest version.
 func (st *stream) Beat() {
-	s := st.shares
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.finish(st, false)
+	st.shares.mu.Lock()
+	defer st.shares.mu.Unlock()
+	mark := &hubv1alpha1.Mark{Ends: true, Version: st.shares.version}
+	st.send([]*chunk{newChunk(appendMark(nil, mark), 0, time.Time{})})
 }
 
-// finish ends the step under way of a stream.
-func (s *shares) finish(st *stream, restored bool) {
-	mark := hubv1alpha1.Mark{
-		Version: s.version, Digests: make(map[uint8]uint64, len(st.step.changed)), Whole: st.step.whole,
-		Restored: restored,
-	}
-	for bucket := range st.step.changed {
-		mark.Digests[bucket] = st.digests[bucket]
-	}
-	chunks := st.step.chunks
-	chunks = append(chunks, newChunk(appendMark(nil, st.node, &mark), 0, time.Time{}))
-	st.step = streamStep{}
+// send queues a step.
+func (st *stream) send(step []*chunk) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.err != nil {
 		return
 	}
-	for _, c := range chunks {
-		s.take(c)
+	for _, c := range step {
+		st.shares.take(c)
 	}
-	st.queue = append(st.queue, chunks...)
+	st.queue = append(st.queue, step...)
 	st.signal()
 }
 
@@ -233,63 +202,60 @@ func (st *stream) waiting() (bytes int) {
 	return bytes
 }
 
-// resync adds to the step of a stream the buckets whose digests differ from what the client has; all of them if it has
-// nothing.
-func (s *shares) resync(st *stream) {
-	var target hubv1alpha1.Digests
+// digests are those of the share as of the last step.
+func (st *stream) digests() *hubv1alpha1.Digests {
+	digests := &hubv1alpha1.Digests{}
 	for _, c := range st.classes {
 		for bucket, digest := range c.digests {
-			target[bucket] += digest
+			digests[bucket] += digest
 		}
 	}
-	for bucket := range target {
-		if st.fresh || target[bucket] != st.digests[bucket] {
-			st.step.whole[bucket] = true
-			st.step.changed[uint8(bucket)] = struct{}{}
+	return digests
+}
+
+// resync is a step with the buckets whose digests differ from what the client has, whole; with all of them if known is
+// nil.
+func (s *shares) resync(st *stream, known *hubv1alpha1.Digests, restored bool) {
+	mark := hubv1alpha1.Mark{
+		Ends: true, Version: s.version, Restored: restored, Added: make(map[uint8]uint64, hubv1alpha1.Buckets),
+	}
+	for bucket, digest := range st.digests() {
+		if known == nil || known[bucket] != digest {
+			mark.Whole[bucket], mark.Added[uint8(bucket)] = true, digest
 		}
 	}
-	all := st.fresh
-	st.digests, st.fresh = target, false
-	if len(st.step.changed) == 0 {
-		return
-	}
+	chunks := make([]*chunk, 0, len(st.classes)+1)
 	for _, c := range st.classes {
-		st.step.chunks = append(st.step.chunks, s.content(c, all, &st.step.whole)...)
+		chunks = append(chunks, s.content(c, known == nil, &mark.Whole)...)
 	}
+	st.send(append(chunks, newChunk(appendMark(nil, &mark), 0, time.Time{})))
 }
 
 // content is what a class has in some buckets, or in all.
-func (s *shares) content(c *class, all bool, buckets *[hubv1alpha1.Buckets]bool) (chunks []*chunk) {
-	if c == &s.common {
+func (s *shares) content(c *class, all bool, whole *[hubv1alpha1.Buckets]bool) (content []*chunk) {
+	switch {
+	case *whole == [hubv1alpha1.Buckets]bool{}:
+		return nil
+	case c == &s.common:
 		for i := range s.buckets {
-			if !buckets[i] {
-				continue
-			}
-			if content := s.buckets[i].encode(); content != nil {
-				chunks = append(chunks, content)
+			if whole[i] && len(s.buckets[i].objects) > 0 {
+				content = append(content, s.buckets[i].encode())
 			}
 		}
-		return chunks
+		return content
+	case all && c.content != nil:
+		return c.content
 	}
-	if n := s.nodes[c.name]; c.set == nil && n.own != nil && buckets[n.own.bucket()] {
-		chunks = append(chunks, n.ownContent)
-	}
-	content := c.content
-	if content == nil || !all {
-		content = s.encode(c, func(o *object) bool { return buckets[o.bucket()] })
-	}
+	content = s.encode(c, func(o *object) bool { return whole[o.bucket()] })
 	if all && c.set != nil { // that of one node has one stream
 		c.content = content
 	}
-	if content == nil {
-		return chunks
-	}
-	return append(chunks, content)
+	return content
 }
 
-// encode is what a bucket of the common class has; nil for nothing.
+// encode is all of a bucket of the common class.
 func (b *bucket) encode() *chunk {
-	if b.content == nil && len(b.objects) > 0 {
+	if b.content == nil {
 		var frames []byte
 		for _, o := range b.objects {
 			frames = appendFrame(frames, o)
@@ -298,6 +264,3 @@ func (b *bucket) encode() *chunk {
 	}
 	return b.content
 }
-
-// ownName is the name of a node's own object.
-func ownName(node string) objectName { return objectName{&kindNode, types.NamespacedName{Name: node}} }

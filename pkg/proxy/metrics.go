@@ -87,6 +87,10 @@ func newMetrics(p *Proxy) *metrics {
 	m.registry.MustRegister(m.Collectors()...)
 	m.registry.MustRegister(m.requests, m.requestDuration, m.autonomyPolls, m.runtimePolls, m.siteIgnored,
 		m.siteQuestions,
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: namespace, Name: "broken_steps_total",
+			Help: "Changes of the cache that panicked, which is a defect. The cache was made again.",
+		}, p.broken.counted),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		storageCollector{p}, health.Sources(namespace, p.upstream.States))
 	if p.config.StateDir != "" {

@@ -114,6 +114,7 @@ type Proxy struct {
 	config    Config
 	revisions *history.Revisions
 	facts     *facts.Facts
+	broken    *brokenSteps
 	view      *view.View
 	units     *view.Units
 	upstream  *upstream.Upstream
@@ -130,6 +131,8 @@ type Proxy struct {
 	// doubted yields something when an address of a neighbour may have changed.
 	doubted chan struct{}
 	tls     *reloadingTLS
+	// certificate is nil unless Config.TLS has a Dir, and no files.
+	certificate *servingCertificate
 	// snapshots is nil without a state directory, and until it was opened.
 	snapshots atomic.Pointer[snapshot.Writer]
 	// stateErr is why the state directory cannot be used. It is set once, before anything is served.
@@ -159,12 +162,6 @@ type Proxy struct {
 func New(config Config, logger klog.Logger) (*Proxy, error) {
 	p := &Proxy{config: config, started: time.Now()}
 	p.stopping, p.stop = context.WithCancel(context.Background())
-	if config.TLS != nil {
-		var err error
-		if p.tls, err = newReloadingTLS(*config.TLS); err != nil {
-			return nil, err
-		}
-	}
 	host, _, err := net.SplitHostPort(config.BindAddress)
 	if err != nil {
 		return nil, fmt.Errorf("--bind-address %q is not host:port: %w", config.BindAddress, err)
@@ -207,12 +204,18 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	if config.TLS != nil {
+		if err := p.makeTLS(own); err != nil {
+			return nil, err
+		}
+	}
 	// The annotations are needed only if default/kubernetes is rewritten, and LocalEndpoint does not say to what.
 	needsAnnotations := config.RewriteKubernetes && config.LocalEndpoint == nil
 	p.revisions = history.NewRevisions(uint64(max(time.Now().UnixMicro(), 1)))
+	p.broken = newBrokenSteps(logger)
 	p.facts = facts.New(facts.Options{
 		NodeName: config.NodeName, NeedsKubernetesEndpoints: needsAnnotations, SiteLabels: config.SiteLabels,
-		Logger: logger.WithName("facts"),
+		Broken: p.broken.note, Logger: logger.WithName("facts"),
 	})
 	hub := upstream.HubOptions{
 		Mode:          config.Hub.Mode,
@@ -232,6 +235,7 @@ func New(config Config, logger klog.Logger) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.broken.relist = p.upstream.Relist
 	if config.Hub.Connection != nil {
 		config.Hub.Connection.OnChange(p.upstream.Retry)
 	}
@@ -425,6 +429,9 @@ func (p *Proxy) serve(ctx context.Context, listener net.Listener) error {
 	if p.tls != nil {
 		server.TLSConfig = p.tls.config()
 		wg.Go(func() { p.tls.run(background) })
+	}
+	if p.certificate != nil {
+		wg.Go(func() { p.certificate.run(background) })
 	}
 	logger.Info("Serving", "address", listener.Addr().String(), "tls", p.tls != nil, "node", p.config.NodeName,
 		"upstream", p.asWrapper.URL.Redacted())

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
@@ -18,6 +19,8 @@ import (
 type TLSFiles struct {
 	// Cert and Key are the serving certificate and its key, in PEM.
 	Cert, Key string
+	// Dir is the directory of a certificate that the wrapper gets for itself, if Cert and Key are empty.
+	Dir string
 	// ClientCA, if set, has the certificate authorities of clients. A client must present a certificate that one of
 	// them signed.
 	ClientCA string
@@ -44,7 +47,7 @@ type reloadingTLS struct {
 // newReloadingTLS reads the files. The error names the file that cannot be used, and says why.
 func newReloadingTLS(files TLSFiles) (*reloadingTLS, error) {
 	if files.Cert == "" || files.Key == "" {
-		return nil, errors.New("serving TLS (--insecure=false) needs --cert-file and --key-file")
+		return nil, errors.New("serving TLS (--insecure=false) needs --cert-dir, or --cert-file and --key-file")
 	}
 	t := &reloadingTLS{files: files, interval: reloadInterval}
 	if _, err := t.load(); err != nil {
@@ -119,4 +122,23 @@ func (t *reloadingTLS) config() *tls.Config {
 		NextProtos:         []string{"h2", "http/1.1"},
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.current.Load(), nil },
 	}
+}
+
+// makeTLS makes what is needed to serve TLS. own has the wrapper's own credentials.
+func (p *Proxy) makeTLS(own *rest.Config) error {
+	files := *p.config.TLS
+	if files.Cert == "" && files.Key == "" && files.Dir != "" {
+		clusterCA, err := p.connection.CA()
+		if err != nil {
+			return err
+		}
+		if p.certificate, err = newServingCertificate(p.config, own, clusterCA); err != nil {
+			return err
+		}
+		made := p.certificate.files()
+		files.Cert, files.Key = made.Cert, made.Key
+	}
+	var err error
+	p.tls, err = newReloadingTLS(files)
+	return err
 }

@@ -378,6 +378,20 @@ func (s *stream) expectEnd() {
 	}
 }
 
+// expectExpired demands, after any events, an ERROR event with 410, and then the end.
+func (s *stream) expectExpired() {
+	s.t.Helper()
+	e := s.next()
+	for e.Type != watch.Error {
+		e = s.next()
+	}
+	status, ok := e.Object.(*metav1.Status)
+	if !ok || status.Code != http.StatusGone || status.Reason != metav1.StatusReasonExpired {
+		s.t.Fatalf("got %T %v", e.Object, e.Object)
+	}
+	s.expectEnd()
+}
+
 func revisionOf(t *testing.T, o runtime.Object) uint64 {
 	t.Helper()
 	var text string

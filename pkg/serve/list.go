@@ -38,9 +38,6 @@ func (s *Server) list(
 	if err != nil {
 		return err
 	}
-	if s.NoYAMLLists && as.encoding == encodingYAML {
-		return NotAcceptable("lists are not answered in YAML")
-	}
 	done, err := s.admit(r, page, as)
 	if err != nil {
 		return err

@@ -209,6 +209,13 @@ func (g *generator) rest() {
 	}
 }
 
+// relist lists everything again.
+func (g *generator) relist() {
+	for _, feed := range g.feeds.all() {
+		feed.relist()
+	}
+}
+
 func (g *generator) nextVersion() string {
 	g.version++
 	return strconv.Itoa(g.version)

@@ -28,7 +28,7 @@ var (
 // cluster at random, and delivers the changes to the facts in any order that an upstream may have. Clients
 // (oracle_client_test.go) list, watch, disconnect, resume and lag, and check that every stream is consistent: revisions
 // grow, nothing is added twice, nothing is modified or deleted that is not there. When the cluster is at rest, every
-// client must hold what the model (oracle_model_test.go) says that the node may see.
+// client must hold what the model (oracle_model_test.go) says that the node may see. That holds also if steps panic.
 func TestClientsConvergeToTheView(t *testing.T) {
 	seed := *oracleSeed
 	if seed == 0 {
@@ -53,6 +53,13 @@ func runOracle(t *testing.T, seed uint64) {
 		options.LogEvents = 4 + r.IntN(40)
 		options.RetiredBytes = 500 + r.IntN(20000)
 	}
+	// In every second run steps panic, half-way through.
+	var panics, broken, armed bool
+	brokenRounds := 0
+	if panics = r.IntN(2) == 0; panics {
+		options.Broken = func(error) { broken = true }
+		options.Panics = func() bool { return armed && r.IntN(10) == 0 }
+	}
 	store := storagetest.New(options)
 	served := filters.WithServed(
 		&serve.Server{HistoryOf: serve.Only(store.History), BookmarkInterval: 20 * time.Millisecond}, viewer,
@@ -76,9 +83,16 @@ func runOracle(t *testing.T, seed uint64) {
 	for round := range *oracleRounds {
 		for range *oracleEvents {
 			upstream.change()
+			armed = panics
 			for range r.IntN(4) {
 				upstream.deliver()
 			}
+			armed = false
+		}
+		if broken {
+			broken = false
+			upstream.relist() // what the steps were to change may be missing
+			brokenRounds++
 		}
 		upstream.rest()
 		revision := store.History.Revision()
@@ -92,5 +106,8 @@ func runOracle(t *testing.T, seed uint64) {
 		if t.Failed() {
 			return
 		}
+	}
+	if panics && brokenRounds < *oracleRounds/4 {
+		t.Errorf("steps panicked in %d of %d rounds only", brokenRounds, *oracleRounds)
 	}
 }

@@ -33,8 +33,6 @@ type Server struct {
 	// Admit, if set, is called before a list is encoded, and reports whether there is memory for a body of so many
 	// bytes. done is called when the body was written.
 	Admit func(r *http.Request, bytes int) (done func(), ok bool)
-	// NoYAMLLists is set if lists are not answered in YAML, which takes long to encode.
-	NoYAMLLists bool
 	// Stopping is closed when the process is about to end, and ends all watches.
 	Stopping <-chan struct{}
 	// Clock measures how long events take to be sent; time.Now if nil.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
@@ -118,6 +119,11 @@ var (
 	errClientGone = errors.New("the client is gone or too slow")
 	// errTimeout ends a watch at the time that the client named.
 	errTimeout = errors.New("the watch's timeout has come")
+	// errStopping ends the watches of a process that is about to end. A client that resumed its watch at the next
+	// process would be refused as expired, and pause once more before it lists. One that resumed at another API server
+	// would hear nothing: kube-apiserver waits without a word for a revision that it has not reached. To a list with
+	// such a revision it answers with an error, and to the next process it is as good as any.
+	errStopping error = apierrors.NewResourceExpired("this server is stopping; list again")
 )
 
 // run writes the watch until ctx is done. It waits for nothing that has a timer of its own: a timer whose channel is
@@ -155,7 +161,7 @@ func (c *watcher) run(ctx context.Context, state []*history.Object) error {
 			due.restart()
 			err = c.maybeBookmark()
 		case <-c.s.Stopping:
-			return c.maybeBookmark()
+			return errors.Join(c.maybeBookmark(), c.expired(errStopping))
 		case <-ctx.Done():
 			if cause := context.Cause(ctx); !errors.Is(cause, errTimeout) {
 				return cause
@@ -209,7 +215,7 @@ func (c *watcher) sendBatch() (changed <-chan struct{}, err error) {
 	events, changed, err := c.cursor.Next(batchSize)
 	switch {
 	case errors.Is(err, history.ErrExpired):
-		return nil, c.expired(err)
+		return nil, c.expired(historyError(err, c.as.resource.GroupResource()))
 	case err != nil:
 		return nil, err
 	}
@@ -308,7 +314,7 @@ func (c *watcher) bookmark(initialEventsEnd bool) error {
 
 // expired writes an ERROR event that makes the client list again, and returns reason.
 func (c *watcher) expired(reason error) error {
-	status := statusOf(historyError(reason, c.as.resource.GroupResource()))
+	status := statusOf(reason)
 	if c.as.encoding == encodingProtobuf {
 		raw, err := status.Marshal()
 		if err != nil {

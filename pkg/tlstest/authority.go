@@ -81,11 +81,22 @@ func (a *Authority) issue(t *testing.T, name string) ([]byte, *ecdsa.PrivateKey)
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.Certificate, &key.PublicKey, a.key)
+	return a.sign(t, template, &key.PublicKey), key
+}
+
+// Sign makes a certificate of a public key, in PEM form.
+func (a *Authority) Sign(t *testing.T, template *x509.Certificate, key any) []byte {
+	t.Helper()
+	return encode("CERTIFICATE", a.sign(t, template, key))
+}
+
+func (a *Authority) sign(t *testing.T, template *x509.Certificate, key any) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, a.Certificate, key, a.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return der, key
+	return der
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {

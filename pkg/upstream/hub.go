@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,14 +9,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // HubMode says from where Services, slices and nodes are taken.
@@ -80,8 +77,8 @@ type Way struct {
 	Reason error
 }
 
-// hubWay decides which way is followed. The other way is filled while the first still serves, and taken when all of it
-// is there, as one step of the facts.
+// hubWay decides which way is followed. The other way is filled while the first still serves: the facts set aside what
+// comes by it. It is taken when all of it is there, as one step of the facts.
 type hubWay struct {
 	options HubOptions
 	facts   *facts.Facts
@@ -93,15 +90,8 @@ type hubWay struct {
 	elsewhere bool
 
 	mu sync.Mutex
-	// way is the one that is followed, confirmed is when what was known before it was last confirmed. Guarded by mu.
-	way       Way
-	confirmed time.Time
-
-	// filling is held while direct sources deliver.
-	filling sync.Mutex
-	// staged collects what direct sources deliver while the hub is followed, by input; nil if it goes to the facts.
-	// Guarded by filling.
-	staged objectsOf
+	// way is the one that is followed; guarded by mu.
+	way Way
 
 	// What follows belongs to the goroutine of run.
 
@@ -111,15 +101,13 @@ type hubWay struct {
 	// failing is when the hub was first found to be away; zero while it is followed. patience is how long it may be so.
 	failing  time.Time
 	patience time.Duration
-	// stopShare stops the follower of the share.
-	stopShare func()
 }
 
 // newHubWay prepares the ways. The direct one gets its sources later.
 func newHubWay(options Options) (*hubWay, error) {
 	h := &hubWay{
 		options: options.Hub, facts: options.Facts, node: options.NodeName,
-		interval: hubInterval, probePause: hubProbe, stopShare: func() {},
+		interval: hubInterval, probePause: hubProbe,
 	}
 	if h.options.Mode == "" || h.options.Mode == HubOff {
 		return h, nil
@@ -131,63 +119,11 @@ func newHubWay(options Options) (*hubWay, error) {
 		h.options.Random = rand.Float64
 	}
 	h.elsewhere = h.options.Config.Host != options.Config.Host
-	h.staged = make(objectsOf)
+	h.facts.FollowShare()
 	var err error
-	h.share, err = newShareFollower(h.options.Config, options.NodeName, options.Facts, h.options.Random)
+	h.share, err = newShareFollower(h.options.Config, options.NodeName, options.Facts, h.options.Random, h.shown)
 	h.way.Hub = true
 	return h, err
-}
-
-// directSink takes what a direct source delivers: to the facts, or aside while the hub is followed.
-type directSink struct {
-	*facts.Input
-
-	way *hubWay
-}
-
-// Apply implements follow.Sink.
-func (d directSink) Apply(o *wire.Object) {
-	d.way.filling.Lock()
-	defer d.way.filling.Unlock()
-	if d.way.staged == nil {
-		d.Input.Apply(o)
-	} else {
-		d.way.staged.put(d.Name(), d.Same(o))
-	}
-}
-
-// Remove implements follow.Sink.
-func (d directSink) Remove(namespace, name string) {
-	d.way.filling.Lock()
-	defer d.way.filling.Unlock()
-	if d.way.staged == nil {
-		d.Input.Remove(namespace, name)
-	} else {
-		delete(d.way.staged[d.Name()], types.NamespacedName{Namespace: namespace, Name: name})
-	}
-}
-
-// Replace implements follow.Sink.
-func (d directSink) Replace(objects []*wire.Object) {
-	d.way.filling.Lock()
-	defer d.way.filling.Unlock()
-	if d.way.staged == nil {
-		d.Input.Replace(objects)
-		return
-	}
-	clear(d.way.staged[d.Name()])
-	for _, o := range objects {
-		d.way.staged.put(d.Name(), d.Same(o))
-	}
-}
-
-// SetAbsent implements follow.Sink.
-func (d directSink) SetAbsent() {
-	d.way.filling.Lock()
-	defer d.way.filling.Unlock()
-	if d.way.staged == nil {
-		d.Input.SetAbsent()
-	}
 }
 
 // Way is the one that is followed.
@@ -222,9 +158,9 @@ func (h *hubWay) run(ctx context.Context) {
 	if h.share == nil {
 		return
 	}
-	h.set(Way{Hub: true, Since: time.Now()}, time.Time{})
-	h.startShare(ctx, nil, nil)
-	defer func() { h.stopShare() }()
+	h.set(func(way *Way) { way.Since = time.Now() })
+	h.share.start(ctx)
+	defer func() { h.share.stop() }()
 	timer := time.NewTimer(hubSettling)
 	defer timer.Stop()
 	for {
@@ -234,20 +170,6 @@ func (h *hubWay) run(ctx context.Context) {
 		case <-timer.C:
 			timer.Reset(h.look(ctx))
 		}
-	}
-}
-
-// startShare begins to follow the share; see shareFollower.run.
-func (h *hubWay) startShare(ctx context.Context, stream *shareStream, state *shareState) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		h.share.run(ctx, stream, state)
-	}()
-	h.stopShare = func() {
-		cancel()
-		<-done
 	}
 }
 
@@ -268,7 +190,7 @@ func (h *hubWay) look(ctx context.Context) time.Duration {
 		if err != nil && ctx.Err() == nil && h.Way().Reason == nil {
 			klog.FromContext(ctx).Info("The API server is not followed in place of the hub", "reason", err)
 		}
-		h.explain(err)
+		h.set(func(way *Way) { way.Reason = err })
 		return h.interval
 	}
 	if err := h.takeHub(ctx); err != nil {
@@ -293,7 +215,7 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	bothAway := err != nil && !answered && !h.elsewhere
 	if err == nil || h.options.Mode == HubRequire || bothAway {
 		h.failing = time.Time{}
-		h.explain(nil)
+		h.set(func(way *Way) { way.Reason = nil })
 		return nil
 	}
 	if h.failing.IsZero() {
@@ -312,13 +234,6 @@ func (h *hubWay) useless(ctx context.Context, now time.Time) error {
 	default:
 		return fmt.Errorf("it is away since %s: %w", h.failing.UTC().Format(time.RFC3339), err)
 	}
-}
-
-// explain notes why the API server is not followed in place of the hub; nil if the hub is well.
-func (h *hubWay) explain(reason error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.way.Reason = reason
 }
 
 // received reports whether there is anything to serve.
@@ -344,30 +259,20 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	if err := h.fits(ctx); err != nil {
 		return err
 	}
-	version := h.share.reached()
+	from := h.share.reached()
 	for _, s := range h.direct {
-		s.StartAt(version[versionParts[s.Name()]])
+		s.StartAt(from[versionParts[s.Name()]])
 	}
-	filling, cancel := context.WithTimeout(ctx, fillTimeout)
-	defer cancel()
-	ticker := time.NewTicker(hubSettling)
-	defer ticker.Stop()
-	for !h.filled(version) {
-		select {
-		case <-filling.Done():
-			h.dropDirect()
-			return fmt.Errorf("following the API server: %w", filling.Err())
-		case <-ticker.C:
-		}
-		if h.share.State().Err == nil {
-			h.dropDirect()
-			return nil
-		}
+	back := func() bool { return h.share.State().Err == nil }
+	err := h.await(ctx, fillTimeout, func() (bool, error) { return back() || h.filled(from), nil })
+	if err != nil || back() {
+		h.stopDirect()
+		return err
 	}
-	h.stopShare()
-	if !h.filled(version) { // a last step came
-		h.dropDirect()
-		h.startShare(ctx, nil, nil)
+	h.share.stop()
+	if !h.filled(from) { // a last step came
+		h.stopDirect()
+		h.share.start(ctx)
 		return nil
 	}
 	if time.Since(h.Way().Since) < goodStay {
@@ -375,23 +280,26 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	} else {
 		h.probePause = hubProbe
 	}
-	h.take(ctx, Way{Reason: reason}, h.share.State().LastContact)
-	h.filling.Lock()
-	defer h.filling.Unlock()
-	step := &shareStep{put: h.staged, mark: wholeMark()}
-	h.staged = nil
-	step.apply(h.facts, nil)
-	h.share.reset()
+	h.take(ctx, Way{Reason: reason})
 	return nil
 }
 
-// wholeMark is that of a step that has everything.
-func wholeMark() *hubv1alpha1.Mark {
-	mark := &hubv1alpha1.Mark{}
-	for bucket := range mark.Whole {
-		mark.Whole[bucket] = true
+// await waits until something holds. The error is that of holds, or says that it took too long.
+func (h *hubWay) await(ctx context.Context, patience time.Duration, holds func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ticker := time.NewTicker(hubSettling)
+	defer ticker.Stop()
+	for {
+		if ok, err := holds(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("filling the other way: %w", ctx.Err())
+		case <-ticker.C:
+		}
 	}
-	return mark
 }
 
 // filled reports whether the direct sources have everything, and nothing that is older than the share. from is the
@@ -408,74 +316,49 @@ func (h *hubWay) filled(from hubv1alpha1.Version) bool {
 	return true
 }
 
-// dropDirect stops filling the direct way.
-func (h *hubWay) dropDirect() {
+// stopDirect stops filling the direct way.
+func (h *hubWay) stopDirect() {
 	for _, s := range h.direct {
 		s.Stop()
 	}
-	h.filling.Lock()
-	defer h.filling.Unlock()
-	clear(h.staged)
+	h.facts.DropAside()
 }
 
 // takeHub fills the share while the API server is followed, and takes it. The error says why it was not taken.
 func (h *hubWay) takeHub(ctx context.Context) error {
-	filling, cancel := context.WithTimeout(ctx, fillTimeout)
-	defer cancel()
-	before := h.directVersion()
-	stream, err := h.share.open(filling, before, nil)
-	if err != nil {
-		return err
+	filled := func() (bool, error) {
+		state := h.share.State()
+		return state.Synced, state.Err
 	}
-	step, err := stream.next()
-	stream.close()
-	if err != nil {
-		return err
-	}
-	state := &shareState{}
-	state.advance(step.mark)
-	// The API server was followed meanwhile. What is taken must be at least what is shown, so nothing more is shown
-	// until that has come, which takes a request that is answered with what differs.
-	contact := lastContact(h.direct)
-	for _, s := range h.direct {
-		s.Stop()
-	}
-	following, stop := context.WithCancel(ctx)
-	opening := time.AfterFunc(hubProbeTimeout, stop)
-	var later *shareStep
-	if stream, err = h.share.open(following, h.directVersion(), state); err == nil {
-		if later, err = stream.next(); err != nil {
-			stream.close()
+	h.share.start(ctx)
+	err := h.await(ctx, fillTimeout, filled)
+	if err == nil {
+		// The API server was followed meanwhile. What is taken must be at least what is shown, so nothing more is shown
+		// until that has come, which takes a request that is answered with what differs.
+		h.share.stop()
+		for _, s := range h.direct {
+			s.Stop()
 		}
+		h.share.start(ctx)
+		err = h.await(ctx, hubProbeTimeout, filled)
 	}
-	if err != nil || !opening.Stop() {
-		stop()
+	if err != nil {
+		h.share.stop()
+		h.facts.DropAside()
 		for _, s := range h.direct {
 			s.Start()
 		}
-		return cmp.Or(err, context.DeadlineExceeded)
+		return err
 	}
-	step.merge(later)
-	step.removed, step.mark = nil, wholeMark()
-	state.advance(later.mark)
-	h.take(ctx, Way{Hub: true}, contact)
-	h.filling.Lock()
-	h.staged = make(objectsOf)
-	h.filling.Unlock()
-	step.apply(h.facts, state)
-	h.share.follows(state.version)
-	h.startShare(ctx, stream, state)
-	stopFollower := h.stopShare
-	h.stopShare = func() {
-		stop()
-		stopFollower()
-	}
+	h.take(ctx, Way{Hub: true})
 	return nil
 }
 
-// directVersion is what the API server has told of, as the version of a share.
-func (h *hubWay) directVersion() hubv1alpha1.Version {
-	var version hubv1alpha1.Version
+// shown is the version of what the API server has told of, while that is followed.
+func (h *hubWay) shown() (version hubv1alpha1.Version) {
+	if h.Way().Hub {
+		return version
+	}
 	for _, s := range h.direct {
 		part := versionParts[s.Name()]
 		version[part] = max(version[part], s.Version())
@@ -489,41 +372,33 @@ var versionParts = map[string]int{
 	facts.InputServices: hubv1alpha1.VersionServices, facts.InputEndpointSlices: hubv1alpha1.VersionSlices,
 }
 
-// take notes that another way is followed. confirmed is when what is known was last confirmed.
-func (h *hubWay) take(ctx context.Context, next Way, confirmed time.Time) {
+// take follows the other way from now on.
+func (h *hubWay) take(ctx context.Context, next Way) {
 	next.Since = time.Now()
 	if next.Hub {
 		klog.FromContext(ctx).Info("Following this node's share, from the hub")
 	} else {
 		klog.FromContext(ctx).Info("Following the API server, not the hub", "reason", next.Reason)
 	}
-	h.set(next, confirmed)
+	h.set(func(way *Way) { *way = next })
 	if h.options.Changing != nil {
 		h.options.Changing(next)
 	}
+	h.facts.Switch()
 }
 
-func (h *hubWay) set(way Way, confirmed time.Time) {
+func (h *hubWay) set(change func(*Way)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.way = way
-	if !confirmed.IsZero() {
-		h.confirmed = confirmed
-	}
+	change(&h.way)
 }
 
 // asOf is when what is known was last confirmed as a whole. The zero time if it never was.
 func (h *hubWay) asOf() time.Time {
-	contact := lastContact(h.direct)
 	if h.Way().Hub {
-		contact = h.share.State().LastContact
+		return h.share.State().LastContact
 	}
-	if !contact.IsZero() {
-		return contact
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.confirmed
+	return lastContact(h.direct)
 }
 
 // lastContact is the earliest LastContact of sources; the zero time if one of them was never heard of.

@@ -1,22 +1,15 @@
 package upstream
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -39,190 +32,77 @@ const (
 	shareSilence = 75 * time.Second
 	// shortStream is how long a stream must last for the next one to begin at once.
 	shortStream = time.Second
-	// maxFrame is the most bytes of one frame. By default etcd stores no object above 1.5 MiB.
-	maxFrame = 64 << 20
 )
 
-// shareInputs are the inputs that objects of a share go to, by their kind in its frames. resource is what the hub calls
-// the kind.
-var shareInputs = map[string]struct{ input, resource string }{
-	"Service":               {facts.InputServices, "services"},
-	"EndpointSlice":         {facts.InputEndpointSlices, "endpointslices"},
-	"Node":                  {facts.InputNode, "nodes"},
-	"PartialObjectMetadata": {facts.InputNodes, "labels"},
-}
-
-// shareState names the share that the facts have.
-type shareState struct {
-	version hubv1alpha1.Version
-	digests hubv1alpha1.Digests
-}
-
-// advance takes in a mark.
-func (s *shareState) advance(mark *hubv1alpha1.Mark) {
-	s.version = mark.Version
-	for bucket, digest := range mark.Digests {
-		s.digests[bucket] = digest
+// shareInputs are the inputs that objects of a share go to, by their kind in its frames; shareResources says what the
+// hub calls the kind of an input.
+var (
+	shareInputs = map[string]string{
+		"Service": facts.InputServices, "EndpointSlice": facts.InputEndpointSlices, "Node": facts.InputNode,
+		"PartialObjectMetadata": facts.InputNodes,
 	}
+	shareResources = map[string]string{
+		facts.InputServices: "services", facts.InputEndpointSlices: "endpointslices", facts.InputNode: "nodes",
+		facts.InputNodes: "labels",
+	}
+)
+
+// shareState names a share, as a mark of the facts.
+type shareState struct {
+	Version hubv1alpha1.Version
+	Digests hubv1alpha1.Digests
 }
 
 // encode makes a mark of the facts.
 func (s *shareState) encode() []byte {
-	encoded, _ := binary.Append(nil, binary.BigEndian, s.version) // arrays of numbers can be encoded
-	encoded, _ = binary.Append(encoded, binary.BigEndian, s.digests)
+	encoded, _ := binary.Append(nil, binary.BigEndian, s) // numbers can be encoded
 	return encoded
 }
 
-// decodeShareState reads what encode returned; nil if it is nothing.
-func decodeShareState(encoded []byte) *shareState {
-	s := &shareState{}
-	n, err := binary.Decode(encoded, binary.BigEndian, &s.version)
-	if err == nil {
-		_, err = binary.Decode(encoded[n:], binary.BigEndian, &s.digests)
-	}
-	if err != nil {
-		return nil
-	}
-	return s
-}
-
-// objectsOf are objects by input.
-type objectsOf map[string]map[types.NamespacedName]*wire.Object
-
-func (a objectsOf) put(input string, o *wire.Object) {
-	if a[input] == nil {
-		a[input] = make(map[types.NamespacedName]*wire.Object)
-	}
-	a[input][types.NamespacedName{Namespace: o.Namespace, Name: o.Name}] = o
-}
-
-// shareStep is a step of a share, as it was received.
-type shareStep struct {
-	put     objectsOf
-	removed map[string][]types.NamespacedName
-	mark    *hubv1alpha1.Mark
-}
-
-// isWhole reports whether an object is gone if the step does not have it.
-func (s *shareStep) isWhole(input string, name types.NamespacedName) bool {
-	for _, kind := range shareInputs {
-		if kind.input == input {
-			return s.mark.Whole[hubv1alpha1.BucketOf(kind.resource, name)]
-		}
-	}
-	return false
-}
-
-// apply makes the step one of the facts. state is that after it; nil if it is not a hub's.
-func (s *shareStep) apply(f *facts.Facts, state *shareState) {
-	step := facts.ShareStep{Put: make(map[string][]*wire.Object, len(s.put))}
-	if state != nil {
-		step.Mark = state.encode()
-	}
-	for input, objects := range s.put {
-		step.Put[input] = slices.Collect(maps.Values(objects))
-	}
-	step.Removed = s.removed
-	if s.mark.Whole != [hubv1alpha1.Buckets]bool{} {
-		step.Whole = s.isWhole
-	}
-	f.ApplyShare(step)
-}
-
-// merge applies a later step to one that has a whole share.
-func (s *shareStep) merge(later *shareStep) {
-	for input, objects := range s.put {
-		maps.DeleteFunc(objects, func(name types.NamespacedName, _ *wire.Object) bool {
-			return later.isWhole(input, name) || slices.Contains(later.removed[input], name)
-		})
-	}
-	for input, objects := range later.put {
-		for _, o := range objects {
-			s.put.put(input, o)
-		}
-	}
-}
-
-// shareStream is an open stream of steps.
-type shareStream struct {
-	body   io.ReadCloser
-	frames *bufio.Reader
-	length [4]byte
+// decodeShareState reads what encode returned; known reports whether it is anything.
+func decodeShareState(encoded []byte) (s *shareState, known bool) {
+	s = &shareState{}
+	_, err := binary.Decode(encoded, binary.BigEndian, s)
+	return s, err == nil
 }
 
 // errEnded is the end of a stream whose time is over.
 var errEnded = errors.New("the hub has ended the stream")
 
-// next reads the next step.
-func (s *shareStream) next() (*shareStep, error) {
-	step := &shareStep{put: make(objectsOf), removed: make(map[string][]types.NamespacedName)}
-	for {
-		event, err := s.event()
-		if err != nil {
-			return nil, err
+// nextStep takes a step of a stream. state is what the client knows, and becomes what it knows after the step.
+func nextStep(stream <-chan watch.Event, state *shareState) (step facts.ShareStep, restored bool, err error) {
+	var whole [hubv1alpha1.Buckets]bool
+	step.Objects = make(map[string]map[types.NamespacedName]*wire.Object)
+	step.Whole = func(input string, name types.NamespacedName) bool {
+		return whole[hubv1alpha1.BucketOf(shareResources[input], name)]
+	}
+	for event := range stream {
+		o, kind := follow.Decoded(event.Object)
+		if o == nil {
+			return step, false, apierrors.FromObject(event.Object)
 		}
-		kind, message, err := wire.Unwrap(event.Object.Raw)
-		if err != nil {
-			return nil, fmt.Errorf("decoding a step of the share: %w", err)
-		}
-		if event.Type == string(watch.Error) {
-			status := &metav1.Status{}
-			if err := status.Unmarshal(message); err != nil {
-				return nil, fmt.Errorf("decoding an error of the share: %w", err)
+		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		switch input := shareInputs[kind]; {
+		case event.Type == watch.Bookmark:
+			mark, err := hubv1alpha1.ParseMark(o.ResourceVersion, o.Annotations())
+			if err != nil {
+				return step, false, err
 			}
-			return nil, &apierrors.StatusError{ErrStatus: *status}
-		}
-		o, err := wire.ParseObject(message)
-		if err != nil {
-			return nil, fmt.Errorf("decoding an object of the share: %w", err)
-		}
-		if event.Type == string(watch.Bookmark) {
-			if step.mark, err = hubv1alpha1.ParseMark(o.ResourceVersion, o.Annotations()); err != nil {
-				return nil, err
+			mark.AddTo(&state.Digests, &whole)
+			if mark.Ends {
+				state.Version = mark.Version
+				step.Mark = state.encode()
+				return step, mark.Restored, nil
 			}
-			for input, names := range step.removed {
-				// What one part of a share has no more, another one may have now.
-				step.removed[input] = slices.DeleteFunc(names, func(name types.NamespacedName) bool {
-					return step.put[input][name] != nil
-				})
-			}
-			return step, nil
-		}
-		switch input := shareInputs[kind.Kind].input; {
 		case input == "": // of a newer hub
-		case event.Type == string(watch.Deleted):
-			step.removed[input] = append(step.removed[input],
-				types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+		case event.Type == watch.Deleted:
+			step.Put(input, name, nil)
 		default:
-			step.put.put(input, o)
+			step.Put(input, name, o)
 		}
 	}
+	return step, false, errEnded
 }
-
-// event reads a frame.
-func (s *shareStream) event() (*metav1.WatchEvent, error) {
-	if _, err := io.ReadFull(s.frames, s.length[:]); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, errEnded
-		}
-		return nil, fmt.Errorf("reading the share: %w", err)
-	}
-	n := binary.BigEndian.Uint32(s.length[:])
-	if n > maxFrame {
-		return nil, fmt.Errorf("the hub sent a frame of %d bytes", n)
-	}
-	frame := make([]byte, n)
-	if _, err := io.ReadFull(s.frames, frame); err != nil {
-		return nil, fmt.Errorf("reading the share: %w", err)
-	}
-	event := &metav1.WatchEvent{}
-	if err := event.Unmarshal(frame); err != nil {
-		return nil, fmt.Errorf("decoding a frame of the share: %w", err)
-	}
-	return event, nil
-}
-
-func (s *shareStream) close() { _ = s.body.Close() } // nothing more is read from it
 
 // shareFollower follows this node's share at a hub.
 type shareFollower struct {
@@ -232,26 +112,33 @@ type shareFollower struct {
 	node   string
 	facts  *facts.Facts
 	random func() float64
+	// shown is the version of what is shown, if that is not the share; it is a lower bound for the share.
+	shown func() hubv1alpha1.Version
+	// stop ends start, and forgets what was received.
+	stop func()
 
 	mu sync.Mutex
 	// state is guarded by mu.
 	state follow.State
-	// version is that of the last step; guarded by mu.
-	version hubv1alpha1.Version
 	// retry has a value when the next attempt is not to wait.
 	retry chan struct{}
 }
 
-func newShareFollower(config *rest.Config, node string, f *facts.Facts, random func() float64) (*shareFollower, error) {
+func newShareFollower(
+	config *rest.Config, node string, f *facts.Facts, random func() float64, shown func() hubv1alpha1.Version,
+) (*shareFollower, error) {
 	group, err := follow.NewGroup(follow.GroupOptions{Config: config})
 	if err != nil {
 		return nil, err
 	}
 	s := &shareFollower{
-		group: group, node: node, facts: f, random: random, retry: make(chan struct{}, 1),
-		state: follow.State{Name: SourceShare},
+		group: group, node: node, facts: f, random: random, shown: shown, retry: make(chan struct{}, 1),
+		state: follow.State{Name: SourceShare}, stop: func() {},
 	}
-	s.client, err = group.Client(hubv1alpha1.GroupVersion, s.silence)
+	s.client, err = group.Client(hubv1alpha1.GroupVersion, func(*http.Request) time.Duration {
+		s.update(func(state *follow.State) { state.Answered = true })
+		return shareSilence
+	})
 	return s, err
 }
 
@@ -270,15 +157,13 @@ func (s *shareFollower) update(change func(*follow.State)) {
 
 // reached returns the version of the last step.
 func (s *shareFollower) reached() hubv1alpha1.Version {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.version
+	state, _ := decodeShareState(s.facts.ShareMark())
+	return state.Version
 }
 
 // Request makes a GET request for the nodes of the share. agent distinguishes it in the User-Agent.
 func (s *shareFollower) Request(agent string) *rest.Request {
-	return s.client.Get().AbsPath(hubv1alpha1.SharePath(s.node), "api/v1/nodes").
-		SetHeader("Accept", runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON).
+	return s.client.Get().AbsPath(hubv1alpha1.SharesPath, s.node).Param("kind", "Node").
 		SetHeader("User-Agent", s.group.UserAgent("hub-"+agent)).MaxRetries(0)
 }
 
@@ -290,52 +175,36 @@ func (s *shareFollower) Retry() {
 	}
 }
 
-// open begins a stream. known names what is there already; nil for nothing. The share is at least of the version.
-func (s *shareFollower) open(
-	ctx context.Context, version hubv1alpha1.Version, known *shareState,
-) (*shareStream, error) {
-	seconds := int64((shareTimeout + time.Duration(s.random()*float64(shareTimeout))).Seconds())
-	request := s.client.Get().AbsPath(hubv1alpha1.SharesPath).
-		Param("watch", "true").Param("allowWatchBookmarks", "true").
-		Param("fieldSelector", "metadata.name="+s.node).Param("resourceVersion", version.String()).
-		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
-		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf).
-		SetHeader("Accept-Encoding", "gzip").
-		SetHeader("User-Agent", s.group.UserAgent("hub-share")).MaxRetries(0)
-	if known != nil {
-		request.SetHeader(hubv1alpha1.DigestsHeader, known.digests.String())
-	}
-	body, err := request.Stream(ctx)
-	if err != nil {
-		return nil, err
-	}
-	zip, err := gzip.NewReader(body)
-	if err != nil {
-		_ = body.Close() // it is of no use
-		return nil, fmt.Errorf("reading the share: %w", err)
-	}
-	return &shareStream{body: body, frames: bufio.NewReader(zip)}, nil
-}
-
-// silence notes that a response has begun, and returns how long its body may be silent.
-func (s *shareFollower) silence(*http.Request) time.Duration {
-	s.update(func(state *follow.State) { state.Answered = true })
-	return shareSilence
-}
-
-// run follows the share until ctx is done. first, if not nil, is a stream that is open already, and state is what the
-// facts have with it.
-func (s *shareFollower) run(ctx context.Context, first *shareStream, state *shareState) {
+// start begins to follow the share, until stop is called or ctx is done. What comes is applied to the facts.
+func (s *shareFollower) start(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
 	s.update(func(state *follow.State) { state.Started = true })
+	go func() {
+		defer close(done)
+		s.run(ctx)
+	}()
+	s.stop = func() {
+		cancel()
+		<-done
+		s.update(func(state *follow.State) {
+			*state = follow.State{Name: SourceShare, Lists: state.Lists, LastContact: state.LastContact}
+		})
+	}
+}
+
+func (s *shareFollower) run(ctx context.Context) {
 	pause := follow.Pauses(s.random)
 	for {
-		began := time.Now()
-		err := s.follow(ctx, first, state, func() { pause = follow.Pauses(s.random) })
-		first, state = nil, nil
+		began, steps := time.Now(), 0
+		err := s.follow(ctx, func() {
+			pause = follow.Pauses(s.random)
+			steps++
+		})
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errEnded) && time.Since(began) >= shortStream {
+		if errors.Is(err, errEnded) && steps > 0 && time.Since(began) >= shortStream {
 			continue
 		}
 		s.fail(ctx, err)
@@ -349,77 +218,74 @@ func (s *shareFollower) run(ctx context.Context, first *shareStream, state *shar
 	}
 }
 
-// follow follows one stream to its end. progress is called after its first step.
-func (s *shareFollower) follow(
-	ctx context.Context, stream *shareStream, state *shareState, progress func(),
-) error {
-	if stream == nil {
-		state = decodeShareState(s.facts.ShareMark())
-		version := hubv1alpha1.Version{}
-		if state != nil {
-			version = state.version
-		}
-		var err error
-		if stream, err = s.open(ctx, version, state); err != nil {
-			return err
-		}
-		if state == nil {
-			state = &shareState{}
-		}
+// open begins a stream. state names what is there already, if it is known.
+func (s *shareFollower) open(ctx context.Context, state *shareState, known bool) (watch.Interface, error) {
+	version := s.shown()
+	for part := range version {
+		version[part] = max(version[part], state.Version[part])
 	}
-	defer stream.close()
+	seconds := int64((shareTimeout + time.Duration(s.random()*float64(shareTimeout))).Seconds())
+	request := s.client.Get().AbsPath(hubv1alpha1.SharesPath).
+		Param("watch", "true").Param("allowWatchBookmarks", "true").
+		Param("fieldSelector", "metadata.name="+s.node).Param("resourceVersion", version.String()).
+		Param("timeoutSeconds", strconv.FormatInt(seconds, 10)).
+		SetHeader("Accept", runtime.ContentTypeProtobuf+";stream=watch,"+runtime.ContentTypeProtobuf).
+		SetHeader("User-Agent", s.group.UserAgent("hub-share")).MaxRetries(0)
+	if known {
+		request.SetHeader(hubv1alpha1.DigestsHeader, state.Digests.String())
+	}
+	return request.Watch(ctx)
+}
+
+// follow follows one stream to its end. progress is called after every step.
+func (s *shareFollower) follow(ctx context.Context, progress func()) error {
+	state, known := decodeShareState(s.facts.ShareMark())
+	stream, err := s.open(ctx, state, known)
+	if err != nil {
+		return err
+	}
+	defer stream.Stop()
 	for {
-		step, err := stream.next()
+		before := state.Version
+		step, restored, err := nextStep(stream.ResultChan(), state)
 		if err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if step.mark.Restored {
+		if restored {
 			klog.FromContext(ctx).Info("The API server was restored from a backup, going back to what it has",
-				"version", step.mark.Version, "known", state.version)
+				"version", state.Version, "known", before)
 		}
-		state.advance(step.mark)
-		step.apply(s.facts, state)
-		s.follows(state.version)
+		s.facts.ApplyShare(step)
+		s.update(func(now *follow.State) {
+			if !now.Synced {
+				now.Lists++
+			}
+			now.Synced, now.Err, now.Forbidden, now.Absent = true, nil, false, false
+			now.LastContact, now.ResourceVersion = time.Now(), state.Version.String()
+		})
 		progress()
 	}
-}
-
-// follows notes that a step came.
-func (s *shareFollower) follows(version hubv1alpha1.Version) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.state.Synced {
-		s.state.Lists++
-	}
-	s.version = version
-	s.state.Synced, s.state.Err, s.state.Forbidden, s.state.Absent = true, nil, false, false
-	s.state.LastContact, s.state.ResourceVersion = time.Now(), version.String()
-}
-
-// fail notes why an attempt failed.
-func (s *shareFollower) fail(ctx context.Context, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state.Err == nil || s.state.Err.Error() != err.Error() {
-		klog.FromContext(ctx).Info("Cannot follow the share, trying again",
-			"err", err, "lastContact", s.state.LastContact)
-	}
-	if s.state.Err == nil {
-		s.state.FailingSince = time.Now()
-	}
-	s.state.Err = err
-	refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
-	s.state.Forbidden = refused && time.Since(s.state.FailingSince) >= lastingRefusal
-	s.state.Absent = !s.state.Synced && apierrors.IsNotFound(err)
 }
 
 // lastingRefusal is how long the hub must refuse for that to be more than a moment.
 const lastingRefusal = 30 * time.Second
 
-// reset forgets what was received, because another way is followed.
-func (s *shareFollower) reset() {
-	s.update(func(state *follow.State) { *state = follow.State{Name: SourceShare, Lists: state.Lists} })
+// fail notes why an attempt failed.
+func (s *shareFollower) fail(ctx context.Context, err error) {
+	s.update(func(state *follow.State) {
+		if state.Err == nil || state.Err.Error() != err.Error() {
+			klog.FromContext(ctx).Info("Cannot follow the share, trying again",
+				"err", err, "lastContact", state.LastContact)
+		}
+		if state.Err == nil {
+			state.FailingSince = time.Now()
+		}
+		state.Err = err
+		refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		state.Forbidden = refused && time.Since(state.FailingSince) >= lastingRefusal
+		state.Absent = !state.Synced && apierrors.IsNotFound(err)
+	})
 }

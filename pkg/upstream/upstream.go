@@ -61,7 +61,7 @@ func New(options Options) (*Upstream, error) {
 		return nil, fmt.Errorf("the hub: %w", err)
 	}
 	for _, o := range shareable(options) {
-		o.Sink = directSink{options.Facts.Input(o.Name), u.way}
+		o.Sink = options.Facts.Input(o.Name)
 		s, err := group.Add(o)
 		if err != nil {
 			return nil, err
@@ -162,6 +162,9 @@ func (u *Upstream) Retry() {
 		u.way.share.Retry()
 	}
 }
+
+// Relist lists again all that is followed but a share.
+func (u *Upstream) Relist() { u.group.Relist() }
 
 // AsOf returns when the upstream last confirmed the state as a whole: the earliest LastContact of the started sources,
 // without optional ones. It returns the zero time if one of them had no contact yet.

@@ -167,6 +167,8 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 			fmt.Sprintf("--secure-port=%d", c.ports.controllerManager),
 			"--leader-elect=false", "--allocate-node-cidrs=false", "--cluster-cidr=" + podNetwork,
 			"--root-ca-file=" + c.credentials.file("ca.crt"),
+			"--cluster-signing-cert-file=" + c.credentials.file("ca.crt"),
+			"--cluster-signing-key-file=" + c.credentials.file("ca.key"),
 			"--service-account-private-key-file=" + c.credentials.file("service-account.key"),
 			"--cert-dir=" + c.credentials.dir,
 		}, c.options.ControllerManagerArgs...)...)

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // Role is an identity that kube-apiserver knows by a token.
@@ -114,8 +115,16 @@ func (c *credentials) createCA() error {
 	if c.ca, err = x509.ParseCertificate(der); err != nil {
 		return err
 	}
+	encoded, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return err
+	}
 	c.caKey = key
 	c.caPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if err := keyutil.WriteKey(c.file("ca.key"), pem.EncodeToMemory(&pem.Block{Type: keyutil.ECPrivateKeyBlockType,
+		Bytes: encoded})); err != nil {
+		return err
+	}
 	return os.WriteFile(c.file("ca.crt"), c.caPEM, 0o600)
 }
 

@@ -524,6 +524,9 @@ func (n *Node) SnapshotFile() string { return filepath.Join(n.StateDir, "snapsho
 // RevisionFile is described with SnapshotFile.
 func (n *Node) RevisionFile() string { return filepath.Join(n.StateDir, "revision-"+n.Spec.Name) }
 
+// APIServerURL is kube-apiserver's URL in the node's namespace.
+func (n *Node) APIServerURL() string { return n.cluster.apiServerURL() }
+
 // WrapperURL is the wrapper's URL in the node's namespace.
 func (n *Node) WrapperURL() string {
 	if n.cluster.options.WrapperTLS {

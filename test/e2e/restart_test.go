@@ -1,6 +1,10 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,4 +104,76 @@ func TestKubeProxyRestarted(t *testing.T) {
 	f.setReady("echo", "a2", corev1.ConditionFalse)
 	f.expectReach("followed a change afterwards", service, closedLoop.with(reach{"a1": "a1", "a2": "a1"}))
 	f.expectFlawless(stream)
+}
+
+// aways are how long a wrapper is away in TestRestartIsNotSeen.
+var aways = []time.Duration{200 * time.Millisecond, 10 * time.Second, time.Minute}
+
+// TestRestartIsNotSeen: when a wrapper that was stopped is back, the next request of kube-proxy for each resource is
+// the one that it goes on with. It pauses between requests, for longer after each that fails, so one that is refused as
+// expired would cost it the longest pause.
+func TestRestartIsNotSeen(t *testing.T) {
+	f := newFixture(t)
+	var nodes []*cluster.Node
+	for i := range aways {
+		for _, protocol := range []cluster.Protocol{cluster.WatchList, cluster.ListThenWatch} {
+			// A unit of its own each, so that a node reaches its own pod or none.
+			name := fmt.Sprintf("away%d-%s", i, strings.ToLower(string(protocol[0])))
+			node, err := shared.AddNode(f.ctx, cluster.NodeSpec{
+				Name: name, Labels: map[string]string{unitLabel: name}, ProxyMode: cluster.NFTables, Protocol: protocol,
+			})
+			f.must(err)
+			t.Cleanup(func() {
+				if err := shared.RemoveNode(context.Background(), name); err != nil {
+					t.Error(err)
+				}
+			})
+			nodes = append(nodes, node)
+		}
+	}
+	service := f.daemonSet("echo", unitLabel)
+	for _, node := range nodes {
+		f.must(workload.AwaitReach(f.ctx, node, service, node.Name(), tries))
+	}
+	var group sync.WaitGroup
+	for i, node := range nodes {
+		group.Go(func() { f.restarts(node, service, aways[i/2]) })
+	}
+	group.Wait()
+}
+
+// restarts takes a node's wrapper away, and its pod's readiness meanwhile.
+func (f *fixture) restarts(node *cluster.Node, service *corev1.Service, away time.Duration) {
+	ctx, cancel := context.WithTimeout(f.ctx, away+2*deadline)
+	defer cancel()
+	err := node.Wrapper.Stop()
+	if err == nil {
+		time.Sleep(away)
+		err = workload.SetReadyOn(ctx, f.client, f.namespace, "echo", node.Name(), corev1.ConditionFalse)
+	}
+	if err == nil {
+		err = node.Wrapper.Start(ctx)
+	}
+	if err != nil {
+		f.Errorf("restarting the wrapper of %s: %v", node.Name(), err)
+		return
+	}
+	begin := time.Now()
+	var metrics string
+	for !strings.Contains(metrics, `application_grid_wrapper_watchers{resource="endpointslices"} 1`) && ctx.Err() == nil {
+		reply, err := node.Get(ctx, node.WrapperURL()+"/metrics")
+		if err == nil {
+			metrics = reply.Body
+		}
+		time.Sleep(between)
+	}
+	asked := time.Since(begin)
+	if err := workload.AwaitReach(ctx, node, service, "", tries); err != nil {
+		f.Errorf("%s after %s: %v", node.Name(), away, err)
+	}
+	f.Logf("%-12s %-16s away for %5s: kube-proxy watches after %5d ms, and has followed %4d ms later", node.Name(),
+		node.Spec.Protocol, away, asked.Milliseconds(), (time.Since(begin) - asked).Milliseconds())
+	if strings.Contains(metrics, `code="410"`) {
+		f.Errorf("%s after %s: a request of kube-proxy was refused as expired", node.Name(), away)
+	}
 }

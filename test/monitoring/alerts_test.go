@@ -142,10 +142,10 @@ var alertCases = map[string]alertCase{
 			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="5"} 0+9x40
 			application_grid_hub_event_delay_seconds_bucket{instance="cloud-1",le="+Inf"} 0+9x40`,
 	},
-	"HubRefusesLists": {
-		of:    `application_grid_hub_lists_refused_total{instance="cloud-1"} 0+1x60`,
+	"HubRefusesRequests": {
+		of:    `application_grid_hub_refused_total{instance="cloud-1"} 0+1x60`,
 		fires: `{instance="cloud-1"}`, after: time.Hour,
-		notOf: `application_grid_hub_lists_refused_total{instance="cloud-1"} 5x60`,
+		notOf: `application_grid_hub_refused_total{instance="cloud-1"} 5x60`,
 	},
 	"WrapperWithoutKubeProxy": {
 		of: `application_grid_wrapper_watchers{instance="edge-1",resource="endpointslices"} 0x20

@@ -114,6 +114,8 @@ func (r *report) checkProxyThere(c *Cluster) {
 			mode, _ := flagOf(n.proxyArgs, "proxy-mode")
 			r.mode(n.about(), mode)
 		}
+	case len(c.running(ciliumProgram)) > 0:
+		r.ok(check, Object{Kind: kindDaemonSet}, "Cilium is there in kube-proxy's place")
 	case c.knows(kindDaemonSet, kindPod):
 		r.add(Failure, check, named(kindDaemonSet, system, "kube-proxy"),
 			"there is no kube-proxy in this cluster that the API server knows of",

@@ -741,10 +741,27 @@ func TestAfter(t *testing.T) {
 			[]string{"failure Port Pod shop/grabber-1: it takes port 51006 of the edge node edge0",
 				"warning Port DaemonSet shop/grabber: its pods take port 51006 of their nodes"},
 		},
-		"Cilium": {
+		"Cilium at the API server": {
 			func(c *testCluster) { c.add(cilium) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
-				"Services on itself"},
+			[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks the API server",
+				"failure KubeProxyReplacement Node edge1: its agent of Cilium asks the API server"},
+		},
+		"Cilium at the wrapper": {func(c *testCluster) { c.add(cilium + ciliumAt("https://127.0.0.1:51006")) }, nil},
+		"Cilium at the wrapper everywhere": {
+			func(c *testCluster) {
+				c.add(cilium + "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: cilium-config, namespace: " +
+					"kube-system}, data: {k8s-api-server-urls: \"https://localhost:51006\"}}")
+			}, nil,
+		},
+		"Cilium past the wrapper": {
+			func(c *testCluster) { c.add(cilium + ciliumAt("https://192.0.2.1:6443")) },
+			[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium asks https://192.0.2.1:6443, past",
+				"failure KubeProxyReplacement Node edge1: its agent of Cilium asks https://192.0.2.1:6443, past"},
+		},
+		"Cilium with several API servers": {
+			func(c *testCluster) { c.add(cilium + ciliumAt("https://127.0.0.1:51006,https://192.0.2.1:6443")) },
+			[]string{"failure KubeProxyReplacement Node edge0: its agent of Cilium has several API servers",
+				"failure KubeProxyReplacement Node edge1: its agent of Cilium has several API servers"},
 		},
 		"Calico's eBPF": {
 			func(c *testCluster) { c.add(calico("Iptables", "true")) },
@@ -860,6 +877,19 @@ kind: DaemonSet
 metadata: {name: cilium, namespace: kube-system}
 spec: {template: {spec: {hostNetwork: true, containers: [{name: cilium-agent, image: "quay.io/cilium/cilium:v1.18.0", command: [cilium-agent]}]}}}
 `
+
+// ciliumAt is a CiliumNodeConfig that has the agents of edge nodes ask these API servers.
+func ciliumAt(urls string) string {
+	return `
+---
+apiVersion: cilium.io/v2
+kind: CiliumNodeConfig
+metadata: {name: application-grid, namespace: kube-system}
+spec:
+  nodeSelector: {matchExpressions: [{key: superedge.io/application-grid, operator: In, values: ["true", systemd, static]}]}
+  defaults: {k8s-api-server-urls: "` + urls + `"}
+`
+}
 
 func calico(plane, enabled string) string {
 	return fmt.Sprintf(`
@@ -1124,7 +1154,7 @@ func TestBefore(t *testing.T) {
 		},
 		"Cilium": {
 			func(c *testCluster) { c.add(cilium) },
-			[]string{"failure KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
+			[]string{"warning KubeProxyReplacement DaemonSet kube-system/cilium: Cilium sends pods' connections to " +
 				"Services on itself"},
 		},
 	} {

@@ -23,7 +23,8 @@ type node struct {
 	tellsArgs, proxyDisabled bool
 	labels                   topology.Labels
 	// labelled is when someone last wrote the label of edge nodes, as far as the node says.
-	labelled time.Time
+	labelled   time.Time
+	ciliumURLs string // what a CiliumNodeConfig has of the API servers that its agent asks
 }
 
 func (n *node) about() Object { return Object{Kind: "Node", Name: n.name} }
@@ -206,12 +207,14 @@ type Cluster struct {
 
 	// governed are the topology keys of the Services, resolvers the nodes with a ready CoreDNS, and resolverKeys the
 	// topology keys of the Service kube-dns.
-	governed     []topology.Keys
-	gridKeys     []string // those of the grids of workloads
-	resolvers    map[string]bool
-	resolverKeys topology.Keys
-	hubAPI       bool // the hub's APIService is there
-	leads        bool // a controller holds the Lease, wherever it runs
+	governed      []topology.Keys
+	gridKeys      []string // those of the grids of workloads
+	resolvers     map[string]bool
+	resolverKeys  topology.Keys
+	hubAPI        bool // the hub's APIService is there
+	leads         bool // a controller holds the Lease, wherever it runs
+	ciliumConfigs []ciliumConfig
+	ciliumGlobal  string // what cilium-config has of the API servers of all nodes
 
 	definitions []definition
 	grids       []grid

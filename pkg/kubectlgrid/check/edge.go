@@ -61,7 +61,7 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	r.all("EdgeLabel", "", row{true, OK, about, fmt.Sprintf("%d of %s are edge nodes", edges,
 		output.Count(len(c.nodes), "node")), ""})
 	r.all("Wrapper", "", row{r.clean("Wrapper"), OK, about, "the wrapper is ready on " + each, ""})
-	r.all("KubeProxy", "", row{r.clean("KubeProxy"), OK, about,
+	r.all("KubeProxy", "", row{r.clean("KubeProxy") && (len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0), OK, about,
 		"one kube-proxy is on " + each + ", and asks the wrapper", ""})
 	r.first("Daemon", "",
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},
@@ -79,6 +79,7 @@ func (e *edgeCheck) edgeNode(n *node) {
 	switch {
 	case len(e.proxies[n.name]) > 0:
 		e.kubeProxies(n, port)
+	case len(e.running(ciliumProgram)) > 0: // checkCilium looks whom that asks
 	case n.edge == v1.EdgeNodeStatic:
 		e.all("KubeProxy", n.name, row{true, Unknown, n.about(),
 			"the node starts kube-proxy itself, and the API server does not show whom it asks", onNode})

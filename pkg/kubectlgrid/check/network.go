@@ -5,17 +5,14 @@ import (
 	"strings"
 )
 
-// checkReplacements looks for what programs Services in kube-proxy's place: it does not ask the wrapper, so Services
-// would reach every site.
+// checkReplacements looks for what programs Services in kube-proxy's place. If it does not ask the wrapper, Services
+// reach every site.
 func (r *report) checkReplacements(c *Cluster) {
 	const check = "KubeProxyReplacement"
 	found := false
 	for _, cilium := range c.running(ciliumProgram) {
 		found = true
-		r.add(Failure, check, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a "+
-			"kube-proxy, and does not ask the wrapper: Services reach every site",
-			"use another CNI plugin on a cluster with edge nodes; application-grid cannot work with Cilium "+
-				"(docs/compatibility.md)")
+		r.checkCilium(c, cilium)
 	}
 	for _, calico := range c.running(calicoProgram) {
 		found = true

@@ -79,6 +79,7 @@ func RegisterKinds(mapper *meta.DefaultRESTMapper) {
 		{meta.RESTScopeRoot, apiKind.GroupVersion(), []string{kindAPIService}},
 		{meta.RESTScopeNamespace, leaseKind.GroupVersion(), []string{"Lease"}},
 		{meta.RESTScopeRoot, policyKind.GroupVersion(), []string{kindPolicy + "Binding"}},
+		{meta.RESTScopeNamespace, ciliumConfigKind.GroupVersion(), []string{ciliumConfigKind.Kind}},
 	} {
 		for _, name := range kinds.names {
 			mapper.Add(kinds.group.WithKind(name), kinds.scope)
@@ -123,6 +124,7 @@ func readCluster(ctx context.Context, source Source) *reader {
 		carries: map[Object]bool{}, gridCounts: map[string]int{}, missing: map[string]bool{},
 	}}
 	r.cluster.version, r.cluster.certificateEnd = source.Server.Version, source.Server.CertificateEnd
+	r.ciliumConfigs(ctx)
 	r.nodes(ctx)
 	r.pods(ctx)
 	r.workloads(ctx, kindDaemonSet, &appsv1.DaemonSetList{})
@@ -146,6 +148,7 @@ func (r *reader) nodes(ctx context.Context) {
 	err := pages.Each(ctx, r.API, &corev1.NodeList{}, restart, func(item runtime.Object) {
 		if n, ok := item.(*corev1.Node); ok {
 			c.nodes = append(c.nodes, nodeOf(n))
+			c.nodes[len(c.nodes)-1].ciliumURLs = c.ciliumURLs(n.Labels)
 		}
 	})
 	if err != nil {
@@ -398,6 +401,14 @@ func (r *reader) surroundings(ctx context.Context) {
 		c.kubeadm = true
 	case !apierrors.IsNotFound(doc.err):
 		r.lost(doc.about, doc.err, "whether kubeadm made this cluster is not known for sure")
+	}
+	if len(c.running(ciliumProgram)) > 0 {
+		switch doc := c.documents.get(ctx, kindConfigMap, system, "cilium-config"); {
+		case doc.err == nil:
+			c.ciliumGlobal = doc.data[apiServerURLs]
+		case !apierrors.IsNotFound(doc.err):
+			r.lost(doc.about, doc.err, "whom the agents of Cilium ask is not known")
+		}
 	}
 	if len(c.running(calicoProgram)) > 0 {
 		felix := &unstructured.Unstructured{}

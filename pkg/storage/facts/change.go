@@ -37,13 +37,16 @@ type Change struct {
 	// Listed has the Services whose objects that list endpoints were added, changed or removed. It is filled only while
 	// nodes are silent.
 	Listed map[*Service]struct{}
+	// Rebuilt is set if the facts were made again after a step that panicked. Then everything may have changed, and all
+	// Services, Nodes and Objects are others than before. It is not set without Options.Broken.
+	Rebuilt bool
 	// Keys is set if a topology key is used for the first time, or is not used any more.
 	Keys bool
 }
 
 // touches reports whether the step touched anything.
 func (c *Change) touches() bool {
-	return c.Keys || len(c.Services)+len(c.Nodes)+len(c.Namespaces)+len(c.Objects)+len(c.Governed)+
+	return c.Keys || c.Rebuilt || len(c.Services)+len(c.Nodes)+len(c.Namespaces)+len(c.Objects)+len(c.Governed)+
 		len(c.Relabelled)+len(c.Died) > 0
 }
 

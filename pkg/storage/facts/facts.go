@@ -24,6 +24,10 @@ type Options struct {
 	// SiteLabels are the keys of the labels of which the nodes of a site share a value of any; the topology keys of all
 	// Services if there are none.
 	SiteLabels []string
+	// Broken, if set, is called with the reason and the stack when a step panicked. What was stored stays, the indexes
+	// are made again, and so is what Watchers have made of them; the change of the step itself may be lost, so the
+	// upstream should be listed again. Broken must not call the Facts. Without it the panic ends the program.
+	Broken func(error)
 	// Clock is time.Now if nil.
 	Clock  func() time.Time
 	Logger logr.Logger
@@ -67,8 +71,7 @@ type Facts struct {
 
 	inputs map[string]*Input
 	hold   hold
-	// mark is that of the last ShareStep.
-	mark []byte
+	ways   ways
 	// live is closed once the upstream's state is complete and applied.
 	live chan struct{}
 
@@ -114,13 +117,13 @@ func New(options Options) *Facts {
 	}
 	f.kubernetes = kubernetesEndpoints{f: f}
 	f.inputs = map[string]*Input{
-		InputNodes:               {f, InputNodes, &f.nodes},
-		InputNode:                {f, InputNode, &f.node},
-		InputNamespaces:          {f, InputNamespaces, &f.namespaces},
-		InputServices:            {f, InputServices, &f.services},
-		InputEndpointSlices:      {f, InputEndpointSlices, &f.slices},
-		InputEndpoints:           {f, InputEndpoints, &f.legacy},
-		InputKubernetesEndpoints: {f, InputKubernetesEndpoints, &f.kubernetes},
+		InputNodes:               {f: f, name: InputNodes, kept: &f.nodes},
+		InputNode:                {f: f, name: InputNode, kept: &f.node},
+		InputNamespaces:          {f: f, name: InputNamespaces, kept: &f.namespaces},
+		InputServices:            {f: f, name: InputServices, kept: &f.services},
+		InputEndpointSlices:      {f: f, name: InputEndpointSlices, kept: &f.slices},
+		InputEndpoints:           {f: f, name: InputEndpoints, kept: &f.legacy},
+		InputKubernetesEndpoints: {f: f, name: InputKubernetesEndpoints, kept: &f.kubernetes},
 	}
 	return f
 }
@@ -136,8 +139,12 @@ func (f *Facts) update(step func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.step = Change{facts: f, Received: f.options.Clock()}
-	step()
-	f.services.recount()
+	if f.attempt(func() {
+		step()
+		f.services.recount()
+	}) {
+		f.rebuild()
+	}
 	if !f.hold.restoring() && f.services.synced && f.complete(&f.slices) {
 		select {
 		case <-f.live:
@@ -146,7 +153,9 @@ func (f *Facts) update(step func()) {
 		}
 	}
 	for w := range f.watchers {
-		w.FactsChanged(&f.step)
+		if f.attempt(func() { w.FactsChanged(&f.step) }) {
+			f.attempt(func() { w.FactsChanged(&Change{facts: f, Received: f.step.Received, Rebuilt: true}) })
+		}
 	}
 	if f.step.touches() {
 		f.changes++

@@ -113,6 +113,6 @@ func stillHas(o *Object, e wire.Endpoint) bool {
 // scanUpstream calls visit for every endpoint of an object as the upstream has it.
 func scanUpstream(o *Object, visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Upstream.Body, visit); err != nil {
-		panic("facts: an object that was applied cannot be read: " + err.Error())
+		o.Unreadable(err)
 	}
 }

@@ -53,16 +53,36 @@ type Input struct {
 	f    *Facts
 	name string
 	kept kept
+	// arriving is what Arrive has noted, version that of the last change, and progress that of the last change or the
+	// last call of Progress. The lock of the facts guards them.
+	arriving, version, progress uint64
 }
 
-// Name returns the input's name.
-func (in *Input) Name() string { return in.name }
+// Arrive notes which version of the upstream the next call of Apply, Remove or Replace brings the input to.
+func (in *Input) Arrive(version uint64) {
+	in.f.mu.Lock()
+	defer in.f.mu.Unlock()
+	in.arriving = version
+}
 
-// Same returns the object that the input has if it is equal, so that the memory of both is held once; else the given
+// Progress notes that nothing but what was applied has changed up to a version of the upstream.
+func (in *Input) Progress(version uint64) { in.f.update(func() { in.progress = version }) }
+
+// Versions returns the version that the last change has brought the input to, and that up to which nothing else has
+// changed. What is held back is included. It is for Watchers.
+func (in *Input) Versions() (version, progress uint64) { return in.version, in.progress }
+
+// change runs a step in which the input changes.
+func (in *Input) change(step func()) {
+	in.f.update(func() {
+		in.version, in.progress = in.arriving, in.arriving
+		step()
+	})
+}
+
+// same returns the object that the input has if it is equal, so that the memory of both is held once; else the given
 // one.
-func (in *Input) Same(o *wire.Object) *wire.Object {
-	in.f.mu.RLock()
-	defer in.f.mu.RUnlock()
+func (in *Input) same(o *wire.Object) *wire.Object {
 	var known *wire.Object
 	switch in.name {
 	case InputServices:
@@ -82,9 +102,9 @@ func (in *Input) Same(o *wire.Object) *wire.Object {
 
 // Apply adds or replaces an object.
 func (in *Input) Apply(o *wire.Object) {
-	in.f.update(func() {
-		if held := in.f.hold.of(in.name); held != nil {
-			held.apply(o)
+	in.change(func() {
+		if held := in.held(); held != nil {
+			held.apply(in.same(o))
 			return
 		}
 		in.kept.apply(o)
@@ -93,9 +113,9 @@ func (in *Input) Apply(o *wire.Object) {
 
 // Remove removes an object.
 func (in *Input) Remove(namespace, name string) {
-	in.f.update(func() {
+	in.change(func() {
 		key := types.NamespacedName{Namespace: namespace, Name: name}
-		if held := in.f.hold.of(in.name); held != nil {
+		if held := in.held(); held != nil {
 			held.remove(key)
 			return
 		}
@@ -105,9 +125,12 @@ func (in *Input) Remove(namespace, name string) {
 
 // Replace replaces all objects of the input.
 func (in *Input) Replace(objects []*wire.Object) {
-	in.f.update(func() {
-		if held := in.f.hold.of(in.name); held != nil {
-			held.replace(objects)
+	in.change(func() {
+		if held := in.held(); held != nil {
+			held.replace(nil)
+			for _, o := range objects {
+				held.apply(in.same(o))
+			}
 			in.f.releaseIfComplete()
 			return
 		}
@@ -134,14 +157,16 @@ func (in *Input) replace(objects []*wire.Object) {
 // cases the 404 probably comes from a gateway that has lost its API server.
 func (in *Input) SetAbsent() {
 	in.f.update(func() {
-		if in.f.hold.restoring() {
+		switch {
+		case in.isAside():
+		case in.f.hold.restoring():
 			if held := in.f.hold.of(in.name); !held.complete {
 				held.absent = in.isOptional()
 				in.f.releaseIfComplete()
 			}
-			return
+		default:
+			in.kept.setAbsent()
 		}
-		in.kept.setAbsent()
 	})
 }
 

@@ -34,12 +34,15 @@ func (o *Object) Codec() *wire.Codec { return o.collection.codec }
 // Name returns the object's namespace and name.
 func (o *Object) Name() types.NamespacedName { return nameOf(o.Upstream) }
 
-// scan calls visit for every endpoint. It cannot fail, because apply has read the body before.
+// scan calls visit for every endpoint.
 func (o *Object) scan(visit func(wire.Endpoint)) {
 	if err := o.Codec().Scan(o.Body(), visit); err != nil {
-		panic("facts: an object that was applied cannot be read: " + err.Error())
+		o.Unreadable(err)
 	}
 }
+
+// Unreadable says that a body of the object cannot be read any more. It is for Watchers.
+func (o *Object) Unreadable(err error) { o.collection.f.unreadable(o.Resource(), o.Name(), err) }
 
 // collection has all objects of one resource that lists endpoints.
 type collection struct {
@@ -138,7 +141,7 @@ func (c *collection) nodesIn(body []byte) ([][]byte, error) {
 func (c *collection) nodesOf(o *Object) [][]byte {
 	names, err := c.nodesIn(o.Upstream.Body)
 	if err != nil {
-		panic("facts: an object that was readable is no longer: " + err.Error())
+		o.Unreadable(err)
 	}
 	return names
 }

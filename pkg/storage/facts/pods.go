@@ -274,7 +274,8 @@ func (c *collection) correctedBody(o *Object) (body []byte, lost int) {
 		return correction
 	})
 	if err != nil {
-		panic("facts: an object that was applied cannot be read: " + err.Error())
+		o.Unreadable(err)
+		return nil, 0
 	}
 	if !changed {
 		return nil, 0

@@ -10,42 +10,70 @@ import (
 )
 
 // shareInputs are the inputs that a share fills, in the order in which they are applied.
+//
+// They are filled in one of two ways: by the methods of Input, or by ApplyShare. One way is followed. What comes by the
+// other one is set aside until Switch makes it the one that is followed.
 var shareInputs = []string{InputNodes, InputNode, InputServices, InputEndpointSlices}
+
+// ways has what is known of the two ways.
+type ways struct {
+	// shared is set while ApplyShare is followed.
+	shared bool
+	// aside has what came by the other way, and no more than that.
+	aside hold
+	// mark and asideMark are those of the last ShareStep, if that was followed or set aside.
+	mark, asideMark []byte
+}
 
 // ShareStep is what changed in this node's share of the cluster at one moment.
 type ShareStep struct {
-	// Put has the objects that came or changed, by input.
-	Put map[string][]*wire.Object
-	// Removed has the names of those that are gone, by input.
-	Removed map[string][]types.NamespacedName
-	// Whole, if set, reports which objects are gone if Put does not have them.
+	// Objects has the objects that came or changed, by input; nil for those that are gone.
+	Objects map[string]map[types.NamespacedName]*wire.Object
+	// Whole reports which objects are gone if the step does not have them.
 	Whole func(input string, name types.NamespacedName) bool
-	// Mark names the state after the step, for the hub; nil if it is not that of a hub.
+	// Mark names the state after the step, for the hub.
 	Mark []byte
 }
 
-// ApplyShare applies a step, after which the facts are a complete share. If the facts were restored from a State, that
-// is replaced once the other inputs are complete, too.
+// Put puts an object into the step; nil if it is gone, unless the step has it already.
+func (step *ShareStep) Put(input string, name types.NamespacedName, o *wire.Object) {
+	if step.Objects[input] == nil {
+		step.Objects[input] = make(map[types.NamespacedName]*wire.Object)
+	}
+	if o != nil || step.Objects[input][name] == nil {
+		step.Objects[input][name] = o
+	}
+}
+
+// ApplyShare applies a step, or sets it aside. If the facts were restored from a State, that is replaced once the other
+// inputs are complete, too.
 func (f *Facts) ApplyShare(step ShareStep) {
 	f.update(func() {
-		f.mark = step.Mark
+		if !f.ways.shared {
+			f.ways.asideMark = step.Mark
+			for _, name := range shareInputs {
+				step.apply(name, f.inputs[name], f.ways.aside.of(name))
+			}
+			return
+		}
+		f.ways.mark = step.Mark
 		for _, name := range shareInputs {
+			in := f.inputs[name]
 			if f.hold.restoring() {
 				held := f.hold.of(name)
 				held.beginWith(f.hold.state.section(name))
-				step.apply(name, held)
+				step.apply(name, in, held)
 				continue
 			}
 			f.hold.drop(name)
-			kept := f.inputs[name].kept
-			step.apply(name, kept)
-			kept.setSynced()
+			step.apply(name, in, in.kept)
+			in.kept.setSynced()
 		}
 		f.releaseIfComplete()
 	})
 }
 
-// shareStore is what a step is applied to: what an input has, or what is held back for it.
+// shareStore is what a step is applied to: what an input has, or what is kept back for it.
 type shareStore interface {
 	apply(*wire.Object)
 	remove(types.NamespacedName)
@@ -53,18 +81,19 @@ type shareStore interface {
 }
 
 // apply applies what the step has of an input.
-func (step *ShareStep) apply(input string, to shareStore) {
-	for _, o := range step.Put[input] {
-		to.apply(o)
+func (step *ShareStep) apply(input string, in *Input, to shareStore) {
+	objects := step.Objects[input]
+	for name, o := range objects {
+		if o != nil {
+			to.apply(in.same(o))
+		} else {
+			to.remove(name)
+		}
 	}
-	for _, removed := range step.Removed[input] {
-		to.remove(removed)
-	}
-	if step.Whole == nil {
-		return
-	}
-	for _, gone := range step.gone(input, to.names()) {
-		to.remove(gone)
+	for _, name := range to.names() {
+		if _, there := objects[name]; !there && step.Whole(input, name) {
+			to.remove(name)
+		}
 	}
 }
 
@@ -81,32 +110,70 @@ func (p *pending) beginWith(base *Section) {
 
 func (p *pending) names() []types.NamespacedName { return slices.Collect(maps.Keys(p.objects)) }
 
-// gone returns which of the known objects of an input are in no share any more, by Whole.
-func (step *ShareStep) gone(input string, known []types.NamespacedName) []types.NamespacedName {
-	there := make(map[types.NamespacedName]struct{}, len(step.Put[input]))
-	for _, o := range step.Put[input] {
-		there[nameOf(o)] = struct{}{}
-	}
-	return slices.DeleteFunc(known, func(name types.NamespacedName) bool {
-		_, stays := there[name]
-		return stays || !step.Whole(input, name)
+// FollowShare has ApplyShare be the way that is followed, before anything came by either.
+func (f *Facts) FollowShare() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ways.shared = true
+	f.ways.clear()
+}
+
+// DropAside drops what was set aside.
+func (f *Facts) DropAside() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ways.clear()
+}
+
+func (w *ways) clear() { w.aside.pending, w.asideMark = make(map[string]*pending), nil }
+
+// Switch makes the other way the one that is followed. What was set aside replaces what was known, as one step.
+func (f *Facts) Switch() {
+	f.update(func() {
+		aside := &f.ways.aside
+		for _, name := range shareInputs {
+			objects := slices.SortedFunc(maps.Values(aside.of(name).objects), compareObjects)
+			if f.hold.restoring() {
+				f.hold.of(name).replace(objects)
+				continue
+			}
+			f.hold.drop(name)
+			f.inputs[name].replace(objects)
+		}
+		f.ways.shared, f.ways.mark = !f.ways.shared, f.ways.asideMark
+		f.ways.clear()
+		f.releaseIfComplete()
 	})
 }
 
-// ShareMark returns the Mark of the last step of a share; that of the State, if the facts were restored from one. It is
-// nil if the facts are not those of a share.
+// held returns where what an input is given is kept until it is applied; nil if that is done at once.
+func (in *Input) held() *pending {
+	if in.isAside() {
+		return in.f.ways.aside.of(in.name)
+	}
+	return in.f.hold.of(in.name)
+}
+
+// isAside reports whether what the input is given is set aside.
+func (in *Input) isAside() bool { return in.f.ways.shared && slices.Contains(shareInputs, in.name) }
+
+// ShareMark returns the Mark of the last ShareStep, which may have been set aside; that of the State, if the facts were
+// restored from one that was a share. It is nil if there was none.
 func (f *Facts) ShareMark() []byte {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
+	if !f.ways.shared {
+		return f.ways.asideMark
+	}
 	return f.ShareMarkOf()
 }
 
-// ShareMarkOf returns what ShareMark returns. It is for Watchers.
+// ShareMarkOf returns the Mark of the state; nil if it is not that of a share. It is for Watchers.
 func (f *Facts) ShareMarkOf() []byte {
-	if f.mark == nil && f.hold.restoring() {
+	if f.ways.mark == nil && f.hold.restoring() {
 		return f.hold.state.ShareMark
 	}
-	return f.mark
+	return f.ways.mark
 }
 
 // Held reports whether changes are held back. It is for Watchers.

@@ -5,11 +5,13 @@ package storagetest
 import (
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/view"
+	"github.com/application-grid/application-grid/pkg/topology"
 )
 
 // Options configure a Node.
@@ -22,6 +24,9 @@ type Options struct {
 	// After is the last revision of an earlier process.
 	After uint64
 	Clock func() time.Time
+	// Broken is that of facts.Options. Panics, if set, is called in the midst of steps, which panic if it says so.
+	Broken func(error)
+	Panics func() bool
 }
 
 // Node is one node's facts, view and units.
@@ -36,12 +41,27 @@ type Node struct {
 
 // New makes a Node without any facts.
 func New(options Options) *Node {
+	if options.Panics == nil {
+		options.Panics = func() bool { return false }
+	}
+	panics := func() {
+		if options.Panics() {
+			panic("a step panics")
+		}
+	}
+	viewer := view.Node(options.NodeName)
 	f := facts.New(facts.Options{
-		NodeName: options.NodeName, Clock: options.Clock,
+		NodeName: options.NodeName, Clock: options.Clock, Broken: options.Broken,
 		NeedsKubernetesEndpoints: !options.KeepKubernetesEndpoint && options.LocalEndpoint == nil,
+		// The facts log where they meet what they cannot read, half-way through a step.
+		Logger: funcr.New(func(string, string) { panics() }, funcr.Options{}),
 	})
 	viewOptions := view.Options{
-		Facts: f, Viewer: view.Node(options.NodeName),
+		Facts: f,
+		Viewer: func(f *facts.Facts) (topology.Labels, bool) {
+			panics()
+			return viewer(f)
+		},
 		LocalEndpoint: options.LocalEndpoint, KeepKubernetesEndpoint: options.KeepKubernetesEndpoint,
 		History: history.Options{
 			Revisions: history.NewRevisions(max(options.After, 1000)), JSON: history.NewJSONCache(0),

@@ -38,7 +38,7 @@ func (v *View) spares(s *facts.Service, r *history.Resource) facts.Doubt {
 			}
 		})
 		if err != nil {
-			panic("view: an object that the facts have read cannot be read: " + err.Error())
+			o.Unreadable(err)
 		}
 	}
 	if !ready {

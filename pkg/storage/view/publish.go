@@ -24,6 +24,8 @@ type publication struct {
 	listed     map[*facts.Object]struct{}
 	// own is set if listed is a copy, and not the set of a facts.Change.
 	own bool
+	// gone has what is shown and not there any more, after the facts were made again.
+	gone []shown
 	// cleared has the resources that are not shown any more.
 	cleared []*history.Resource
 }
@@ -86,7 +88,7 @@ type shown struct {
 
 // publish updates the History in one step. It prunes everything before it locks the History.
 func (v *View) publish(received time.Time, p *publication) {
-	var all []shown
+	all := p.gone
 	if v.filled[history.Services] {
 		for _, name := range sortedNames(p.services) {
 			all = append(all, v.service(name))
@@ -236,8 +238,8 @@ func (v *View) alive(o *facts.Object) (body []byte, count EndpointCount) {
 	})
 }
 
-// edit applies a function of an object's Codec to its body, and counts the endpoints. It cannot fail, because the facts
-// have read the body before.
+// edit applies a function of an object's Codec to its body, and counts the endpoints. It
+// keeps none of an object that cannot be read.
 func (v *View) edit(
 	o *facts.Object, apply func([]byte, func(wire.Endpoint) bool) ([]byte, error), keep func(wire.Endpoint) bool,
 ) (body []byte, count EndpointCount) {
@@ -250,7 +252,8 @@ func (v *View) edit(
 		return false
 	})
 	if err != nil {
-		panic("view: an object that the facts have read cannot be read: " + err.Error())
+		o.Unreadable(err)
+		return nil, EndpointCount{}
 	}
 	return slices.Clip(body), count
 }

@@ -151,7 +151,7 @@ func (v *View) share(o *facts.Object) []byte {
 		return o.Service.Keys.Rank(v.here, v.facts.LabelsOf(e.NodeName)) != topology.NoRank
 	})
 	if err != nil {
-		panic("view: an object that was readable is no longer: " + err.Error())
+		o.Unreadable(err)
 	}
 	return slices.Clip(body)
 }

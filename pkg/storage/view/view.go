@@ -39,6 +39,8 @@ type View struct {
 	present bool
 	// filled has the resources whose objects are published.
 	filled map[*history.Resource]bool
+	// stale is set while the View is to be made again from the facts.
+	stale bool
 	// building is set until New has published the facts that were known before.
 	building bool
 	// decided has the deciding keys of every Service with several keys, as it is shown.
@@ -91,7 +93,13 @@ func New(options Options) *View {
 		v.noteSpared(&facts.Change{}, &there)
 	})
 	for part := range slices.Chunk(there.objects(), buildStep) {
-		v.facts.Read(func() { v.publish(time.Time{}, &publication{listed: setOf(part)}) })
+		v.facts.Read(func() {
+			// One that was replaced by another of its name meanwhile was published by that step.
+			part = slices.DeleteFunc(part, func(o *facts.Object) bool {
+				return v.facts.Object(o.Resource(), o.Name()) != o
+			})
+			v.publish(time.Time{}, &publication{listed: setOf(part)})
+		})
 	}
 	for part := range slices.Chunk(sortedNames(there.services), buildStep) {
 		v.facts.Read(func() { v.publish(time.Time{}, &publication{services: setOf(part)}) })
@@ -138,6 +146,11 @@ func (v *View) Endpoints(r *history.Resource) EndpointCount {
 
 // FactsChanged implements facts.Watcher.
 func (v *View) FactsChanged(c *facts.Change) {
+	if v.stale = v.stale || c.Rebuilt; v.stale {
+		v.rebuild(c)
+		v.stale = false
+		return
+	}
 	p := &publication{services: c.Services, node: len(c.Nodes) > 0, namespaces: c.Namespaces, listed: c.Objects}
 	v.viewerChanged(p)
 	v.nodesChanged(c, p)
@@ -155,6 +168,34 @@ func (v *View) FactsChanged(c *facts.Change) {
 		}
 	}
 	v.noteSpared(c, p)
+	v.publish(c.Received, p)
+}
+
+// rebuild publishes everything that there is, and removes what is shown and not there any more.
+func (v *View) rebuild(c *facts.Change) {
+	clear(v.decided)
+	clear(v.spared)
+	clear(v.counts)
+	clear(v.totals)
+	v.here, v.present = v.options.Viewer(v.facts)
+	p := &publication{}
+	for _, r := range history.Resources() {
+		switch state := v.facts.State(r); {
+		case state == history.Ready:
+			v.fill(r, p)
+		case state == history.NotReady && v.filled[r]:
+			p.cleared = append(p.cleared, r)
+		}
+		for name := range v.history.Objects(r) {
+			switch {
+			case r == history.Services && p.services != nil:
+				p.services[name] = struct{}{}
+			case (r == history.EndpointSlices || r == history.Endpoints) && v.facts.Object(r, name) == nil:
+				p.gone = append(p.gone, shown{resource: r, key: name})
+			}
+		}
+	}
+	v.noteSpared(&facts.Change{}, p)
 	v.publish(c.Received, p)
 }
 

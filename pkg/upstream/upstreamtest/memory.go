@@ -1,6 +1,7 @@
 package upstreamtest
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -34,12 +35,19 @@ func (m Memory) RoundTrip(r *http.Request) (*http.Response, error) {
 		}()
 		request := r.Clone(r.Context())
 		request.Body = http.NoBody
+		if request.Header.Get("Accept-Encoding") == "" {
+			request.Header.Set("Accept-Encoding", "gzip")
+		}
 		m.Handler.ServeHTTP(w, request)
 	}()
 	select {
 	case <-w.begun:
+		body := io.ReadCloser(reader)
+		if w.header.Get("Content-Encoding") == "gzip" && r.Header.Get("Accept-Encoding") == "" {
+			body = &unzipped{ReadCloser: reader}
+		}
 		return &http.Response{
-			StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header.Clone(), Body: reader, Request: r,
+			StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header.Clone(), Body: body, Request: r,
 			ContentLength: -1, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		}, nil
 	case err := <-failed:
@@ -47,6 +55,23 @@ func (m Memory) RoundTrip(r *http.Request) (*http.Response, error) {
 	case <-r.Context().Done():
 		return nil, context.Cause(r.Context())
 	}
+}
+
+// unzipped decompresses a body, as http.Transport does for whom has not asked for compression.
+type unzipped struct {
+	io.ReadCloser
+
+	zip *gzip.Reader
+}
+
+// Read implements io.Reader.
+func (u *unzipped) Read(p []byte) (n int, err error) {
+	if u.zip == nil {
+		if u.zip, err = gzip.NewReader(u.ReadCloser); err != nil {
+			return 0, err
+		}
+	}
+	return u.zip.Read(p)
 }
 
 // memoryWriter is the response of a request that Memory carries.

@@ -33,7 +33,7 @@ func (a *API) ServeShare(w http.ResponseWriter, r *http.Request) {
 	for {
 		a.mu.Lock()
 		changed := a.changed
-		mark := hubv1alpha1.Mark{Version: hubv1alpha1.Version{a.revision, a.revision, a.revision}}
+		mark := hubv1alpha1.Mark{Ends: true, Version: hubv1alpha1.Version{a.revision, a.revision, a.revision}}
 		var frames []byte
 		for _, s := range a.objects {
 			if s.resource != "nodes" || accessorOf(s.object).GetName() == node {
@@ -48,7 +48,7 @@ func (a *API) ServeShare(w http.ResponseWriter, r *http.Request) {
 		for bucket := range mark.Whole {
 			mark.Whole[bucket] = true
 		}
-		share := &metav1.PartialObjectMetadata{ObjectMeta: mark.ObjectMeta(node)}
+		share := &metav1.PartialObjectMetadata{ObjectMeta: mark.ObjectMeta()}
 		end := watch.Event{Type: watch.Bookmark, Object: share}
 		_, _ = zip.Write(append(frames, encoded.event(end)...))
 		_ = zip.Flush()

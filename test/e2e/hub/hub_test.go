@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/application-grid/application-grid/pkg/await"
 	"github.com/application-grid/application-grid/test/cluster"
@@ -275,16 +273,16 @@ func (f *fixture) boundToken(node string) string {
 	return request.Status.Token
 }
 
-// askShare asks for a node's share with a token, through kube-apiserver.
-func (f *fixture) askShare(token, node, path string) ([]byte, error) {
+// askShare asks for a node's share with a token, through kube-apiserver. path is what follows the name of the resource.
+func (f *fixture) askShare(token, path string) ([]byte, error) {
 	f.Helper()
 	config := shared.RESTConfig()
 	config.BearerToken, config.BearerTokenFile = token, ""
 	config.UserAgent = "share-test"
 	client, err := kubernetes.NewForConfig(config)
 	f.must(err)
-	return client.Discovery().RESTClient().Get().
-		AbsPath("/apis/hub.superedge.io/v1alpha1/nodes/" + node + "/proxy" + path).DoRaw(f.ctx)
+	return client.Discovery().RESTClient().Get().RequestURI("/apis/hub.superedge.io/v1alpha1/shares" + path).
+		DoRaw(f.ctx)
 }
 
 // TestNothingLeaks: a ServiceAccount token that is bound to a node gets that node's share and no other, and both API
@@ -294,41 +292,33 @@ func TestNothingLeaks(t *testing.T) {
 	governed := f.service("governed", unitLabel)
 	f.expectReach("the closed loop", governed, closedLoop)
 	token := f.boundToken("a2")
-	slices := "/apis/discovery.k8s.io/v1/namespaces/" + f.namespace + "/endpointslices"
-	share, err := f.askShare(token, "a2", slices)
+	share, err := f.askShare(token, "/a2?kind=EndpointSlice&labelSelector=kubernetes.io/service-name%3Dgoverned")
 	f.must(err)
 	for _, name := range []string{"a1", "a2", "b1"} {
 		if has := strings.Contains(string(share), fmt.Sprintf(`"nodeName":"%s"`, name)); has != (name != "b1") {
 			t.Errorf("the share of a2 has endpoints on %s: %t\n%s", name, has, share)
 		}
 	}
-	for _, path := range []string{slices, "/api/v1/services", "/api/v1/nodes", "/api/v1/nodes/b1", "/nonsense"} {
-		if got, err := f.askShare(token, "b1", path); !apierrors.IsForbidden(err) {
-			t.Errorf("b1's share with a2's token, %s: %v %s", path, err, got)
+	for _, path := range []string{
+		"/b1", "/b1?kind=Node", "?watch=true&fieldSelector=metadata.name%3Db1", "?watch=true", "", "/b1/status",
+	} {
+		if got, err := f.askShare(token, path); !apierrors.IsForbidden(err) {
+			t.Errorf("%s with a2's token: %v %s", path, err, got)
 		}
 	}
-	if got, err := f.askShare(shared.Token(cluster.RoleNobody), "a2", slices); !apierrors.IsForbidden(err) {
+	if got, err := f.askShare(shared.Token(cluster.RoleNobody), "/a2"); !apierrors.IsForbidden(err) {
 		t.Errorf("somebody without the permission: %v %s", err, got)
-	}
-	for _, path := range []string{"/api/v1/secrets", "/api/v1/pods"} {
-		if got, err := f.askShare(token, "a2", path); !apierrors.IsNotFound(err) {
-			t.Errorf("%s: %v %s", path, err, got)
-		}
 	}
 	// A Service of another test, which may be on its way out, may have endpoints on b1 for everybody.
 	f.eventually("the share of a2 does not name b1", func() error {
-		got, err := f.askShare(token, "a2", "/api/v1/nodes/b1")
-		switch {
-		case err == nil:
+		got, err := f.askShare(token, "/a2?kind=Node")
+		if strings.Contains(string(got), `"name":"b1"`) {
 			return fmt.Errorf("got %s", got)
-		case !apierrors.IsNotFound(err):
-			return err
-		default:
-			return nil
 		}
+		return err
 	})
 	refused := func(r cluster.Request) bool {
-		return r.UserAgent == "share-test" && r.ObjectRef.Name == "b1" && r.ObjectRef.Subresource == "proxy" &&
+		return r.UserAgent == "share-test" && r.ObjectRef.Resource == "shares" && r.ObjectRef.Name == "b1" &&
 			r.ResponseStatus.Code == http.StatusForbidden
 	}
 	expectAudited := func(what string, logs ...string) {
@@ -341,7 +331,7 @@ func TestNothingLeaks(t *testing.T) {
 				}
 				found += len(requests)
 			}
-			if found < 5 {
+			if found < 3 {
 				return fmt.Errorf("there are %d", found)
 			}
 			return nil
@@ -535,46 +525,37 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestKubectlShowsAShare: to kubectl, a share is an API server.
+// TestKubectlShowsAShare: to kubectl, a share is a list.
 func TestKubectlShowsAShare(t *testing.T) {
 	f := newFixture(t)
 	governed := f.service("governed", unitLabel)
 	f.expectReach("the closed loop", governed, closedLoop)
-	kubectl := func(node string, args ...string) string {
+	kubectl := func(args ...string) string {
 		f.Helper()
-		config, err := clientcmd.LoadFromFile(shared.Kubeconfig())
-		f.must(err)
-		for _, c := range config.Clusters {
-			c.Server += "/apis/hub.superedge.io/v1alpha1/nodes/" + node + "/proxy"
-		}
-		file := filepath.Join(t.TempDir(), "kubeconfig")
-		f.must(clientcmd.WriteToFile(*config, file))
 		out, err := exec.CommandContext(f.ctx, components,
-			append([]string{"kubectl", "--kubeconfig=" + file}, args...)...).CombinedOutput()
+			append([]string{"kubectl", "--kubeconfig=" + shared.Kubeconfig()}, args...)...).CombinedOutput()
 		if err != nil {
 			f.Fatalf("kubectl %v: %v\n%s", args, err, out)
 		}
 		return string(out)
 	}
 	for node, sees := range map[string]string{"a1": "a1 a2", "b1": "b1"} {
-		table := kubectl(node, "get", "endpointslices", "-A")
-		if !strings.Contains(table, "NAMESPACE") || !strings.Contains(table, "governed-") {
-			t.Errorf("kubectl get endpointslices -A of %s:\n%s", node, table)
-		}
-		nodes := strings.Fields(kubectl(node, "-n", f.namespace, "get", "endpointslices", "-o",
-			"jsonpath={.items[*].endpoints[*].nodeName}"))
+		nodes := strings.Fields(kubectl("get", "shares", node, "-o", `jsonpath={.items[?(@.metadata.labels.`+
+			`kubernetes\.io/service-name=="governed")].endpoints[*].nodeName}`))
 		slices.Sort(nodes)
 		if got := strings.Join(nodes, " "); got != sees {
 			t.Errorf("the share of %s has endpoints on %s, not on %s", node, got, sees)
 		}
-	}
-	if resources := kubectl("a1", "api-resources", "-o", "name"); strings.Contains(resources, "secrets") ||
-		!strings.Contains(resources, "endpointslices.discovery.k8s.io") {
-		t.Errorf("kubectl api-resources:\n%s", resources)
-	}
-	if service := kubectl("a1", "-n", f.namespace, "get", "svc", "governed", "-o",
-		"name"); service != "service/governed\n" {
-		t.Errorf("got %q", service)
+		yaml := kubectl("get", "shares", node, "-o", "yaml")
+		for _, want := range []string{"kind: Service", "name: governed", "kind: EndpointSlice", "name: " + node} {
+			if !strings.Contains(yaml, want) {
+				t.Errorf("kubectl get shares %s -o yaml has no %q:\n%s", node, want, yaml)
+			}
+		}
+		raw := kubectl("get", "--raw", "/apis/hub.superedge.io/v1alpha1/shares/"+node+"?kind=Node")
+		if !strings.Contains(raw, `"kind":"NodeList"`) || !strings.Contains(raw, `"name":"`+node+`"`) {
+			t.Errorf("kubectl get --raw of %s:\n%s", node, raw)
+		}
 	}
 }
 

@@ -203,6 +203,8 @@ func TestChartIsTheKustomizations(t *testing.T) {
 		{"k3s", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n",
 			[]string{"--set=distribution=k3s"}},
 		{"plain", plain, []string{"--set=distribution=plain", "--set=wrapper.server=" + plainServer}},
+		{"plain, with Cilium", plain + "components: [../manifests/cilium]\n", []string{"--set=distribution=plain",
+			"--set=wrapper.server=" + plainServer, "--set=cilium.enabled=true"}},
 		{"kubeadm, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/kubeadm]\n" +
 			components, append([]string{"--set=distribution=kubeadm"}, monitored...)},
 		{"k3s, monitored", kustomizationHead + "resources: [../manifests/crds, ../manifests/k3s]\n" + components,

@@ -233,14 +233,14 @@ func (f *fixture) breakBefore() {
 		args     []string
 	}{
 		"Cilium in kube-proxy's place": {ciliumManifest,
-			[]string{always, "failure KubeProxyReplacement DaemonSet kube-system/cilium"}, 3, nil},
+			[]string{always, "warning KubeProxyReplacement DaemonSet kube-system/cilium"}, 0, nil},
 		"the port is taken": {portManifest, []string{always, "warning Port DaemonSet default/grabber"}, 0, nil},
 		"SuperEdge is there": {superEdgeManifest,
 			[]string{always, "failure OtherWorkloads DaemonSet edge-system/application-grid-wrapper"}, 3, nil},
 		"no rights": {"", []string{
 			always, "unknown Read Node", "unknown Read Pod", "unknown Read DaemonSet", "unknown Read Deployment",
 			"unknown Read StatefulSet",
-			"unknown Read ConfigMap kube-system/kubeadm-config",
+			"unknown Read ConfigMap kube-system/kubeadm-config", "unknown Read CiliumNodeConfig",
 			"unknown Read MutatingAdmissionPolicy kube-proxy.superedge.io",
 			"unknown Read APIService v1alpha1.hub.superedge.io", "unknown Read Service",
 		}, 3, []string{"--token=" + f.cluster.Token(cluster.RoleNobody)}},
@@ -370,8 +370,7 @@ func (f *fixture) breakAfter() {
 			f.temporarily(ciliumManifest)
 			f.patch("daemonset", "kube-proxy-edge", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"where"}}}}}`,
 				`{"spec":{"template":{"spec":{"nodeSelector":{"no":null}}}}}`)
-			return []string{"failure KubeProxyReplacement DaemonSet kube-system/cilium", "failure KubeProxy Node edge1",
-				"failure KubeProxy Node edge2"}
+			return []string{"failure KubeProxyReplacement Node edge1", "failure KubeProxyReplacement Node edge2"}
 		}, 3, nil},
 		{"a CRD of SuperEdge's, and an older one", func() []string {
 			for name, version := range map[string]string{"servicegrids": "null", "deploymentgrids": `"1"`} {
@@ -411,7 +410,7 @@ func (f *fixture) breakAfter() {
 		{"no rights", func() []string {
 			lost := []string{"Node", "Pod", "DaemonSet", "Deployment", "StatefulSet",
 				"ConfigMap kube-system/kubeadm-config", "MutatingAdmissionPolicy kube-proxy.superedge.io", "Service",
-				"APIService v1alpha1.hub.superedge.io"}
+				"APIService v1alpha1.hub.superedge.io", "CiliumNodeConfig"}
 			for _, kind := range v1.Kinds {
 				lost = append(lost, "CustomResourceDefinition "+kind.Plural+".superedge.io")
 			}

@@ -14,7 +14,9 @@ import (
 func TestEdgeNodePolicy(t *testing.T) {
 	f := start(t, cluster.Options{APIViewOnly: true, NoKwok: true, NoScheduler: true,
 		Nodes: []cluster.NodeSpec{{Name: "edge1"}}})
-	for _, file := range []string{"edge-node-policy/policy.yaml", "kubeadm/edge-nodes-policy.yaml"} {
+	for _, file := range []string{
+		"edge-node-policy/policy.yaml", "edge-node-policy/removal.yaml", "kubeadm/edge-nodes-policy.yaml",
+	} {
 		f.kubectl("apply", "-f", manifests+"/"+file, "--validate=strict")
 	}
 	label := func(value string) error {
@@ -67,6 +69,28 @@ func TestEdgeNodePolicy(t *testing.T) {
 	refused("there is Cilium", "Cilium is installed")
 	f.kubectl("delete", "crd", "ciliumnodes.cilium.io", "--wait=false")
 	taken("Cilium is gone")
+
+	// manifests/cilium has another policy in place of that one.
+	f.must(f.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: ciliumnodeconfigs.cilium.io},
+ spec: {group: cilium.io, scope: Namespaced, names: {plural: ciliumnodeconfigs, singular: ciliumnodeconfig, kind: CiliumNodeConfig},
+ versions: [{name: v2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {
+ nodeSelector: {type: object, x-kubernetes-preserve-unknown-fields: true}, defaults: {type: object, additionalProperties: {type: string}}}}}}}}]}}`))
+	f.kubectl("apply", "-f", manifests+"/cilium/policy.yaml", "--validate=strict")
+	f.eventually("the CiliumNodeConfig can be applied", func() error {
+		_, err := f.tryKubectl("", "apply", "-f", manifests+"/cilium/node-config.yaml")
+		return err
+	})
+	taken("Cilium's agents ask the wrapper")
+	urls := func(value string) {
+		f.kubectl("-n", "kube-system", "patch", "ciliumnodeconfig", "application-grid", "--type=merge", "-p",
+			`{"spec": {"defaults": {"k8s-api-server-urls": "`+value+`"}}}`)
+	}
+	for _, value := range []string{"https://127.0.0.1:51006,https://192.0.2.1:6443", "https://192.0.2.1:6443"} {
+		urls(value)
+		refused("Cilium's agents ask "+value, "as the only one")
+	}
+	urls("https://127.0.0.1:51006")
+	taken("they ask the wrapper again")
 
 	// What is an edge node already stays one, and can be written.
 	f.must(label("true"))

@@ -48,7 +48,7 @@ var unusedForAReason = map[permission]string{
 	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "patch"}: usedByTheHub,
 	{cluster.RoleHub, "apiregistration.k8s.io", "apiservices", "watch"}: usedByTheHub,
 	{cluster.RoleWrapper, "hub.superedge.io", "shares", "watch"}:        usedByTheHub,
-	{cluster.RoleWrapper, "hub.superedge.io", "nodes/proxy", "get"}:     usedByTheHub,
+	{cluster.RoleWrapper, "hub.superedge.io", "shares", "get"}:          usedByTheHub,
 }
 
 const usedByTheHub = "is for clusters with a hub; test/e2e/hub shows that it is enough, and used there"

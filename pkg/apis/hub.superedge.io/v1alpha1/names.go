@@ -1,10 +1,6 @@
 package v1alpha1
 
-import (
-	"net/url"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
+import "k8s.io/apimachinery/pkg/runtime/schema"
 
 // GroupName is the API group of the hub.
 const GroupName = "hub.superedge.io"
@@ -12,19 +8,8 @@ const GroupName = "hub.superedge.io"
 // GroupVersion is that of this package.
 var GroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 
-// The resource whose subresource is a node's share.
-const (
-	Resource    = "nodes"
-	Subresource = "proxy"
-)
-
 // APIServiceName is the name of the APIService.
 const APIServiceName = "v1alpha1." + GroupName
 
 // GroupVersionPath is where the API server has the group's resources.
 const GroupVersionPath = "/apis/" + GroupName + "/v1alpha1"
-
-// SharePath is what a node's share has in front of the paths of the Kubernetes API.
-func SharePath(node string) string {
-	return GroupVersionPath + "/" + Resource + "/" + url.PathEscape(node) + "/" + Subresource
-}

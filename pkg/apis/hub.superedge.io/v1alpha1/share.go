@@ -15,7 +15,8 @@ import (
 
 // A share is followed by a WATCH of the resource Shares with the field selector metadata.name=NODE, in protobuf. Its
 // frames are watch events with Services, EndpointSlices, the node's own Node, and PartialObjectMetadata for the labels
-// of nodes. A step ends with a BOOKMARK whose object has the metadata of a Mark.
+// of nodes. A BOOKMARK has the metadata of a Mark; a step ends with one that says so. People read a share by a GET of
+// the resource, as a list in JSON.
 const (
 	// Shares is the resource, ShareKind its kind.
 	Shares    = "shares"
@@ -118,33 +119,46 @@ func (v Version) Reaches(other Version) bool {
 	return true
 }
 
-// Mark ends a step of a share.
+// Mark says what a part of a step means for the digests of a share. The last one ends the step.
 type Mark struct {
-	// Version is that of the share after the step.
+	// Ends is set if the mark ends a step; Version is then that of the share after the step.
+	Ends    bool
 	Version Version
-	// Digests has the digests of the buckets that the step changed.
-	Digests map[uint8]uint64
 	// Whole reports which buckets the step has whole: objects of these that it does not have are not in the share.
+	// Their digests begin at 0.
 	Whole [Buckets]bool
+	// Added has what is added to the digests of buckets.
+	Added map[uint8]uint64
 	// Restored is set if the API server was restored from a backup, so that the share is older than what the client
 	// asked for.
 	Restored bool
 }
 
-// ObjectMeta encodes a mark.
-func (m *Mark) ObjectMeta(node string) metav1.ObjectMeta {
-	meta := metav1.ObjectMeta{Name: node, ResourceVersion: m.Version.String()}
-	if len(m.Digests) == 0 && !m.Restored && m.Whole == [Buckets]bool{} {
-		return meta
-	}
-	meta.Annotations = make(map[string]string)
-	raw := make([]byte, 0, 9*len(m.Digests))
-	for bucket := range Buckets {
-		if digest, changed := m.Digests[uint8(bucket)]; changed {
-			raw = binary.BigEndian.AppendUint64(append(raw, byte(bucket)), digest)
+// AddTo changes digests as the mark says, and notes which buckets are whole.
+func (m *Mark) AddTo(digests *Digests, whole *[Buckets]bool) {
+	for bucket := range m.Whole {
+		if m.Whole[bucket] {
+			digests[bucket], whole[bucket] = 0, true
 		}
 	}
-	meta.Annotations[annotationDigests] = base64.StdEncoding.EncodeToString(raw)
+	for bucket, digest := range m.Added {
+		digests[bucket] += digest
+	}
+}
+
+// ObjectMeta encodes a mark.
+func (m *Mark) ObjectMeta() metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{Annotations: make(map[string]string)}
+	if m.Ends {
+		meta.ResourceVersion = m.Version.String()
+	}
+	if len(m.Added) > 0 {
+		raw := make([]byte, 0, 9*len(m.Added))
+		for bucket, digest := range m.Added {
+			raw = binary.BigEndian.AppendUint64(append(raw, bucket), digest)
+		}
+		meta.Annotations[annotationDigests] = base64.StdEncoding.EncodeToString(raw)
+	}
 	if m.Whole != [Buckets]bool{} {
 		var bits [Buckets / 8]byte
 		for bucket, whole := range m.Whole {
@@ -166,14 +180,14 @@ func ParseMark(resourceVersion string, annotations map[string]string) (*Mark, er
 	if err != nil {
 		return nil, err
 	}
-	m := &Mark{Version: version, Restored: annotations[annotationRestored] == "true"}
+	m := &Mark{Ends: resourceVersion != "", Version: version, Restored: annotations[annotationRestored] == "true"}
 	raw, err := base64.StdEncoding.DecodeString(annotations[annotationDigests])
 	if err != nil || len(raw)%9 != 0 {
 		return nil, errDigests
 	}
-	m.Digests = make(map[uint8]uint64, len(raw)/9)
+	m.Added = make(map[uint8]uint64, len(raw)/9)
 	for ; len(raw) > 0; raw = raw[9:] {
-		m.Digests[raw[0]] = binary.BigEndian.Uint64(raw[1:])
+		m.Added[raw[0]] = binary.BigEndian.Uint64(raw[1:])
 	}
 	bits, err := base64.StdEncoding.DecodeString(annotations[annotationWhole])
 	if err != nil || len(bits) != 0 && len(bits) != Buckets/8 {

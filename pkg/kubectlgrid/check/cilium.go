@@ -1,0 +1,102 @@
+package check
+
+import (
+	"context"
+	"net"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/output"
+	"github.com/application-grid/application-grid/pkg/kubectlgrid/pages"
+)
+
+var ciliumConfigKind = schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNodeConfig"}
+
+// apiServerURLs is the setting that says which API servers an agent of Cilium asks.
+const apiServerURLs = "k8s-api-server-urls"
+
+// ciliumConfig is what a CiliumNodeConfig says of the API servers of some nodes.
+type ciliumConfig struct {
+	nodes labels.Selector
+	urls  string
+}
+
+// ciliumConfigs reads the CiliumNodeConfigs. A cluster without Cilium has none.
+func (r *reader) ciliumConfigs(ctx context.Context) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(ciliumConfigKind.GroupVersion().WithKind(ciliumConfigKind.Kind + "List"))
+	restart := func() { r.cluster.ciliumConfigs = nil }
+	err := pages.Each(ctx, r.API, list, restart, func(item runtime.Object) {
+		u, ok := item.(*unstructured.Unstructured)
+		if !ok {
+			return
+		}
+		urls, found, _ := unstructured.NestedString(u.Object, "spec", "defaults", apiServerURLs)
+		given, _, _ := unstructured.NestedMap(u.Object, "spec", "nodeSelector")
+		selector := &metav1.LabelSelector{}
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(given, selector)
+		if nodes, invalid := metav1.LabelSelectorAsSelector(selector); found && err == nil && invalid == nil {
+			r.cluster.ciliumConfigs = append(r.cluster.ciliumConfigs, ciliumConfig{nodes, urls})
+		}
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		r.lost(Object{Kind: ciliumConfigKind.Kind}, err, "whom the agents of Cilium ask is not known")
+	}
+}
+
+// ciliumURLs returns the API servers that the CiliumNodeConfigs give the agent of a node with these labels.
+func (c *Cluster) ciliumURLs(of map[string]string) string {
+	for _, config := range c.ciliumConfigs {
+		if config.nodes.Matches(labels.Set(of)) {
+			return config.urls
+		}
+	}
+	return ""
+}
+
+// checkCilium looks whom the agents of Cilium on edge nodes ask.
+func (r *report) checkCilium(c *Cluster, cilium *workload) {
+	const check = "KubeProxyReplacement"
+	const fix = "add manifests/cilium to your kustomization, or set cilium.enabled of the chart, and restart the " +
+		"node's agent of Cilium (docs/install.md, Cilium)"
+	everywhere := c.ciliumGlobal
+	if host := cilium.env["KUBERNETES_SERVICE_HOST"]; everywhere == "" && host != "" {
+		everywhere = "https://" + net.JoinHostPort(host, cilium.env["KUBERNETES_SERVICE_PORT"])
+	}
+	edges := 0
+	for i := range c.nodes {
+		n := &c.nodes[i]
+		if !n.isEdge() {
+			continue
+		}
+		edges++
+		urls := n.ciliumURLs
+		if urls == "" {
+			urls = everywhere
+		}
+		servers := strings.FieldsFunc(urls, func(r rune) bool { return r == ',' || r == ' ' })
+		server := strings.Join(servers, ", ")
+		r.first(check, n.name,
+			row{server == "" && !c.knows(ciliumConfigKind.Kind, kindConfigMap), Unknown, n.about(),
+				"whom its agent of Cilium asks could not be read", onNode},
+			row{len(servers) > 1, Failure, n.about(), "its agent of Cilium has several API servers (" + server + "): it " +
+				"moves on past the wrapper, and may hear of no change from then on",
+				"name the wrapper alone in " + apiServerURLs},
+			row{server == "", Failure, n.about(),
+				"its agent of Cilium asks the API server: Services reach every site from there", fix},
+			row{!leadsToWrapper(server, defaultPort), Failure, n.about(), "its agent of Cilium asks " + server +
+				", past the wrapper: Services reach every site from there", fix})
+	}
+	r.first(check, "",
+		row{edges == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a " +
+			"kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
+		row{r.clean(check), OK, cilium.about(), "on each of " + output.Count(edges, "edge node") +
+			" Cilium asks the wrapper", ""})
+}

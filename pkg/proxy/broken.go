@@ -1,0 +1,57 @@
+package proxy
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+)
+
+// brokenSteps counts the steps of the cache that panicked, and lists the upstream again after them: what such a step
+// was to change may be missing.
+type brokenSteps struct {
+	logger klog.Logger
+	// relist lists the upstream again.
+	relist func()
+
+	mu    sync.Mutex
+	count float64 // guarded by mu
+	// pause is between a step that panicked and the list. It grows: an object with which a step panics comes again with
+	// the list. Guarded by mu.
+	pause wait.Backoff
+	// due is set while a list is to come. Guarded by mu.
+	due bool
+}
+
+func newBrokenSteps(logger klog.Logger) *brokenSteps {
+	return &brokenSteps{
+		logger: logger,
+		pause:  wait.Backoff{Duration: 5 * time.Second, Factor: 2, Jitter: 1, Steps: 8, Cap: 10 * time.Minute},
+	}
+}
+
+// note is called within a step.
+func (b *brokenSteps) note(err error) {
+	b.logger.Error(err, "A step of the cache panicked, which is a defect of this program: please report it. What is "+
+		"shown stays, the cache is made again, and the upstream is listed again")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count++
+	if b.due {
+		return
+	}
+	b.due = true
+	time.AfterFunc(b.pause.Step(), func() {
+		b.mu.Lock()
+		b.due = false
+		b.mu.Unlock()
+		b.relist()
+	})
+}
+
+func (b *brokenSteps) counted() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.count
+}

@@ -1,0 +1,91 @@
+package facts
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/application-grid/application-grid/pkg/storage/history"
+	"github.com/application-grid/application-grid/pkg/wire"
+)
+
+// attempt calls run, and reports whether it panicked: an invariant is broken then. Without Options.Broken it lets the
+// panic pass.
+func (f *Facts) attempt(run func()) (broken bool) {
+	if f.options.Broken == nil {
+		run()
+		return false
+	}
+	defer func() {
+		if reason := recover(); reason != nil {
+			broken = true
+			f.options.Broken(fmt.Errorf("%v\n%s", reason, debug.Stack()))
+		}
+	}()
+	run()
+	return false
+}
+
+// rebuild makes the indexes again, from the upstream's objects that are stored. Watchers do the same with what they
+// have made of them (Change.Rebuilt). An object with which it cannot be done is left out.
+func (f *Facts) rebuild() {
+	f.step.Rebuilt = true
+	f.ways.mark = nil // the next share is a whole one
+	nodes, services := f.nodes.all(), f.services.all()
+	f.nodes.byName, f.nodes.known = make(map[string]*Node), 0
+	f.nodes.values = make(map[string]map[string]map[*Node]struct{})
+	f.services.byName, f.services.known = make(map[types.NamespacedName]*Service), 0
+	f.services.byKey = make(map[string]map[*Service]struct{})
+	f.services.invalid, f.services.stale = make(map[types.NamespacedName]string), nil
+	f.refill(&f.nodes, nodes)
+	f.refill(&f.services, services)
+	for _, c := range []*collection{&f.slices, &f.legacy} {
+		objects := c.all()
+		c.objects = make(map[types.NamespacedName]*Object)
+		f.refill(c, objects)
+	}
+	f.attempt(f.services.recount)
+}
+
+func (f *Facts) refill(store kept, objects []*wire.Object) {
+	for _, o := range objects {
+		f.attempt(func() { store.apply(o) })
+	}
+}
+
+// all returns objects from which the index can be made again.
+func (x *nodeIndex) all() []*wire.Object {
+	var all []*wire.Object
+	for name, n := range x.byName {
+		if n.Known {
+			all = append(all, &wire.Object{Name: name, Labels: n.Labels})
+		}
+	}
+	return all
+}
+
+func (x *serviceIndex) all() []*wire.Object {
+	var all []*wire.Object
+	for _, s := range x.byName {
+		if s.Upstream != nil {
+			all = append(all, s.Upstream)
+		}
+	}
+	return all
+}
+
+func (c *collection) all() []*wire.Object {
+	all := make([]*wire.Object, 0, len(c.objects))
+	for _, o := range c.objects {
+		all = append(all, o.Upstream)
+	}
+	return all
+}
+
+// unreadable says that an object cannot be read any more, although it could when it was applied. Endpoints that were
+// not read are not shown.
+func (f *Facts) unreadable(r *history.Resource, name types.NamespacedName, err error) {
+	f.options.Logger.Error(err, "An object that was applied cannot be read any more",
+		"resource", r.Resource, "namespace", name.Namespace, "name", name.Name)
+}

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/application-grid/application-grid/test/cluster"
+	"github.com/application-grid/application-grid/test/suite"
+)
+
+// TestServingCertificateOfTheCluster: a wrapper that serves TLS without files requests a certificate, which
+// kube-controller-manager signs once the request is approved, and the CA that every pod has verifies it.
+func TestServingCertificateOfTheCluster(t *testing.T) {
+	f := newFixture(t)
+	node, err := shared.Node("a1")
+	f.must(err)
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{"certificates.k8s.io"},
+		Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get"}}}
+	meta := metav1.ObjectMeta{Name: "application-grid:wrapper-certificate"}
+	_, err = f.client.RbacV1().ClusterRoles().Create(f.ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
+		metav1.CreateOptions{})
+	f.must(err)
+	_, err = f.client.RbacV1().ClusterRoleBindings().Create(f.ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind,
+			Name: string(cluster.RoleWrapper)}},
+	}, metav1.CreateOptions{})
+	f.must(err)
+
+	wrapper, err := suite.Program("WRAPPER_BIN", "application-grid-wrapper")
+	f.must(err)
+	const address = "127.0.0.1:51106"
+	cmd := exec.Command(wrapper, append(node.Wrapper.Args(), "--bind-address="+address, "--insecure=false",
+		"--cert-dir="+t.TempDir(), "--state-dir=")...)
+	f.must(node.Start(cmd))
+	t.Cleanup(func() {
+		// If it fails it has ended.
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	requests := f.client.CertificatesV1().CertificateSigningRequests()
+	f.eventually("a request is there", func() error {
+		found, err := requests.List(f.ctx, metav1.ListOptions{})
+		if err != nil || len(found.Items) != 1 {
+			return fmt.Errorf("%d requests: %w", len(found.Items), err)
+		}
+		request := &found.Items[0]
+		request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+		})
+		_, err = requests.UpdateApproval(f.ctx, request.Name, request, metav1.UpdateOptions{})
+		return err
+	})
+	config := rest.CopyConfig(shared.RESTConfig())
+	config.Host, config.Dial = "https://"+address, node.WrapperConfig(cluster.RoleNobody).Dial
+	client, err := kubernetes.NewForConfig(config)
+	f.must(err)
+	took := f.eventually("the cluster's CA verifies the wrapper", func() error {
+		_, err := client.CoreV1().Services("").List(f.ctx, metav1.ListOptions{})
+		return err
+	})
+	t.Logf("the certificate was served %s after its approval", took.Round(time.Millisecond))
+}

@@ -312,7 +312,7 @@ var brokenClusters = []struct {
 		t.Helper()
 		s.add(t, `{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: cilium, namespace: kube-system}, spec: {template: {spec: `+
 			`{containers: [{name: cilium-agent, image: "cilium:v1"}]}}}}`)
-	}, "failure KubeProxyReplacement DaemonSet kube-system/cilium", false},
+	}, "failure KubeProxyReplacement Node edge0", false},
 	{"an ingress controller that reads endpoints", func(t *testing.T, s *apiServer) {
 		t.Helper()
 		s.add(t, `{apiVersion: apps/v1, kind: Deployment, metadata: {name: traefik, namespace: kube-system}, spec: {template: {spec: `+

@@ -86,8 +86,8 @@ func (r *report) checkCilium(c *Cluster, cilium *workload) {
 		r.first(check, n.name,
 			row{server == "" && !c.knows(ciliumConfigKind.Kind, kindConfigMap), Unknown, n.about(),
 				"whom its agent of Cilium asks could not be read", onNode},
-			row{len(servers) > 1, Failure, n.about(), "its agent of Cilium has several API servers (" + server + "): it " +
-				"moves on past the wrapper, and may hear of no change from then on",
+			row{len(servers) > 1, Failure, n.about(), "its agent of Cilium has several API servers (" + server + "): " +
+				"it moves on past the wrapper, and may hear of no change from then on",
 				"name the wrapper alone in " + apiServerURLs},
 			row{server == "", Failure, n.about(),
 				"its agent of Cilium asks the API server: Services reach every site from there", fix},
@@ -95,8 +95,8 @@ func (r *report) checkCilium(c *Cluster, cilium *workload) {
 				", past the wrapper: Services reach every site from there", fix})
 	}
 	r.first(check, "",
-		row{edges == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside a " +
-			"kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
+		row{edges == 0, Warning, cilium.about(), "Cilium sends pods' connections to Services on itself, also beside " +
+			"a kube-proxy: on edge nodes its agent has to ask the wrapper", fix},
 		row{r.clean(check), OK, cilium.about(), "on each of " + output.Count(edges, "edge node") +
 			" Cilium asks the wrapper", ""})
 }

@@ -61,7 +61,8 @@ func (r *report) checkEdgeNodes(c *Cluster) {
 	r.all("EdgeLabel", "", row{true, OK, about, fmt.Sprintf("%d of %s are edge nodes", edges,
 		output.Count(len(c.nodes), "node")), ""})
 	r.all("Wrapper", "", row{r.clean("Wrapper"), OK, about, "the wrapper is ready on " + each, ""})
-	r.all("KubeProxy", "", row{r.clean("KubeProxy") && (len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0), OK, about,
+	proxied := len(e.proxies) > 0 || len(c.running(ciliumProgram)) == 0
+	r.all("KubeProxy", "", row{proxied && r.clean("KubeProxy"), OK, about,
 		"one kube-proxy is on " + each + ", and asks the wrapper", ""})
 	r.first("Daemon", "",
 		row{!e.names, OK, about, "there are no StatefulSetGrids, and no " + string(daemonProgram) + " is needed", ""},

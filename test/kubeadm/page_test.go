@@ -297,7 +297,7 @@ func TestPages(t *testing.T) {
 	step("names in every unit", func(*testing.T) {
 		manual := o.reading("install.md")
 		o.shell("kubectl apply -f - <<'END'\n" + statefulGrid + "END")
-		o.shell("printf 'components: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
+		o.shell("printf '\ncomponents: [../manifests/coredns-edge]\n' >> edge/kustomization.yaml && kubectl apply -k edge")
 		manual.follow("## CoreDNS in each site", "annotate --overwrite service kube-dns")
 		o.shell("kubectl -n kube-system rollout status daemonset coredns-edge --timeout=2m")
 		o.expectOn("app=coredns-edge", "node0", "node1")

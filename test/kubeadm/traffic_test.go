@@ -92,6 +92,8 @@ func (s *sites) expect(node string, by ...string) {
 			break
 		}
 		if ctx.Err() != nil {
+			s.shell("kubectl get nodes --show-labels; kubectl get pods -A -o wide; kubectl get endpointslices -A; " +
+				"kubectl -n kube-system get daemonsets")
 			s.Fatalf("%s is answered by %v, and not by %v", node, seen, by)
 		}
 	}

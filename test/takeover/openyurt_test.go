@@ -41,6 +41,9 @@ func TestFromOpenYurt(t *testing.T) {
 			program(t, "", name))
 		o.must(err)
 	}
+	// These pods have the network of their node, where the pods of the shop have the controller's port.
+	controller := images[registry+"application-grid-controller:v1"]
+	controller.entrypoint = append(controller.entrypoint, "--metrics-bind-address=127.0.0.1:0")
 	kubelets := startKubelets(t, o.cluster, images)
 
 	o.shell("kubectl create namespace " + shop)

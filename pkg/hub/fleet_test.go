@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -253,7 +252,7 @@ func (f *smallFleet) startReplica(number int) {
 	}()
 	r.stop = func() {
 		cancel()
-		r.shares.endStreams(math.MaxInt, errShed)
+		r.shares.endStreams(errBehind)
 		<-done
 	}
 	f.mu.Lock()
@@ -303,7 +302,7 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		next()
 		panic(http.ErrAbortHandler)
 	}
-	replica.closeWhenOthersAreBetter(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	replica.closeWhileFailing(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		replica.answers.Serve(rw, r, w.name, true)
 	})).ServeHTTP(rw, r)
 	if rw.Header().Get("Connection") == "close" {

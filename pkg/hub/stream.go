@@ -88,15 +88,12 @@ func (st *stream) end(reason error) {
 	st.signal()
 }
 
-// endStreams ends at most n streams, in no order, and returns how many.
-func (s *shares) endStreams(n int, reason error) (ended int) {
+// endStreams ends all streams, and returns how many.
+func (s *shares) endStreams(reason error) (ended int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ended = len(s.common.streams)
 	for st := range s.common.streams {
-		if ended == n {
-			break
-		}
-		ended++
 		s.leave(st)
 		st.end(reason)
 	}

@@ -8,11 +8,13 @@ import (
 	"sync"
 	"time"
 
-	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -143,6 +145,9 @@ func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, 
 func (s *Server) newAPI(
 	certificate dynamiccertificates.CertKeyContentProvider,
 ) (*genericapiserver.GenericAPIServer, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status, and what discovery answers
+	codecs := serializer.NewCodecFactory(scheme)
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	// The filters of a watch return before its stream begins (later), so their stacks are not held as long as that.
@@ -153,10 +158,6 @@ func (s *Server) newAPI(
 	config.FeatureGate = gates
 	config.GoawayChance = goawayChance
 	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
-	namer := openapinamer.NewDefinitionNamer(scheme)
-	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
-	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
-	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = program, program
 	if err := s.config.Apply(config); err != nil {
 		return nil, err
 	}
@@ -176,7 +177,7 @@ func (s *Server) newAPI(
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api); err != nil {
+	if err := install(api, codecs); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil

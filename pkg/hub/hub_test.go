@@ -271,6 +271,19 @@ func TestWhatThereIsNot(t *testing.T) {
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
+	for path, want := range map[string]string{
+		"/apis":                          `"groupVersion":"` + hubv1alpha1.GroupVersion.String() + `"`,
+		"/apis/" + hubv1alpha1.GroupName: `"preferredVersion":{"groupVersion":"` + hubv1alpha1.GroupVersion.String() + `"`,
+		"/apis?aggregated":               `"resource":"shares"`,
+	} {
+		accept := "application/json"
+		if strings.Contains(path, "aggregated") {
+			accept += ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+		}
+		if got := body(t, h.ask(http.MethodGet, path, "Accept="+accept)); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
 	var resources metav1.APIResourceList
 	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, hubv1alpha1.GroupVersionPath))),
 		&resources); err != nil {

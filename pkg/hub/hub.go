@@ -39,10 +39,10 @@ import (
 
 const program = "application-grid-hub"
 
-// goawayChance is how often an answer is the last one of its connection. Streams last 10 to 20 minutes, and the API
+// goawayChance is how often an answer is the last one of its connection: one in fifty. Streams last 10 to 20 minutes, and the API
 // server hands many of them on over one connection. The next connection comes to any replica, so one that came later
 // gets its part of the streams.
-const goawayChance = 0.01
+const goawayChance = 0.02
 
 // DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
 const DefaultMaxQueuedBytes = 192 << 20

@@ -31,10 +31,9 @@ func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, so
 		hubv1alpha1.VersionServices: history.Services.GroupVersionResource,
 		hubv1alpha1.VersionSlices:   history.EndpointSlices.GroupVersionResource,
 	} {
-		input := f.Input(versionInputs[part])
-		sink := versionedSink{input, input}
+		var sink follow.Sink = f.Input(versionInputs[part])
 		if part == hubv1alpha1.VersionNodes {
-			sink.Sink = nodeSink{input, s}
+			sink = nodeSink{f.Input(facts.InputNodes), s}
 		}
 		all[part], err = group.Add(follow.Options{
 			Name: versionInputs[part], Resource: resource, Sink: sink, Verified: true,
@@ -45,23 +44,6 @@ func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, so
 		all[part].Start()
 	}
 	return group, all, nil
-}
-
-// versionedSink tells the input the versions of what it takes.
-type versionedSink struct {
-	follow.Sink
-
-	input *facts.Input
-}
-
-// At implements follow.Versioned.
-func (v versionedSink) At(version string, change func()) {
-	if change == nil {
-		v.input.Progress(number(version))
-		return
-	}
-	v.input.Arrive(number(version))
-	change()
 }
 
 // nodeSink hands nodes on to the shares, and their labels to the facts.

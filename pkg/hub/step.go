@@ -325,7 +325,6 @@ func (t *step) send() {
 		t.joinAll(st, false)
 		t.resync(st, known, false)
 	}
-	t.endLaggards()
 }
 
 // names reports whether the labels of a node are in the share of a stream.

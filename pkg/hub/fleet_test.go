@@ -362,7 +362,7 @@ func (f *smallFleet) until(what string, holds func() bool) time.Duration {
 func (f *smallFleet) streams() string {
 	counts := make([]int, len(f.replicas))
 	for i, r := range f.replicas {
-		counts[i] = r.shares.streamCount()
+		counts[i] = r.shares.stats().streams
 	}
 	return fmt.Sprint(counts)
 }

@@ -39,9 +39,9 @@ import (
 
 const program = "application-grid-hub"
 
-// goawayChance is how often an answer is the last one of its connection: one in fifty. Streams last 10 to 20 minutes, and the API
-// server hands many of them on over one connection. The next connection comes to any replica, so one that came later
-// gets its part of the streams.
+// goawayChance is how often an answer is the last one of its connection: one in fifty. Streams last 10 to 20 minutes,
+// and the API server hands many of them on over one connection. The next connection comes to any replica, so one that
+// came later gets its part of the streams.
 const goawayChance = 0.02
 
 // DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
@@ -114,7 +114,9 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 		return nil, err
 	}
 	s.group = group
-	s.answers = &shareServer{shares: s.shares, sources: sources, current: s.current}
+	s.answers = &shareServer{
+		shares: s.shares, sources: sources, current: s.current, streams: callerStreams{counts: make(map[string]int)},
+	}
 	s.metrics = newMetrics(s)
 	s.answers.server = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
 	return s, nil

@@ -35,7 +35,7 @@ func TestAStreamHoldsNoFilters(t *testing.T) {
 		}
 	})
 	expectSoon(t, "no stream counts any more", func() bool { return longRunning(t, h) == "0" })
-	expectSoon(t, "all streams are released", func() bool { return h.hub.shares.streamCount() == 0 })
+	expectSoon(t, "all streams are released", func() bool { return h.hub.shares.stats().streams == 0 })
 }
 
 // longRunning is what the metric of k8s.io/apiserver says of watches of shares.
@@ -133,7 +133,7 @@ func TestConnectionsMoveOn(t *testing.T) {
 		_, err := io.Copy(io.Discard, ask(hubv1alpha1.SharesPath+"/a1").Body)
 		return err == nil && dialled.Load() > 2
 	})
-	if _, err := io.ReadFull(stream.Body, make([]byte, 100)); err != nil || h.hub.shares.streamCount() != 1 {
+	if _, err := io.ReadFull(stream.Body, make([]byte, 100)); err != nil || h.hub.shares.stats().streams != 1 {
 		t.Errorf("the stream ended with its connection: %v", err)
 	}
 }

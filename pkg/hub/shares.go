@@ -436,23 +436,18 @@ func (s *shares) arriveOnly(objects []*wire.Object) {
 	}
 }
 
-// streamCount returns how many streams there are.
-func (s *shares) streamCount() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.common.streams)
-}
-
 // sharesStats are figures of shares.
 type sharesStats struct {
-	open                                 bool
-	nodes, classes, sets, queued, behind int
+	open                                          bool
+	streams, nodes, classes, sets, queued, behind int
 }
 
 func (s *shares) stats() sharesStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stats := sharesStats{open: s.open, sets: len(s.sets), queued: int(s.queued.Load()), behind: s.behind}
+	stats := sharesStats{
+		open: s.open, streams: len(s.common.streams), sets: len(s.sets), queued: int(s.queued.Load()), behind: s.behind,
+	}
 	for _, n := range s.nodes {
 		if len(n.streams) > 0 {
 			stats.nodes++

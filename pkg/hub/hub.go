@@ -173,13 +173,13 @@ func (s *Server) newAPI(
 		return s.current()
 	}))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.closeWhileFailing(genericapiserver.DefaultBuildHandlerChain(withShares(api, s.answers), c))
+		return s.closeWhileFailing(genericapiserver.DefaultBuildHandlerChain(api, c))
 	}
 	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api, codecs); err != nil {
+	if err := install(api, codecs, s.answers); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil

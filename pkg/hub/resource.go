@@ -19,8 +19,11 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// install adds the group to the discovery of an API server. withShares answers requests for its resource.
-func install(server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory) error {
+// install adds the group to an API server: to its discovery, and with answers to requests for shares, which package
+// k8s.io/apiserver would encode for each of them.
+func install(
+	server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers *shareServer,
+) error {
 	resources := []metav1.APIResource{{
 		Group: hubv1alpha1.GroupName, Version: hubv1alpha1.GroupVersion.Version, Kind: hubv1alpha1.ShareKind,
 		Name: hubv1alpha1.Shares, SingularName: "share", Verbs: metav1.Verbs{"get", "watch"},
@@ -44,29 +47,26 @@ func install(server *genericapiserver.GenericAPIServer, codecs serializer.CodecF
 	mux.Handle("/apis/"+hubv1alpha1.GroupName, discovery.NewAPIGroupHandler(codecs, group))
 	mux.Handle(hubv1alpha1.GroupVersionPath, discovery.NewAPIVersionHandler(codecs, hubv1alpha1.GroupVersion,
 		discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })))
+	mux.Handle(hubv1alpha1.SharesPath, answers)
+	mux.HandlePrefix(hubv1alpha1.SharesPath+"/", answers)
 	return nil
 }
 
 var sharesName = schema.GroupResource{Group: hubv1alpha1.GroupName, Resource: hubv1alpha1.Shares}
 
-// withShares answers requests for shares, which package k8s.io/apiserver would encode for each of them.
-func withShares(next http.Handler, answers *shareServer) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := request.RequestInfoFrom(r.Context())
-		switch {
-		case !ok || info.APIGroup != hubv1alpha1.GroupName || info.APIVersion != hubv1alpha1.GroupVersion.Version ||
-			info.Resource != hubv1alpha1.Shares:
-			next.ServeHTTP(w, r)
-		case info.Subresource != "" || info.Namespace != "":
-			serve.WriteError(w, r, apierrors.NewNotFound(sharesName, r.URL.Path))
-		case info.Verb == "watch":
-			answers.Serve(w, later(r), info.Name, true)
-		case info.Verb == "get":
-			answers.Serve(w, r, info.Name, false)
-		default:
-			serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
-		}
-	})
+// ServeHTTP implements http.Handler.
+func (s *shareServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	info, ok := request.RequestInfoFrom(r.Context())
+	switch {
+	case !ok || info.Resource != hubv1alpha1.Shares || info.Subresource != "":
+		serve.WriteError(w, r, apierrors.NewNotFound(sharesName, r.URL.Path))
+	case info.Verb == "watch":
+		s.Serve(w, later(r), info.Name, true)
+	case info.Verb == "get":
+		s.Serve(w, r, info.Name, false)
+	default:
+		serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
+	}
 }
 
 // later has a watch go on when the filters of the API server have returned, if these expect that (newAPI). It counts as

@@ -27,13 +27,13 @@ import (
 type boundsWorld struct {
 	*shares
 
-	nodes nodeSink
+	nodes *facts.Input
 }
 
 func newBoundsWorld() *boundsWorld {
 	f := facts.New(facts.Options{})
 	s := newShares(f, DefaultMaxQueuedBytes)
-	return &boundsWorld{s, nodeSink{f.Input(facts.InputNodes), s}}
+	return &boundsWorld{s, f.Input(facts.InputNodes)}
 }
 
 func (w *boundsWorld) services(all map[string]string) {

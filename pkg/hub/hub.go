@@ -109,7 +109,7 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 	s := &Server{config: config, stopping: make(chan struct{})}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
 	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
-	group, sources, err := newGroup(upstream, s.facts, s.shares)
+	group, sources, err := newGroup(upstream, s.facts)
 	if err != nil {
 		return nil, err
 	}

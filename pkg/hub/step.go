@@ -55,10 +55,9 @@ func (s *shares) publish(c *facts.Change) {
 	for st := range t.moved {
 		t.leave(st)
 	}
-	for name, o := range t.arrived {
+	for name, o := range c.NodesGiven {
 		t.placeNode(name, o)
 	}
-	clear(t.arrived)
 	t.placeServices()
 	for o := range t.changedSlices() {
 		t.placeSlice(o)

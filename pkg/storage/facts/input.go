@@ -12,9 +12,9 @@ import (
 
 // The names of the inputs.
 const (
-	// InputNodes takes the metadata of all nodes.
+	// InputNodes takes all nodes, of which only the labels are kept. A wrapper gives it their metadata.
 	InputNodes = "nodes"
-	// InputNode takes the Node objects that are served whole: this node's in a wrapper, all in a hub.
+	// InputNode takes the Node objects that are served whole: this node's.
 	InputNode = "node"
 	// InputServices takes all Services.
 	InputServices = "services"

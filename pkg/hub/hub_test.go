@@ -272,9 +272,10 @@ func TestWhatThereIsNot(t *testing.T) {
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
+	version := hubv1alpha1.GroupVersion.String()
 	for path, want := range map[string]string{
-		"/apis":                          `"groupVersion":"` + hubv1alpha1.GroupVersion.String() + `"`,
-		"/apis/" + hubv1alpha1.GroupName: `"preferredVersion":{"groupVersion":"` + hubv1alpha1.GroupVersion.String() + `"`,
+		"/apis":                          `"groupVersion":"` + version + `"`,
+		"/apis/" + hubv1alpha1.GroupName: `"preferredVersion":{"groupVersion":"` + version + `"`,
 		"/apis?aggregated":               `"resource":"shares"`,
 	} {
 		accept := "application/json"

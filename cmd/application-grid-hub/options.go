@@ -85,7 +85,7 @@ func newOptions() *options {
 
 	f = o.flags.Section("Replicas")
 	f.StringVar(&o.service, "service", "kube-system/"+program,
-		"NAMESPACE/NAME of the hub's Service, from whose endpoints a replica knows how many replicas there are.")
+		"NAMESPACE/NAME of the hub's Service. The certificate in --tls-secret is for its name.")
 	f.StringVar(&o.tlsSecret, "tls-secret", "",
 		"NAMESPACE/NAME of a Secret in which the replicas keep a serving certificate, which they renew and write "+
 			"into the APIService's caBundle. Empty: the certificate of --tls-cert-file is used.")

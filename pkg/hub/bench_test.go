@@ -196,7 +196,7 @@ func fillForBench(s *shares) {
 			}}))
 		}
 	}
-	nodeSink{f.Input(facts.InputNodes), s}.Replace(nodes)
+	f.Input(facts.InputNodes).Replace(nodes)
 	f.Input(facts.InputServices).Replace([]*wire.Object{wiretest.Object(&corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "strict", Annotations: map[string]string{"topologyKeys": `["zone"]`},
 	}})})

@@ -27,13 +27,13 @@ import (
 type boundsWorld struct {
 	*shares
 
-	nodes nodeSink
+	nodes *facts.Input
 }
 
 func newBoundsWorld() *boundsWorld {
 	f := facts.New(facts.Options{})
 	s := newShares(f, DefaultMaxQueuedBytes)
-	return &boundsWorld{s, nodeSink{f.Input(facts.InputNodes), s}}
+	return &boundsWorld{s, f.Input(facts.InputNodes)}
 }
 
 func (w *boundsWorld) services(all map[string]string) {
@@ -412,12 +412,13 @@ func TestContentIsNotKeptTooLong(t *testing.T) {
 func TestAVersionIsNotClaimedEarly(t *testing.T) {
 	w := newBoundsWorld()
 	services, slices := w.facts.Input(facts.InputServices), w.facts.Input(facts.InputEndpointSlices)
-	services.Arrive(7)
-	slices.Progress(9)
-	if got, _ := w.reached(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
-		t.Errorf("%s is claimed", got)
-	}
-	services.Replace(nil)
+	services.At("7", func() {
+		slices.At("9", nil)
+		if got, _ := w.reached(); got != (hubv1alpha1.Version{hubv1alpha1.VersionSlices: 9}) {
+			t.Errorf("%s is claimed", got)
+		}
+		services.Replace(nil)
+	})
 	if got, _ := w.reached(); got != (hubv1alpha1.Version{0, 7, 9}) {
 		t.Errorf("%s is reached", got)
 	}

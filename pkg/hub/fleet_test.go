@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"fmt"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -253,7 +252,7 @@ func (f *smallFleet) startReplica(number int) {
 	}()
 	r.stop = func() {
 		cancel()
-		r.shares.endStreams(math.MaxInt, errShed)
+		r.shares.endStreams(errBehind)
 		<-done
 	}
 	f.mu.Lock()
@@ -303,7 +302,7 @@ func (w *nodeWrapper) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		next()
 		panic(http.ErrAbortHandler)
 	}
-	replica.closeWhenOthersAreBetter(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	replica.closeWhileFailing(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		replica.answers.Serve(rw, r, w.name, true)
 	})).ServeHTTP(rw, r)
 	if rw.Header().Get("Connection") == "close" {
@@ -363,7 +362,7 @@ func (f *smallFleet) until(what string, holds func() bool) time.Duration {
 func (f *smallFleet) streams() string {
 	counts := make([]int, len(f.replicas))
 	for i, r := range f.replicas {
-		counts[i] = r.shares.streamCount()
+		counts[i] = r.shares.stats().streams
 	}
 	return fmt.Sprint(counts)
 }

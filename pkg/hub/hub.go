@@ -4,15 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"net/http"
 	"sync"
 	"time"
 
-	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apimachinery/pkg/util/wait"
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
@@ -37,6 +39,11 @@ import (
 
 const program = "application-grid-hub"
 
+// goawayChance is how often an answer is the last one of its connection: one in fifty. Streams last 10 to 20 minutes,
+// and the API server hands many of them on over one connection. The next connection comes to any replica, so one that
+// came later gets its part of the streams.
+const goawayChance = 0.02
+
 // DefaultMaxQueuedBytes lets a hub in a container of 1.5 GB begin the streams of a fleet that comes at one time.
 const DefaultMaxQueuedBytes = 192 << 20
 
@@ -46,7 +53,7 @@ type Config struct {
 	Connection *apiclient.Connection
 	// MaxQueuedBytes bounds the memory of what streams have not been sent; 0 means DefaultMaxQueuedBytes.
 	MaxQueuedBytes int
-	// Service is the one that the API server reaches the hub by; it tells how many replicas there are.
+	// Service is the one that the API server reaches the hub by. The certificate in Secret is for its name.
 	Service types.NamespacedName
 	// Secret, if it has a name, is where the replicas keep a serving certificate of their own.
 	Secret types.NamespacedName
@@ -66,7 +73,6 @@ type Server struct {
 	facts   *facts.Facts
 	shares  *shares
 	group   *follow.Group
-	shedder *shedder
 	metrics *metrics
 	answers *shareServer
 	api     *genericapiserver.GenericAPIServer
@@ -103,16 +109,14 @@ func newServer(config Config, upstream *rest.Config, logger klog.Logger) (*Serve
 	s := &Server{config: config, stopping: make(chan struct{})}
 	s.facts = facts.New(facts.Options{Logger: logger.WithName("facts")})
 	s.shares = newShares(s.facts, cmp.Or(config.MaxQueuedBytes, DefaultMaxQueuedBytes))
-	group, sources, err := newGroup(upstream, s.facts, s.shares)
+	group, sources, err := newGroup(upstream, s.facts)
 	if err != nil {
 		return nil, err
 	}
 	s.group = group
-	s.shedder = &shedder{
-		nodes: s.facts.NodeCount, replicas: func() int { return replicasOf(s.facts, config.Service) },
-		streams: s.shares.streamCount, end: s.shares.endStreams,
+	s.answers = &shareServer{
+		shares: s.shares, sources: sources, current: s.current, streams: callerStreams{counts: make(map[string]int)},
 	}
-	s.answers = &shareServer{shares: s.shares, sources: sources, current: s.current}
 	s.metrics = newMetrics(s)
 	s.answers.server = &serve.Server{Observer: s.metrics, Stopping: s.stopping}
 	return s, nil
@@ -143,6 +147,9 @@ func newCertificate(upstream *rest.Config, config Config) (*servingcert.Keeper, 
 func (s *Server) newAPI(
 	certificate dynamiccertificates.CertKeyContentProvider,
 ) (*genericapiserver.GenericAPIServer, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status, and what discovery answers
+	codecs := serializer.NewCodecFactory(scheme)
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
 	// The filters of a watch return before its stream begins (later), so their stacks are not held as long as that.
@@ -151,11 +158,8 @@ func (s *Server) newAPI(
 		return nil, fmt.Errorf("setting feature gates: %w", err)
 	}
 	config.FeatureGate = gates
+	config.GoawayChance = goawayChance
 	config.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
-	namer := openapinamer.NewDefinitionNamer(scheme)
-	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
-	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
-	config.OpenAPIConfig.Info.Title, config.OpenAPIV3Config.Info.Title = program, program
 	if err := s.config.Apply(config); err != nil {
 		return nil, err
 	}
@@ -169,25 +173,24 @@ func (s *Server) newAPI(
 		return s.current()
 	}))
 	config.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return s.closeWhenOthersAreBetter(genericapiserver.DefaultBuildHandlerChain(withShares(api, s.answers), c))
+		return s.closeWhileFailing(genericapiserver.DefaultBuildHandlerChain(api, c))
 	}
 	api, err := config.Complete(nil).New(program, genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
-	if err := install(api); err != nil {
+	if err := install(api, codecs, s.answers); err != nil {
 		return nil, fmt.Errorf("installing %s: %w", hubv1alpha1.GroupVersion, err)
 	}
 	return api, nil
 }
 
-// closeWhenOthersAreBetter has every answer be the last one of its connection while the API server cannot be followed,
-// or there are more streams than there may be. The API server hands the requests of many wrappers on over one
-// connection; the next one is a new connection then, which comes to any replica. Over HTTP/2 what is under way on the
-// connection goes on.
-func (s *Server) closeWhenOthersAreBetter(next http.Handler) http.Handler {
+// closeWhileFailing has every answer be the last one of its connection while the API server cannot be followed. The API
+// server hands the requests of many wrappers on over one connection; the next one is a new connection then, which comes
+// to any replica. Over HTTP/2 what is under way on the connection goes on.
+func (s *Server) closeWhileFailing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if failing(s.group.States()) || s.shedder.full() {
+		if failing(s.group.States()) {
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
@@ -217,19 +220,7 @@ func (s *Server) work(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.group.Run(ctx) })
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for looks := 1; ; looks++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			s.endStale(ctx)
-			if looks%shedLooks == 0 {
-				s.shedder.round()
-			}
-		}
-	}
+	wait.UntilWithContext(ctx, s.endStale, time.Second)
 }
 
 // current says why what is shared may not be what the cluster has; nil if it is.
@@ -242,7 +233,7 @@ func (s *Server) endStale(ctx context.Context) {
 	if err == nil {
 		return
 	}
-	if n := s.shares.endStreams(math.MaxInt, errNotCurrent(err)); n > 0 {
+	if n := s.shares.endStreams(errNotCurrent(err)); n > 0 {
 		klog.FromContext(ctx).Info("Ended all streams, for what is shared may be stale", "streams", n, "reason", err)
 	}
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -271,6 +272,20 @@ func TestWhatThereIsNot(t *testing.T) {
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, true)
+	version := hubv1alpha1.GroupVersion.String()
+	for path, want := range map[string]string{
+		"/apis":                          `"groupVersion":"` + version + `"`,
+		"/apis/" + hubv1alpha1.GroupName: `"preferredVersion":{"groupVersion":"` + version + `"`,
+		"/apis?aggregated":               `"resource":"shares"`,
+	} {
+		accept := "application/json"
+		if strings.Contains(path, "aggregated") {
+			accept += ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+		}
+		if got := body(t, h.ask(http.MethodGet, path, "Accept="+accept)); !strings.Contains(got, want) {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
 	var resources metav1.APIResourceList
 	if err := json.Unmarshal([]byte(body(t, h.ask(http.MethodGet, hubv1alpha1.GroupVersionPath))),
 		&resources); err != nil {
@@ -398,4 +413,37 @@ func TestOneCallerHasFewStreams(t *testing.T) {
 		code, _ := watch("alice")
 		return code == http.StatusOK
 	})
+}
+
+// failingWriter takes so many bytes.
+type failingWriter struct{ room int }
+
+func (w *failingWriter) Write(b []byte) (int, error) {
+	if w.room -= len(b); w.room < 0 {
+		return 0, io.ErrClosedPipe
+	}
+	return len(b), nil
+}
+
+// TestAListIsWholeOrNone: a list ends at an object that cannot be encoded, and when its reader has left, without the
+// end that makes it JSON.
+func TestAListIsWholeOrNone(t *testing.T) {
+	t.Parallel()
+	good := newObject(&kindService, boundsService("good", "[]"), nil)
+	bad := newObject(&kindService, boundsService("bad", "[]"), []byte{0xff})
+	var written bytes.Buffer
+	if err := writeList(&written, "Service", []*object{good, good}); err != nil || !json.Valid(written.Bytes()) {
+		t.Errorf("%v: %s", err, &written)
+	}
+	whole := written.Len()
+	written.Reset()
+	if err := writeList(&written, "Service", []*object{good, bad, good}); err == nil || json.Valid(written.Bytes()) ||
+		!strings.Contains(err.Error(), "Service ns/bad") {
+		t.Errorf("an object that cannot be read: %v: %s", err, &written)
+	}
+	for room := range whole {
+		if err := writeList(&failingWriter{room}, "Service", []*object{good, good}); !errors.Is(err, io.ErrClosedPipe) {
+			t.Fatalf("the reader leaves after %d bytes of %d: %v", room, whole, err)
+		}
+	}
 }

@@ -1,10 +1,15 @@
 package hub
 
 import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -30,7 +35,7 @@ func TestAStreamHoldsNoFilters(t *testing.T) {
 		}
 	})
 	expectSoon(t, "no stream counts any more", func() bool { return longRunning(t, h) == "0" })
-	expectSoon(t, "all streams are released", func() bool { return h.hub.shares.streamCount() == 0 })
+	expectSoon(t, "all streams are released", func() bool { return h.hub.shares.stats().streams == 0 })
 }
 
 // longRunning is what the metric of k8s.io/apiserver says of watches of shares.
@@ -81,5 +86,54 @@ func TestAWatchIsAudited(t *testing.T) {
 		if !found {
 			t.Errorf("%s: nothing is audited, and the answer is %d %s", query, w.Code, w.Body)
 		}
+	}
+}
+
+// TestConnectionsMoveOn: an answer may be the last one of its connection, so that the next request comes to any
+// replica. A stream that began on that connection goes on.
+func TestConnectionsMoveOn(t *testing.T) {
+	t.Parallel()
+	h := startHubWith(t, true, func(config *genericapiserver.Config) error {
+		if config.GoawayChance <= 0 || config.GoawayChance > 0.02 {
+			t.Errorf("an answer is the last one of its connection with a chance of %v", config.GoawayChance)
+		}
+		config.SecureServing, config.GoawayChance = &genericapiserver.SecureServingInfo{}, 1
+		return nil
+	})
+	expectSoon(t, "the hub follows", func() bool { return h.hub.current() == nil })
+	var dialled atomic.Int64
+	protocols := &http.Protocols{}
+	protocols.SetHTTP2(true)
+	transport := &http.Transport{
+		Protocols: protocols, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialled.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, network, address)
+		},
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	ask := func(path string) (body io.Reader) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		benchHeaders(r)
+		response, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { response.Body.Close() })
+		if response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
+			t.Fatalf("%s: %s %s", path, response.Proto, response.Status)
+		}
+		return response.Body
+	}
+	stream := ask(benchWatch(1))
+	expectSoon(t, "requests come over other connections", func() bool {
+		_, err := io.Copy(io.Discard, ask(hubv1alpha1.SharesPath+"/a1"))
+		return err == nil && dialled.Load() > 2
+	})
+	if _, err := io.ReadFull(stream, make([]byte, 100)); err != nil || h.hub.shares.stats().streams != 1 {
+		t.Errorf("the stream ended with its connection: %v", err)
 	}
 }

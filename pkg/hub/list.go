@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
 
 	"github.com/application-grid/application-grid/pkg/wire"
 )
@@ -40,14 +42,31 @@ func (s *shareServer) list(w http.ResponseWriter, r *http.Request, node string) 
 	s.shares.queued.Add(listedBytes * int64(len(objects)))
 	defer s.shares.queued.Add(-listedBytes * int64(len(objects)))
 	w.Header().Set("Content-Type", "application/json")
-	_, err = fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{},"items":[`, kind+"List")
+	if err := writeList(w, kind, objects); err != nil {
+		// The answer has begun. A list without its end is no JSON, so the client notices.
+		klog.FromContext(r.Context()).Info("A share was not listed to its end", "node", node, "err", err)
+	}
+	return nil
+}
+
+// writeList writes a list of objects of a kind, or of several kinds if that is empty.
+func writeList(w io.Writer, kind string, objects []*object) error {
+	if _, err := fmt.Fprintf(w, `{"kind":%q,"apiVersion":"v1","metadata":{},"items":[`, kind+"List"); err != nil {
+		return err
+	}
 	separator := ""
-	for i := 0; i < len(objects) && err == nil; i++ {
-		_, err = fmt.Fprintf(w, "%s%s", separator, objects[i].json())
+	for _, o := range objects {
+		encoded, err := o.json()
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "%s%s", separator, encoded); err != nil {
+			return err
+		}
 		separator = ",\n"
 	}
-	_, _ = w.Write([]byte("]}\n"))
-	return nil
+	_, err := io.WriteString(w, "]}\n")
+	return err
 }
 
 // listedBytes is what an object of a list that is under way takes of the budget of streams.
@@ -74,18 +93,18 @@ func (s *shares) list(node string, wants func(*object) bool) ([]*object, error) 
 }
 
 // json encodes the object.
-func (o *object) json() []byte {
+func (o *object) json() ([]byte, error) {
 	body := o.body
 	if o.kind == &kindLabels {
 		body = o.addresses
 	}
 	typed := o.kind.listed.New()
-	err := typed.Unmarshal(wire.AppendObject(nil, o.upstream.Meta, body, number(o.upstream.ResourceVersion)))
+	if err := typed.Unmarshal(
+		wire.AppendObject(nil, o.upstream.Meta, body, number(o.upstream.ResourceVersion)),
+	); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", o.kind.listed.Kind, o.name, err)
+	}
 	typed.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(
 		o.kind.listed.Type().APIVersion, o.kind.listed.Kind))
-	encoded, failed := json.Marshal(typed)
-	if err = cmp.Or(err, failed); err != nil { // of a form that this program does not know
-		return fmt.Appendf(nil, "%q", err)
-	}
-	return encoded
+	return json.Marshal(typed)
 }

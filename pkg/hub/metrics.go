@@ -54,11 +54,5 @@ func newMetrics(s *Server) *metrics {
 		ofShares(func(s sharesStats) int { return s.behind }))
 	counter("refused_total", "Requests for shares that were answered 429.",
 		func() float64 { return float64(s.answers.refused.Load()) })
-	gauge("streams_allowed",
-		"Streams that this replica may have; it ends some when there are more. 0 if there may be any "+
-			"number, as there is no other replica.",
-		func() float64 { return float64(s.shedder.may.Load()) })
-	counter("streams_shed_total", "Streams that were ended because they are another replica's part.",
-		func() float64 { return float64(s.shedder.ended.Load()) })
 	return m
 }

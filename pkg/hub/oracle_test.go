@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -358,7 +357,7 @@ func (w *world) happen() {
 	case n < 98:
 		w.note("all streams of replica %d end", replica)
 		if r := w.replicas[replica]; r.Server != nil {
-			r.shares.endStreams(math.MaxInt, errShed)
+			r.shares.endStreams(errBehind)
 		}
 	case n < 101:
 		w.otherServer(replica, wrapper)

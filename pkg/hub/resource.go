@@ -1,20 +1,17 @@
 package hub
 
 import (
-	"context"
 	"net/http"
 
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	apiendpoints "k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
 	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/routine"
 
@@ -22,81 +19,54 @@ import (
 	"github.com/application-grid/application-grid/pkg/serve"
 )
 
-// scheme has what the group is installed with: a kind for its resource, of which there are no objects.
-var (
-	scheme = runtime.NewScheme()
-	codecs = serializer.NewCodecFactory(scheme)
-)
-
-func init() {
-	for _, version := range []schema.GroupVersion{
-		hubv1alpha1.GroupVersion, {Group: hubv1alpha1.GroupName, Version: runtime.APIVersionInternal},
-	} {
-		scheme.AddKnownTypeWithName(version.WithKind(hubv1alpha1.ShareKind), &metav1.PartialObjectMetadata{})
+// install adds the group to an API server: to its discovery, and with answers to requests for shares, which package
+// k8s.io/apiserver would encode for each of them.
+func install(
+	server *genericapiserver.GenericAPIServer, codecs serializer.CodecFactory, answers *shareServer,
+) error {
+	resources := []metav1.APIResource{{
+		Group: hubv1alpha1.GroupName, Version: hubv1alpha1.GroupVersion.Version, Kind: hubv1alpha1.ShareKind,
+		Name: hubv1alpha1.Shares, SingularName: "share", Verbs: metav1.Verbs{"get", "watch"},
+	}}
+	aggregated, err := apiendpoints.ConvertGroupVersionIntoToDiscovery(resources)
+	if err != nil {
+		return err
 	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	metav1.AddToGroupVersion(scheme, hubv1alpha1.GroupVersion)
-	utilruntime.Must(scheme.SetVersionPriority(hubv1alpha1.GroupVersion))
-}
-
-// install adds the group to an API server.
-func install(server *genericapiserver.GenericAPIServer) error {
-	group := genericapiserver.NewDefaultAPIGroupInfo(hubv1alpha1.GroupName, scheme, runtime.NewParameterCodec(scheme),
-		codecs)
-	group.VersionedResourcesStorageMap[hubv1alpha1.GroupVersion.Version] = map[string]rest.Storage{
-		hubv1alpha1.Shares: resource{},
+	server.AggregatedDiscoveryGroupManager.AddGroupVersion(hubv1alpha1.GroupName, apidiscoveryv2.APIVersionDiscovery{
+		Version: hubv1alpha1.GroupVersion.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+		Resources: aggregated,
+	})
+	version := metav1.GroupVersionForDiscovery{
+		GroupVersion: hubv1alpha1.GroupVersion.String(), Version: hubv1alpha1.GroupVersion.Version,
 	}
-	return server.InstallAPIGroup(&group)
-}
-
-// resource is that of shares. It is here for discovery: withShares answers its requests.
-type resource struct{}
-
-// New implements rest.Storage.
-func (resource) New() runtime.Object { return &metav1.PartialObjectMetadata{} }
-
-// Destroy implements rest.Storage.
-func (resource) Destroy() {}
-
-// NamespaceScoped implements rest.Scoper.
-func (resource) NamespaceScoped() bool { return false }
-
-// GetSingularName implements rest.SingularNameProvider.
-func (resource) GetSingularName() string { return "share" }
-
-// Kind implements rest.KindProvider.
-func (resource) Kind() string { return hubv1alpha1.ShareKind }
-
-// Get implements rest.Getter.
-func (resource) Get(context.Context, string, *metav1.GetOptions) (runtime.Object, error) {
-	return nil, apierrors.NewMethodNotSupported(sharesName, "get")
-}
-
-// Watch implements rest.Watcher.
-func (resource) Watch(context.Context, *metainternalversion.ListOptions) (watch.Interface, error) {
-	return nil, apierrors.NewMethodNotSupported(sharesName, "watch")
+	group := metav1.APIGroup{
+		Name: hubv1alpha1.GroupName, PreferredVersion: version, Versions: []metav1.GroupVersionForDiscovery{version},
+	}
+	server.DiscoveryGroupManager.AddGroup(group)
+	mux := server.Handler.NonGoRestfulMux
+	mux.Handle("/apis/"+hubv1alpha1.GroupName, discovery.NewAPIGroupHandler(codecs, group))
+	mux.Handle(hubv1alpha1.GroupVersionPath, discovery.NewAPIVersionHandler(codecs, hubv1alpha1.GroupVersion,
+		discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })))
+	mux.Handle(hubv1alpha1.SharesPath, answers)
+	mux.HandlePrefix(hubv1alpha1.SharesPath+"/", answers)
+	return nil
 }
 
 var sharesName = schema.GroupResource{Group: hubv1alpha1.GroupName, Resource: hubv1alpha1.Shares}
 
-// withShares answers requests for shares, which package k8s.io/apiserver would encode for each of them.
-func withShares(next http.Handler, answers *shareServer) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := request.RequestInfoFrom(r.Context())
-		switch {
-		case !ok || info.APIGroup != hubv1alpha1.GroupName || info.APIVersion != hubv1alpha1.GroupVersion.Version ||
-			info.Resource != hubv1alpha1.Shares:
-			next.ServeHTTP(w, r)
-		case info.Subresource != "" || info.Namespace != "":
-			serve.WriteError(w, r, apierrors.NewNotFound(sharesName, r.URL.Path))
-		case info.Verb == "watch":
-			answers.Serve(w, later(r), info.Name, true)
-		case info.Verb == "get":
-			answers.Serve(w, r, info.Name, false)
-		default:
-			serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
-		}
-	})
+// ServeHTTP implements http.Handler.
+func (s *shareServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	info, ok := request.RequestInfoFrom(r.Context())
+	switch {
+	case !ok || info.Resource != hubv1alpha1.Shares || info.Subresource != "":
+		serve.WriteError(w, r, apierrors.NewNotFound(sharesName, r.URL.Path))
+	case info.Verb == "watch":
+		s.Serve(w, later(r), info.Name, true)
+	case info.Verb == "get":
+		s.Serve(w, r, info.Name, false)
+	default:
+		serve.WriteError(w, r, apierrors.NewMethodNotSupported(sharesName, info.Verb))
+	}
 }
 
 // later has a watch go on when the filters of the API server have returned, if these expect that (newAPI). It counts as

@@ -121,28 +121,19 @@ type callerStreams struct {
 // enter counts a stream of which there may be so many with the same key. leave is to be called when it is over. The
 // error says that there are as many.
 func (c *callerStreams) enter(key string, most int) (leave func(), err error) {
-	if !c.count(key, 1, most) {
-		return nil, tooMany("this caller has as many requests for shares under way as one may have")
-	}
-	return func() { c.count(key, -1, most) }, nil
-}
-
-// count changes a count, unless it is more than the most then.
-func (c *callerStreams) count(key string, by, most int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	after := c.counts[key] + by
-	switch {
-	case after > most:
-		return false
-	case after == 0:
-		delete(c.counts, key)
-	case c.counts == nil:
-		c.counts = map[string]int{key: after}
-	default:
-		c.counts[key] = after
+	if c.counts[key] >= most {
+		return nil, tooMany("this caller has as many requests for shares under way as one may have")
 	}
-	return true
+	c.counts[key]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.counts[key]--; c.counts[key] == 0 {
+			delete(c.counts, key)
+		}
+	}, nil
 }
 
 // reach waits until the shares have reached a version. restored is set if the API server itself has not: it was

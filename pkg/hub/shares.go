@@ -46,8 +46,6 @@ type shares struct {
 	sets    map[string]*keySet
 	slices  map[*facts.Object]*placed
 	nodes   map[string]*node
-	// arrived has the nodes that came, and are not published yet; nil for one that went.
-	arrived map[string]*wire.Object
 	// behind counts the streams that were ended because they were behind.
 	behind int
 }
@@ -116,7 +114,7 @@ func newShares(f *facts.Facts, maxQueued int) *shares {
 	s := &shares{
 		facts: f, maxQueued: int64(maxQueued), progressed: make(chan struct{}),
 		common: newClass(nil, "", nil), sets: make(map[string]*keySet), slices: make(map[*facts.Object]*placed),
-		nodes: make(map[string]*node), arrived: make(map[string]*wire.Object),
+		nodes: make(map[string]*node),
 	}
 	f.Attach(s, func() {})
 	return s
@@ -414,45 +412,18 @@ func (e endpoints) whole() *object {
 	return whole
 }
 
-// arrive notes that a node came, or went if o is nil. The next change of the facts publishes it.
-func (s *shares) arrive(name string, o *wire.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.arrived[name] = o
-}
-
-// arriveOnly notes that there are these nodes and no others.
-func (s *shares) arriveOnly(objects []*wire.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name := range s.nodes {
-		s.arrived[name] = nil
-	}
-	for name := range s.arrived {
-		s.arrived[name] = nil
-	}
-	for _, o := range objects {
-		s.arrived[o.Name] = o
-	}
-}
-
-// streamCount returns how many streams there are.
-func (s *shares) streamCount() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.common.streams)
-}
-
 // sharesStats are figures of shares.
 type sharesStats struct {
-	open                                 bool
-	nodes, classes, sets, queued, behind int
+	open                                          bool
+	streams, nodes, classes, sets, queued, behind int
 }
 
 func (s *shares) stats() sharesStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stats := sharesStats{open: s.open, sets: len(s.sets), queued: int(s.queued.Load()), behind: s.behind}
+	stats := sharesStats{
+		open: s.open, streams: len(s.common.streams), sets: len(s.sets), queued: int(s.queued.Load()), behind: s.behind,
+	}
 	for _, n := range s.nodes {
 		if len(n.streams) > 0 {
 			stats.nodes++

@@ -13,14 +13,13 @@ import (
 	"github.com/application-grid/application-grid/pkg/follow"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // sources are what the hub follows, by the part of the version that each has.
 type sources [len(hubv1alpha1.Version{})]*follow.Source
 
 // newGroup makes the sources of what the hub follows, and starts them.
-func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, sources, error) {
+func newGroup(config *rest.Config, f *facts.Facts) (*follow.Group, sources, error) {
 	group, err := follow.NewGroup(follow.GroupOptions{Config: config, Barrier: f})
 	if err != nil {
 		return nil, sources{}, err
@@ -31,13 +30,9 @@ func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, so
 		hubv1alpha1.VersionServices: history.Services.GroupVersionResource,
 		hubv1alpha1.VersionSlices:   history.EndpointSlices.GroupVersionResource,
 	} {
-		input := f.Input(versionInputs[part])
-		sink := versionedSink{input, input}
-		if part == hubv1alpha1.VersionNodes {
-			sink.Sink = nodeSink{input, s}
-		}
+		input := versionInputs[part]
 		all[part], err = group.Add(follow.Options{
-			Name: versionInputs[part], Resource: resource, Sink: sink, Verified: true,
+			Name: input, Resource: resource, Sink: f.Input(input), Verified: true,
 		})
 		if err != nil {
 			return nil, sources{}, err
@@ -45,57 +40,6 @@ func newGroup(config *rest.Config, f *facts.Facts, s *shares) (*follow.Group, so
 		all[part].Start()
 	}
 	return group, all, nil
-}
-
-// versionedSink tells the input the versions of what it takes.
-type versionedSink struct {
-	follow.Sink
-
-	input *facts.Input
-}
-
-// At implements follow.Versioned.
-func (v versionedSink) At(version string, change func()) {
-	if change == nil {
-		v.input.Progress(number(version))
-		return
-	}
-	v.input.Arrive(number(version))
-	change()
-}
-
-// nodeSink hands nodes on to the shares, and their labels to the facts.
-type nodeSink struct {
-	*facts.Input
-
-	shares *shares
-}
-
-// Apply implements follow.Sink.
-func (s nodeSink) Apply(o *wire.Object) {
-	s.shares.arrive(o.Name, o)
-	s.Input.Apply(labelsOf(o))
-}
-
-// Remove implements follow.Sink.
-func (s nodeSink) Remove(namespace, name string) {
-	s.shares.arrive(name, nil)
-	s.Input.Remove(namespace, name)
-}
-
-// Replace implements follow.Sink.
-func (s nodeSink) Replace(objects []*wire.Object) {
-	s.shares.arriveOnly(objects)
-	labels := make([]*wire.Object, len(objects))
-	for i, o := range objects {
-		labels[i] = labelsOf(o)
-	}
-	s.Input.Replace(labels)
-}
-
-// labelsOf is a node without what the facts do not need of it.
-func labelsOf(o *wire.Object) *wire.Object {
-	return &wire.Object{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}
 }
 
 // stalePatience is how long a source may fail before others should be asked: longer than an API server takes to start.

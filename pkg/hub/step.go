@@ -55,10 +55,9 @@ func (s *shares) publish(c *facts.Change) {
 	for st := range t.moved {
 		t.leave(st)
 	}
-	for name, o := range t.arrived {
+	for name, o := range c.NodesGiven {
 		t.placeNode(name, o)
 	}
-	clear(t.arrived)
 	t.placeServices()
 	for o := range t.changedSlices() {
 		t.placeSlice(o)
@@ -325,7 +324,6 @@ func (t *step) send() {
 		t.joinAll(st, false)
 		t.resync(st, known, false)
 	}
-	t.endLaggards()
 }
 
 // names reports whether the labels of a node are in the share of a stream.

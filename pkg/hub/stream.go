@@ -18,9 +18,10 @@ type stream struct {
 	closed func()
 
 	mu sync.Mutex
-	// queue has what is to be sent, err is why the stream is over. Both are guarded by mu.
-	queue []*chunk
-	err   error
+	// queue has what is to be sent, of so many bytes; err is why the stream is over. All are guarded by mu.
+	queue   []*chunk
+	waiting int
+	err     error
 	// wake has a value when there may be something in the queue.
 	wake chan struct{}
 }
@@ -78,6 +79,10 @@ func (st *stream) Close() {
 func (st *stream) end(reason error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.drop(reason)
+}
+
+func (st *stream) drop(reason error) {
 	if st.err == nil {
 		st.err = reason
 	}
@@ -88,15 +93,12 @@ func (st *stream) end(reason error) {
 	st.signal()
 }
 
-// endStreams ends at most n streams, in no order, and returns how many.
-func (s *shares) endStreams(n int, reason error) (ended int) {
+// endStreams ends all streams, and returns how many.
+func (s *shares) endStreams(reason error) (ended int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ended = len(s.common.streams)
 	for st := range s.common.streams {
-		if ended == n {
-			break
-		}
-		ended++
 		s.leave(st)
 		st.end(reason)
 	}
@@ -117,7 +119,7 @@ func (st *stream) Changed() <-chan struct{} { return st.wake }
 func (st *stream) Next() (data [][]byte, sent func(observe func(time.Time)), err error) {
 	st.mu.Lock()
 	queue := st.queue
-	st.queue, err = nil, st.err
+	st.queue, st.waiting, err = nil, 0, st.err
 	st.mu.Unlock()
 	if err != nil || len(queue) == 0 {
 		return nil, nil, err
@@ -146,17 +148,24 @@ func (st *stream) Beat() {
 	st.send([]*chunk{newChunk(appendMark(nil, mark), 0, time.Time{})})
 }
 
-// send queues a step.
+// send queues a step. While what is queued is beyond its bound, a stream that has more than its part of that unsent is
+// ended.
 func (st *stream) send(step []*chunk) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.err != nil {
 		return
 	}
+	s := st.shares
 	for _, c := range step {
-		st.shares.take(c)
+		s.take(c)
+		st.waiting += len(c.member)
 	}
 	st.queue = append(st.queue, step...)
+	if s.queued.Load() > s.maxQueued && st.waiting > int(s.maxQueued)/len(s.common.streams) {
+		st.drop(errBehind)
+		s.behind++
+	}
 	st.signal()
 }
 
@@ -171,35 +180,6 @@ func (s *shares) release(c *chunk) {
 	if c.queued.Add(-1) == 0 {
 		s.queued.Add(-int64(len(c.member)))
 	}
-}
-
-// endLaggards ends the streams that have been sent the least, until what is queued is within its bound.
-func (s *shares) endLaggards() {
-	for s.queued.Load() > s.maxQueued {
-		var last *stream
-		most := 0
-		for st := range s.common.streams {
-			if waiting := st.waiting(); waiting > most {
-				last, most = st, waiting
-			}
-		}
-		if last == nil {
-			return // what is being written
-		}
-		s.leave(last)
-		last.end(errBehind)
-		s.behind++
-	}
-}
-
-// waiting is how many bytes the stream has not been sent.
-func (st *stream) waiting() (bytes int) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for _, c := range st.queue {
-		bytes += len(c.member)
-	}
-	return bytes
 }
 
 // digests are those of the share as of the last step.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -264,7 +265,7 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 		s.StartAt(from[versionParts[s.Name()]])
 	}
 	back := func() bool { return h.share.State().Err == nil }
-	err := h.await(ctx, fillTimeout, func() (bool, error) { return back() || h.filled(from), nil })
+	err := until(ctx, fillTimeout, func() (bool, error) { return back() || h.filled(from), nil })
 	if err != nil || back() {
 		h.stopDirect()
 		return err
@@ -284,22 +285,15 @@ func (h *hubWay) takeDirect(ctx context.Context, reason error) error {
 	return nil
 }
 
-// await waits until something holds. The error is that of holds, or says that it took too long.
-func (h *hubWay) await(ctx context.Context, patience time.Duration, holds func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	ticker := time.NewTicker(hubSettling)
-	defer ticker.Stop()
-	for {
-		if ok, err := holds(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("filling the other way: %w", ctx.Err())
-		case <-ticker.C:
-		}
+// until waits until something holds. The error is that of holds, or says that it took too long.
+func until(ctx context.Context, patience time.Duration, holds func() (bool, error)) error {
+	err := wait.PollUntilContextTimeout(ctx, hubSettling, patience, true, func(context.Context) (bool, error) {
+		return holds()
+	})
+	if err != nil {
+		return fmt.Errorf("filling the other way: %w", err)
 	}
+	return nil
 }
 
 // filled reports whether the direct sources have everything, and nothing that is older than the share. from is the
@@ -331,7 +325,7 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 		return state.Synced, state.Err
 	}
 	h.share.start(ctx)
-	err := h.await(ctx, fillTimeout, filled)
+	err := until(ctx, fillTimeout, filled)
 	if err == nil {
 		// The API server was followed meanwhile. What is taken must be at least what is shown, so nothing more is shown
 		// until that has come, which takes a request that is answered with what differs.
@@ -340,7 +334,7 @@ func (h *hubWay) takeHub(ctx context.Context) error {
 			s.Stop()
 		}
 		h.share.start(ctx)
-		err = h.await(ctx, hubProbeTimeout, filled)
+		err = until(ctx, hubProbeTimeout, filled)
 	}
 	if err != nil {
 		h.share.stop()

@@ -26,8 +26,9 @@ import (
 const SourceShare = "share"
 
 const (
-	// shareTimeout is how long a stream lasts at least; it lasts up to twice that.
-	shareTimeout = 30 * time.Minute
+	// shareTimeout is how long a stream lasts at least; it lasts up to twice that. The next one may come to another
+	// replica.
+	shareTimeout = 10 * time.Minute
 	// shareSilence is how long a stream may be silent: the hub sends a sign of life every half a minute.
 	shareSilence = 75 * time.Second
 	// shortStream is how long a stream must last for the next one to begin at once.

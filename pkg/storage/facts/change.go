@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/application-grid/application-grid/pkg/topology"
+	"github.com/application-grid/application-grid/pkg/wire"
 )
 
 // Watcher gets every step of the facts. The facts do not change while FactsChanged runs. It must not keep the Change.
@@ -21,6 +22,9 @@ type Change struct {
 	Services map[types.NamespacedName]struct{}
 	// Nodes has the Node objects of InputNode that were added, changed or removed.
 	Nodes map[types.NamespacedName]struct{}
+	// NodesGiven has what InputNodes was given of nodes, also of those whose labels did not change; nil for nodes that
+	// were removed.
+	NodesGiven map[string]*wire.Object
 	// Namespaces has the Namespaces that were added, changed or removed.
 	Namespaces map[types.NamespacedName]struct{}
 	// Objects has the objects that list endpoints and were added, changed or removed.
@@ -56,6 +60,14 @@ func add[K comparable](set *map[K]struct{}, member K) {
 		*set = make(map[K]struct{})
 	}
 	(*set)[member] = struct{}{}
+}
+
+// node notes what was given of a node.
+func (c *Change) node(name string, o *wire.Object) {
+	if c.NodesGiven == nil {
+		c.NodesGiven = make(map[string]*wire.Object)
+	}
+	c.NodesGiven[name] = o
 }
 
 // relabelled notes the labels that a node had before the step.

@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -11,9 +12,9 @@ import (
 
 // The names of the inputs.
 const (
-	// InputNodes takes the metadata of all nodes.
+	// InputNodes takes all nodes, of which only the labels are kept. A wrapper gives it their metadata.
 	InputNodes = "nodes"
-	// InputNode takes the Node objects that are served whole: this node's in a wrapper, all in a hub.
+	// InputNode takes the Node objects that are served whole: this node's.
 	InputNode = "node"
 	// InputServices takes all Services.
 	InputServices = "services"
@@ -53,20 +54,23 @@ type Input struct {
 	f    *Facts
 	name string
 	kept kept
-	// arriving is what Arrive has noted, version that of the last change, and progress that of the last change or the
-	// last call of Progress. The lock of the facts guards them.
+	// arriving is what the next change brings the input to, version what the last one brought it to, and progress is
+	// version or that of a later bookmark. The lock of the facts guards them.
 	arriving, version, progress uint64
 }
 
-// Arrive notes which version of the upstream the next call of Apply, Remove or Replace brings the input to.
-func (in *Input) Arrive(version uint64) {
+// At implements follow.Versioned.
+func (in *Input) At(version string, change func()) {
+	at, _ := strconv.ParseUint(version, 10, 64) // 0 for what is no number
+	if change == nil {
+		in.f.update(func() { in.progress = at })
+		return
+	}
 	in.f.mu.Lock()
-	defer in.f.mu.Unlock()
-	in.arriving = version
+	in.arriving = at
+	in.f.mu.Unlock()
+	change()
 }
-
-// Progress notes that nothing but what was applied has changed up to a version of the upstream.
-func (in *Input) Progress(version uint64) { in.f.update(func() { in.progress = version }) }
 
 // Versions returns the version that the last change has brought the input to, and that up to which nothing else has
 // changed. What is held back is included. It is for Watchers.

@@ -35,11 +35,19 @@ type nodeIndex struct {
 	synced bool
 }
 
-func (x *nodeIndex) apply(o *wire.Object)             { x.set(o.Name, true, o.Labels) }
-func (x *nodeIndex) remove(name types.NamespacedName) { x.set(name.Name, false, nil) }
-func (x *nodeIndex) setSynced()                       { x.synced = true }
-func (x *nodeIndex) setAbsent()                       {}
-func (x *nodeIndex) count() int                       { return x.known }
+func (x *nodeIndex) apply(o *wire.Object) {
+	x.f.step.node(o.Name, o)
+	x.set(o.Name, true, o.Labels)
+}
+
+func (x *nodeIndex) remove(name types.NamespacedName) {
+	x.f.step.node(name.Name, nil)
+	x.set(name.Name, false, nil)
+}
+
+func (x *nodeIndex) setSynced() { x.synced = true }
+func (x *nodeIndex) setAbsent() {}
+func (x *nodeIndex) count() int { return x.known }
 
 func (x *nodeIndex) names() []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, x.known)

@@ -152,7 +152,7 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
 	@hack/require.sh chromium:chromium node:nodejs npm:npm
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
-	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestDashboard$$' ./e2e/dashboard
+	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestPicture$$' ./e2e/dashboard
 
 .PHONY: test-faults
 test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run TestLink -short' for less. Needs root.

@@ -50,6 +50,13 @@ images: cross ## Makes the images of build/*.Dockerfile without a container engi
 	@$(foreach p,$(PROGRAMS),SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version $(VERSION) \
 		--registry '$(REGISTRY)' --dockerfile build/$(p).Dockerfile --binaries dist/bin --archive dist/images/$(p).tar &&) true
 
+.PHONY: local-images
+local-images: build ## Makes the images for this machine's platform of what is built already, in seconds: VERSION=v1 REGISTRY=registry.example.org.
+	@go -C hack/image build -o $(BIN)/image .
+	@$(foreach p,$(PROGRAMS),install -D $(BIN)/$(p) dist/local/linux_$$(go env GOARCH)/$(p) && \
+		SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version $(VERSION) --registry '$(REGISTRY)' \
+		--dockerfile build/$(p).Dockerfile --binaries dist/local --archive dist/images/$(p).tar &&) true
+
 # Platforms that have kubectl-grid and no other program.
 PLUGIN_PLATFORMS := darwin_amd64 darwin_arm64 windows_amd64 windows_arm64
 PLUGIN := kubectl-grid
@@ -152,7 +159,7 @@ test-e2e: build cluster $(BIN)/helm ## Runs the end-to-end tests, the short faul
 picture: build cluster ## Makes docs/dashboard.png, the picture of kubectl grid dashboard that the README shows.
 	@hack/require.sh chromium:chromium node:nodejs npm:npm
 	@npm --prefix test/e2e/dashboard/axe ci --ignore-scripts --no-audit --no-fund --silent
-	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestDashboard$$' ./e2e/dashboard
+	DASHBOARD_PICTURE=1 $(ON_CLUSTER) -run 'TestPicture$$' ./e2e/dashboard
 
 .PHONY: test-faults
 test-faults: build cluster ## Runs the whole fault suite, 20 minutes. ARGS='-run TestLink -short' for less. Needs root.
@@ -181,10 +188,7 @@ kubeadm: kubeadm-programs ## Starts a cluster that kubeadm makes, with kubelets 
 .PHONY: test-kubeadm
 test-kubeadm: kubeadm-programs ## Runs docs/install.md on a kubeadm cluster, with traffic, 7 minutes. Needs root.
 	@echo "A control-plane node and two workers of namespaces, cgroups and containers are built on this machine, and removed."
-	@# The images of the page, of what is built already: `make images` builds everything anew, with other flags.
-	@$(foreach p,$(PROGRAMS),install -D $(BIN)/$(p) dist/kubeadm/bin/linux_$$(go env GOARCH)/$(p) && \
-		SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/image --name $(p) --version v1 --registry registry.example.org \
-		--dockerfile build/$(p).Dockerfile --binaries dist/kubeadm/bin --archive dist/kubeadm/images/$(p).tar &&) true
+	@$(MAKE) --no-print-directory local-images VERSION=v1 REGISTRY=registry.example.org
 	BIN=$(BIN) go -C test test -count=1 -timeout 30m -v ./kubeadm $(ARGS)
 
 # The agent of Cilium, which is checked here and not by `make verify`, which does not download what only this builds.

@@ -16,11 +16,8 @@ import (
 	"github.com/application-grid/application-grid/manifests"
 )
 
-// deepest are the parts of a status whose fields are on the page. kubectl explain has those of the others.
-var deepest = []string{"status", "status.states.{}"}
-
-// TestCRDReference: docs/reference.md has the fields of the CRDs as they are. Kinds with the same fields share a table.
-// What is the same in two places of a kind is described once.
+// TestCRDReference: docs/reference.md has the fields of the CRDs' specs as they are; kubectl explain has those of
+// statuses. Kinds with the same fields share a table. What is the same in two places of a kind is described once.
 func TestCRDReference(t *testing.T) {
 	t.Parallel()
 	files, err := fs.Glob(manifests.CRDs, "crds/superedge*.yaml")
@@ -69,8 +66,8 @@ func TestCRDReference(t *testing.T) {
 func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps, described map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
-		if path == "" && name != "spec" && name != "status" {
-			continue // the same in every kind
+		if path == "" && name != "spec" {
+			continue
 		}
 		below, suffix := strings.TrimPrefix(path+"."+name, "."), ""
 		within := &field
@@ -80,15 +77,9 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		case field.Items != nil:
 			within, suffix = field.Items.Schema, "[]"
 		}
-		if name == "conditions" {
-			within = &apiextensionsv1.JSONSchemaProps{} // as metav1.Condition is everywhere
-		}
 		meaning := strings.TrimPrefix(docstest.Line(field.Description), strings.ToUpper(name[:1])+name[1:]+" ")
 		for _, verb := range []string{"is ", "are ", "has "} {
 			meaning = strings.TrimPrefix(meaning, verb)
-		}
-		if strings.HasPrefix(below, "status") {
-			meaning = docstest.FirstSentence(meaning)
 		}
 		meaning = docstest.Essence(meaning)
 		if checked := checks(schema, name, &field, within); checked != "" {
@@ -112,7 +103,7 @@ func fields(b *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaP
 		}
 		below += suffix
 		fmt.Fprintf(b, "- `%s`: %s\n", below, meaning)
-		if !twice && (!strings.HasPrefix(below, "status") || slices.Contains(deepest, below)) {
+		if !twice {
 			fields(b, below, within, described)
 		}
 	}

@@ -26,7 +26,7 @@ func newCheckCommand(c *command) *cobra.Command {
 	o := &checkOptions{}
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Whether the cluster can take application-grid, and whether an installation holds",
+		Short: "Check a cluster before an installation, or an installation",
 		Long: "Looks at every edge node's wrapper and kube-proxy, at versions, credentials, CRDs and grids, and\n" +
 			"prints what it finds, with what to do. With --pre it looks at a cluster before application-grid is\n" +
 			"installed, and prints how to install it there: a kustomization, or with -o values the values of the\n" +

@@ -81,7 +81,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	c := &command{stdout: stdout, stderr: stderr}
 	root := &cobra.Command{
 		Use:   "kubectl-grid",
-		Short: "The state of grids, and what the sites see of a Service",
+		Short: "Show the state of grids, and what the sites see of a Service",
 		Long: "kubectl grid says in which state the grids of application-grid are, site by site, what a change of\n" +
 			"them would do, and what the nodes of every site see of a Service.\n" + exitCodes +
 			" Those of diff are as\nkubectl diff has them, and rollout status has one of its own.",

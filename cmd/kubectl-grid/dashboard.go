@@ -26,7 +26,7 @@ func newDashboardCommand(c *command) *cobra.Command {
 	o := &dashboardOptions{}
 	cmd := &cobra.Command{
 		Use:   "dashboard",
-		Short: "A page with the sites, grids and Services of the cluster, as they change",
+		Short: "Serve a page with the sites, grids and Services of the cluster",
 		Long: "Serves a page to this machine, and prints its URL: the sites as a map, what of the grids and Services " +
 			"is not\n" +
 			"well, rollouts wave by wave, and whom a Service reaches from every site. The page follows the cluster, " +

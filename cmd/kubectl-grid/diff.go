@@ -45,7 +45,7 @@ func newDiffCommand(c *command) *cobra.Command {
 	o := &diffOptions{}
 	cmd := &cobra.Command{
 		Use:   "diff -f FILE | KIND/NAME --unit UNIT",
-		Short: "What applying grids would change in their children",
+		Short: "Show what applying grids would change in their workloads",
 		Long: "Prints what would change in the children of the grids in files if those were applied now. The API\n" +
 			"server is asked for it (dry-run), so what it, or a webhook, would fill in or refuse is in the answer.\n" +
 			"Sites whose children are the same now and get the same are answered for by the first of them, and\n" +

@@ -25,7 +25,7 @@ func newKubeconfigCommand(c *command) *cobra.Command {
 	o := &kubeconfigOptions{}
 	cmd := &cobra.Command{
 		Use:   "kubeconfig PROGRAM",
-		Short: "A kubeconfig for a program that runs on a node, but not in a pod",
+		Short: "Make a kubeconfig for a program that runs on a node, but not in a pod",
 		Long: "Prints a kubeconfig for " + strings.Join(kubeconfig.Programs, " or ") + ": the address of the API\n" +
 			"server, its authority, and a new token of the ServiceAccount of that name, in kube-system or in\n" +
 			"--namespace. On stderr it says when the token ends; the same command renews it. You need the right to\n" +

@@ -27,7 +27,7 @@ func newPreviewCommand(c *command) *cobra.Command {
 	o := &previewOptions{}
 	cmd := &cobra.Command{
 		Use:   "preview --key KEY",
-		Short: "What site-local Services would change, on any cluster",
+		Short: "Show what site-local Services would change, on any cluster",
 		Long: "Prints for every Service how many ready endpoints there are, what share of those that a node is sent " +
 			"to today\n" +
 			"is in another site, which sites would be left without a ready endpoint if the Service were site-local,\n" +

@@ -38,7 +38,7 @@ func newProveCommand(c *command) *cobra.Command {
 	o := &proveOptions{}
 	cmd := &cobra.Command{
 		Use:   "prove SERVICE",
-		Short: "Tries out which sites a Service reaches from every site",
+		Short: "Try out which sites a Service reaches from every site",
 		Long: "Connects to the Service from a node of every site, again and again, and prints which sites were\n" +
 			"reached from which. A short pod on the node does that, in the node's network; it opens connections of\n" +
 			"TCP, sends nothing, and asks the kernel where each was sent. It is removed in the end. With --exec no\n" +

@@ -29,7 +29,7 @@ type rolloutVerb struct {
 func newRolloutCommand(c *command) *cobra.Command {
 	parent := &cobra.Command{
 		Use:   "rollout COMMAND",
-		Short: "How a change reaches the sites: waves, history, undo",
+		Short: "Follow and steer a change on its way to the sites",
 		Long: "Manages the rollout of a DeploymentGrid, StatefulSetGrid or DaemonSetGrid with spec.rollout, as\n" +
 			"kubectl rollout does that of a workload.",
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -71,7 +71,7 @@ func newRolloutCommand(c *command) *cobra.Command {
 			},
 		},
 		{
-			use: "restart KIND/NAME", short: "Make all pods again, wave by wave, or site by unit",
+			use: "restart KIND/NAME", short: "Make all pods again, wave by wave, or site by site",
 			long: "Makes all pods of a grid again. With spec.rollout the templates are changed, and the change goes\n" +
 				"through the waves as any other. Without, the sites' workloads are restarted one after the other:\n" +
 				"the command waits until a site is ready, for spec.progressDeadlineSeconds at most, and ends at the\n" +

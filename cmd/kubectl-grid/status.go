@@ -36,7 +36,7 @@ func newStatusCommand(c *command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status [KIND | KIND/NAME | KIND NAME...]",
 		Aliases: []string{"get"},
-		Short:   "The state of the grids, site by unit",
+		Short:   "Show the state of the grids, site by site",
 		Long: "Prints, for every site of the grids, how many pods there should be, how many are ready and updated,\n" +
 			"and what is wrong, in words: also what the controller cannot tell because it is away.\n\n" +
 			"With --watch it goes on with the rows that change, until it is interrupted (Ctrl-C), which is exit " +

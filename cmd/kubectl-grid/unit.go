@@ -28,7 +28,7 @@ func newLogsCommand(c *command) *cobra.Command {
 	check := false
 	cmd := newUnitCommand(c, &cobra.Command{
 		Use:   "logs KIND/NAME --unit UNIT [--check] [-- KUBECTL-FLAGS]",
-		Short: "The logs of a pod of a site's workload, or of its check",
+		Short: "Print the logs of a pod of a site's workload, or of its check",
 		Long: "Runs kubectl logs on a pod of a site's workload, a ready one if there is one; with --check on the\n" +
 			"Job by which the site was checked last in a rollout. What follows -- are flags of kubectl logs. The\n" +
 			"exit code is that of kubectl.",

@@ -15,7 +15,7 @@ func newViewCommand(c *command) *cobra.Command {
 	var format output.Format
 	cmd := &cobra.Command{
 		Use:   "view SERVICE",
-		Short: "What the nodes of every site see of a Service",
+		Short: "Show what the nodes of every site see of a Service",
 		Long: "Prints, for every site of the Service's topologyKeys, its nodes and the endpoints that they see, " +
 			"by the " +
 			"rule that\n" +

@@ -1,6 +1,7 @@
 package gridview
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,6 +35,8 @@ type Grid struct {
 	Healthy bool `json:"healthy"`
 	// Problem is what concerns the grid as a whole, in words; empty if nothing does.
 	Problem string `json:"problem,omitempty"`
+	// RollsOut: all that is to tell of the grid is its rollout, and every unit is Ready.
+	RollsOut bool `json:"-"`
 	// Service is that of a ServiceGrid, UnitCount the number of units that it is closed over.
 	Service   string `json:"service,omitempty"`
 	UnitCount int32  `json:"unitCount"`
@@ -145,16 +148,14 @@ func Workloads(kind v1.GridKind, grid v1.Object, s Surroundings) Grid {
 	g.Problem = gridProblem(grid, status.ObservedGeneration, status.Conditions, len(g.Units) > 0)
 	ready := meta.FindStatusCondition(status.Conditions, v1.ConditionReady)
 	if g.Problem == "" && ready != nil && ready.Reason == v1.ReasonRollout {
-		g.Problem = ready.Message
+		g.Problem, g.RollsOut = ready.Message, true
 	}
-	if g.Problem == "" {
-		if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil &&
-			degraded.Reason == v1.ReasonMassRemoval {
-			g.Problem = degraded.Reason + ": " + degraded.Message
-		}
+	if degraded := meta.FindStatusCondition(status.Conditions, v1.ConditionDegraded); degraded != nil &&
+		degraded.Reason == v1.ReasonMassRemoval {
+		g.Problem, g.RollsOut = cmp.Or(g.Problem, degraded.Reason+": "+degraded.Message), false
 	}
-	g.Healthy = g.Problem == "" && g.Unlisted == 0 && !slices.ContainsFunc(g.Units,
-		func(u Unit) bool { return u.Phase != v1.UnitReady })
+	allReady := g.Unlisted == 0 && !slices.ContainsFunc(g.Units, func(u Unit) bool { return u.Phase != v1.UnitReady })
+	g.Healthy, g.RollsOut = g.Problem == "" && allReady, g.RollsOut && allReady
 	return g
 }
 

@@ -3,6 +3,7 @@ package compat
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -44,15 +45,34 @@ func (t *table) addAsk(who string, requests []request) {
 	t.asks = append(t.asks, ask{who: who, requests: requests})
 }
 
-// markdown is the table.
+// markdown is the table, with a line for each release and result.
 func (t *table) markdown() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var b strings.Builder
-	b.WriteString("| component | version | protocol | mode | result |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| component | version | protocol (modes) | result |\n| --- | --- | --- | --- |\n")
+	var lines []row // without protocol and mode
+	protocols, modes := map[row][]string{}, map[row][]string{}
 	for _, r := range t.rows {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.component, r.version, r.protocol, r.mode,
-			strings.NewReplacer("|", `\|`, "\n", " ").Replace(r.result))
+		line, mode := row{component: r.component, version: r.version, result: r.result}, r.mode
+		if protocols[line] == nil {
+			lines = append(lines, line)
+		}
+		if !slices.Contains(protocols[line], r.protocol) {
+			protocols[line] = append(protocols[line], r.protocol)
+		}
+		r.mode = ""
+		modes[r] = append(modes[r], strings.ReplaceAll(mode, ", TLS", " over TLS"))
+	}
+	for _, line := range lines {
+		var how []string
+		for _, protocol := range protocols[line] {
+			of := line
+			of.protocol = protocol
+			how = append(how, fmt.Sprintf("%s (%s)", protocol, strings.Join(modes[of], ", ")))
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", line.component, line.version, strings.Join(how, ", "),
+			strings.NewReplacer("|", `\|`, "\n", " ").Replace(line.result))
 	}
 	return b.String()
 }

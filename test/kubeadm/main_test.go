@@ -41,7 +41,7 @@ func run(m *testing.M) (code int, err error) {
 	if programs = os.Getenv("BIN"); programs == "" {
 		programs = filepath.Join(root, "bin")
 	}
-	images = filepath.Join(root, "dist", "kubeadm", "images")
+	images = filepath.Join(root, "dist", "images")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	shared, err = kubeadm.Start(ctx, kubeadm.Options{

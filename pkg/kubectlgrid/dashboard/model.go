@@ -53,8 +53,9 @@ type GridSummary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Key       string `json:"gridUniqKey"`
-	Healthy   bool   `json:"healthy"`
-	// State is Ready, or the worst of what makes the grid not healthy; a rollout that goes on or waits is Changing.
+	// Healthy is also a grid whose rollout goes on by itself, while every unit is Ready.
+	Healthy bool `json:"healthy"`
+	// State is Ready, or the worst of what is to tell of the grid; a rollout that goes on or waits is Changing.
 	State   gridview.MapState `json:"state"`
 	Problem string            `json:"problem,omitempty"`
 	Units   int               `json:"units"`
@@ -195,6 +196,9 @@ func (f *facts) summaryOf(g *gridview.Grid) GridSummary {
 	}
 	s.Rollout = rolloutOf(f.grids[gridName{g.Kind, g.Namespace, g.Name}])
 	s.State = stateOf(g, s.Rollout)
+	if r := s.Rollout; r != nil && (r.Phase == v1.RolloutProgressing || r.Phase == v1.RolloutSoaking) && !r.Failed {
+		s.Healthy = s.Healthy || g.RollsOut
+	}
 	return s
 }
 

@@ -317,6 +317,16 @@ func TestState(t *testing.T) {
 	if got := strings.Join(state.Rows[1], " "); got != "lab 1 1 1 1 0 2 0 AwaitingApproval" {
 		t.Errorf("got the row %s", got)
 	}
+	g.spec().Rollout.Waves[0].Units, g.status().Rollout.Waves[0].Units = &v1.UnitSelector{Names: []string{"lba"}}, 0
+	if state, err = g.State(); err != nil || len(state.Warnings) != 1 ||
+		!strings.HasPrefix(state.Warnings[0], "Wave lab selects no unit") ||
+		!strings.Contains(state.Warnings[0], "label zone1,") {
+		t.Errorf("got %+v, %v", state, err)
+	}
+	var out strings.Builder
+	if err := (&Printer{Out: &out}).Print(state); err != nil || !strings.Contains(out.String(), "\n"+state.Warnings[0]+"\n") {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
 	g.Object.SetGeneration(9)
 	if state, err = g.State(); err != nil || !strings.Contains(state.Summary, "Waiting for the controller") {
 		t.Errorf("got %+v, %v", state, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,8 @@ type State struct {
 	Rows [][]string
 	// Summary is a line that says the rest.
 	Summary string
+	// Warnings are lines about waves that select no unit. A rollout waits there for a person.
+	Warnings []string
 	// Updated and Units are how many units have the change, of how many.
 	Updated, Units int
 	// Done is set if the rollout is complete. Failed is set if units have failed, so that it does not go on by itself.
@@ -58,6 +61,13 @@ func (g *Grid) State() (State, error) {
 			row = append(row, strconv.Itoa(int(n)))
 		}
 		state.Rows = append(state.Rows, append(row, string(wave.State)))
+		if wave.Units == 0 && slices.ContainsFunc(spec.Rollout.Waves, func(w v1.Wave) bool {
+			return w.Name == wave.Name && w.Units != nil
+		}) {
+			state.Warnings = append(state.Warnings, fmt.Sprintf("Wave %s selects no unit, so a rollout waits there for an approval: "+
+				"its names have to be values of the label %s, or its nodeSelector has to match nodes.", wave.Name,
+				spec.GridUniqKey))
+		}
 		state.Updated += int(wave.Updated)
 		state.Units += int(wave.Units)
 	}
@@ -130,7 +140,9 @@ func (p *Printer) Print(state State) error {
 	if p.Live {
 		b.WriteString(bar(state))
 	}
-	b.WriteString(state.Summary + "\n")
+	for _, line := range append([]string{state.Summary}, state.Warnings...) {
+		b.WriteString(line + "\n")
+	}
 	if state.Command != "" {
 		b.WriteString("To let it go on: " + state.Command + "\n")
 	}

@@ -236,7 +236,7 @@ func measureFleets(ctx context.Context, o options) error {
 		return err
 	}
 	whole := o.fleet
-	ready := panel{title: "Bytes to become ready", unit: "kB a node, compressed"}
+	ready := panel{title: "Bytes to become ready", unit: "kB a node"}
 	change := panel{title: "Bytes a change of an endpoint", unit: "kB a node"}
 	watches := panel{title: "Watches of all nodes", unit: "at the API server's watch caches"}
 	wrapper := panel{title: "Memory of a wrapper", unit: "MB resident"}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -74,12 +75,26 @@ func up(ctx context.Context, nodes, images []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	fmt.Printf("\n  export KUBECONFIG=%s\n  alias kubectl='%s kubectl'\n", c.Kubeconfig(),
-		filepath.Join(filepath.Dir(program), "components"))
-	for _, node := range nodes {
-		fmt.Printf("  ip netns exec %s bash  # a shell in the network of %s\n", c.Node(node).Namespace(), node)
+	tools, err := c.WriteTools()
+	if err != nil {
+		return err
 	}
-	fmt.Printf("  Disks and logs: %s/NODE/var/log\n\nPress Ctrl-C to end it.\n", c.Dir())
+	node := nodes[len(nodes)-1]
+	fmt.Printf(`
+To follow docs/install.md in another shell, as root, in this repository:
+
+  export KUBECONFIG=%s PATH=%s:$PATH
+
+That PATH has kubectl and kubectl-grid, and commands for the nodes (%s):
+
+  on %s ctr -n k8s.io images import - < dist/images/application-grid-wrapper.tar
+  on %s bash         # a shell on the node
+  cable %s down      # pulls its cable; cable %s up plugs it in again
+
+Disks and logs: %s/NODE/var/log
+
+Press Ctrl-C to end it.
+`, c.Kubeconfig(), tools, strings.Join(nodes, ", "), node, node, node, node, c.Dir())
 	<-ctx.Done()
 	return nil
 }

@@ -166,7 +166,7 @@ func TestPlugin(t *testing.T) {
 	f.expectSaid("grid view absent"+in, 1, "there is no Service and no ServiceGrid absent in namespace "+f.namespace)
 	f.expectSaid("grid status pods"+in, 2, `"pods" is no kind of grid`)
 	f.expectSaid("grid --version", 0, "kubectl-grid ")
-	f.expectSaid("__complete grid st", 0, "status The state of the grids")
+	f.expectSaid("__complete grid st", 0, "status Show the state of the grids")
 	f.expectSaid("__complete grid view"+in+" de", 0, "demo-svc")
 	f.expectSaid("__complete grid status"+in+" dg/", 0, "dg/demo")
 }

@@ -204,6 +204,19 @@ $(BIN)/cilium: $(CILIUM_MODULE)/go.mod $(CILIUM_MODULE)/go.sum
 test-cilium: build cluster $(BIN)/cilium ## Runs a real cilium-agent directly and through the wrapper, 5 minutes. Needs root, clang-19, llvm-19 and BPF.
 	$(ON_CLUSTER) ./cilium $(ARGS)
 
+# An ingress controller of Traefik's provider, which is checked here and not by `make verify`, which does not download what
+# only this builds.
+TRAEFIK_MODULE := test/ingress/traefik
+
+$(BIN)/traefik: $(wildcard $(TRAEFIK_MODULE)/*)
+	@go -C $(TRAEFIK_MODULE) mod tidy -diff || { echo "run go mod tidy in $(TRAEFIK_MODULE)"; exit 1; }
+	@hack/gobuild.sh "building an ingress controller" $(TRAEFIK_MODULE) -ldflags='-s -w' -o=$@ .
+
+.PHONY: test-ingress
+test-ingress: build cluster $(BIN)/traefik ## Runs an ingress controller of Traefik's provider through the wrapper, 1 minute. Needs root.
+	@hack/require.sh nft:nftables conntrack:conntrack iptables:iptables ip:iproute2
+	$(ON_CLUSTER) ./ingress $(ARGS)
+
 # SuperEdge's own controller and daemon of hosts files, which docs/migrate.md takes over from and goes back to. The module is
 # checked here and not by `make verify`, which does not download what only this builds.
 SUPEREDGE_MODULE   := test/takeover/superedge

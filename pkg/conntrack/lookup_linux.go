@@ -29,9 +29,13 @@ const (
 	typeMask = 0x3fff
 )
 
-// Destination returns where the TCP connection from source to target was sent: the endpoint's address if a rule
-// translated target, else target. The kernel knows it from the first packet on, even if no answer came.
+// Destination returns where the TCP connection from source to target was sent: the endpoint's address if the socket was
+// connected to another address, or a rule translated target, else target. The kernel knows it from the first packet on,
+// even if no answer came, the former while the socket is open.
 func Destination(source, target netip.AddrPort) (netip.AddrPort, error) {
+	if remote, found, err := connected(source); err != nil || found && remote != target {
+		return remote, err
+	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("asking for the table of connections: %w",

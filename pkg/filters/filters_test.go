@@ -146,10 +146,11 @@ func TestServedOrPassedOn(t *testing.T) {
 
 func TestLocalEndpoints(t *testing.T) {
 	profiles := []string{"", "cmdline", "symbol", "heap", "goroutine", "allocs", "block", "mutex", "threadcreate"}
+	var reachable bool
 	for _, debug := range []bool{false, true} {
 		handler := WithLocalEndpoints(LocalEndpoints{
 			Alive: mark("alive"), Ready: mark("ready"), Metrics: mark("metrics"), Explain: mark("explain"),
-			Debug: debug,
+			Reachable: func() bool { return reachable }, Debug: debug,
 		})(mark("upstream"))
 		for path, want := range map[string]string{
 			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics", "/healthz/x": "upstream",
@@ -170,6 +171,26 @@ func TestLocalEndpoints(t *testing.T) {
 		}
 		if got := answer(handler, request(t, "POST", "/healthz")).Body.String(); got != "upstream" {
 			t.Errorf("POST /healthz: answered by %s", got)
+		}
+		// Who has credentials asks for the API server's health, and the wrapper's counts while that is away.
+		for path, own := range map[string]string{
+			"/healthz": "alive", "/livez": "alive", "/readyz": "ready", "/metrics": "metrics",
+			"/debug/explain/ns/svc": "explain",
+		} {
+			for _, reachable = range []bool{true, false} {
+				want := own
+				if reachable && strings.HasSuffix(path, "z") {
+					want = "upstream"
+				}
+				r := request(t, "GET", path)
+				r.Header.Set("Authorization", "Bearer of-a-client")
+				if got := answer(handler, r).Body.String(); got != want {
+					t.Errorf("%s of a client, reachable %t: answered by %s, want %s", path, reachable, got, want)
+				}
+				if got := answer(handler, request(t, "GET", path)).Body.String(); got != own {
+					t.Errorf("%s of nobody, reachable %t: answered by %s, want %s", path, reachable, got, own)
+				}
+			}
 		}
 		// SuperEdge's wrapper served the index of the profiles only.
 		for _, profile := range profiles {

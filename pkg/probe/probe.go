@@ -3,9 +3,9 @@
 // other reads.
 //
 // A client cannot see which endpoint a Service's address was translated to, and a response need not say who sent it. So
-// after each connection Connect asks the kernel where it sent the connection. That works for every TCP Service, sends
-// no data to it, and also covers connections that were not answered. Where the kernel cannot be asked, Answers makes
-// HTTP requests instead, for Services whose responses name the sender.
+// after each connection, while its socket is open, Connect asks the kernel where it sent the connection. That works for
+// every TCP Service, sends no data to it, and also covers connections that were not answered. Where the kernel cannot
+// be asked, Answers makes HTTP requests instead, for Services whose responses name the sender.
 package probe
 
 import (
@@ -102,10 +102,11 @@ func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, e
 		return sent, false, err
 	}
 	var bound netip.AddrPort
+	var kept io.Closer
 	var bindErr error
 	dialer := net.Dialer{Timeout: o.Timeout, KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
-		// The port must be known here: if no one answers, the socket is gone when the dialer returns.
-		if err := c.Control(func(fd uintptr) { bound, bindErr = bind(fd, source) }); err != nil {
+		// If no one answers, the dialer has closed the socket when it returns.
+		if err := c.Control(func(fd uintptr) { bound, kept, bindErr = bind(fd, source) }); err != nil {
 			return err
 		}
 		return bindErr
@@ -113,6 +114,9 @@ func once(ctx context.Context, o Options) (sent netip.AddrPort, answered bool, e
 	connection, dialErr := dialer.DialContext(ctx, "tcp", o.Target.String())
 	if connection != nil {
 		defer connection.Close()
+	}
+	if kept != nil {
+		defer kept.Close()
 	}
 	if bindErr != nil || !bound.IsValid() {
 		return sent, false, fmt.Errorf("making a socket: %w", errors.Join(bindErr, dialErr))

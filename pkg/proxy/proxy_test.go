@@ -441,6 +441,7 @@ func TestNoBorrowedRights(t *testing.T) {
 		{"GET", "/api/v1/secrets", "", ""},
 		{"GET", "/api/v1/secrets", callers, callers},
 		{"GET", "/api/v1/nodes", "", ""},
+		{"GET", "/readyz", callers, callers},
 		{"PATCH", "/api/v1/nodes/node1", callers, callers},
 		{"DELETE", "/api/v1/namespaces/default/services/s", "", ""},
 		{"GET", "/debug/pprof/", "", ""},

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/application-grid/application-grid/pkg/probe"
 	"github.com/application-grid/application-grid/test/cluster"
 )
 
@@ -199,6 +200,23 @@ func (a *agent) backends(ctx context.Context, service *corev1.Service) (services
 	}
 	slices.Sort(backends)
 	return len(maps), slices.Compact(backends), ctx.Err()
+}
+
+// probe connects to a Service from the agent's node as kubectl grid prove does.
+func (a *agent) probe(service *corev1.Service) (probe.Result, error) {
+	var said strings.Builder
+	cmd := a.command(wrapper, "probe", net.JoinHostPort(service.Spec.ClusterIP,
+		strconv.Itoa(int(service.Spec.Ports[0].Port))), "--requests=30", "--timeout=200ms")
+	cmd.Stdout = &said
+	if err := a.node.Start(cmd); err != nil {
+		return probe.Result{}, err
+	}
+	if err := cmd.Wait(); err != nil {
+		return probe.Result{}, err
+	}
+	var result probe.Result
+	err := json.Unmarshal([]byte(said.String()), &result)
+	return result, err
 }
 
 // answers returns the nodes that answer connections from the agent's node to a Service.

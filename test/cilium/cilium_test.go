@@ -3,7 +3,9 @@ package cilium
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -139,6 +141,7 @@ func TestCilium(t *testing.T) {
 	f.maps("first sync, through the wrapper: the own site", f.service, 2, begin)
 	f.maps("a Service that is not governed", f.open, 4, begin)
 	f.reached("a1 a2")
+	f.probes()
 
 	f.relabel("b1", unitA)
 	f.both("a node joins the site", "a1 a2 b1")
@@ -148,6 +151,37 @@ func TestCilium(t *testing.T) {
 	f.restarts()
 	f.cut()
 	f.hub()
+}
+
+// probes has the probe of kubectl grid prove see through the translation of sockets, also if nobody answers.
+func (f *fixture) probes() {
+	f.Helper()
+	silent, err := workload.CreateService(f.ctx, f.client, f.namespace, "silent",
+		workload.ServiceOptions{TopologyKeys: []string{unitLabel}})
+	must(f.T, err)
+	f.slice("silent", 0)
+	f.maps("a Service whose endpoint is silent", silent, 1, time.Now())
+	for _, service := range []*corev1.Service{f.service, f.open, silent} {
+		_, backends, err := f.agent.backends(f.ctx, service)
+		must(f.T, err)
+		result, err := f.agent.probe(service)
+		must(f.T, err)
+		sent := result.Reached
+		if service == silent {
+			sent = result.Silent
+		}
+		var got []string
+		for address := range sent {
+			host, _, err := net.SplitHostPort(address)
+			must(f.T, err)
+			got = append(got, host)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, backends) || len(result.Reached)+len(result.Silent) != len(got) ||
+			result.Untranslated+result.Nobody+result.Others > 0 || result.Asked != 30 {
+			f.Errorf("%s: the probe saw %+v; the maps have %v", service.Name, result, backends)
+		}
+	}
 }
 
 // restarts stops both wrappers for a while, in which a node joins the site.
@@ -167,7 +201,8 @@ func (f *fixture) restarts() {
 	}
 }
 
-// cut takes the node's link away, and restarts its wrapper meanwhile.
+// cut takes the node's link away, and restarts its wrapper and the agent meanwhile. The agent cannot start without an
+// API server, and its maps go on serving connections.
 func (f *fixture) cut() {
 	must(f.T, f.cilium.CutLink(f.ctx))
 	must(f.T, f.cilium.Wrapper.Stop())
@@ -175,8 +210,13 @@ func (f *fixture) cut() {
 	f.relabel("b1", unitA)
 	time.Sleep(20 * time.Second)
 	f.reached("a1 a2")
+	f.agent.stop()
+	f.reached("a1 a2")
+	f.agent.start(f.agent.through())
+	time.Sleep(5 * time.Second)
+	f.reached("a1 a2")
 	must(f.T, f.cilium.RestoreLink(f.ctx))
-	f.both("after the link was cut for 20 s", "a1 a2 b1")
+	f.both("after the link was cut, and the agent started again", "a1 a2 b1")
 	f.relabel("b1", unitB)
 	f.both("and a change afterwards", "a1 a2")
 }

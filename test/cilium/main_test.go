@@ -23,8 +23,8 @@ const (
 // shared is the cluster of all tests. On its node a1 Cilium runs in kube-proxy's place.
 var shared *cluster.Cluster
 
-// programs is the directory with the agent and cilium-dbg, sources the one with Cilium's module.
-var programs, sources string
+// programs is the directory with the agent and cilium-dbg, sources the one with Cilium's module, wrapper the program.
+var programs, sources, wrapper string
 
 func TestMain(m *testing.M) {
 	if missing := missing(); missing != "" {
@@ -77,7 +77,7 @@ func clusterOptions() (cluster.Options, error) {
 			return options, err
 		}
 	}
-	programs = filepath.Dir(programs)
+	programs, wrapper = filepath.Dir(programs), options.Wrapper
 	directory, err := exec.Command("go", "-C", "agent", "list", "-m", "-f", "{{.Dir}}", "github.com/cilium/cilium").Output()
 	if err != nil {
 		return options, fmt.Errorf("looking for Cilium's sources: %w", err)

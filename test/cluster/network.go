@@ -169,8 +169,10 @@ func (c *Cluster) configureNode(namespace *netns.Namespace, index int) error {
 	return namespace.Do(func() error {
 		// Without a limit on errors every connection to a pod that is gone fails at once. What it leaves in the table
 		// of connections would lead a later one of the same port to that pod too, for two minutes.
+		// The wrapper's port is one of those from which connections are made: while it is stopped one could take it.
 		return setSysctls("net/ipv4/ip_forward=1", "net/ipv4/icmp_ratelimit=0",
 			"net/netfilter/nf_conntrack_tcp_timeout_syn_sent=1",
+			fmt.Sprintf("net/ipv4/ip_local_reserved_ports=%d", wrapperPort),
 			"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/"+uplinkName+"/rp_filter=0")
 	})
 }

@@ -1,8 +1,10 @@
 package check
 
 import (
+	"net"
 	"path"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -22,7 +24,8 @@ const meshAdvice = "do not rely on site-local Services for workloads in the mesh
 // bypasses are those that are known. docs/compatibility.md has the same.
 var bypasses = []bypass{
 	{"Traefik", []string{"traefik"},
-		"annotate Services behind it with traefik.ingress.kubernetes.io/service.nativelb, and run one in each site"},
+		"run one on edge nodes that asks the node's wrapper in place of the API server, or annotate Services behind " +
+			"it with traefik.ingress.kubernetes.io/service.nativelb, and run one in each site"},
 	{"ingress-nginx", []string{"ingress-nginx-controller", "nginx-ingress-controller"},
 		"annotate Ingresses with nginx.ingress.kubernetes.io/service-upstream: \"true\", and run one in each site"},
 	{"Envoy Gateway", []string{"envoy-gateway"},
@@ -45,10 +48,24 @@ func bypassOf(workload string, spec *corev1.PodSpec) *bypass {
 	i := slices.IndexFunc(bypasses, func(b bypass) bool {
 		return slices.ContainsFunc(b.known, func(known string) bool { return slices.Contains(names, known) })
 	})
-	if i < 0 {
+	if i < 0 || slices.ContainsFunc(spec.Containers, asksWrapper) {
 		return nil
 	}
 	return &bypasses[i]
+}
+
+// asksWrapper reports whether a container has the node's wrapper for its API server: as the one of the cluster that it
+// is in, or by an argument.
+func asksWrapper(c corev1.Container) bool {
+	env := map[string]string{}
+	for _, variable := range c.Env {
+		env[variable.Name] = variable.Value
+	}
+	inCluster := "https://" + net.JoinHostPort(env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
+	return leadsToWrapper(inCluster, defaultPort) ||
+		slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(argument string) bool {
+			return leadsToWrapper(argument[strings.Index(argument, "=")+1:], defaultPort)
+		})
 }
 
 // checkBypasses names what reads endpoints itself.

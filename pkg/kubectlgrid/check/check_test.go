@@ -537,6 +537,19 @@ func TestAfter(t *testing.T) {
 				"warning Bypass Deployment mesh/envoy-gateway: Envoy Gateway", "warning Bypass Deployment mesh/cilium-envoy: Cilium's Envoy",
 				"warning Bypass Deployment mesh/haproxy-kubernetes-ingress: HAProxy", "warning Bypass Deployment mesh/traefik: Traefik"},
 		},
+		"ingress controllers that ask the wrapper": {
+			func(c *testCluster) {
+				for name, asks := range map[string]string{
+					"traefik":         `args: ["--providers.kubernetesingress.endpoint=https://127.0.0.1:51006"]`,
+					"haproxy-ingress": `env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}, {name: KUBERNETES_SERVICE_PORT, value: "51006"}]`,
+					"envoy-gateway":   `args: ["--server=https://127.0.0.1:6443"], env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}]`,
+				} {
+					c.add(fmt.Sprintf(`{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: %s, namespace: site}, spec: {template: `+
+						`{spec: {hostNetwork: true, containers: [{name: x, image: x, %s}]}}}}`, name, asks))
+				}
+			},
+			[]string{"warning Bypass DaemonSet site/envoy-gateway: Envoy Gateway reads"},
+		},
 		"no policy": {
 			func(c *testCluster) { delete(c.objects, "MutatingAdmissionPolicyBinding /kube-proxy.superedge.io") },
 			[]string{"failure KubeProxyPlacement MutatingAdmissionPolicy kube-proxy.superedge.io: the policy or its " +

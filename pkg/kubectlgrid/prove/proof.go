@@ -203,7 +203,7 @@ func conclude(a Answer, endpoints map[string]endpoint, before, after *gridview.V
 			strings.Join(strangers, ", "))
 	case a.result.Untranslated > 0:
 		unproved("%s went to no endpoint: kube-proxy has no rules for the Service there, or something else than "+
-			"kube-proxy handles Services", output.Count(a.result.Untranslated, "connection"))
+			"kube-proxy handles Services; --exec asks who answers", output.Count(a.result.Untranslated, "connection"))
 	case unknown > 0:
 		unproved("%s did not tell who gave them: an answer has to name its pod, its node or its address, each of them "+
 			"once among the endpoints", output.Count(unknown, "answer"))

@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 MODULE  := github.com/application-grid/application-grid
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X $(MODULE)/pkg/version.version=$(VERSION)
+LDFLAGS := -s -w -X $(MODULE)/pkg/program/version.version=$(VERSION)
 BIN     := $(CURDIR)/bin
 # The product's module, and the others of this repository: the embedded cluster with its tests, the linters, the
 # generator, what makes images and releases, helm.

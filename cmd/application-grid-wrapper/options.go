@@ -9,17 +9,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/application-grid/application-grid/pkg/apiclient"
-	"github.com/application-grid/application-grid/pkg/flags"
-	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/follow/apiclient"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/program/flags"
+	"github.com/application-grid/application-grid/pkg/program/nodename"
 	"github.com/application-grid/application-grid/pkg/proxy"
 	"github.com/application-grid/application-grid/pkg/site/cri"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/site/exchange"
 	"github.com/application-grid/application-grid/pkg/site/livepods"
-	"github.com/application-grid/application-grid/pkg/snapshot"
+	"github.com/application-grid/application-grid/pkg/storage/snapshot"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // options are the flags. Names and defaults are those of SuperEdge's wrapper.

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/application-grid/application-grid/pkg/follow"
-	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/program/health"
 )
 
 const namespace = "statefulset_grid_daemon"

@@ -17,10 +17,10 @@ import (
 	"k8s.io/klog/v2"
 
 	hubv1alpha1 "github.com/application-grid/application-grid/pkg/apis/hub.superedge.io/v1alpha1"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/follow/upstream/upstreamtest"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/upstream"
-	"github.com/application-grid/application-grid/pkg/upstream/upstreamtest"
 )
 
 // link leads to an API server, and may be cut.

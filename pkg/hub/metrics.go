@@ -3,7 +3,7 @@ package hub
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/application-grid/application-grid/pkg/health"
+	"github.com/application-grid/application-grid/pkg/program/health"
 )
 
 const namespace = "application_grid_hub"

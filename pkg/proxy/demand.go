@@ -4,9 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // demandIdle is how long a resource is followed after the last request for it has ended. An old kube-proxy sends one

@@ -8,12 +8,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/application-grid/application-grid/pkg/enumerate"
-	"github.com/application-grid/application-grid/pkg/health"
-	"github.com/application-grid/application-grid/pkg/nodename"
+	"github.com/application-grid/application-grid/pkg/apis/enumerate"
+	"github.com/application-grid/application-grid/pkg/follow/upstream"
+	"github.com/application-grid/application-grid/pkg/program/health"
+	"github.com/application-grid/application-grid/pkg/program/nodename"
 	"github.com/application-grid/application-grid/pkg/site/deadnodes"
 	"github.com/application-grid/application-grid/pkg/storage/facts"
-	"github.com/application-grid/application-grid/pkg/upstream"
 )
 
 // readiness reports whether the wrapper can do its work.

@@ -17,9 +17,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/yaml"
 
-	"github.com/application-grid/application-grid/pkg/columns"
+	"github.com/application-grid/application-grid/pkg/serve/columns"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // gzipThreshold is the body size, in bytes, from which compressing is worth its time, as in kube-apiserver.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 // TestListCarriesResourceVersionAndWatchResumesFromIt: SuperEdge's wrapper gave lists without one and ignored

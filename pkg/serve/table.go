@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/application-grid/application-grid/pkg/columns"
+	"github.com/application-grid/application-grid/pkg/serve/columns"
 	"github.com/application-grid/application-grid/pkg/storage/history"
 )
 

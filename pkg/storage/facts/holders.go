@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // claims are addresses that nodes say their pods have.

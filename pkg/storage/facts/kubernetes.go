@@ -3,7 +3,7 @@ package facts
 import (
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // kubernetesEndpoints has the annotations of the Endpoints object default/kubernetes, which name the local API server.

@@ -3,7 +3,7 @@ package view
 import (
 	"github.com/application-grid/application-grid/pkg/storage/facts"
 	"github.com/application-grid/application-grid/pkg/storage/history"
-	"github.com/application-grid/application-grid/pkg/wire"
+	"github.com/application-grid/application-grid/pkg/storage/wire"
 )
 
 // spared says up to which doubt the endpoints of a Service's objects are shown, because the viewer would have no ready

@@ -16,7 +16,7 @@ import (
 	"github.com/application-grid/application-grid/pkg/storage/history"
 	"github.com/application-grid/application-grid/pkg/storage/storagetest"
 	"github.com/application-grid/application-grid/pkg/storage/view"
-	"github.com/application-grid/application-grid/pkg/wire/wiretest"
+	"github.com/application-grid/application-grid/pkg/storage/wire/wiretest"
 )
 
 func explain(t *testing.T, s *storagetest.Node, service, asNode string) *view.Explanation {
